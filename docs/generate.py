@@ -10,14 +10,13 @@ import ast
 import csv
 import inspect
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 
 import click
 from config_pages import config_page, coordinator_page
 from zkaudit.commands.root import cli as audit_cli
 from zkaudit.findings.kinds import page as findings_page
-from zkaudit.sources.reference import pages as sources_pages
+from zkaudit.sources.reference import page as sources_page
 from zkaudit.tables.catalog import page as tables_page
 from zkmigrate.commands.output.rows import SCHEMAS
 from zkmigrate.commands.root import cli as migrate_cli
@@ -554,7 +553,7 @@ PAGES = {
     "config.md": config_page,
     "config-coordinator.md": lambda: coordinator_page(NOTE),
     "audit-tables.md": tables_page,
-    **{name: partial(str, text) for name, text in sources_pages().items()},
+    "data-sources.md": sources_page,
     "errors.md": errors_page,
     "journal.md": journal_page,
     "metrics.md": metrics_page,

@@ -31,11 +31,7 @@ ROOTS: dict[str, click.Command] = {
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted(
-        page
-        for page in (ROOT / "docs").rglob("*.md")
-        if page.parent.name != "adr" and not page.name.endswith("cli.md")
-    ),
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if not page.name.endswith("cli.md")),
 ]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 _BLOCK = re.compile(r"^( *)```(?:sh|console|bash)\n(.*?)^\1```", re.S | re.M)

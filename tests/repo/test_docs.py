@@ -186,13 +186,3 @@ def test_code_blocks_fit_into_the_column(page: Path) -> None:
         for line in body.splitlines()
     ]
     assert [line for line in lines if len(line) > COLUMN] == []
-
-
-def test_adr_index_is_complete() -> None:
-    """Each decision record is in the index, and no number is missing."""
-    records = sorted(path.name for path in (DOCS / "adr").glob("0*.md"))
-    assert [name[:4] for name in records] == [f"{n:04d}" for n in range(1, len(records) + 1)]
-    index = _page("adr/README.md")
-    for name in records:
-        title = (DOCS / "adr" / name).read_text().splitlines()[0].partition(". ")[2]
-        assert f"({name}) | {title} |" in index

@@ -22,7 +22,7 @@ from zkconsumer.core.groups.states import State
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-EXPLANATIONS = ("assignment", "coordinator-side", "myths")
+EXPLANATIONS = ("assignment", "coordinator", "myths")
 BLOCKS = [
     (name, block.command, block.output)
     for name in EXPLANATIONS

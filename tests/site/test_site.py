@@ -209,11 +209,17 @@ def test_no_code_block_is_wider_than_the_column(loaded: dict[str, Loaded]) -> No
     assert not {page: one.cut for page, one in loaded.items() if one.cut}
 
 
-def test_the_index_answers_four_questions_and_fits_a_screen(pages: dict[Path, Page]) -> None:
-    """Run, reproduce, migrate and audit each have links, in few lines."""
+def test_the_index_is_sorted_by_jobs_and_fits_a_screen(pages: dict[Path, Page]) -> None:
+    """Each job has links, in few lines."""
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     parts = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
-    assert [part.split()[0] for part in parts] == ["Run", "Reproduce", "Migrate", "Audit"]
+    assert [part.split()[0] for part in parts] == [
+        "Run",
+        "Reproduce",
+        "Migrate",
+        "Audit",
+        "Operate",
+    ]
     for part in parts:
         lines = re.sub(r"```.*?```", "", part, flags=re.DOTALL).strip().splitlines()
         assert len(lines) <= 14

@@ -275,7 +275,7 @@ def _earliest(summary: dict[str, Any]) -> int | None:
 
 
 def _modes(summary: dict[str, Any]) -> dict[tuple[str, str], str]:
-    """The mode of each group that still has one, by chroot and name (see ``docs/adr/0006``)."""
+    """The mode of each group that still has one, by chroot and name."""
     return {
         (row["chroot"], row["group"]): row["mode"]
         for row in summary.get("migrations", ())
