@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.commands import (
     AckStored,
     LiveRegistered,
@@ -18,6 +19,7 @@ from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_mode, encode_member, encode_mode
 from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
@@ -32,7 +34,7 @@ from zkconsumer.core.zookeeper.ops import (
     Stat,
 )
 from zkconsumer.core.zookeeper.scripts import kafka_storage, ownership
-from zkconsumer.core.zookeeper.scripts.by_command import script_for
+from zkconsumer.core.zookeeper.scripts.by_command import answer, script_for
 from zkconsumer.core.zookeeper.scripts.common import (
     MemberScript,
     Refused,
@@ -54,34 +56,24 @@ def scripts_of(paths: LivePaths, live: LiveMachine) -> Scripts:
     """The script for each command of a migratable member."""
 
     def select(command: Any, ctx: ScriptContext) -> MemberScript[Any]:
-        try:
-            match command:
-                case ReadMode():
-                    return (yield from _read_mode(paths))
-                case StoreAck():
-                    return (yield from _store_ack(command, ctx, paths))
-                case commands.Register():
-                    return (yield from _register(command, ctx, paths))
-                case commands.Deregister():
-                    return (yield from _deregister(command, ctx, paths))
-                case commands.ClaimPartitions() if live.mode is not Mode.ZOOKEEPER:
-                    return (yield from _claim(command, ctx))
-                case commands.ClaimPartitions() if live.version <= 0:
-                    return (yield from _claim_first(command, ctx))
-                case commands.ClaimPartitions():
-                    return (yield from ownership.claim(command, ctx))
-                case commands.Commit() if live.mode is not Mode.ZOOKEEPER:
-                    return (yield from _commit(command, ctx, live))
-                case commands.Commit():
-                    return (yield from ownership.commit(command, ctx))
-                case _:
-                    return (yield from script_for(command, ctx))
-        except SessionGone:
-            return events.ScriptFailed(command.token, Code.SESSION_EXPIRED)
-        except Refused as refusal:
-            return events.ScriptFailed(command.token, refusal.code, refusal.path, refusal.detail)
-        except ZnodeFormatError as error:
-            return events.ScriptFailed(command.token, Code.OTHER, paths.mode, str(error))
+        match command:
+            case ReadMode():
+                return _read_mode(paths)
+            case StoreAck():
+                return _store_ack(command, ctx, paths)
+            case commands.Register():
+                script: MemberScript[Any] = _register(command, ctx, paths)
+            case commands.Deregister():
+                script = _deregister(command, ctx, paths)
+            case commands.ClaimPartitions() if live.mode is not Mode.ZOOKEEPER:
+                script = _claim(command, ctx)
+            case commands.ClaimPartitions() if live.version <= 0:
+                script = _claim_first(command, ctx)
+            case commands.Commit() if live.mode is not Mode.ZOOKEEPER:
+                script = _commit(command, ctx, live)
+            case _:
+                return script_for(command, ctx)
+        return answer(command.token, script)
 
     return select
 
@@ -91,7 +83,10 @@ def _mode_of(paths: LivePaths) -> Script[tuple[Mode, int]]:
     while True:
         (node,) = yield from read_many([paths.mode], watch=True)
         if node is not None:
-            return decode_mode(paths.mode, node.data), node.stat.version
+            try:
+                return decode_mode(paths.mode, node.data), node.stat.version
+            except ZnodeFormatError as error:
+                raise Refused(Code.OTHER, paths.mode, str(error)) from None
         yield from ensure_path(set(), paths.mode.rpartition("/")[0])
         yield from attempt(Create(paths.mode, encode_mode(Mode.ZOOKEEPER)))
 
@@ -99,12 +94,8 @@ def _mode_of(paths: LivePaths) -> Script[tuple[Mode, int]]:
 def _read_mode(paths: LivePaths) -> Script[ModeLoaded]:
     try:
         return ModeLoaded(*(yield from _mode_of(paths)))
-    except ZnodeFormatError as error:
+    except (Refused, SessionGone) as error:
         return ModeLoaded(Mode.ZOOKEEPER, -1, str(error))
-    except SessionGone:
-        return ModeLoaded(Mode.ZOOKEEPER, -1, f"{paths.mode}: {Code.SESSION_EXPIRED.value}")
-    except Refused as refusal:
-        return ModeLoaded(Mode.ZOOKEEPER, -1, str(refusal))
 
 
 def _register(
@@ -176,10 +167,8 @@ def _store_ack(command: StoreAck, ctx: ScriptContext, paths: LivePaths) -> Scrip
                 return AckStored(command.version)
             if reply.code is not Code.CONNECTION_LOSS:
                 return AckStored(command.version, f"{mine}: {reply.code.value}")
-    except SessionGone:
-        return AckStored(command.version, f"{mine}: {Code.SESSION_EXPIRED.value}")
-    except Refused as refusal:
-        return AckStored(command.version, str(refusal))
+    except (Refused, SessionGone) as error:
+        return AckStored(command.version, str(error))
 
 
 def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
@@ -187,19 +176,15 @@ def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScrip
 
     If ZooKeeper's offset is lower, the next commit raises it, even if nothing is read meanwhile.
     """
+
+    def choose(tp: TopicPartition, claim: Claim, stored: int | None) -> Claim:
+        if stored is None or (claim.committed is not None and claim.committed >= stored):
+            return claim
+        ctx.pauses.pop(tp, None)  # a plain consumer had it, and ZooKeeper does not know when
+        return replace(claim, committed=stored, invalidated=True)
+
     claimed = yield from ownership.claim(command, ctx)
-    if claimed.unregistered:
-        return replace(claimed, claims={})  # their offsets are not known
-    if not claimed.claims:
-        return claimed
-    stored = yield from kafka_storage.fetch(claimed.claims)
-    claims = dict(claimed.claims)
-    for tp, claim in claimed.claims.items():
-        offset = stored[tp]
-        if offset is not None and (claim.committed is None or claim.committed < offset):
-            claims[tp] = replace(claim, committed=offset, invalidated=True)
-            ctx.pauses.pop(tp, None)  # a plain consumer had it, and ZooKeeper does not know when
-    return replace(claimed, claims=claims)
+    return (yield from kafka_storage.choose_offsets(claimed, choose))
 
 
 def _claim_first(

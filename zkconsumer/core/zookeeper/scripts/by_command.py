@@ -33,12 +33,17 @@ def script_for(command: ScriptCommand, ctx: ScriptContext) -> MemberScript[event
         from zkconsumer.core.zookeeper.scripts import legacy
 
         script = legacy.script_for(command, ctx)
+    return answer(command.token, script or _modern(command, ctx))
+
+
+def answer(token: int, script: MemberScript[events.Event]) -> MemberScript[events.Event]:
+    """Run the script of the command with ``token``. If it fails, the event says why."""
     try:
-        return (yield from script or _modern(command, ctx))
+        return (yield from script)
     except SessionGone:
-        return events.ScriptFailed(command.token, Code.SESSION_EXPIRED)
+        return events.ScriptFailed(token, Code.SESSION_EXPIRED)
     except Refused as refusal:
-        return events.ScriptFailed(command.token, refusal.code, refusal.path, refusal.detail)
+        return events.ScriptFailed(token, refusal.code, refusal.path, refusal.detail)
 
 
 def _modern(command: ScriptCommand, ctx: ScriptContext) -> MemberScript[events.Event]:

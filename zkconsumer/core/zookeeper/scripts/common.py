@@ -113,7 +113,7 @@ def attempt(op: ZkOp) -> Script[Reply]:
 def _look_for_refusal(op: ZkOp, reply: Reply) -> None:
     if isinstance(reply, Failed):
         if reply.code is Code.SESSION_EXPIRED:
-            raise SessionGone
+            raise SessionGone(f"{path_of(op)}: {reply.code.value}")
         if reply.code in _REFUSALS:
             index = reply.index or 0
             if isinstance(op, GetMany) and index < len(op.paths):

@@ -11,16 +11,19 @@ the fenced commit in dual mode, otherwise by reading the owner znodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, StoreOffsets
 from zkconsumer.core.zookeeper.scripts import ownership
 from zkconsumer.core.zookeeper.scripts.common import MemberScript, Refused, ScriptContext, read_many
 
+Choice = Callable[[TopicPartition, Claim, int | None], Claim]
+"""Where to begin: a claim with its offset in ZooKeeper, and the offset in Kafka, give the claim."""
 MEMBERSHIP_ENDED: Final = "offsets in Kafka: the member has left the coordinator's group meanwhile"
 
 
@@ -32,18 +35,24 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
 
 
 def with_offsets(claimed: events.Claimed, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Read the offsets of the claimed partitions in Kafka."""
+    """Begin at the offsets in Kafka; with ``dual.commit.enabled``, at the higher ones of both."""
+
+    def choose(_tp: TopicPartition, claim_: Claim, stored: int | None) -> Claim:
+        if ctx.spec.dual_commit and claim_.committed is not None:
+            stored = max(claim_.committed, -1 if stored is None else stored)
+        return replace(claim_, committed=stored)
+
+    return choose_offsets(claimed, choose)
+
+
+def choose_offsets(claimed: events.Claimed, choose: Choice) -> MemberScript[events.Claimed]:
+    """Read the offsets of the claimed partitions in Kafka, for ``choose``."""
     if claimed.unregistered:
         return replace(claimed, claims={})  # their offsets are not known
     if not claimed.claims:
         return claimed
     stored = yield from fetch(claimed.claims)
-    claims = {}
-    for tp, claim_ in claimed.claims.items():
-        committed = stored[tp]
-        if ctx.spec.dual_commit and claim_.committed is not None:
-            committed = max(claim_.committed, -1 if committed is None else committed)
-        claims[tp] = replace(claim_, committed=committed)
+    claims = {tp: choose(tp, claim_, stored[tp]) for tp, claim_ in claimed.claims.items()}
     return replace(claimed, claims=claims)
 
 
