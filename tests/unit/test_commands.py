@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,13 @@ from zkconsumer.admin.verifier import Finding, Kind
 from zkconsumer.cli.consume import command as consume
 from zkconsumer.cli.groups import groups
 from zkconsumer.cli.offsets import offsets
-from zkconsumer.errors import CommitFailedError, ConfigError, ConsumerTimeoutError
+from zkconsumer.cli.watch import watch
+from zkconsumer.errors import (
+    CommitFailedError,
+    ConfigError,
+    ConsumerTimeoutError,
+    ZkUnavailableError,
+)
 
 ZOOKEEPER = ["--zookeeper", "127.0.0.1:1"]
 
@@ -187,3 +194,22 @@ def test_an_interruption_tells_that_the_last_commit_failed(run: Callable[..., in
     with pytest.raises(KeyboardInterrupt) as raised:
         run(interrupted, fault=CommitFailedError("no answer"))
     assert raised.value.__notes__ == ["and the last commit failed: no answer"]
+
+
+def test_a_signal_during_a_look_at_groups_ends_the_watch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """kazoo may catch what the signal handler raises, and raise its own error. The groups are not
+    reported as away then."""
+
+    def look() -> list[Finding]:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except BaseException:  # noqa: BLE001 - as kazoo does
+            raise ZkUnavailableError("the connection broke") from None
+        raise AssertionError("the handler did not raise")
+
+    looks: Iterator[Callable[[], list[Finding]]] = iter([list, look])
+    assert watch(lambda: next(looks)(), 0.0, 0.0, None, as_json=False) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "errors that last: 0\n")

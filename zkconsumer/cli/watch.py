@@ -6,11 +6,9 @@ The main thread does all of it. Ctrl-C and SIGTERM end it between two passes, or
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -19,6 +17,7 @@ import click
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.verifier import Finding
+from zkconsumer.console.signals import SignalledError, signals_raise
 from zkconsumer.errors import ZkConsumerError
 
 Look = Callable[[], Sequence[Finding]]
@@ -87,55 +86,28 @@ def watch(look: Look, grace: float, every: float, seconds: float | None, as_json
     watching = Watch(grace)
     begun = time.monotonic()
     first = True
-    with _until_a_signal() as ended:
-        while not ended():
-            at = time.monotonic()
-            try:
-                changes = list(watching.looked(look(), at))
-            except ZkConsumerError as error:
-                if first:
-                    raise
-                changes = list(watching.failed(error))
-            except _Ended:
-                break
-            first = False
-            for change in changes:
-                _print(change, as_json)
-            if seconds is not None and time.monotonic() - begun >= seconds:
-                break
-            _sleep(at + every - time.monotonic())
+    try:
+        with signals_raise() as check_signals:
+            while True:
+                at = time.monotonic()
+                try:
+                    changes = list(watching.looked(look(), at))
+                except ZkConsumerError as error:
+                    check_signals()
+                    if first:
+                        raise
+                    changes = list(watching.failed(error))
+                check_signals()
+                first = False
+                for change in changes:
+                    _print(change, as_json)
+                if seconds is not None and time.monotonic() - begun >= seconds:
+                    break
+                time.sleep(max(0.0, at + every - time.monotonic()))
+    except SignalledError:
+        pass
     click.echo(f"errors that last: {watching.wrong}", err=True)
     return 1 if watching.wrong else 0
-
-
-class _Ended(BaseException):
-    """A signal has arrived."""
-
-
-@contextmanager
-def _until_a_signal() -> Iterator[Callable[[], bool]]:
-    """Have SIGINT and SIGTERM end what runs inside; the function returned says whether one did."""
-    arrived = False
-
-    def end(_number: int, _frame: object) -> None:
-        nonlocal arrived
-        first, arrived = not arrived, True
-        if first:
-            raise _Ended
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: arrived
-    except _Ended:
-        pass
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _sleep(seconds: float) -> None:
-    if seconds > 0:
-        time.sleep(seconds)
 
 
 def _print(change: Change, as_json: bool) -> None:
