@@ -19,11 +19,11 @@ from zkconsumer.admin.snapshot import (
     partition_number,
 )
 from zkconsumer.admin.topics import TopicSnapshot
-from zkconsumer.core.common.assign import assign_range, assign_roundrobin, thread_ids
+from zkconsumer.core.common.assign import thread_ids
 from zkconsumer.core.common.foreign_layout import BROKER_PARTITION, BYTES_NAME
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.ops import Node, session_text
-from zkconsumer.core.zookeeper.view import Assignor
+from zkconsumer.core.zookeeper.view import Assignor, assign
 from zkconsumer.core.zookeeper.znodes import decode_offset, is_legal_topic, registration_writer
 from zkconsumer.errors import ZnodeFormatError
 
@@ -325,17 +325,8 @@ class _Verifier:
         }
 
     def _chosen(self, assignor: Assignor) -> Mapping[TopicPartition, ConsumerThreadId]:
-        threads: dict[str, list[ConsumerThreadId]] = {}
-        for member, counts in self.registrations.topics.items():
-            for topic, ids in thread_ids(member, counts).items():
-                threads.setdefault(topic, []).extend(ids)
-        partitions = {
-            topic: tuple(topic_state.replicas) for topic, topic_state in self.topics.items()
-        }
-        if assignor.name == "range":
-            return assign_range(threads, partitions)
-        subscriptions = [tuple(counts) for counts in self.registrations.topics.values()]
-        return assign_roundrobin(threads, partitions, assignor.hash_form, subscriptions)
+        partitions = {topic: tuple(state.replicas) for topic, state in self.topics.items()}
+        return assign(self.registrations.topics, partitions, assignor)
 
     def _strategy(self, assignor: Assignor) -> Iterator[Finding]:
         chosen, owning = self._chosen(assignor), self._owning()

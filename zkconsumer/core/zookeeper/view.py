@@ -152,17 +152,26 @@ def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:
 
 
 def _assign(view: GroupView, own_topics: Collection[str], assignor: Assignor) -> _Assignment:
-    threads = _threads(view.members, own_topics if assignor.name == "range" else None)
-    partitions = {topic: view.partitions.get(topic, ()) for topic in threads}
-    if assignor.name == "range":
-        assignment = assign_range(threads, partitions)
-    else:
-        subscriptions = [tuple(topics) for topics in view.members.values()]
-        assignment = assign_roundrobin(threads, partitions, assignor.hash_form, subscriptions)
+    only = own_topics if assignor.name == "range" else None
+    assignment = assign(view.members, view.partitions, assignor, only)
     parts: dict[str, dict[TopicPartition, ConsumerThreadId]] = {}
     for tp, thread in assignment.items():
         parts.setdefault(thread.consumer, {})[tp] = thread
     return assignment, parts
+
+
+def assign(
+    members: Mapping[str, Mapping[str, int]],
+    partitions: Mapping[str, Sequence[int]],
+    assignor: Assignor,
+    only: Collection[str] | None = None,
+) -> Mapping[TopicPartition, ConsumerThreadId]:
+    """Assign all topics, or those in ``only``; the other arguments are as in ``GroupView``."""
+    threads = _threads(members, only)
+    if assignor.name == "range":
+        return assign_range(threads, partitions)
+    subscriptions = [tuple(topics) for topics in members.values()]
+    return assign_roundrobin(threads, partitions, assignor.hash_form, subscriptions)
 
 
 def _threads(
