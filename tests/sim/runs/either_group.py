@@ -25,14 +25,9 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
 )
 from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState, GroupWatch, failure
-from zkconsumer.sim.servers.group_roster import Protocols, Reply, Seat
-from zkconsumer.sim.servers.kip848 import (
-    ConsumerGroupCoordinator,
-    MemberSeat,
-    SeatState,
-    refusal,
-)
+from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState
+from zkconsumer.sim.servers.group_roster import GroupWatch, Protocols, Reply, Seat, failure
+from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator, MemberSeat, SeatState
 
 LENIENCIES: Final = (
     "The generations and epochs of a group that has become empty continue. A broker begins with 0.",
@@ -346,7 +341,7 @@ class EitherGroup:
         elif self.loading or isinstance(command, commands.LoadTopics):
             self._classic.loading = self.loading
             if modern:
-                answer(refusal(command, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+                answer(failure(command, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             else:
                 self._classic.handle(command, spec, answer)  # type: ignore[arg-type]
         elif modern and self.classic:
@@ -366,12 +361,12 @@ class EitherGroup:
                 if group.seats and not group._protocol:
                     # A broker looks for the strategy of the first generation and fails.
                     group.resign(ErrorCode.REBALANCE_IN_PROGRESS)
-                    reply(refusal(command, ErrorCode.UNKNOWN_SERVER_ERROR))
+                    reply(failure(command, ErrorCode.UNKNOWN_SERVER_ERROR))
                     return
                 self._to_consumer()
                 self._mixed.handle(command, spec, reply)
             case member_commands.MemberHeartbeat():
-                reply(refusal(command, ErrorCode.GROUP_ID_NOT_FOUND))
+                reply(failure(command, ErrorCode.GROUP_ID_NOT_FOUND))
             case commands.LeaveGroup(token):
                 reply(events.Left(token))
             case member_commands.FetchMemberOffsets(token, _, _, wanted):

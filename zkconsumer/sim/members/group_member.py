@@ -31,8 +31,8 @@ from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.host import Habits, SimHost
 from zkconsumer.sim.members.plane import Source
 from zkconsumer.sim.members.process import SimProcess
-from zkconsumer.sim.servers.classic import NOT_AVAILABLE, failure
-from zkconsumer.sim.servers.group_roster import Reply
+from zkconsumer.sim.servers.classic import NOT_AVAILABLE
+from zkconsumer.sim.servers.group_roster import Reply, failure
 
 NOT_COORDINATOR: Final = ErrorCode.NOT_COORDINATOR
 

@@ -11,18 +11,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.events import Event, GroupMember
 from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment, decode_subscription
-from zkconsumer.core.groups.kip848_commands import MemberHeartbeat
-from zkconsumer.core.groups.kip848_events import MemberHeartbeatAnswered
 from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.servers.group_roster import Protocols, Reply, Roster, Seat
+from zkconsumer.sim.servers.group_roster import (
+    GroupWatch,
+    Protocols,
+    Reply,
+    Roster,
+    Seat,
+    failure,
+    store_offsets,
+    topics_loaded,
+)
 
 LOADING: Final = 14
 NOT_AVAILABLE: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -55,28 +62,6 @@ class GroupState(Enum):
     PREPARING = "waits for all members to join"
     COMPLETING = "waits for the leader's assignment"
     STABLE = "all have their assignment"
-
-
-class GroupWatch(Protocol):
-    """Called with the coordinator's decisions, for the judges of a group. ``name`` is a member
-    id."""
-
-    def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:
-        """JoinGroup was received: the member has released all but ``owned``."""
-
-    def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
-        """The leader's assignment is valid from now on, in ``generation``."""
-
-    def removed(self, name: str, left: bool) -> None:
-        """The member left (``left``), was expelled, or another process took its instance id."""
-
-    def passed_over(self, name: str, generation: int) -> None:
-        """``generation`` began without this static member, which may join again."""
-
-    def committed(
-        self, name: str, generation: int, tp: TopicPartition, before: int | None, after: int
-    ) -> None:
-        """An offset was stored, in ``generation``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +141,8 @@ class GroupCoordinator:
                     answer(failure(command, LOADING))
             return
         match command:
-            case commands.LoadTopics(token, wanted):
-                known = self._topics()
-                names = known if wanted is None else [name for name in wanted if name in known]
-                counts = {name: known[name] for name in names}
-                answer(events.TopicsLoaded(token, counts, self._brokers()))
+            case commands.LoadTopics():
+                answer(topics_loaded(command, self._topics(), self._brokers()))
             case commands.JoinGroup():
                 self._join(command, spec, answer)
             case commands.SyncGroup():
@@ -182,7 +164,7 @@ class GroupCoordinator:
                 if not code:
                     if name in self.seats:
                         self._hear(name)
-                    self._store_offsets(name, positions)
+                    store_offsets(self.offsets, positions, name, self.generation, self._watch)
                 answer(events.OffsetsCommitted(token, dict.fromkeys(positions, code)))
 
     def _may_commit(self, name: str, generation: int, spec: ClassicSpec) -> int:
@@ -212,13 +194,6 @@ class GroupCoordinator:
 
     def _hear(self, name: str) -> None:
         self.seats[name].heard_us = self.kernel.now_us
-
-    def _store_offsets(self, name: str, positions: Mapping[TopicPartition, int]) -> None:
-        for tp, offset in positions.items():
-            before = self.offsets.get(tp)
-            self.offsets[tp] = offset
-            if self._watch is not None:
-                self._watch.committed(name, self.generation, tp, before, offset)
 
     # -- joining
 
@@ -534,15 +509,6 @@ class GroupCoordinator:
 
 def _with_token(reply: Reply, token: int, event: Any) -> None:
     reply(replace(event, token=token))
-
-
-def failure(command: Any, code: int) -> Any:
-    """The answer to ``command`` with error ``code``."""
-    if isinstance(command, commands.Heartbeat):
-        return events.HeartbeatAnswered(command.token, code)
-    if isinstance(command, MemberHeartbeat):
-        return MemberHeartbeatAnswered(command.token, code)
-    return events.RequestFailed(command.token, code)
 
 
 def _owned(metadata: bytes) -> frozenset[TopicPartition]:

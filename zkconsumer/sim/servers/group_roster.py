@@ -1,12 +1,18 @@
-"""The members of a simulated group as its coordinator has them, and the protocols they offer."""
+"""What the simulated coordinators of both protocols share: members, topics, offsets, refusals."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.groups import events
+from zkconsumer.core.groups.commands import CommitOffsets, Heartbeat, LoadTopics
+from zkconsumer.core.groups.kip848_commands import MemberHeartbeat
+from zkconsumer.core.groups.kip848_events import MemberHeartbeatAnswered
+from zkconsumer.core.groups.reactions import UNREACHABLE
 from zkconsumer.core.groups.spec import ClassicSpec
 
 Reply = Callable[[Any], object]
@@ -28,6 +34,28 @@ class Seat:
     syncing: Reply | None = None
     gone: bool = False
     new: bool = False
+
+
+class GroupWatch(Protocol):
+    """Called with the coordinator's decisions, for the judges of a group. ``name`` is a member
+    id."""
+
+    def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:
+        """JoinGroup was received: the member has released all but ``owned``."""
+
+    def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
+        """The leader's assignment is valid from now on, in ``generation``."""
+
+    def removed(self, name: str, left: bool) -> None:
+        """The member left (``left``), was expelled, or another process took its instance id."""
+
+    def passed_over(self, name: str, generation: int) -> None:
+        """``generation`` began without this static member, which may join again."""
+
+    def committed(
+        self, name: str, generation: int, tp: TopicPartition, before: int | None, after: int
+    ) -> None:
+        """An offset was stored, in ``generation``."""
 
 
 class Roster:
@@ -82,6 +110,43 @@ class Roster:
         common = set.intersection(*map(set, offered))
         votes = Counter(next(name for name in names if name in common) for names in offered)
         return max(votes, key=lambda name: votes[name])
+
+
+def topics_loaded(
+    command: LoadTopics, topics: Mapping[str, int], brokers: tuple[BrokerEndpoint, ...]
+) -> events.TopicsLoaded:
+    """The answer to ``command``; ``topics``: how many partitions each has."""
+    wanted = topics if command.topics is None else command.topics
+    counts = {name: topics[name] for name in wanted if name in topics}
+    return events.TopicsLoaded(command.token, counts, brokers)
+
+
+def store_offsets(
+    offsets: dict[TopicPartition, int],
+    positions: Mapping[TopicPartition, int],
+    name: str,
+    generation: int,
+    watch: GroupWatch | None,
+) -> None:
+    """Store what the member ``name`` commits in ``generation``."""
+    for tp, offset in positions.items():
+        before = offsets.get(tp)
+        offsets[tp] = offset
+        if watch is not None:
+            watch.committed(name, generation, tp, before, offset)
+
+
+def failure(command: Any, code: int) -> Any:
+    """The answer to ``command`` with error ``code``; ``UNREACHABLE``: no broker has answered."""
+    match command:
+        case Heartbeat(token):
+            return events.HeartbeatAnswered(token, code)
+        case MemberHeartbeat(token):
+            return MemberHeartbeatAnswered(token, code)
+        case CommitOffsets(token) if code != UNREACHABLE:
+            return events.OffsetsCommitted(token, dict.fromkeys(command.positions, code))
+        case _:
+            return events.RequestFailed(command.token, code)
 
 
 def _names(protocols: Iterable[tuple[str, bytes]]) -> frozenset[str]:

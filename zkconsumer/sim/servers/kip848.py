@@ -25,8 +25,13 @@ from zkconsumer.core.groups import (
 from zkconsumer.core.groups.commands import CommitOffsets, LeaveGroup, LoadTopics
 from zkconsumer.core.groups.spec import ClassicSpec, Kip848Spec
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.servers.classic import GroupWatch
-from zkconsumer.sim.servers.group_roster import Protocols
+from zkconsumer.sim.servers.group_roster import (
+    GroupWatch,
+    Protocols,
+    failure,
+    store_offsets,
+    topics_loaded,
+)
 
 AWAY: Final = -2
 """Epoch of a static member that will return."""
@@ -116,7 +121,7 @@ class ConsumerGroupCoordinator:
         """One request arrives from the member with ``spec``. ``reply`` is called once, or never if
         the broker dies first."""
         if self.loading:
-            reply(refusal(command, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            reply(failure(command, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         token = command.token
         self._look_at_topics()
@@ -124,10 +129,8 @@ class ConsumerGroupCoordinator:
             case commands.ReadTopicNames(_, ids):
                 names = {topic_id: name for name, topic_id in self._ids.items() if topic_id in ids}
                 reply(events.TopicNamesRead(token, names, self._brokers()))
-            case LoadTopics(_, wanted):
-                topics = self._topics()
-                counts = {name: topics[name] for name in wanted or topics if name in topics}
-                reply(group_events.TopicsLoaded(token, counts, self._brokers()))
+            case LoadTopics():
+                reply(topics_loaded(command, self._topics(), self._brokers()))
             case commands.MemberHeartbeat():
                 reply(self._beat(command, spec))
             case LeaveGroup(_, name):
@@ -137,16 +140,12 @@ class ConsumerGroupCoordinator:
                 code = self._may_fetch(name, epoch)
                 stored = {tp: self.offsets.get(tp) for tp in wanted}
                 reply(
-                    refusal(command, code) if code else group_events.OffsetsFetched(token, stored)
+                    failure(command, code) if code else group_events.OffsetsFetched(token, stored)
                 )
             case CommitOffsets(_, name, epoch, positions):
                 code = self._may_commit(name, epoch, positions)
                 if not code:
-                    for tp, offset in positions.items():
-                        before = self.offsets.get(tp)
-                        self.offsets[tp] = offset
-                        if self._watch is not None:
-                            self._watch.committed(name, epoch, tp, before, offset)
+                    store_offsets(self.offsets, positions, name, epoch, self._watch)
                 codes = dict.fromkeys(positions, code)
                 reply(group_events.OffsetsCommitted(token, codes))
 
@@ -175,15 +174,15 @@ class ConsumerGroupCoordinator:
         if command.epoch == 0:
             seat = self._enter(name, spec)
             if seat is None:
-                return refusal(command, ErrorCode.UNRELEASED_INSTANCE_ID)
+                return failure(command, ErrorCode.UNRELEASED_INSTANCE_ID)
         elif seat is None:
             taken = self._holder(spec) is not None
             fenced, unknown = ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNKNOWN_MEMBER_ID
-            return refusal(command, fenced if taken else unknown)
+            return failure(command, fenced if taken else unknown)
         elif command.epoch != seat.epoch:
             again = command.epoch == seat.previous and named is not None
             if not again or not named <= seat.assigned:  # type: ignore[operator]
-                return refusal(command, ErrorCode.FENCED_MEMBER_EPOCH)
+                return failure(command, ErrorCode.FENCED_MEMBER_EPOCH)
         seat.heard_us = self.kernel.now_us
         self._make_target()
         before = seat.assigned
@@ -429,12 +428,3 @@ class ConsumerGroupCoordinator:
             seat.heard_us = self.kernel.now_us
             if seat.state is SeatState.UNREVOKED:
                 self._fence_later(name, seat)
-
-
-def refusal(command: Any, code: int) -> Any:
-    """The answer to ``command`` with error ``code``."""
-    if isinstance(command, commands.MemberHeartbeat):
-        return events.MemberHeartbeatAnswered(command.token, code)
-    if isinstance(command, CommitOffsets):
-        return group_events.OffsetsCommitted(command.token, dict.fromkeys(command.positions, code))
-    return group_events.RequestFailed(command.token, code)
