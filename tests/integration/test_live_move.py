@@ -9,11 +9,12 @@ import pytest
 
 from tests.support.groups import Producer, Reader
 from tests.support.members import started
+from tests.support.scripts import write_mode
 from zkconsumer.admin.reads import children
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_mode, write_mode
+from zkconsumer.core.migration.scripts import read_mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_member
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.errors import BrokerError

@@ -21,11 +21,12 @@ from zkmigrate.model import Record, Store
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
 
+from tests.support.scripts import write_mode
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_mode, write_mode
+from zkconsumer.core.migration.scripts import read_mode
 from zkconsumer.core.migration.znodes import LivePaths, encode_member
 from zkconsumer.core.zookeeper.ops import (
     AclEntry,

@@ -1,12 +1,14 @@
-"""Carries out a script one operation at a time."""
+"""Scripts of tests: one operation at a time, and a group's mode."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import TypeVar
 
-from zkconsumer.core.zookeeper.ops import OffsetOp, Ok, Pipelined, Reply, ZkOp
-from zkconsumer.core.zookeeper.scripts.common import MemberScript
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.znodes import LivePaths, encode_mode
+from zkconsumer.core.zookeeper.ops import Create, OffsetOp, Ok, Pipelined, Reply, SetData, ZkOp
+from zkconsumer.core.zookeeper.scripts.common import MemberScript, Script, attempt, ensure_path
 
 T = TypeVar("T")
 
@@ -27,3 +29,13 @@ def one_by_one(script: MemberScript[T]) -> Generator[ZkOp | OffsetOp, Reply, T]:
             reply = Ok(tuple(replies))
         else:
             reply = yield op
+
+
+def write_mode(paths: LivePaths, target: Mode, version: int) -> Script[bool]:
+    """Write the mode if its version is still ``version`` (-1: there is no znode); return whether it
+    was written."""
+    data = encode_mode(target)
+    if version >= 0:
+        return isinstance((yield from attempt(SetData(paths.mode, data, version))), Ok)
+    yield from ensure_path(set(), paths.mode.rpartition("/")[0])
+    return isinstance((yield from attempt(Create(paths.mode, data))), Ok)

@@ -1,4 +1,4 @@
-"""Reading and writing a group's mode, while other operators write and answers are lost."""
+"""Scripts that depend on a group's mode."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from tests.unit.tool_zk import ToolZk
 from zkconsumer.core.migration.machine import LiveMachine, ModeRead
 from zkconsumer.core.migration.member_scripts import scripts_of
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_mode, write_mode
+from zkconsumer.core.migration.scripts import read_mode
 from zkconsumer.core.migration.znodes import LivePaths, encode_mode
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import (
-    Code,
     Create,
-    Failed,
     FetchOffsets,
     OffsetOp,
     Ok,
     Reply,
-    SetData,
     ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path
@@ -37,64 +34,11 @@ def put(path: str, data: bytes) -> Script[None]:
 
 
 def test_a_group_without_a_mode_is_in_zookeeper() -> None:
-    """The first write creates the znode. Each later one needs the previous version."""
+    """Its version is -1."""
     zk = ToolZk()
     assert zk.run(read_mode(PATHS)) == (Mode.ZOOKEEPER, -1)
-    assert zk.run(write_mode(PATHS, Mode.LOCKED, -1)) is True
+    zk.run(put(PATHS.mode, encode_mode(Mode.LOCKED)))
     assert zk.run(read_mode(PATHS)) == (Mode.LOCKED, 0)
-    assert zk.run(write_mode(PATHS, Mode.KAFKA, 0)) is True
-    assert zk.run(read_mode(PATHS)) == (Mode.KAFKA, 1)
-
-
-@pytest.mark.parametrize("version", [-1, 0])
-def test_a_mode_that_was_changed_since_is_not_overwritten(version: int) -> None:
-    """Another operator was faster."""
-    zk = ToolZk()
-    zk.run(write_mode(PATHS, Mode.LOCKED, -1))
-    zk.run(write_mode(PATHS, Mode.ZOOKEEPER, 0))
-    assert zk.run(write_mode(PATHS, Mode.KAFKA, version)) is False
-    assert zk.run(read_mode(PATHS)) == (Mode.ZOOKEEPER, 1)
-
-
-@pytest.mark.parametrize("version", [-1, 0])
-@pytest.mark.parametrize("applied", [True, False])
-def test_a_lost_answer_is_looked_up(version: int, applied: bool) -> None:
-    """The mode is written exactly once, whether the request or its answer was lost."""
-    zk = ToolZk()
-    if version == 0:
-        zk.run(write_mode(PATHS, Mode.LOCKED, -1))
-    lost: list[ZkOp] = []
-    real = zk._send
-
-    def send(op: ZkOp) -> Reply:
-        if lost or not isinstance(op, Create | SetData) or op.path != PATHS.mode:
-            return real(op)
-        lost.append(op)
-        if applied:
-            real(op)
-        return Failed(Code.CONNECTION_LOSS)
-
-    zk._send = send  # type: ignore[method-assign]
-    assert zk.run(write_mode(PATHS, Mode.KAFKA, version)) is True
-    assert lost
-    assert zk.run(read_mode(PATHS)) == (Mode.KAFKA, version + 1)
-
-
-def test_a_lost_answer_and_another_operator() -> None:
-    """If another client has written meanwhile, our write is not repeated."""
-    zk = ToolZk()
-    zk.run(write_mode(PATHS, Mode.LOCKED, -1))
-    real = zk._send
-
-    def send(op: ZkOp) -> Reply:
-        if isinstance(op, SetData) and op.data == encode_mode(Mode.KAFKA):
-            real(SetData(PATHS.mode, encode_mode(Mode.ZOOKEEPER), 0))
-            return Failed(Code.CONNECTION_LOSS)
-        return real(op)
-
-    zk._send = send  # type: ignore[method-assign]
-    assert zk.run(write_mode(PATHS, Mode.KAFKA, 0)) is False
-    assert zk.run(read_mode(PATHS)) == (Mode.ZOOKEEPER, 1)
 
 
 def test_a_mode_that_cannot_be_read_is_an_error() -> None:

@@ -17,7 +17,8 @@ from zkconsumer.core.migration.commands import (
 from zkconsumer.core.migration.gates import ahead_in_kafka, lower
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.znodes import LivePaths, decode_mode, encode_member, encode_mode
+from zkconsumer.core.migration.scripts import read_mode
+from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import (
@@ -44,7 +45,6 @@ from zkconsumer.core.zookeeper.scripts.common import (
     attempt,
     ensure_path,
     read,
-    read_many,
 )
 from zkconsumer.core.zookeeper.znodes import encode_registration
 from zkconsumer.errors import ZnodeFormatError
@@ -81,12 +81,12 @@ def scripts_of(paths: LivePaths, live: LiveMachine) -> Scripts:
 def _mode_of(paths: LivePaths) -> Script[tuple[Mode, int]]:
     """Read the mode and leave a watch; a group without the znode gets one."""
     while True:
-        (node,) = yield from read_many([paths.mode], watch=True)
-        if node is not None:
-            try:
-                return decode_mode(paths.mode, node.data), node.stat.version
-            except ZnodeFormatError as error:
-                raise Refused(Code.OTHER, paths.mode, str(error)) from None
+        try:
+            mode, version = yield from read_mode(paths, watch=True)
+        except ZnodeFormatError as error:
+            raise Refused(Code.OTHER, paths.mode, str(error)) from None
+        if version >= 0:
+            return mode, version
         yield from ensure_path(set(), paths.mode.rpartition("/")[0])
         yield from attempt(Create(paths.mode, encode_mode(Mode.ZOOKEEPER)))
 
