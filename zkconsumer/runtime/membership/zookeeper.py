@@ -347,7 +347,9 @@ class ZooKeeperCoordination:
             op = next(running.script) if reply is None else running.script.send(reply)
         except StopIteration as end:
             del self._scripts[number]
-            self._member.post(end.value)
+            # A script that sends nothing ends while the machine's commands are carried out.
+            result = self._member.post if reply is None else self._member.take
+            result(end.value)
             return
         running.ops = op.ops if isinstance(op, Pipelined) else (op,)
         running.replies, running.sent_us = {}, self._host.wall_us()
