@@ -62,14 +62,9 @@ class GroupCounter:
 
     def command(self, command: group_commands.Command, generation: int, attempt: int) -> None:
         """Follow ownership."""
-        now, ownership = self._now_us(), self._tally.ownership
-        match command:
-            case StartFetching(_, partitions):
-                for tp in partitions:
-                    ownership.took(now, tp, self._member)
-            case Forget(gone) | Drop(gone):
-                for tp in gone:
-                    ownership.lost(now, tp, self._member)
+        if isinstance(command, StartFetching | Forget | Drop):
+            name = type(command).__name__
+            self._tally.fetches(self._now_us(), self._member, name, command.partitions)
 
     def request(
         self, command: Any, answer: Any, sent_us: int, generation: int, attempt: int

@@ -6,6 +6,7 @@ Times are microseconds on the run's clock.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from zkconsumer.core.common.commands import Report, SetTimer
@@ -134,25 +135,48 @@ class Tally:
         """A member got ``event``."""
         if isinstance(event, events.Changed):
             self._fired(member, event.path, 0)
-        elif isinstance(event, events.Claimed) and event.blocked:
-            self.member(member).conflicts += len(event.blocked)
+        elif isinstance(event, events.Claimed):
+            self._claimed(member, len(event.blocked))
+
+    def command(self, member: str, command: Command) -> None:
+        """A member's core gave ``command``."""
+        match command:
+            case commands.LoadView(scope=scope):
+                self._commanded(member, "LoadView", scope.value)
+            case SetTimer(name=name):
+                self._commanded(member, "SetTimer", name)
+            case Report(event=event):
+                self._commanded(member, "Report", event)
+
+    # -- what counts, from either source
 
     def _fired(self, member: str, path: str, chroot: int) -> None:
         share = self.member(member)
         share.watches_fired += 1
         share.bytes_in += watch_event_bytes(path, chroot)
 
-    def command(self, member: str, command: Command) -> None:
-        """A member's core gave ``command``."""
-        if isinstance(command, commands.LoadView):
-            if command.scope is not Scope.GROUP:
+    def _claimed(self, member: str, blocked: int) -> None:
+        if blocked:
+            self.member(member).conflicts += blocked
+
+    def _commanded(self, member: str, name: str, what: str) -> None:
+        """``what``: the view's scope, the timer, or the report."""
+        match name, what:
+            case "LoadView", _ if what != Scope.GROUP.value:
                 self.member(member).attempts += 1
-        elif isinstance(command, SetTimer):
-            if command.name == "backoff":
+            case "SetTimer", "backoff":
                 self.member(member).failed_attempts += 1
-        elif isinstance(command, Report) and command.event == "rebalance-failed":
-            self.member(member).failed_attempts += 1
-            self.member(member).gave_up += 1
+            case "Report", "rebalance-failed":
+                self.member(member).failed_attempts += 1
+                self.member(member).gave_up += 1
+
+    def fetches(
+        self, at: int, member: str, name: str, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """The command ``name`` of a member of a group on the brokers: it owns what it fetches."""
+        change = self.ownership.took if name == "StartFetching" else self.ownership.lost
+        for tp in partitions:
+            change(at, tp, member)
 
     def did(self, at: int, sent: int, member: str, op: ZkOp | OffsetOp, reply: Reply) -> None:
         """A member's operation was answered."""
@@ -171,7 +195,7 @@ class Tally:
     # -- from a journal
 
     def _group_entry(self, entry: Entry, name: str) -> None:
-        """A line of a member of a group on the brokers: it owns what it fetches."""
+        """A line of a member of a group on the brokers."""
         at, member = entry["at"], entry["member"]
         if entry["kind"] == "op":
             if at >= self.start:
@@ -179,10 +203,9 @@ class Tally:
                 self.spend(at, member, GROUP_KINDS.get(name, name), spent, entry["sent"])
                 self.asked(member, name, entry["result"])
         elif entry["kind"] == "command" and name in ("StartFetching", "Forget", "Drop"):
-            change = self.ownership.took if name == "StartFetching" else self.ownership.lost
-            for text in entry.get("partitions", ()):
-                topic, _, number = text.rpartition("-")
-                change(at, TopicPartition(topic, int(number)), member)
+            named = (text.rpartition("-") for text in entry.get("partitions", ()))
+            partitions = [TopicPartition(topic, int(number)) for topic, _, number in named]
+            self.fetches(at, member, name, partitions)
 
     def entry(self, entry: Entry, chroot: int = 0) -> None:
         """Add one line. Lines must be added in the order of time."""
@@ -209,16 +232,10 @@ class Tally:
             if name == "Changed":
                 self._fired(member, entry["path"], chroot)
             elif name == "Claimed":
-                self.member(member).conflicts += len(entry.get("blocked", ()))
+                self._claimed(member, len(entry.get("blocked", ())))
         elif kind == "command":
-            share = self.member(member)
-            if name == "LoadView":
-                share.attempts += entry.get("detail") != Scope.GROUP.value
-            elif name == "SetTimer":
-                share.failed_attempts += entry.get("detail") == "backoff"
-            elif name == "Report" and entry.get("result") == "rebalance-failed":
-                share.failed_attempts += 1
-                share.gave_up += 1
+            what = entry.get("result" if name == "Report" else "detail", "")
+            self._commanded(member, name, what)
 
 
 def owner_partition(path: str) -> TopicPartition | None:
