@@ -14,9 +14,10 @@ import pytest
 from tests.support.scripts import one_by_one
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.commands import ScriptCommand
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import Create, Ok, Pipelined
-from zkconsumer.core.zookeeper.scripts.by_command import ScriptCommand, script_for
+from zkconsumer.core.zookeeper.scripts.by_command import script_for
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, broker_path, topic_path

@@ -14,6 +14,7 @@ from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member_scripts import LiveRegistered, scripts_of
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.commands import ScriptCommand
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.known import NOTHING, Known
 from zkconsumer.core.zookeeper.ops import (
@@ -34,7 +35,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts import common, view
-from zkconsumer.core.zookeeper.scripts.by_command import ScriptCommand, script_for
+from zkconsumer.core.zookeeper.scripts.by_command import script_for
 from zkconsumer.core.zookeeper.scripts.common import (
     MemberScript,
     ScriptContext,

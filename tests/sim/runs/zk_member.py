@@ -16,9 +16,10 @@ from tests.sim.runs.offset_store import SimOffsets
 from tests.sim.runs.whole import WholePlane
 from tests.support.scripts import one_by_one
 from zkconsumer.core.zookeeper import events
+from zkconsumer.core.zookeeper.commands import ScriptCommand
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.scripts.by_command import ScriptCommand, script_for
+from zkconsumer.core.zookeeper.scripts.by_command import script_for
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory

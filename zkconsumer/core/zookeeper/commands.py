@@ -109,7 +109,7 @@ class Deregister:
     epoch: int
 
 
-Command = (
+ScriptCommand = (
     Register
     | LoadView
     | LoadBrokers
@@ -119,5 +119,6 @@ Command = (
     | ClaimPartitions
     | WatchBlockers
     | Deregister
-    | CommonCommand
 )
+"""Those that a script carries out (``scripts.by_command``)."""
+Command = ScriptCommand | CommonCommand

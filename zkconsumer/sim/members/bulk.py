@@ -20,6 +20,7 @@ from math import ceil
 from typing import Any, Protocol
 
 from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.commands import ScriptCommand
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.ops import (
     Code,
@@ -34,7 +35,7 @@ from zkconsumer.core.zookeeper.ops import (
     Reply,
     ZkOp,
 )
-from zkconsumer.core.zookeeper.scripts.by_command import ScriptCommand, script_for
+from zkconsumer.core.zookeeper.scripts.by_command import script_for
 from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -128,3 +128,13 @@ def store(
             ctx.stored.kafka += 1
             claims[tp] = replace(claims[tp], committed=position, invalidated=False)
     return replace(settled, claims=claims, broken=broken)
+
+
+def script_for(command: Any, ctx: ScriptContext) -> MemberScript[Any] | None:
+    """The script of ``command``; ``None`` if it is the same with offsets in ZooKeeper."""
+    match command:
+        case commands.ClaimPartitions():
+            return claim(command, ctx)
+        case commands.Commit():
+            return commit(command, ctx)
+    return None
