@@ -25,7 +25,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from zkconsumer.core.common.assign import java_hash
+from zkconsumer.core.common.java_hash import java_hash
 from zkconsumer.core.common.scala_maps import _place
 from zkconsumer.servers import LocalZooKeeper
 from zkconsumer.servers.jars import JVM_FILES, cache_dir, java

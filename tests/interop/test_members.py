@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.legacy_jvm import JvmMembers
-from zkconsumer.core.common.assign import java_hash
+from zkconsumer.core.common.java_hash import java_hash
 from zkconsumer.core.common.types import TopicPartition
 
 PAIRS = [

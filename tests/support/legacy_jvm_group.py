@@ -22,10 +22,10 @@ from zkconsumer.core.common.assign import (
     RoundRobinHash,
     assign_range,
     assign_roundrobin,
-    java_hash,
     thread_ids,
 )
 from zkconsumer.core.common.expansion import expand
+from zkconsumer.core.common.java_hash import java_hash
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.znodes import decode_registration, decode_topic, topic_path
 from zkconsumer.servers.local_cluster import LocalCluster

@@ -12,10 +12,10 @@ from zkconsumer.core.common.assign import (
     RoundRobinHash,
     assign_range,
     assign_roundrobin,
-    java_hash,
     thread_ids,
 )
 from zkconsumer.core.common.expansion import expand
+from zkconsumer.core.common.java_hash import java_hash
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 
 Members = dict[str, dict[str, int]]

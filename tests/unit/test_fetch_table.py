@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.core.common.assign import java_hash
+from zkconsumer.core.common.java_hash import java_hash
 from zkconsumer.runtime.fetch.table import fetcher_index
 
 

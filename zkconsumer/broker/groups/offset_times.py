@@ -19,7 +19,7 @@ from zkconsumer.broker.fetching.records import PythonDecoder, scan
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import Want
-from zkconsumer.core.common.assign import java_hash
+from zkconsumer.core.common.java_hash import java_hash
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups.formats.offset_records import OffsetKey, decode_key, decode_offset
 from zkconsumer.errors import BrokerError, BrokerUnavailableError

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
 
-from zkconsumer.core.common.scala_maps import java_hash_bits, topic_order
+from zkconsumer.core.common.java_hash import java_hash_bits, signed
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 
 
@@ -30,11 +30,6 @@ class RoundRobinHash(Enum):
 
     BRACKETS_0_8_2 = "[topic,partition]-0.8.2"
     """Kafka 0.8.2 to 0.10.1: the same text, but ties between topics are broken differently."""
-
-
-def java_hash(text: str) -> int:
-    """Return the same as Java's ``text.hashCode()``: signed, 32 bits, over UTF-16 code units."""
-    return _signed(java_hash_bits(0, text))
 
 
 def thread_ids(consumer_id: str, topics: Mapping[str, int]) -> dict[str, list[ConsumerThreadId]]:
@@ -102,10 +97,12 @@ def assign_roundrobin(
     for topic in places:
         prefix = java_hash_bits(0, f"{before}{topic}{between}")
         for number in partitions.get(topic, ()):
-            hashed = _signed(java_hash_bits(prefix, f"{number}{after}"))
+            hashed = signed(java_hash_bits(prefix, f"{number}{after}"))
             deck.append((hashed, topic, number))
     deck.sort()
     if any(card[0] == next_[0] and card[1] != next_[1] for card, next_ in pairwise(deck)):
+        from zkconsumer.core.common.scala_maps import topic_order
+
         topic_lists = _subscriptions(threads) if subscriptions is None else subscriptions
         order = topic_order(topic_lists, own_topics=hash_form is RoundRobinHash.BRACKETS_0_8_2)
         visited = {topic: place for place, topic in enumerate(order)}
@@ -150,7 +147,3 @@ def _subscriptions(
 def _java_key(text: str) -> bytes:
     """A key whose byte order is the order of ``String.compareTo``."""
     return text.encode("utf-16-be", "surrogatepass")
-
-
-def _signed(value: int) -> int:
-    return value - 0x100000000 if value & 0x80000000 else value

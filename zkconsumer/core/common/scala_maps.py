@@ -14,21 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-_MASK = 0xFFFFFFFF
+from zkconsumer.core.common.java_hash import MASK, java_hash_bits
+
 _SMALL = 4  # Map.Map1 to Map.Map4 keep the order of insertion
 _FIRST_BITS = 4  # HashTable.initialSize is 16; its seed is tableSizeSeed, set once for that size
-
-
-def java_hash_bits(value: int, text: str) -> int:
-    """Continue a Java string hash (unsigned, 32 bits, from 0) over the UTF-16 units of ``text``."""
-    if text.isascii():
-        for unit in text.encode():
-            value = (31 * value + unit) & _MASK
-        return value
-    units = text.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & _MASK
-    return value
 
 
 def immutable_order(keys: Sequence[str]) -> list[str]:
@@ -81,15 +70,15 @@ def topic_order(subscriptions: Iterable[Sequence[str]], *, own_topics: bool = Fa
 def _trie_path(key: str) -> tuple[int, ...]:
     """Branch numbers from the root: ``immutable.HashMap.improve``, five bits at a time."""
     mixed = java_hash_bits(0, key)
-    mixed = (mixed + ~(mixed << 9)) & _MASK
+    mixed = (mixed + ~(mixed << 9)) & MASK
     mixed ^= mixed >> 14
-    mixed = (mixed + (mixed << 4)) & _MASK
+    mixed = (mixed + (mixed << 4)) & MASK
     mixed ^= mixed >> 10
     return tuple(mixed >> shift & 31 for shift in range(0, 32, 5))
 
 
 def _place(key: str) -> int:
     """``HashTable.HashUtils.improve``: its highest bits are the index of the bucket."""
-    mixed = java_hash_bits(0, key) * 0x9E3775CD & _MASK
-    mixed = int.from_bytes(mixed.to_bytes(4, "little"), "big") * 0x9E3775CD & _MASK
-    return (mixed >> _FIRST_BITS | mixed << (32 - _FIRST_BITS)) & _MASK
+    mixed = java_hash_bits(0, key) * 0x9E3775CD & MASK
+    mixed = int.from_bytes(mixed.to_bytes(4, "little"), "big") * 0x9E3775CD & MASK
+    return (mixed >> _FIRST_BITS | mixed << (32 - _FIRST_BITS)) & MASK

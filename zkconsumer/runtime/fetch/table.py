@@ -16,7 +16,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from zkconsumer.core.common.assign import java_hash
+from zkconsumer.core.common.java_hash import java_hash
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ConnectorClosedError, UsageError
 from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue

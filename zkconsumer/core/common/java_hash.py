@@ -1,0 +1,29 @@
+"""Java's hash of a text. Apart from the assignors, since choosing a fetcher needs it, too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MASK: Final = 0xFFFFFFFF
+
+
+def java_hash(text: str) -> int:
+    """Return the same as Java's ``text.hashCode()``: signed, 32 bits, over UTF-16 code units."""
+    return signed(java_hash_bits(0, text))
+
+
+def java_hash_bits(value: int, text: str) -> int:
+    """Continue a Java string hash (unsigned, 32 bits, from 0) over the UTF-16 units of ``text``."""
+    if text.isascii():
+        for unit in text.encode():
+            value = (31 * value + unit) & MASK
+        return value
+    units = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & MASK
+    return value
+
+
+def signed(value: int) -> int:
+    """Return an unsigned number of 32 bits as Java's ``int``."""
+    return value - 0x100000000 if value & 0x80000000 else value
