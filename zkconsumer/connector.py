@@ -309,12 +309,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             (*loop.faults(), *machine.faults(), *self._faults_of_cluster()),
         )
 
-    def metrics(self) -> Metrics:
-        """Return the current metrics.
-
-        The call is cheap, and any thread may make it at any time. Before streams are created,
-        almost all values are 0. After ``shutdown``, counters keep their last value.
-        """
+    def _metrics(self) -> Metrics:
         from zkconsumer.runtime.observation import metrics_snapshot
 
         loop, machine = self._loop, self._rebalance

@@ -181,13 +181,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             (*loop.faults(), *machine.faults()),
         )
 
-    def metrics(self) -> Metrics:
-        """Return the current metrics.
-
-        The call is cheap, and any thread may make it at any time. Before streams are created,
-        almost all values are 0. After ``shutdown``, counters keep their last value. The metrics of
-        ZooKeeper are 0.
-        """
+    def _metrics(self) -> Metrics:
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             return Metrics(state="CLOSED" if self._closed else "NEW")

@@ -144,13 +144,8 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
             return None
         return LiveRecorder(self._journal, self.consumer_id, self._host.wall_us)
 
-    def metrics(self) -> Metrics:
-        """Return the current metrics.
-
-        The call is cheap, and any thread may make it at any time. Before streams are created,
-        almost all values are 0. After ``shutdown``, counters keep their last value.
-        """
-        metrics, machine, coordination = super().metrics(), self._live_machine, self._coordination
+    def _metrics(self) -> Metrics:
+        metrics, machine, coordination = super()._metrics(), self._live_machine, self._coordination
         if machine is None or coordination is None:
             return metrics
         live, pauses = machine.live, coordination.pauses

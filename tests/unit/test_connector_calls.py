@@ -85,7 +85,7 @@ class Connector(StreamConnector):
     def _membership(self, loop: object) -> Membership:
         return Membership("starting", "starting", False, False, 0, 0)
 
-    def metrics(self) -> Metrics:
+    def _metrics(self) -> Metrics:
         raise NotImplementedError
 
 

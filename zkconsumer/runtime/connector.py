@@ -186,13 +186,18 @@ class StreamConnector(ABC, Generic[MachineT]):
     def _abandon(self, timeout: float) -> None:
         """End before there is a member, within ``timeout`` seconds."""
 
-    @abstractmethod
     def metrics(self) -> Metrics:
         """Return the current metrics.
 
         The call is cheap, and any thread may make it at any time. Before streams are created,
-        almost all values are 0. After ``shutdown``, counters keep their last value.
+        almost all values are 0. After ``shutdown``, counters keep their last value. For a group on
+        the brokers, the metrics of ZooKeeper are 0.
         """
+        return self._metrics()
+
+    @abstractmethod
+    def _metrics(self) -> Metrics:
+        """See ``metrics``."""
 
     @abstractmethod
     def _membership(self, loop: MemberLoop[MachineT]) -> Membership:
