@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from zkconsumer.admin.describe import GroupRow, group_rows, host_of, with_stored_offsets
+from zkconsumer.admin.describe import (
+    GroupRow,
+    group_rows,
+    host_of,
+    member_rows,
+    with_stored_offsets,
+)
 from zkconsumer.admin.snapshot import GroupSnapshot, interpret
 from zkconsumer.admin.topics import (
     PartitionState,
@@ -280,6 +286,20 @@ def test_rows_of_a_group() -> None:
     ]
     assert len(notes) == 1
     assert notes[0].startswith("/consumers/g/offsets/gone/4: ")
+
+
+def test_members_without_streams_have_their_partitions() -> None:
+    """kafka-node and Go ports write the consumer id alone, which may end in a hyphen and digits."""
+    member = "g_host.example-1795262003537-5b79a07e"
+    snapshot = group(members={member: registration()}, owners={"t": {"1": node(member, 1)}})
+    registrations = interpret(snapshot, [])
+    (row,) = member_rows(snapshot, registrations)
+    assert (row.consumer_id, row.partitions, row.assignment) == (member, 1, "t-1")
+    rows, _ = group_rows(snapshot, registrations, {"t": topic()}, {})
+    assert [(one.consumer_id, one.host) for one in rows] == [
+        (None, ""),
+        (member, "host.example"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def member_rows(snapshot: GroupSnapshot, registrations: Registrations) -> list[G
     owned: dict[str, list[tuple[str, int]]] = {}
     for topic, nodes in snapshot.owners.items():
         for name, node in nodes.items():
-            consumer = node.data.decode(errors="replace").rpartition("-")[0]
+            consumer = snapshot.consumer_of(node)
             number = partition_number(name)
             owned.setdefault(consumer, []).append((topic, -1 if number is None else number))
     rows = []
@@ -141,7 +141,6 @@ def group_rows(
     group = snapshot.group
     rows: list[GroupRow] = []
     notes: list[str] = []
-    owning: set[str] = set()
     hosts: dict[str, str] = {}
     for topic in topics_of(snapshot, registrations):
         offset_nodes = snapshot.offsets.get(topic, {})
@@ -158,16 +157,14 @@ def group_rows(
             owner, host = None, ""
             if (node := owner_nodes.get(name)) is not None:
                 owner = node.data.decode(errors="replace")
-                consumer = owner.rpartition("-")[0]
+                consumer = snapshot.consumer_of(node)
                 if consumer not in hosts:
                     hosts[consumer] = host_of(group, consumer)
                 host = hosts[consumer]
-                owning.add(owner)
             lag = log_end - offset if log_end is not None and offset is not None else None
             rows.append(GroupRow(group, topic, number, offset, log_end, lag, owner, host))
-    owning |= hosts.keys()
     for member in sorted(snapshot.members):
-        if member not in owning:
+        if member not in hosts:
             host = host_of(group, member)
             rows.append(GroupRow(group, None, None, None, None, None, member, host))
     return rows, notes

@@ -73,6 +73,12 @@ class GroupSnapshot:
         """The group's paths."""
         return GroupPaths(self.group)
 
+    def consumer_of(self, owner: Node) -> str:
+        """Return the consumer id in an owner znode: of a thread, ``<consumer id>-<number>``, or of
+        a member without streams, as kafka-node and Go ports write it."""
+        text = owner.data.decode(errors="replace")
+        return text if text in self.members else text.rpartition("-")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Registrations:

@@ -318,11 +318,8 @@ class _Verifier:
 
     def _owning(self) -> set[str]:
         """The consumer ids of all owners."""
-        return {
-            owner if (owner := _text(node)) in self.snapshot.members else owner.rpartition("-")[0]
-            for nodes in self.snapshot.owners.values()
-            for node in nodes.values()
-        }
+        owners = self.snapshot.owners.values()
+        return {self.snapshot.consumer_of(node) for nodes in owners for node in nodes.values()}
 
     def _chosen(self, assignor: Assignor) -> Mapping[TopicPartition, ConsumerThreadId]:
         partitions = {topic: tuple(state.replicas) for topic, state in self.topics.items()}
