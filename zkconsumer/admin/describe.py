@@ -15,7 +15,7 @@ from zkconsumer.admin.snapshot import (
 )
 from zkconsumer.admin.topics import TopicSnapshot
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.ops import Node, session_text
 from zkconsumer.core.zookeeper.znodes import decode_offset
 from zkconsumer.errors import ZnodeFormatError
 
@@ -94,7 +94,7 @@ def member_rows(snapshot: GroupSnapshot, registrations: Registrations) -> list[G
                 host_of(snapshot.group, member),
                 max(topics.values(), default=0),
                 len(owned.get(member, ())),
-                f"{registrations.sessions[member] & 0xFFFF_FFFF_FFFF_FFFF:#x}",
+                session_text(registrations.sessions[member]),
                 shown,
                 ", ".join(f"{topic}-{number}" for topic, number in sorted(owned.get(member, ()))),
             )

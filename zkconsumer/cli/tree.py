@@ -16,7 +16,7 @@ from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.console.exclusive import only_with
 from zkconsumer.console.tables import zookeeper_options
 from zkconsumer.console.times import duration_option
-from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.ops import Node, session_text
 from zkconsumer.errors import ZkConsumerError
 
 _LONGEST: Final = 120
@@ -114,8 +114,8 @@ def _order(path: str) -> tuple[int, str]:
 
 def _content(node: Node) -> str:
     text = f": {_text(node.data)}" if node.data else ""
-    owner = node.stat.ephemeral_owner & 0xFFFF_FFFF_FFFF_FFFF
-    return f"{text}  (ephemeral, session {owner:#x})" if owner else text
+    owner = node.stat.ephemeral_owner
+    return f"{text}  (ephemeral, session {session_text(owner)})" if owner else text
 
 
 def _text(data: bytes) -> str:
