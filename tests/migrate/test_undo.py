@@ -302,6 +302,16 @@ def test_force_rolls_back_what_was_used(simulated: Simulated) -> None:
     assert stored(simulated) == (OLD, {})
 
 
+def test_force_rolls_back_after_a_late_commit(simulated: Simulated) -> None:
+    """ZooKeeper keeps what the old consumer has committed, as only Kafka was changed."""
+    matrix.late_commit(simulated)
+    for words in ((), ("--force",)):
+        ran = simulated.run("undo", "--group", "g", *words, *DO)
+        assert ran.status == (0 if words else 3), ran
+    assert stored(simulated) == ({0: 101, 1: 50}, {})
+    assert (status(simulated)["case"], status(simulated)["locked"]) == ("rolled back", "no")
+
+
 def test_changes_are_undone_one_after_another(simulated: Simulated) -> None:
     """The record keeps what was there before the last two."""
     matrix.moved_back(simulated)

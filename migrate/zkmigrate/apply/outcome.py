@@ -90,11 +90,11 @@ _BY_TABLE: Final = {
 def by_table(state: GroupState, action: Action, force: bool = False) -> Result | None:
     """Return a group's outcome if the table does not let the action begin.
 
-    ``force``: also if newer offsets may be lost.
+    ``force``: also if newer offsets may be lost, or an old consumer has committed.
     """
     answer = decide(state, action)
     late = answer.reason is Reason.WRITTEN_LATE
-    if answer.do is Do.GO or (late and force):
+    if answer.do is Do.GO or (force and (late or answer.reason is Reason.CONFLICT)):
         return None
     reasons = () if answer.reason is None else (answer.reason,)
     why = "; ".join(state.faults)
