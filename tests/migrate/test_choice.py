@@ -311,6 +311,18 @@ def test_groups_that_kafka_cannot_list_are_not_passed_over(simulated: Simulated)
         assert simulated.run(*words, "--group", "g").status == 0
 
 
+def test_a_misspelt_group_is_no_empty_export(simulated: Simulated) -> None:
+    """Kafka's groups are not listed for names, since old brokers cannot."""
+    matrix.moved(simulated)
+    for name, status in (("g", 0), ("gg", 3)):
+        words = ("--store", "kafka", "--out", simulated.file(name))
+        ran = simulated.run("export", "--group", name, *words, rows=False)
+        assert (ran.status, f"group {name} has no offset in Kafka" in ran.err) == (
+            status,
+            status == 3,
+        ), ran
+
+
 def test_a_name_with_a_number_sign_in_a_file_of_groups(
     simulated: Simulated, tmp_path: Path
 ) -> None:

@@ -168,7 +168,10 @@ def _offsets_in_kafka(
         hidden: frozenset[str] = frozenset()
         for state in read_states(stores, chosen, {}, False):
             if isinstance(state, GroupState):
-                name, good = state.group, True
+                name, good = state.group, bool(state.kafka) or not which.all_named
+                if not good:
+                    left_out += 1
+                    notes.append(f"group {name} has no offset in Kafka")
                 hidden = state.hidden - INTERNAL_TOPICS
                 for tp, stored in state.kafka.items():
                     offsets[OffsetKey(state.group, *tp)] = stored.offset
