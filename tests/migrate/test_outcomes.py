@@ -286,6 +286,8 @@ def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reads:
         logs=SimpleNamespace(fresh=lambda tps: dict.fromkeys(tps, LogRange(0, 100))),
         kafka=SimpleNamespace(stop_waiting=lambda: None),
         each_thread=lambda _count: [servers],
+        moved_groups=dict,
+        unlisted=(),
     )
     monkeypatch.setattr(reset, "open_stores", lambda *_: nullcontext(servers))
     monkeypatch.setattr(reset, "names_of_both", lambda _stores: ["a", "g"])
