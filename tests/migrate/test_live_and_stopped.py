@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from zkmigrate.apply import guard, live
 from zkmigrate.apply.guard import LIVE, Guard
+from zkmigrate.apply.journal import read_records
+from zkmigrate.apply.records import histories_of
 
 from tests.migrate.rows import step_words
 from tests.migrate.simulated import Simulated, simulated
@@ -393,7 +395,8 @@ def test_the_marker_has_the_access_list_of_its_group(
 
 
 def test_a_member_that_registers_during_a_reset_is_named(simulated: Simulated) -> None:
-    """It cannot claim anything yet, but may have read an old offset."""
+    """It cannot claim anything yet, but may have read an old offset. The rows and the journal say
+    that the offsets are set."""
     group(simulated)
     done: list[object] = []
 
@@ -406,8 +409,13 @@ def test_a_member_that_registers_during_a_reset_is_named(simulated: Simulated) -
     ran = simulated.run("reset", "--group", "g", "--all-topics", "--to-earliest", "--execute")
     assert done
     assert ran.status == 3
-    assert "g_new registered meanwhile and may have read the old ones" in ran.rows[0]["why"]
+    row, refusal = ran.rows
+    assert (row["store"], row["before"], row["after"]) == ("zookeeper", 40, 0)
+    assert "g_new registered meanwhile and may have read the old ones" in refusal["why"]
+    assert "1 offsets set; 1 groups refused" in ran.err
     assert simulated.held("g", "t")[0] == {0: 0}
+    records = read_records(simulated.folder / "zkmigrate-reset.journal", "reset")
+    assert histories_of(records)["g"].ended[-1].result.changed[0].after == 0
 
 
 def test_a_complete_move_records_misplaced_offsets_that_members_have_passed(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
@@ -59,11 +59,12 @@ def carry_out(
     rows: Sequence[Reset],
     serial: Record,
     note: Note,
+    wrote: Callable[[], object] = lambda: None,
 ) -> Record:
     """Write the offsets of ``rows``, if the group's record is still ``serial``; return the new one.
 
-    ``note``: writes partitions into the journal whose offsets were committed late. Raises
-    GroupRefusedError, ZkConsumerError.
+    ``note``: writes partitions into the journal whose offsets were committed late. ``wrote``:
+    called when all are set, as errors may follow. Raises GroupRefusedError, ZkConsumerError.
 
     In ZooKeeper all offsets change in one multi, up to some hundreds of them. After an error some
     of them may be written; the same command may be repeated.
@@ -96,6 +97,7 @@ def carry_out(
             stores.zk.run(script)
         else:
             _commit(stores, state, rows, permission if known else None, note)
+        wrote()
         if serial.in_doubt:
             ended = record.written(serial, hold.now_ms, **_ends(serial, state, store, rows))
             serial = stores.zk.run(record.write(state.group, ended, (hold.check,)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from zkconsumer.console.tables import print_notes
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError
-from zkmigrate.apply.outcome import Changed, Outcome, Result, status_of_outcomes
+from zkmigrate.apply.outcome import Changed, Outcome, Result, result_of, status_of_outcomes
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import RESET
 from zkmigrate.commands.options.running import Work, journal_path, open_run, work_options
@@ -194,11 +195,13 @@ def reset(
 
         def one(own: Stores, name: str) -> Result:
             target = given[0] if offsets is None else Target(To.FILE, offsets=offsets[name])
-            done = _reset(own, name, topics or None, target, store, run)
+            done: list[tuple[Store, Reset]] = []
+            result = result_of(
+                name, lambda: _reset(own, name, topics or None, target, store, run, done)
+            )
             rows[name] = [(name, *row.tp, where.value, *row[1:]) for where, row in done]
             changed = (Changed(*row.tp, where.value, *row[1:3]) for where, row in done)
-            outcome = Outcome.DONE if work.execute else Outcome.WOULD
-            return Result(name, outcome, len(done), changed=tuple(changed))
+            return replace(result, offsets=len(done), changed=tuple(changed))
 
         workers = stores.each_thread(work.parallel)
         for result in run.each(workers, names, one, stores.kafka.stop_waiting):
@@ -243,8 +246,12 @@ def _reset(
     target: Target,
     wanted: str | None,
     run: Run,
-) -> list[tuple[Store, Reset]]:
-    """Reset one group, or in a dry run only find out. Raises ZkConsumerError."""
+    done: list[tuple[Store, Reset]],
+) -> Result:
+    """Reset one group, or in a dry run only find out. Raises ZkConsumerError.
+
+    ``done``: gets what is set in each store, also if an error follows.
+    """
     from zkmigrate.apply import resetting
     from zkmigrate.stores.group_states import case_in, read_states
 
@@ -278,8 +285,13 @@ def _reset(
     def note(late: Collection[TopicPartition]) -> None:
         run.step(group, "late", held=[[*tp] for tp in late])
 
-    for store in where if run.journal is not None else ():
+    for store in where:
+        found = [(store, row) for row in rows[store]]
+        if run.journal is None:
+            done += found
+            continue
         before = [[*row.tp, row.before, row.after] for row in rows[store]]
         run.step(group, RESET, store=store.value, held=before)
-        serial = resetting.carry_out(stores, state, store, rows[store], serial, note)
-    return [(store, row) for store in where for row in rows[store]]
+        wrote = partial(done.extend, found)
+        serial = resetting.carry_out(stores, state, store, rows[store], serial, note, wrote)
+    return Result(group, Outcome.WOULD if run.journal is None else Outcome.DONE, 0)
