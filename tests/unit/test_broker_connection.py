@@ -18,6 +18,7 @@ from zkconsumer.broker import connection as module
 from zkconsumer.broker.cluster_reader import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, UnsupportedBrokerError
 
@@ -54,6 +55,34 @@ def connect() -> Iterator[tuple[list[int], BrokerConnection]]:
     yield ids, made
     made.close()
     server.listening.close()
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_an_abort_while_the_connection_is_being_opened_is_final(
+    tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is sent on it, also if the broker takes the connection and completes the handshake
+    later: a member that leaves would wait for the answer."""
+
+    class Context:
+        def wrap_socket(self, sock: socket.socket, server_hostname: str) -> socket.socket:
+            connection.abort()
+            return sock
+
+    security = KafkaSecurity()
+    if tls:
+        security.protocol, security._context = "SSL", Context()  # type: ignore[assignment]
+    else:
+        monkeypatch.setattr(security, "check_broker", lambda _broker: connection.abort())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = BrokerEndpoint(0, *listener.getsockname()[:2])
+        connection = BrokerConnection(endpoint, "c", TIMEOUT, 0, security)
+        with pytest.raises(BrokerUnavailableError, match="this client closed the connection"):
+            connection.open()
+        assert not connection.is_open
+        peer, _ = listener.accept()
+        with peer:
+            assert peer.recv(1) == b"", "a request was sent"
 
 
 def test_the_next_listener_is_tried_if_one_takes_no_connection() -> None:

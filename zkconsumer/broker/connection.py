@@ -326,14 +326,13 @@ class BrokerConnection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             context = self._security.context
             if context is not None:
-                sock = self._encrypted(sock, context)
-                self._socket = sock
-                return
-            sock.settimeout(None)
-            seconds = int(self._timeout)
-            timeval = Struct("@ll").pack(seconds, int((self._timeout - seconds) * 1e6) or 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+                sock = self._encrypted(sock, context)  # with Python's timeout
+            else:
+                sock.settimeout(None)
+                seconds = int(self._timeout)
+                timeval = Struct("@ll").pack(seconds, int((self._timeout - seconds) * 1e6) or 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         except BaseException:
             sock.close()
             raise
