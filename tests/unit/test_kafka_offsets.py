@@ -70,7 +70,7 @@ class Commits:
         self.line = Line()
         self.group: Any = SimpleNamespace(generation=7, member_id="m")
         self.live: Any = SimpleNamespace(departures=0)
-        host: Any = SimpleNamespace(
+        self.host: Any = SimpleNamespace(
             now=lambda: 0.0,
             post=lambda action: action(),
             after=lambda _seconds, action: self.later.append(action),
@@ -78,7 +78,7 @@ class Commits:
         line: Any = self.line
         member: Any = SimpleNamespace(group=self.group, live=self.live)
         who = partial(committer, member)
-        self.offsets = KafkaOffsets(host, line, "g", 10.0, 0.5, who)
+        self.offsets = KafkaOffsets(self.host, line, "g", 10.0, 0.5, who)
         self.permit = Permit.GRANTED
         op = StoreOffsets(((TP, 14),))
         self.offsets.submit(op, self.replies.append, lambda: self.permit)
@@ -122,6 +122,20 @@ def test_a_commit_is_tried_again_after_any_pause(
     (again,) = tried.later
     again()
     assert len(tried.line.sent) == 2
+
+
+def test_a_commit_that_may_not_be_sent_yet_waits_although_the_pause_is_0(
+    tried: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No server is asked meanwhile, so nothing else would slow the member's thread down."""
+    monkeypatch.setattr(tried.offsets, "_backoff", 0.0)
+    pauses: list[float] = []
+    monkeypatch.setattr(tried.host, "after", lambda seconds, _action: pauses.append(seconds))
+    tried.permit = Permit.WAIT
+    tried.refuse(ErrorCode.NOT_COORDINATOR)
+    tried.offsets.submit(StoreOffsets(((TP, 15),)), tried.replies.append, lambda: tried.permit)
+    first, second = pauses
+    assert (first, second > 0) == (0.0, True)
 
 
 def test_a_commit_is_not_carried_out_in_a_later_membership(tried: Commits) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from zkconsumer.runtime.membership.threads import MemberThread
@@ -81,3 +83,21 @@ def test_messages_without_an_end_hold_up_no_timer() -> None:
     thread.start(member)
     assert thread.join(10)
     assert member.done == ["begin", "timer"]
+
+
+def test_a_timer_that_is_set_again_without_a_pause_holds_up_no_message() -> None:
+    """The member still takes the loss of its session in."""
+    thread, member = MemberThread("m"), Member(2)
+    until = time.monotonic() + 5
+
+    def again() -> None:
+        if time.monotonic() > until:
+            member.done.append("the message was held up")
+        elif not member.ended:
+            thread.post(lambda: member.done.append("message"))
+            thread.after(0.0, again)
+
+    thread.after(0.0, again)
+    thread.start(member)
+    assert thread.join(20)
+    assert member.done == ["begin", "message"]

@@ -33,6 +33,9 @@ from zkconsumer.runtime.membership.loop import Host
 
 BATCH: Final = 2000
 """Partitions in one commit: the coordinator stores it as one batch of limited size."""
+_LOOK: Final = 0.05
+"""Seconds, at least, until a permission that was not given is asked for again: no request is sent
+meanwhile, and the configured pause may be 0."""
 _NEXT_GENERATION: Final = frozenset(
     {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID}
 )
@@ -128,7 +131,7 @@ class KafkaOffsets:
         elif commits and committer.departures != job.departures:
             self._fail(job, MEMBERSHIP_ENDED)
         elif commits and permit is Permit.WAIT:
-            self._again(job, permit.value)
+            self._again(job, permit.value, max(self._backoff, _LOOK))
         elif commits and self._is_member and committer.generation < 0:
             self._fail(job, "not a member on the coordinator at the moment")
         else:
@@ -161,7 +164,7 @@ class KafkaOffsets:
             self._committed(job, codes_of(event, request.positions))
         elif self._passes(event.code):
             self._found = self._found and event.code in _STAYS
-            self._again(job, event.detail or name_of(event.code))
+            self._again(job, event.detail or name_of(event.code), self._backoff)
         else:
             self._fail(job, event.detail or name_of(event.code))
 
@@ -176,7 +179,7 @@ class KafkaOffsets:
             if code:
                 job.faults[tp] = self._refusal(tp, code)
         if again:
-            self._again(job, again)
+            self._again(job, again, self._backoff)
         elif job.left:
             self._send(job)
         else:
@@ -194,12 +197,12 @@ class KafkaOffsets:
             )
         return f"{tp}: {name_of(code)}"
 
-    def _again(self, job: _Job, why: str) -> None:
-        """Send it again later, unless its time has passed."""
+    def _again(self, job: _Job, why: str, pause: float) -> None:
+        """Send it again after a pause, unless its time has passed."""
         # DEVIATION-28: the JVM searches and reads indefinitely, and retries only some commits.
         left = job.until - self._host.now()
         if left > 0:
-            self._host.after(min(self._backoff, left), partial(self._send, job))
+            self._host.after(min(pause, left), partial(self._send, job))
         else:
             self._fail(
                 job,

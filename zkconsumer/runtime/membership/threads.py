@@ -203,7 +203,8 @@ class MemberThread:
         self.turn += 1
         if action is not None:
             action()
-        while self._due and self._due[0][0] <= time.monotonic():
+        now = time.monotonic()  # a timer that an action sets waits for the next step
+        while self._due and self._due[0][0] <= now:
             for due in heapq.heappop(self._due)[2]:
                 due()
         self.turn += 1
