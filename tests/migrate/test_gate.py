@@ -72,12 +72,34 @@ def test_what_is_not_understood_fails(safe: Simulated, what: str) -> None:
     assert f"note: {path} is" in copy.err
 
 
-def test_znodes_below_an_offset_fail(safe: Simulated) -> None:
+@pytest.mark.parametrize(
+    "path",
+    ["offsets/t/0/x", "offset/t/0/x", "ids/g_a/x", "migration/x", "record/x", "record/before/x",
+     "live/x", "live/mode/x"],
+)  # fmt: skip
+def test_znodes_below_the_data_of_a_group_fail(safe: Simulated, path: str) -> None:
     """No client of Kafka has any there."""
-    safe.zk.set("/consumers/g/offsets/t/0/next", b"9")
+    where = f"/consumers/g/{path}"
+    if path.startswith("live"):
+        assert safe.run("live", "prepare", "--group", "g", "--execute", "--wait", "0").status == 0
+    else:
+        moved(safe)
+    if path.startswith("offset/"):
+        safe.zk.set(where.removesuffix("/x"), b"-1")
+    assert gate(safe).status == 0
+    safe.zk.set(where, b"9")
+    if path.startswith("ids"):
+        safe.zk.set(where.removesuffix("/x"), b"{}")
     found = gate(safe)
     assert found.status == 3
-    assert found.rows[0]["why"] == "not understood: /consumers/g/offsets/t/0/next"
+    assert f"not understood: {where}" in found.rows[0]["why"]
+
+
+def test_owners_that_are_not_registered_fail(safe: Simulated) -> None:
+    """A member may run whose registration was deleted by hand."""
+    safe.zk.set("/consumers/g/owners/t/0", b"g_a-0")
+    found = gate(safe)
+    assert (found.status, found.rows[0]["reasons"]) == (3, ["owned"])
 
 
 def test_offsets_below_offset_count(safe: Simulated) -> None:

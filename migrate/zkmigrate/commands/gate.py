@@ -47,14 +47,14 @@ def gate(
     """
     options = Options(rules=rules_in(decisions))
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
-    from zkmigrate.stores.surroundings import below_offsets
+    from zkmigrate.stores.surroundings import below_leaves
 
     rows: list[Left] = []
     with reading(servers, "looking", "left") as (progress, stores):
         names = which.of_store(partial(stores.group_names, Store.ZOOKEEPER), Store.ZOOKEEPER)
         progress.total = len(names)
         legal = [name for name in names if is_legal_group(name)]
-        deeper = stores.zk.run_all(or_refusal(below_offsets(name)) for name in legal)
+        deeper = stores.zk.run_all(or_refusal(below_leaves(name)) for name in legal)
         odd = {
             name: paths
             for name, paths in zip(legal, deeper, strict=True)

@@ -104,6 +104,9 @@ def what_is_left(state: GroupState) -> Left:
         whys.append((Reason.HIDDEN, text))
     if state.members:
         whys.append((Reason.LIVE_MEMBER, f"{len(state.members)} members are live in ZooKeeper"))
+    elif state.owners:
+        text = f"{len(state.owners)} partitions have owners that are not registered"
+        whys.append((Reason.OWNED, text))
     if state.mode is not Mode.ZOOKEEPER:
         text = f"is moved while it runs, in mode {state.mode.value}: zkmigrate live ends that"
         whys.append((Reason.LIVE_MOVE, text))

@@ -16,10 +16,10 @@ from zkmigrate.model import ZkOffset
 
 def offset_partitions(group: str) -> Script[list[TopicPartition]]:
     """Return the partitions for which a group has offset znodes."""
-    return (yield from _partitions(GroupPaths(group).offsets))
+    return (yield from partitions_at(GroupPaths(group).offsets))
 
 
-def _partitions(root: str) -> Script[list[TopicPartition]]:
+def partitions_at(root: str) -> Script[list[TopicPartition]]:
     """Return the partitions of topics that have a znode below a path."""
     topics = list(filter(is_legal_topic, (yield from children(root)) or []))
     lists = yield from children_of(f"{root}/{topic}" for topic in topics)
@@ -38,7 +38,7 @@ def misplaced_path(group: str, tp: TopicPartition) -> str:
 
 def misplaced_offsets(group: str) -> Script[dict[TopicPartition, Node]]:
     """Return the offset znodes below ``offset``, where a 1.1.0 broker stores them by mistake."""
-    wanted = yield from _partitions(f"{GroupPaths(group).root}/{MISPLACED}")
+    wanted = yield from partitions_at(f"{GroupPaths(group).root}/{MISPLACED}")
     nodes = yield from read_many([misplaced_path(group, tp) for tp in wanted])
     return {tp: node for tp, node in zip(wanted, nodes, strict=True) if node is not None}
 

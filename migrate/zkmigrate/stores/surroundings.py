@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from zkconsumer.admin.reads import children, children_of
+from zkconsumer.admin.snapshot import LIVE, MISPLACED
 from zkconsumer.config.security_keys import SecurityKeys
 from zkconsumer.config.values import split_connect
+from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
-from zkmigrate.stores.offset_znodes import offset_partitions
+from zkmigrate.stores import migration_marker, record
+from zkmigrate.stores.offset_znodes import partitions_at
 from zkmigrate.stores.pace import Pace
 
 _KAFKA: Final = frozenset(
@@ -72,11 +75,21 @@ def _others(above: str, known: set[str] | frozenset[str]) -> Script[list[tuple[s
     ]
 
 
-def below_offsets(group: str) -> Script[tuple[str, ...]]:
-    """Return the znodes below a group's offset znodes, where Kafka's clients have none."""
-    where = GroupPaths(group)
-    paths = [where.offset(tp) for tp in (yield from offset_partitions(group))]
+def below_leaves(group: str) -> Script[tuple[str, ...]]:
+    """Return the znodes below those where the data of a group ends: offsets, owners, registrations,
+    and what zkmigrate writes. Neither Kafka's clients nor ours have any there."""
+    where, live = GroupPaths(group), LivePaths.of(group)
+    leaves = [migration_marker.path(group), record.before_path(group), live.mode]
+    for root in (where.offsets, f"{where.root}/{MISPLACED}", where.owners):
+        leaves += [f"{root}/{tp.topic}/{tp.partition}" for tp in (yield from partitions_at(root))]
+    for parent in (where.ids, live.members):
+        leaves += [f"{parent}/{name}" for name in (yield from children(parent)) or []]
+    inner = {record.path(group): {"before"}, f"{where.root}/{LIVE}": {"mode", "members"}}
+    paths = [*leaves, *inner]
     lists = yield from children_of(paths)
     return tuple(
-        f"{path}/{name}" for path, names in zip(paths, lists, strict=True) for name in names
+        f"{path}/{name}"
+        for path, names in zip(paths, lists, strict=True)
+        for name in names
+        if name not in inner.get(path, ())
     )
