@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import csv
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -194,26 +194,64 @@ def migrate_cases_page() -> str:
 
 
 def _commands(parts: list[str], root: click.Command, program: str) -> str:
-    def visit(command: click.Command, name: str, parent: click.Context | None) -> None:
-        context = click.Context(
-            command,
-            info_name=name,
-            parent=parent,
-            terminal_width=90,
-            max_content_width=90,
-            help_option_names=["-h", "--help"],
+    """Add the help of each command. Options that many commands have are listed once, before it."""
+    contexts = list(_contexts(root, program, None))
+    options: dict[tuple[str, str], list[click.Option]] = {}
+    for context in contexts:
+        for param in context.command.get_params(context):
+            record = param.get_help_record(context)
+            if record is not None and isinstance(param, click.Option):
+                options.setdefault(record, []).append(param)
+    common = {record: found for record, found in options.items() if len(found) >= COMMON}
+    formatter = click.HelpFormatter(width=90, max_width=90)
+    formatter.write_dl(sorted(common, key=lambda record: record[0].lstrip("-")), col_max=30)
+    parts += [
+        "## Common options\n",
+        f"{COMMON} or more commands have these options. The help of each command has them, too.\n",
+        f"```text\n{formatter.getvalue().rstrip()}\n```\n",
+    ]
+    for context in contexts:
+        shared = [
+            param
+            for param in context.command.get_params(context)
+            if param.get_help_record(context) in common and isinstance(param, click.Option)
+        ]
+        for param in shared:
+            param.hidden = True
+        parts.append(
+            f"## `{context.command_path}`\n\n```text\n{context.command.get_help(context)}\n```\n"
         )
-        command._help_option = None  # click keeps the first one made, whatever its names were
-        help_text = command.get_help(context)
-        parts.append(f"## `{context.command_path}`\n\n```text\n{help_text}\n```\n")
-        if isinstance(command, click.Group):
-            for sub in sorted(command.list_commands(context)):
-                found = command.get_command(context, sub)
-                assert found is not None
-                visit(found, sub, context)
-
-    visit(root, program, None)
+        for param in shared:
+            param.hidden = False
+        names = ", ".join(f"`{one.opts[-1]}`" for one in shared if "--help" not in one.opts)
+        if names:
+            parts.append(f"[Common options](#common-options): {names}.\n")
     return "\n".join(parts)
+
+
+COMMON = 3
+"""An option that so many commands have, with the same text, is listed once."""
+
+
+def _contexts(
+    command: click.Command, name: str, parent: click.Context | None
+) -> Iterator[click.Context]:
+    """The context of a command and of all below it, as wide as a page."""
+    context = click.Context(
+        command,
+        info_name=name,
+        parent=parent,
+        terminal_width=90,
+        max_content_width=90,
+        help_option_names=["-h", "--help"],
+    )
+    command._help_option = None  # click keeps the first one made, whatever its names were
+    yield context
+    if isinstance(command, click.Group):
+        for sub in sorted(command.list_commands(context)):
+            found = command.get_command(context, sub)
+            assert found is not None
+            yield from _contexts(found, sub, context)
 
 
 def errors_page() -> str:
