@@ -104,7 +104,12 @@ def forgets_the_coordinator_in_a_listener(patch: pytest.MonkeyPatch) -> None:
 
 def commits_out_of_date(patch: pytest.MonkeyPatch) -> None:
     """A waiting commit is sent although a later one of the same partitions was sent already."""
-    patch.setattr(CommitQueue, "forget", lambda self, partitions: None)
+    patch.setattr(CommitQueue, "stopped", lambda self, positions: None)
+
+
+def answers_for_released_partitions(patch: pytest.MonkeyPatch) -> None:
+    """A commit that waits while its partitions are released is answered as stored."""
+    patch.setattr(CommitQueue, "_is_stored", lambda self, commit, tp, at: not commit.strict)
 
 
 def keeps_an_unknown_id(patch: pytest.MonkeyPatch) -> None:

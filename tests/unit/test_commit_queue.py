@@ -38,7 +38,7 @@ def test_an_automatic_commit_replaces_one_that_waits() -> None:
     assert sent(commits) == {}
 
 
-def test_positions_of_released_partitions_are_not_sent() -> None:
+def test_positions_from_before_a_reset_are_not_sent() -> None:
     """This holds for waiting commits and for retries. Offsets that a user named are sent."""
     commits = queue(CommitRequested(1, {T0: 5, T1: 6}))
     assert sent(commits) == {T0: 5, T1: 6}
@@ -51,6 +51,53 @@ def test_positions_of_released_partitions_are_not_sent() -> None:
     assert sent(commits) == {T1: 8}
     commits.settle()
     assert sent(commits) == {T0: 9}
+
+
+def test_callers_get_the_answer_of_the_final_positions() -> None:
+    """Partitions stop while commits wait or are under way. What is sent later has their final
+    positions; an automatic commit leaves them out, and offsets that a user named stay."""
+    commits = queue(CommitRequested(1, {T0: 5, T1: 6}))
+    assert sent(commits) == {T0: 5, T1: 6}
+    commits.add(CommitRequested(2, {T0: 7, T1: 8}))
+    commits.add(CommitRequested(3, {T0: 4}, strict=True))
+    commits.add(CommitRequested(None, {T0: 7, T1: 8}))
+    commits.stopped({T0: 9})
+    commits.settle(["t-1: refused"], again={T0})
+    assert sent(commits) == {T0: 9}
+    commits.settle()
+    assert commits.answers() == [AnswerCommit(1, ("t-1: refused",))]
+    found = []
+    while positions := sent(commits):
+        commits.settle()
+        found.append(positions)
+    assert found == [{T0: 9, T1: 8}, {T0: 4}, {T1: 8}]
+
+
+def test_a_position_that_cannot_be_sent_any_more_is_a_fault_unless_it_is_stored() -> None:
+    """The partition was released while the commit waited. The caller believes its answer."""
+    commits = queue(CommitRequested(1, {T0: 5}))
+    assert not commits.next(lambda _tp, _position: "not owned")
+    commits.stored = {T0: 5}
+    for number, position in ((2, 5), (3, 6)):
+        commits.add(CommitRequested(number, {T0: position}))
+        assert not commits.next(lambda _tp, _position: "not owned")
+    commits.add(CommitRequested(4, {T0: 5}, strict=True))
+    assert not commits.next(lambda _tp, _position: "not owned")
+    faults = {answer.request: answer.faults for answer in commits.answers()}
+    refused = ("t-0: not owned",)
+    assert faults == {1: refused, 2: (), 3: refused, 4: refused}
+
+
+def test_a_refusal_does_not_concern_what_is_stored() -> None:
+    """The last commit before the release has stored the positions of one that waits."""
+    commits = queue(CommitRequested(1, {T0: 5}))
+    assert sent(commits) == {T0: 5}
+    commits.add(CommitRequested(2, {T0: 6}))
+    commits.add(CommitRequested(3, {T0: 6, T1: 1}))
+    commits.stored = {T0: 6}
+    commits.refuse("shut down")
+    faults = {answer.request: answer.faults for answer in commits.answers()}
+    assert faults == {1: (), 2: ("shut down",), 3: ("shut down",)}
 
 
 def test_a_refusal_reaches_everyone_who_asked() -> None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from tests.support.specs import classic_spec
 from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.core.common.commands import NotifyStarting, StartFetching, StopFetching
+from zkconsumer.core.common.commands import (
+    AnswerCommit,
+    NotifyReleasing,
+    NotifyStarting,
+    StartFetching,
+    StopFetching,
+)
 from zkconsumer.core.common.events import (
     CommitRequested,
     FetchingStarted,
@@ -55,9 +65,9 @@ def test_answers_that_ask_to_rejoin_keep_the_gate_open_for_the_rebalance_timeout
     assert gate.valid_until == now + 15.0
 
 
-def _holding() -> tuple[ClassicMachine, int]:
+def _holding(auto_commit: bool = True) -> tuple[ClassicMachine, int]:
     """A machine that owns a partition and is asked to rejoin. Return the token of its stop."""
-    machine = ClassicMachine(SPEC)
+    machine = ClassicMachine(replace(SPEC, auto_commit=auto_commit))
 
     def token(kind: type, given: list[commands.Command]) -> int:
         return next(int(one.token) for one in given if isinstance(one, kind))  # type: ignore
@@ -94,3 +104,50 @@ def test_a_position_read_before_the_stop_is_not_committed_after_it() -> None:
     machine.on(CommitRequested(1, {P0: 7}, strict=True))  # this one is meant
     given = machine.on(events.OffsetsCommitted(commit.token, {P0: 0}))
     assert [one.positions for one in given if isinstance(one, commands.CommitOffsets)] == [{P0: 7}]
+
+
+@pytest.mark.parametrize("code", [25, 30])
+def test_a_commit_under_way_while_its_partition_stops_is_answered_as_it_is_refused(
+    code: int,
+) -> None:
+    """A commit that the coordinator refuses is not answered as stored, although another one with
+    the final position is under way. Nor is one that waits behind them."""
+    machine, token = _holding()
+    first = _sent(machine.on(CommitRequested(1, {P0: 7})))
+    machine.on(CommitRequested(2, {P0: 8}))
+    last = _sent(machine.on(FetchingStopped(token, {P0: 9})))
+    assert last.positions == {P0: 9}
+    given = machine.on(events.OffsetsCommitted(first.token, {P0: code}))
+    given += machine.on(events.OffsetsCommitted(last.token, {P0: code}))
+    for again in [one for one in given if isinstance(one, commands.CommitOffsets)]:
+        assert again.positions == {P0: 9}
+        given += machine.on(events.OffsetsCommitted(again.token, {P0: code}))
+    answers = {one.request: one.faults for one in given if isinstance(one, AnswerCommit)}
+    assert answers.keys() == {1, 2}
+    assert all(answers.values())
+
+
+def test_a_commit_whose_partition_is_lost_or_released_meanwhile_is_not_answered_as_stored() -> None:
+    """Without automatic commits, nothing else stores its position."""
+    for lost in (True, False):
+        machine, token = _holding(auto_commit=False)
+        first = _sent(machine.on(CommitRequested(1, {P0: 7})))
+        machine.on(CommitRequested(2, {P0: 8}))
+        if lost:
+            given = machine.on(TimerFired(machine._timers["heartbeat"], "heartbeat"))
+            (beat,) = [one for one in given if isinstance(one, commands.Heartbeat)]
+            given = machine.on(events.HeartbeatAnswered(beat.token, 25))
+        else:
+            given = machine.on(FetchingStopped(token, {P0: 9}))
+            (notify,) = [one for one in given if isinstance(one, NotifyReleasing)]
+            given = machine.on(ListenerDone(notify.token))
+            given += machine.on(events.OffsetsCommitted(first.token, {P0: 22}))
+        answers = {one.request: one.faults for one in given if isinstance(one, AnswerCommit)}
+        assert answers.keys() == {1, 2}
+        assert all(answers.values())
+
+
+def _sent(given: list[Any]) -> commands.CommitOffsets:
+    """The commit among these commands."""
+    (commit,) = [one for one in given if isinstance(one, commands.CommitOffsets)]
+    return commit

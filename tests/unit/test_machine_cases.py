@@ -556,3 +556,32 @@ def test_the_owner_of_a_blocked_partition_is_reported_once() -> None:
     assert blocked(again(), "g_old-0", 0) == [
         "assigned to this member: t-0, owned by g_old-0 (no session)"
     ]
+
+
+def test_a_commit_that_waits_for_a_release_is_answered_by_what_is_stored() -> None:
+    """The commit before the release is refused. The one that waits is sent with the final position,
+    not answered as stored."""
+    member, stop = stopping()
+    first = only(commands.Commit, member.on(CommitRequested(1, {T0: 11, T1: 11})))
+    member.on(CommitRequested(2, {T0: 12, T1: 12}))
+    member.on(FetchingStopped(stop.token, {T0: 13}))
+    claims = {tp: Claim(MINE, 2, 11) for tp in (T0, T1)}
+    last = only(commands.Commit, member.on(events.Committed(first.token, claims)))
+    assert last.positions == {T0: 13}
+    again = only(commands.Commit, member.on(events.ScriptFailed(last.token, Code.NO_AUTH, "/x")))
+    assert again.positions == {T0: 13, T1: 12}
+    found = member.on(events.ScriptFailed(again.token, Code.NO_AUTH, "/x"))
+    assert only(AnswerCommit, found) == AnswerCommit(2, ("/x: no auth",))
+
+
+def test_a_commit_whose_partition_is_released_before_it_is_sent() -> None:
+    """It is answered as stored only if the commit before the release has stored its position."""
+    for position, stored in ((12, True), (14, False)):
+        member, stop = stopping()
+        last = only(commands.Commit, member.on(FetchingStopped(stop.token, {T0: 13})))
+        committed = events.Committed(last.token, {T0: Claim(MINE, 2, 13)})
+        notify = only(NotifyReleasing, member.on(committed))
+        release = only(commands.Release, member.on(ListenerDone(notify.token)))
+        assert member.on(CommitRequested(1, {T0: position})) == []
+        found = member.on(events.Released(release.token, frozenset()))
+        assert bool(only(AnswerCommit, found).faults) is not stored

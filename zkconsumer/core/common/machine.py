@@ -48,7 +48,8 @@ class CommitQueue:
 
     ``token`` is the one of the command in progress, ``None`` between commands. ``sent`` are its
     positions, and ``left`` those of its request that may be sent again. ``attempts`` counts how
-    often that request was sent. While ``paused``, nothing is sent.
+    often that request was sent. While ``paused``, nothing is sent. ``stored`` has the offsets that
+    the machine knows to be stored, of each partition since the member began to read it.
     """
 
     def __init__(self) -> None:
@@ -57,6 +58,7 @@ class CommitQueue:
         self.left: dict[TopicPartition, int] = {}
         self.attempts = 0
         self.paused = False
+        self.stored: dict[TopicPartition, int] = {}
         self._waiting: deque[_Waiting] = deque()
         self._current: _Waiting | None = None
         self._faults: list[str] = []
@@ -111,11 +113,10 @@ class CommitQueue:
                 return
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Positions of these partitions are outdated: released, committed later, or reset.
-
-        Positions that a user has named stay.
-        """
-
+        """Positions of these partitions are not in the log any more. Those that a user has named
+        stay."""
+        for tp in partitions:
+            self.stored.pop(tp, None)
         for waiting in self._waiting:
             if not waiting.strict:
                 for tp in partitions:
@@ -123,11 +124,31 @@ class CommitQueue:
         if self._current is not None and not self._current.strict:
             self.left = {tp: at for tp, at in self.left.items() if tp not in partitions}
 
+    def stopped(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Partitions have stopped at these positions, and they are committed next.
+
+        So automatic commits leave them out. Callers get their answer by the final positions, which
+        replace earlier ones, but not those that a user has named.
+        """
+
+        def final(commit: _Waiting, found: Mapping[TopicPartition, int]) -> dict[Any, int]:
+            if commit.strict:
+                return dict(found)
+            if commit.automatic:
+                return {tp: at for tp, at in found.items() if tp not in positions}
+            return {tp: positions.get(tp, at) for tp, at in found.items()}
+
+        for waiting in self._waiting:
+            waiting.positions = final(waiting, waiting.positions)
+        if self._current is not None:
+            self.left = final(self._current, self.left)
+
     def next(self, obstacle: Callable[[TopicPartition, int], str | None]) -> bool:
         """Choose the positions to send now, as ``sent``; return whether there are any.
 
         ``obstacle`` returns why a position cannot be committed, "" when it is committed already,
-        ``None`` when it is to be sent. Only the positions that a user has named are refused for it.
+        ``None`` when it is to be sent. That is a fault of positions that a user has named, and of
+        others that are not stored.
         """
         while self.token is None and not self.paused:
             if self._current is None:
@@ -139,7 +160,7 @@ class CommitQueue:
                 fault = obstacle(tp, position)
                 if fault is not None:
                     del self.left[tp]
-                    if fault and self._current.strict:
+                    if fault and not self._is_stored(self._current, tp, position):
                         self._faults.append(f"{tp}: {fault}")
             if self.left:
                 self.attempts += 1
@@ -158,9 +179,10 @@ class CommitQueue:
 
     def refuse(self, why: str) -> None:
         """No requested offset can be stored any more."""
-        due = [(commit, [why] if commit.positions else []) for commit in self._waiting]
+        due = [(commit, self._refusal(commit, commit.positions, why)) for commit in self._waiting]
         if self._current is not None:
-            due.insert(0, (self._current, [*self._faults, why]))
+            faults = [*self._faults, *self._refusal(self._current, self.left, why)]
+            due.insert(0, (self._current, faults))
         for commit, faults in due:
             self._answer(commit, faults)
         self.token, self.paused = None, False
@@ -177,6 +199,16 @@ class CommitQueue:
         assert self._current is not None
         self._answer(self._current, self._faults)
         self._clear()
+
+    def _is_stored(self, commit: _Waiting, tp: TopicPartition, position: int) -> bool:
+        """Whether this position, which is not sent, is stored, or a later one."""
+        return not commit.strict and self.stored.get(tp, -1) >= position
+
+    def _refusal(
+        self, commit: _Waiting, positions: Mapping[TopicPartition, int], why: str
+    ) -> list[str]:
+        stored = (self._is_stored(commit, tp, at) for tp, at in positions.items())
+        return [] if all(stored) else [why]
 
     def _answer(self, commit: _Waiting, faults: Iterable[str]) -> None:
         texts = tuple(faults)

@@ -366,6 +366,8 @@ class GroupMachine(Machine[State, Any, Any]):
         self._listener_error(event)
         token = self._await(State.STARTING)
         self.held.update(self._starting)
+        for tp in self._starting:
+            self._commits.stored.pop(tp, None)
         self._emit(
             StartFetching(
                 token, {tp: (of, self._offsets.get(tp)) for tp, of in self._starting.items()}
@@ -401,7 +403,7 @@ class GroupMachine(Machine[State, Any, Any]):
         }
         if self.spec.auto_commit and releasing.stopped_at:
             releasing.uncommitted = dict(releasing.stopped_at)
-            self._commits.forget(releasing.partitions)
+            self._commits.stopped(releasing.stopped_at)
             self._go(Goal.COMMIT)
         else:
             self._announce_release()
@@ -414,6 +416,7 @@ class GroupMachine(Machine[State, Any, Any]):
         releasing = self._releasing
         codes = codes_of(event, releasing.uncommitted)
         left = {tp: code for tp, code in codes.items() if code}
+        self._note_stored(codes, releasing.uncommitted)
         releasing.uncommitted = {tp: releasing.uncommitted[tp] for tp in left}
         what, code = self._worst(left.values())
         if what in (Reaction.FATAL, Reaction.EXPELLED, Reaction.LOST):
@@ -465,7 +468,6 @@ class GroupMachine(Machine[State, Any, Any]):
         released, self._releasing = self._releasing, Release()
         for tp in released.partitions:
             self.held.pop(tp, None)
-        self._commits.forget(released.partitions)
         self._emit(Forget(released.partitions))
         if self.closing:
             self._finish_closing()
@@ -497,7 +499,6 @@ class GroupMachine(Machine[State, Any, Any]):
             frozenset(self._starting) if self.state is State.NOTIFYING_START else frozenset()
         )
         self.held.clear()
-        self._commits.forget(held)
         self._starting = {}
         if held:
             self._emit(Drop(held))
@@ -553,7 +554,7 @@ class GroupMachine(Machine[State, Any, Any]):
         if not event.strict:  # positions read before the partitions stopped are out of date
             last = self._releasing.stopped_at
             event = replace(
-                event, positions={tp: max(n, last.get(tp, n)) for tp, n in event.positions.items()}
+                event, positions={tp: last.get(tp, n) for tp, n in event.positions.items()}
             )
         self._commits.add(event)
         if self.generation < 0:  # the caller that waits for the answer may keep it from joining
@@ -582,6 +583,7 @@ class GroupMachine(Machine[State, Any, Any]):
             self.stale_answers += 1
             return
         codes = codes_of(event, self._commits.left)
+        self._note_stored(codes, self._commits.sent)
         what, code = self._worst(codes.values())
         if what in (Reaction.LOST, Reaction.EXPELLED) and self._is_joining():
             # The group may have completed the rebalance that this member is joining. The answer to
@@ -608,6 +610,11 @@ class GroupMachine(Machine[State, Any, Any]):
             self._lose(what is Reaction.EXPELLED)
         elif what is Reaction.FATAL:
             self._fail(code, name_of(code))
+
+    def _note_stored(
+        self, codes: Mapping[TopicPartition, int], sent: Mapping[TopicPartition, int]
+    ) -> None:
+        self._commits.stored.update({tp: sent[tp] for tp, code in codes.items() if not code})
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -193,6 +193,7 @@ class Committing(Machine[State, Event, Command]):
             if tp in self.held:
                 reset = tp in self._reset_meanwhile
                 self.held[tp] = replace(claim, invalidated=True) if reset else claim
+                self._note_stored(tp, claim)
         self._reset_meanwhile.clear()
         for tp in sorted(event.foreign):
             self._emit(Report("foreign-commit", f"{tp}: another process wrote its offset"))
@@ -204,6 +205,12 @@ class Committing(Machine[State, Event, Command]):
         if event.fenced or event.unregistered:
             self._pull_trigger()
         return faults
+
+    def _note_stored(self, tp: TopicPartition, claim: Claim) -> None:
+        if claim.committed is None:
+            self._commits.stored.pop(tp, None)
+        else:
+            self._commits.stored[tp] = claim.committed
 
     def _when_no_commit_runs(self, proceed: Callable[[], None]) -> None:
         """Run ``proceed`` now, or when the commit in progress is answered."""

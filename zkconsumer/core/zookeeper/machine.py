@@ -370,7 +370,7 @@ class RebalanceMachine(Committing):
         token = self._await(State.COMMITTING)
         claims = {tp: self.held[tp] for tp in self._releasing.positions if tp in self.held}
         positions = {tp: self._releasing.positions[tp] for tp in claims}
-        self._commits.forget(positions)
+        self._commits.stopped(positions)
         self._emit(commands.Commit(token, self.registered_epoch, positions, claims))
 
     def _committed_before_release(self, event: events.Committed) -> None:
@@ -439,6 +439,8 @@ class RebalanceMachine(Committing):
 
     def _claimed(self, event: events.Claimed) -> None:
         self.held.update(event.claims)
+        for tp, claim in event.claims.items():
+            self._note_stored(tp, claim)
         self.blocked, self.blockers = dict(event.blocked), event.sessions
         self._report_blocked()
         for tp in (*event.claims, *event.blocked):

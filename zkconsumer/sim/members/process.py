@@ -64,15 +64,7 @@ class SimListener:
     def _commit(self, partitions: frozenset[TopicPartition], done: Done) -> None:
         """Commit the partitions that will be released, and return when that is answered."""
         positions = {tp: n for tp, n in self._plane.positions().items() if tp in partitions}
-        resets = self._plane.resets()
-        asked = self.commit(positions)
-
-        def answered(future: Future[tuple[str, ...]]) -> None:
-            if not future.result() and self._plane.resets() == resets:
-                self._plane.check_stored(positions)
-            self._end(done, None)
-
-        asked.add_done_callback(answered)
+        self.commit(positions).add_done_callback(lambda _future: self._end(done, None))
 
     def _end(self, done: Done, error: str | None) -> None:
         self.since = None
@@ -185,7 +177,15 @@ class SimProcess(Generic[MachineT]):
         """Request a commit of ``positions``, or of all consumed positions."""
         strict = positions is not None
         wanted = self.plane.positions() if positions is None else positions
-        return self.loop.commit(wanted, strict)
+        resets = self.plane.resets()
+
+        def answered(future: Future[tuple[str, ...]]) -> None:
+            if not future.result() and self.plane.resets() == resets:
+                self.plane.check_stored(wanted)
+
+        asked = self.loop.commit(wanted, strict)
+        asked.add_done_callback(answered)
+        return asked
 
     def close(self) -> None:
         """Leave the group in order."""
