@@ -40,6 +40,22 @@ def found(capsys: pytest.CaptureFixture[str], *words: object) -> list[dict[str, 
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+def test_times_may_be_the_first_and_the_last_that_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They mean no limit, except that the logs end earlier. Reading an hour more is no error."""
+    write_log(tmp_path, incident().rows)
+    words = [str(tmp_path), "--servers", "1"]
+    times = ["--from", "0001-01-01", "--to", "9999-12-31T23:59:59.999999"]
+    kinds = [row["kind"] for row in found(capsys, *words, *times)]
+    assert kinds == ["lost messages", "not covered", "tool write"]
+    at = ["--zookeeper-logs", *words, "--at"]
+    assert run(["who", "g", "t-0", *at, "9999-12-31T23:59:59.999999"]) == 2
+    assert "the logs end before that" in capsys.readouterr().err
+    assert run(["who", "g", "t-0", *at, "0001-01-01"]) == 2
+    assert "the logs begin after that" in capsys.readouterr().err
+
+
 def test_logs_are_audited_without_an_audit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

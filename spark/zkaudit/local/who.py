@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from zkaudit.sources.rows import sample_of
 from zkaudit.sources.selection import milliseconds
 
 _MOST_NAMES: Final = 5
+_MS: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ def who(question: Question, topic: str, partition: int, at: str) -> list[Answer]
     not have in the logs.
     """
     # Later logs are read only if they are needed to say how the ownership ended.
-    after = (datetime.fromisoformat(at) + timedelta(milliseconds=1)).isoformat(" ")
+    moment = min(datetime.fromisoformat(at), datetime.max.replace(tzinfo=UTC) - _MS)
+    after = (moment + _MS).isoformat(" ")
     question = replace(question, start=at, end=after, options=("--at", "--at"))
     history = read(question)
     group = question.group

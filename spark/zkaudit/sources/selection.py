@@ -30,6 +30,8 @@ BEFORE_START: Final = timedelta(hours=1)
 AFTER_END: Final = timedelta(hours=1)
 """How much of the logs is read after the end of the time range: the effect of a wrong offset shows
 only later."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
 _MOST_NAMES: Final = 3
 """Files that an error names."""
 
@@ -147,7 +149,7 @@ def milliseconds(time: str, later: timedelta = timedelta()) -> int:
     """Return an ISO time (UTC by default), moved by ``later``, in milliseconds since 1970."""
     moment = datetime.fromisoformat(time)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return int((moment + later).timestamp() * 1000)
+    return (moment - _EPOCH) // _MS + later // _MS
 
 
 def within(logs: Sequence[Piece], begin: int | None, end: int | None) -> list[Piece]:
