@@ -56,6 +56,18 @@ def test_times_may_be_the_first_and_the_last_that_there_are(
     assert "the logs begin after that" in capsys.readouterr().err
 
 
+def test_a_log_that_is_cut_off_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may have been copied while the server wrote it."""
+    log = write_log(tmp_path, incident().rows)
+    log.write_bytes(log.read_bytes()[:-20])
+    for words in (["findings", str(tmp_path)], ["log", "g", "--zookeeper-logs", str(tmp_path)]):
+        assert run([*words, "--servers", "1"]) == 0
+        assert (
+            "bytes exist: the server is writing this log, or it was copied incompletely.\n"
+            in capsys.readouterr().out
+        )
+
+
 def test_logs_are_audited_without_an_audit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -162,7 +162,7 @@ def _with(options: Iterable[Callable[[Any], Any]], command: F) -> F:
 
 def about(history: GroupHistory, clock: Clock, start: str | None, end: str | None) -> Iterator[str]:
     """Yield what the logs cover, and what they lack, in sentences."""
-    from zkaudit.report.verdict import TOO_LARGE, coverage, doubt
+    from zkaudit.report.verdict import CUT_OFF, TOO_LARGE, coverage, doubt, rolled_back
 
     summary = history.coverage.summary() | {
         "from": start,
@@ -172,8 +172,12 @@ def about(history: GroupHistory, clock: Clock, start: str | None, end: str | Non
     }  # fmt: skip
     yield from coverage(summary, clock.zone, clock.name)
     yield from (text for _, _, text in history.coverage.sentences(clock.zone, clock.name))
+    if text := rolled_back({"dropped": history.plan.dropped}):
+        yield text
     if text := doubt(history.plan.unconfirmed):
         yield text
+    for text in history.coverage.cut:
+        yield f"{text}: {CUT_OFF}."
     for damage in history.coverage.damaged:
         yield f"{damage}: this log is read only up to there."
     for text in history.coverage.large:

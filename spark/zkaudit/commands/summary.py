@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from zkaudit.limits import NOT_COVERED, SEVERITIES
-from zkaudit.report.verdict import NOT_SHOWN, TOO_LARGE, coverage, doubt, moves, rolled_back
+from zkaudit.report.verdict import (
+    CUT_OFF,
+    NOT_SHOWN,
+    TOO_LARGE,
+    coverage,
+    doubt,
+    moves,
+    rolled_back,
+)
 from zkaudit.text import no_group, printable
 
 FAILED = 3
@@ -36,9 +44,7 @@ def print_summary(summary: dict[str, Any]) -> None:
     for text in summary.get("large", ()):
         click.echo(f"warning: {printable(text)}: {TOO_LARGE}", err=True)
     for text in summary.get("cut", ()):
-        click.echo(
-            f"{printable(text)}: the server is writing this log, or it was copied incompletely"
-        )
+        click.echo(f"{printable(text)}: {CUT_OFF}")
     if text := doubt(summary["unconfirmed"]):
         click.echo(f"warning: {text}", err=True)
     if left_out := summary.get("left_out"):
