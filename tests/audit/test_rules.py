@@ -573,6 +573,19 @@ def test_a_storm_begins_with_its_first_rebalance() -> None:
     assert "rebalanced 12 times within 600 s; there were 12 joins and leaves." in both[1].sentence
 
 
+def test_a_storm_that_slows_down_is_no_milder() -> None:
+    """Its worst ten minutes count, or its average if it was shorter."""
+    hot = [7 * n for n in range(86)]
+    slower = [600 + 50 * n for n in range(100)]
+
+    def storms(times: Sequence[int]) -> list[str]:
+        findings = found(*rebalances(*times), unowned_seconds=10_000)
+        return [one.severity for one in findings if one.kind == "rebalance storm"]
+
+    assert storms(hot) == storms(hot[:12]) == storms([*hot, *slower]) == ["high"]
+    assert storms(slower) == ["medium"]
+
+
 def test_claims_that_are_refused() -> None:
     """Only those of registered members count."""
     refused = [event(10 + n, 5, Act.REFUSED) for n in range(20)]

@@ -264,8 +264,9 @@ _KINDS: Final = (
     FindingKind(
         "rebalance storm",
         ("high", "medium"),
-        "10 rebalances in 10 minutes, with or without pauses in between. `high`: 6 per minute. On "
-        "the coordinator: 10 generations or epochs, and the client that left most often.",
+        "10 rebalances in 10 minutes, with or without pauses in between. `high`: 6 per minute in "
+        "its worst 10 minutes or on average. On the coordinator: 10 generations or epochs, and the "
+        "client that left most often.",
         "Registrations and owners. The sentence names the host or member that caused most joins "
         "and leaves.",
         "Look at that host or member first. A longer session timeout helps against pauses; a "

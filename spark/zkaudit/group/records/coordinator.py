@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from zkaudit.group.coverage import Coverage
 from zkaudit.group.records.overlaps import Interval, Overlap, overlaps
 from zkaudit.group.records.storms import recent, storms_of
+from zkaudit.group.rules.load import per_minute
 from zkaudit.group.rules.rule import Evidence, Finding
 from zkaudit.limits import Limits
 
@@ -177,7 +178,8 @@ def _storm(
     first, last = states[0].state, states[-1].state
     times = [change.state.time or 0 for change in states]
     minutes = (max(times) // 1000 - min(times) // 1000) / 60_000
-    rate = sum(rebalance.times for rebalance in inside) / max(minutes, 1)
+    times_in_all = sum(rebalance.times for rebalance in inside)
+    rate = per_minute(times_in_all, max(minutes, 1), most, limits)
     sources = Counter[str]()
     for change in changes:
         if change.before and first.log_offset <= change.state.log_offset <= last.log_offset:

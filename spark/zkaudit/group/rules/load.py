@@ -10,10 +10,24 @@ from typing import NamedTuple
 from zkaudit.group.events import Burst, Membership, Moment
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
 from zkaudit.group.rules.words import host_of
+from zkaudit.limits import Limits
 
 _MINUTE: float = 60_000_000
 _FEW = 2
 """The source of so few joins and leaves is not named."""
+
+
+def per_minute(times: int, minutes: float, most: int, limits: Limits) -> float:
+    """Return how often a group rebalanced per minute in a storm: in the worst time of the length
+    ``storm_seconds``, so that a slower end does not count, or on average if that is more.
+
+    Args:
+        times: rebalances in the whole storm.
+        minutes: how long it lasted.
+        most: rebalances in the worst time.
+        limits: the thresholds.
+    """
+    return max(times / minutes, most / max(limits.storm_seconds * 1_000_000 / _MINUTE, 1.0))
 
 
 class _Recent(NamedTuple):
@@ -127,12 +141,13 @@ class Storms(Rule):
         limits, first, last = self.group.limits, storm.first.first_zxid, storm.last.last_zxid
         lasted = storm.end - storm.begin
         minutes = max(lasted / _MINUTE, 1.0)
+        rate = per_minute(storm.times, minutes, storm.most, limits)
         share = min(1.0, storm.busy / max(lasted, 1)) * 100
         claims, ends, changes = (
             f"{count / minutes:,.1f}" for count in (storm.claims, storm.ends, storm.changes)
         )
         return Finding(
-            severity="high" if storm.times / minutes >= limits.storm_per_minute else "medium",
+            severity="high" if rate >= limits.storm_per_minute else "medium",
             kind="rebalance storm",
             basis="inferred",
             sentence=f"Group {self.group.name} rebalanced {storm.most} times within "
