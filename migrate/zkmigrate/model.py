@@ -253,8 +253,11 @@ class GroupState:
 
     @property
     def moved_to(self) -> Store | None:
-        """The store that the group was moved to; ``None``: it was not moved, or rolled back."""
-        return None if self.marker is None else self.marker.moved_to
+        """The store that the group was moved to; ``None``: it was not moved, or rolled back, or
+        was moved back before the live move that is under way."""
+        to = None if self.marker is None else self.marker.moved_to
+        live = self.mode is not Mode.ZOOKEEPER and to is Store.ZOOKEEPER
+        return None if live else to
 
     @property
     def in_live_move(self) -> bool:
@@ -269,13 +272,13 @@ class GroupState:
         Kafka deletes offsets that are not committed again for some days. In ZooKeeper another
         client has deleted them. Partitions that do not exist any more are left out.
         """
-        marker = self.marker
-        if marker is None or marker.moved_to is None:
+        marker, moved_to = self.marker, self.moved_to
+        if marker is None or moved_to is None:
             return frozenset()
         return frozenset(
             tp
             for tp in marker.in_target
-            if not self.may_hold(marker.moved_to, tp)
+            if not self.may_hold(moved_to, tp)
             and (topic := self.topics.get(tp.topic)) is not None
             and tp.partition in topic.partitions
         )

@@ -174,6 +174,42 @@ def access(simulated: Simulated) -> tuple[AclEntry, ...]:
     return acl.entries
 
 
+def test_a_live_move_after_a_move_back(simulated: Simulated) -> None:
+    """In its modes the coordinator's offsets count, whatever an earlier marker says."""
+    moved_back(simulated, "g")
+    to(simulated, Mode.KAFKA)
+    for store in (simulated.in_kafka, simulated.in_zookeeper):
+        store("g", "t", 60)
+    for mode in (Mode.KAFKA, Mode.OPEN):
+        row = status(simulated)
+        assert (row["mode"], row["truth"], row["changed"]) == (mode.value, "kafka", 0)
+        assert row["attention"] == ""
+        simulated.run("live", "finalize", "--group", "g", "--execute", "--wait", "0")
+        simulated.in_kafka("g", "t", 61)
+
+
+def test_a_reset_in_a_live_move_after_a_move_under_another_name(simulated: Simulated) -> None:
+    """Members commit under the group's own name. The group that it once was in Kafka is another."""
+    moved_back(simulated, "new")
+    to(simulated, Mode.KAFKA)
+    for store in (simulated.in_kafka, simulated.in_zookeeper):
+        store("g", "t", 60)
+    words = ("reset", "--group", "g", "--all-topics", "--to-earliest", "--execute")
+    assert simulated.run(*words).status == 0
+    assert simulated.held("g", "t") == ({0: 0}, {0: 0})
+    assert simulated.held("new", "t")[1] == {0: 50}
+
+
+def moved_back(simulated: Simulated, name: str) -> None:
+    """A group that was moved to Kafka under a name, and back."""
+    group(simulated)
+    plan(simulated, "--rename", f"g={name}")
+    assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
+    simulated.in_kafka(name, "t", 50)
+    assert simulated.run("undo", "--group", "g", "--execute").status == 0
+    assert status(simulated)["case"] == "prepared"
+
+
 def test_a_finished_live_move_counts_as_moved_and_can_go_back(simulated: Simulated) -> None:
     """``live complete`` records it. The lock stays, and lets no migratable member in any more."""
     group(simulated)

@@ -16,6 +16,7 @@ from zkconsumer.admin.snapshot import GroupSnapshot, interpret, read_group
 from zkconsumer.admin.verifier import Kind as Finding, verify
 from zkconsumer.broker.groups.coordinator_calls import PendingOffsetsError
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths, is_legal_group, is_legal_topic
@@ -82,7 +83,8 @@ def read_states(
         kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
         for name, snapshot in parts.items():
             asked = _partitions(stores, snapshot)
-            marker = known[name].marker
+            # Members of a live move commit under the group's own name.
+            marker = known[name].marker if known[name].mode is Mode.ZOOKEEPER else None
             there = called.setdefault(name, (marker and marker.kafka_group) or name)
             try:
                 kafka[name] = {
