@@ -10,16 +10,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from zkconsumer.admin.change import Deletion
+from zkconsumer.admin.describe import GroupRow, GroupStateRow
 from zkconsumer.admin.tools import ImportPlan
 from zkconsumer.admin.verifier import Finding, Kind
 from zkconsumer.cli.consume import command as consume
 from zkconsumer.cli.groups import groups
 from zkconsumer.cli.offsets import offsets
-from zkconsumer.cli.watch import watch
+from zkconsumer.cli.top import top
+from zkconsumer.cli.tree import tree
+from zkconsumer.core.zookeeper.ops import Node, Stat
 from zkconsumer.errors import (
     CommitFailedError,
     ConfigError,
@@ -196,20 +200,55 @@ def test_an_interruption_tells_that_the_last_commit_failed(run: Callable[..., in
     assert raised.value.__notes__ == ["and the last commit failed: no answer"]
 
 
-def test_a_signal_during_a_look_at_groups_ends_the_watch(
-    capsys: pytest.CaptureFixture[str],
+class Interrupted(Tools):
+    """Groups during whose second look a signal arrives. As kazoo does, they catch what the signal
+    handler raises, and raise their own error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def look(self, result: Any) -> Any:
+        self.looks += 1
+        assert self.looks < 3, "the signal is ignored"
+        if self.looks == 2:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except BaseException:  # noqa: BLE001 - as kazoo does
+                raise ZkUnavailableError("the connection broke") from None
+        return result
+
+    def verify(self, *_: object, **__: object) -> list[Finding]:
+        return self.look([])  # type: ignore[no-any-return]
+
+    def tree(self, _group: str) -> dict[str, Node]:
+        return self.look({"/consumers/g": Node(b"", Stat(1, 1, 0, 0))})  # type: ignore[no-any-return]
+
+    def describe(self, _groups: object) -> list[GroupRow]:
+        return self.look([])  # type: ignore[no-any-return]
+
+    def states(self, _groups: object) -> list[GroupStateRow]:
+        return [GroupStateRow("g", "Empty", 0, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "status"),
+    [
+        (groups, ["verify", "g", "--watch", "--every", "100ms"], 0),
+        (tree, ["g", "--watch", "--every", "50ms"], 130),
+        (top, ["g", "--every", "200ms"], 130),
+    ],
+    ids=["verify", "tree", "top"],
+)
+def test_a_signal_during_a_look_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch, command: click.Command, arguments: list[str], status: int
 ) -> None:
-    """kazoo may catch what the signal handler raises, and raise its own error. The groups are not
-    reported as away then."""
-
-    def look() -> list[Finding]:
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        except BaseException:  # noqa: BLE001 - as kazoo does
-            raise ZkUnavailableError("the connection broke") from None
-        raise AssertionError("the handler did not raise")
-
-    looks: Iterator[Callable[[], list[Finding]]] = iter([list, look])
-    assert watch(lambda: next(looks)(), 0.0, 0.0, None, as_json=False) == 0
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", "errors that last: 0\n")
+    """The servers are not reported as away then."""
+    tools = Interrupted()
+    for module in ("groups", "tree"):
+        monkeypatch.setattr(f"zkconsumer.cli.{module}.GroupTools", lambda *_: tools)
+    done = CliRunner().invoke(command, [*arguments, *ZOOKEEPER], standalone_mode=False)
+    assert done.exception is None, done.output
+    assert (done.return_value or 0) == status
+    assert tools.looks == 2
+    assert "the connection broke" not in done.output

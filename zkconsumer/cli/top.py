@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from zkconsumer.admin.tools import GroupTools
 from zkconsumer.cli.groups import either_tools
 from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.console.bootstrap import either_option
+from zkconsumer.console.repeating import repeat
 from zkconsumer.console.tables import command_config, count_option, print_rows, timeout_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ZkConsumerError
@@ -118,7 +118,7 @@ def top(
     bootstrap: str | None,
     timeout: float,
     security: SecurityConfig,
-) -> None:
+) -> int:
     """Show groups live: state, members, lag, messages a second, rebalances.
 
     Without GROUP it shows all groups, those with the most lag first. LAG is the sum over all
@@ -130,22 +130,19 @@ def top(
         history = History()
         live = _live(stack)
         drawn = 0
-        while True:
-            now = time.monotonic()
-            try:
-                state = _look(tools, names)
-                rows = [history.row(group, seen, now) for group, seen in state.items()]
-            except ZkConsumerError as error:
-                if drawn == 0:
-                    raise
-                click.echo(f"error: {printable(str(error))}; reading again", err=True)
-            else:
-                rows.sort(key=lambda row: (-(row.lag or 0), row.group))
-                live(rows)
-                drawn += 1
-                if drawn == count:
-                    return
-            time.sleep(max(0.0, now + every - time.monotonic()))
+
+        def show(state: Mapping[str, Seen], now: float) -> bool:
+            nonlocal drawn
+            rows = [history.row(group, seen, now) for group, seen in state.items()]
+            rows.sort(key=lambda row: (-(row.lag or 0), row.group))
+            live(rows)
+            drawn += 1
+            return drawn == count
+
+        def failed(error: ZkConsumerError) -> None:
+            click.echo(f"error: {printable(str(error))}; reading again", err=True)
+
+        return repeat(lambda: _look(tools, names), show, failed, every)
 
 
 def _look(tools: GroupTools | CoordinatorGroups, names: Sequence[str]) -> dict[str, Seen]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
@@ -14,6 +13,7 @@ from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.console.exclusive import only_with
+from zkconsumer.console.repeating import repeat
 from zkconsumer.console.tables import zookeeper_options
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.zookeeper.ops import Node, session_text
@@ -45,7 +45,7 @@ def tree(
     zookeeper: str,
     timeout: float,
     security: SecurityConfig,
-) -> None:
+) -> int:
     """Show the znodes of a group in ZooKeeper, with their data.
 
     An ephemeral znode is shown with its session. It disappears when that session ends. With
@@ -53,22 +53,22 @@ def tree(
     """
     if not watch:
         only_with("--watch", "every", "seconds")
-    begun = time.monotonic()
-    with GroupTools(zookeeper, timeout, security) as tools:
-        before: Tree = tools.tree(group)
-        for line in drawn(before):
+    before: Tree = {}
+
+    def show(now: Tree, _at: float) -> bool:
+        nonlocal before
+        lines = (f"{_clock()} {line}" for line in changes(before, now)) if before else drawn(now)
+        for line in lines:
             click.echo(line)
-        while watch and (seconds is None or time.monotonic() - begun < seconds):
-            sys.stdout.flush()
-            time.sleep(every)
-            try:
-                now: Tree = tools.tree(group)
-            except ZkConsumerError as error:
-                click.echo(f"{_clock()} {printable(str(error))}; reading again", err=True)
-                continue
-            for line in changes(before, now):
-                click.echo(f"{_clock()} {line}")
-            before = now
+        before = now
+        sys.stdout.flush()
+        return not watch
+
+    def failed(error: ZkConsumerError) -> None:
+        click.echo(f"{_clock()} {printable(str(error))}; reading again", err=True)
+
+    with GroupTools(zookeeper, timeout, security) as tools:
+        return repeat(lambda: tools.tree(group), show, failed, every, seconds)
 
 
 def drawn(tree: Tree) -> Iterator[str]:

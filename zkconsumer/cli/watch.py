@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -17,7 +16,7 @@ import click
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.verifier import Finding
-from zkconsumer.console.signals import SignalledError, signals_raise
+from zkconsumer.console.repeating import repeat
 from zkconsumer.errors import ZkConsumerError
 
 Look = Callable[[], Sequence[Finding]]
@@ -84,28 +83,18 @@ def watch(look: Look, grace: float, every: float, seconds: float | None, as_json
     Raises ZkConsumerError if the first check fails.
     """
     watching = Watch(grace)
-    begun = time.monotonic()
-    first = True
-    try:
-        with signals_raise() as check_signals:
-            while True:
-                at = time.monotonic()
-                try:
-                    changes = list(watching.looked(look(), at))
-                except ZkConsumerError as error:
-                    check_signals()
-                    if first:
-                        raise
-                    changes = list(watching.failed(error))
-                check_signals()
-                first = False
-                for change in changes:
-                    _print(change, as_json)
-                if seconds is not None and time.monotonic() - begun >= seconds:
-                    break
-                time.sleep(max(0.0, at + every - time.monotonic()))
-    except SignalledError:
-        pass
+
+    def show(changes: Iterable[Change]) -> None:
+        for change in changes:
+            _print(change, as_json)
+
+    repeat(
+        look,
+        lambda findings, at: show(watching.looked(findings, at)),
+        lambda error: show(watching.failed(error)),
+        every,
+        seconds,
+    )
     click.echo(f"errors that last: {watching.wrong}", err=True)
     return 1 if watching.wrong else 0
 

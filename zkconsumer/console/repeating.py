@@ -1,0 +1,54 @@
+"""Commands that look at the servers again and again until a signal ends them. Main thread only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from zkconsumer.console.signals import EXIT_SIGNAL, SignalledError, signals_raise
+from zkconsumer.errors import ZkConsumerError
+
+T = TypeVar("T")
+
+
+def repeat(
+    look: Callable[[], T],
+    show: Callable[[T, float], object],
+    failed: Callable[[ZkConsumerError], object],
+    every: float,
+    seconds: float | None = None,
+) -> int:
+    """Look every ``every`` seconds, for ``seconds`` in total, until SIGINT or SIGTERM.
+
+    Args:
+        look: reads the servers once.
+        show: gets the result, and the second of ``time.monotonic`` at which the look began. If it
+            returns true, that was the last look.
+        failed: gets the error of a look. The next one may succeed.
+
+    Returns the exit status: that of a signal, or 0. Raises ZkConsumerError if no look has succeeded
+    yet.
+    """
+    begun, first = time.monotonic(), True
+    try:
+        with signals_raise() as check_signals:
+            while True:
+                at = time.monotonic()
+                try:
+                    seen = look()
+                except ZkConsumerError as error:
+                    check_signals()
+                    if first:
+                        raise
+                    failed(error)
+                else:
+                    check_signals()
+                    first = False
+                    if show(seen, at):
+                        return 0
+                if seconds is not None and time.monotonic() - begun >= seconds:
+                    return 0
+                time.sleep(max(0.0, at + every - time.monotonic()))
+    except SignalledError as signalled:
+        return EXIT_SIGNAL + signalled.number
