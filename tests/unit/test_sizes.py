@@ -195,14 +195,15 @@ def test_times_of_a_log_that_ends_early_are_unknown(
 ) -> None:
     """What was read of it is not the last word: a later commit may follow."""
 
-    def log(_: object, _tp: TopicPartition) -> Any:
+    def commits(*_: object) -> Any:
         yield SimpleNamespace(group="g", tp=TPS[0], at_ms=1000)
         if not readable:
             raise BrokerUnavailableError("gone")
 
     partition = TopicPartition(offset_times.OFFSETS_TOPIC, 0)
     monkeypatch.setattr(offset_times, "_leaders", lambda _: {partition: 0})
-    monkeypatch.setattr(offset_times, "_whole_log", log)
+    monkeypatch.setattr(offset_times, "OneLog", lambda *_: SimpleNamespace(start=0, end=1))
+    monkeypatch.setattr(offset_times, "_commits", commits)
     times = offset_times.commit_times({"g"}, 1, {0: HERE}, "tests", 1.0)
     assert times == ({("g", TPS[0]): 1000} if readable else {})
 

@@ -13,12 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.fetching.fetch import BrokerFetcher
-from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
-from zkconsumer.broker.fetching.records import PythonDecoder, scan
+from zkconsumer.broker.fetching.one_log import OneLog
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.broker.types import Want
 from zkconsumer.core.common.java_hash import java_hash
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups.formats.offset_records import OffsetKey, decode_key, decode_offset
@@ -26,6 +23,7 @@ from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _FETCH_BYTES: Final = 4 * 1024 * 1024
+_WAIT_MS: Final = 100
 
 
 def commit_times(
@@ -64,7 +62,8 @@ def commit_times(
                 continue
             known: dict[tuple[str, TopicPartition], int] = {}
             try:
-                for record in _whole_log(connections[leaders[tp]], tp):
+                log = _log(connections[leaders[tp]], tp)
+                for record in _commits(log, log.start, log.end):
                     if record.group in by_partition[tp]:
                         if record.at_ms is None:
                             known.pop((record.group, record.tp), None)
@@ -81,11 +80,7 @@ def commit_times(
 
 def log_end(connection: BrokerConnection, partition: int) -> int:
     """Return where the next commit goes in a partition of the log. Raises BrokerError."""
-    tp = TopicPartition(OFFSETS_TOPIC, partition)
-    end = list_offsets(connection, [tp], LATEST)[tp]
-    if isinstance(end, BrokerError):
-        raise end
-    return end
+    return _log(connection, TopicPartition(OFFSETS_TOPIC, partition)).end
 
 
 def commits_since(
@@ -95,11 +90,10 @@ def commits_since(
 
     Raises BrokerError.
     """
-    tp = TopicPartition(OFFSETS_TOPIC, partition)
-    end = log_end(connection, partition)
+    log = _log(connection, TopicPartition(OFFSETS_TOPIC, partition))
     return [
         (commit.tp, commit.offset)
-        for commit in _commits(connection, tp, position, end)
+        for commit in _commits(log, position, log.end)
         if commit.group == group
     ]
 
@@ -133,39 +127,20 @@ class _Commit(NamedTuple):
     at_ms: int | None
 
 
-def _whole_log(connection: BrokerConnection, tp: TopicPartition) -> Iterator[_Commit]:
-    """Yield each commit in a log."""
-    bounds = []
-    for which in (EARLIEST, LATEST):
-        offset = list_offsets(connection, [tp], which)[tp]
-        if isinstance(offset, BrokerError):
-            raise offset
-        bounds.append(offset)
-    yield from _commits(connection, tp, *bounds)
+def _log(connection: BrokerConnection, tp: TopicPartition) -> OneLog:
+    return OneLog(connection, tp, _FETCH_BYTES)
 
 
-def _commits(
-    connection: BrokerConnection, tp: TopicPartition, position: int, end: int
-) -> Iterator[_Commit]:
+def _commits(log: OneLog, position: int, end: int) -> Iterator[_Commit]:
     """Yield each commit in a part of a log."""
-    fetcher = BrokerFetcher(connection)
-    decoder = PythonDecoder()
-    limit = _FETCH_BYTES
     while position < end:
-        (got,) = fetcher.fetch([Want(*tp, position, limit)], 100, 1, limit)
-        if got.error is not None:
-            raise got.error
-        for records in decoder.decode(got.data, *tp, position):
-            for record in records:
-                commit = _commit(record[3], record[4])
-                if commit is not None:
-                    yield commit
-        following = scan(got.data).next_offset
-        if following is None or following <= position:
-            if not got.data:
-                return  # compaction has left nothing up to the end
-            limit *= 2
-            continue
+        records, following = log.read(position, _WAIT_MS)
+        for record in records:
+            commit = _commit(record[3], record[4])
+            if commit is not None:
+                yield commit
+        if following == position:
+            return  # compaction has left nothing up to the end
         position = following
 
 

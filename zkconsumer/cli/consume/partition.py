@@ -6,20 +6,17 @@ The main thread does all of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from zkconsumer.broker.cluster_reader import ClusterReader
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.fetching.fetch import BrokerFetcher
-from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
-from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, scan
+from zkconsumer.broker.fetching.one_log import OneLog
+from zkconsumer.broker.fetching.records import MessageAndMetadata, Record
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.broker.types import Want
 from zkconsumer.config.coordinator_keys import CoordinatorConfig
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import (
-    BrokerError,
     ConfigError,
     ConsumerTimeoutError,
     LeaderUnavailableError,
@@ -57,35 +54,23 @@ def messages_of(
     try:
         while True:
             check()
+            records: Iterable[Record] = ()
             try:
                 if connection is None:
                     connection = BrokerConnection(
                         _leader(reader, tp), _CLIENT, _TIMEOUT, 0, security
                     )
+                log = OneLog(connection, tp, _BYTES)
                 if offset is None:
-                    offset = _first(connection, tp, start)
-                want = Want(tp.topic, tp.partition, offset, _BYTES)
-                (got,) = BrokerFetcher(connection).fetch([want], _WAIT_MS, 1, _BYTES)
-                if got.error is not None:
-                    raise got.error
+                    offset = _first(log, tp, start)
+                records, offset = log.read(offset, _WAIT_MS)
             except LeaderUnavailableError:  # it has moved, or is being elected
                 if connection is not None:
                     connection.close()
                 connection = None
-                got = None
-            if got is not None and got.data and offset is not None:
-                following = scan(got.data).next_offset
-                decoder = PythonDecoder()
-                for records in decoder.decode(got.data, tp.topic, tp.partition, offset):
-                    for record in records:
-                        last = time.monotonic()
-                        yield MessageAndMetadata(*record)
-                if following is None:
-                    raise BrokerError(
-                        f"{tp}: the message at offset {offset} is larger than {_BYTES} bytes; read "
-                        "it with a group, and fetch.message.max.bytes in --consumer-property"
-                    )
-                offset = following
+            for record in records:
+                last = time.monotonic()
+                yield MessageAndMetadata(*record)
             if timeout is not None and time.monotonic() - last >= timeout:
                 raise ConsumerTimeoutError(f"no message within {timeout:g} s")
     finally:
@@ -108,14 +93,8 @@ def _leader(reader: ClusterReader, tp: TopicPartition) -> BrokerEndpoint:
     raise LeaderUnavailableError(f"{tp} has no leader")
 
 
-def _first(connection: BrokerConnection, tp: TopicPartition, start: str) -> int:
-    ends = []
-    for which in (EARLIEST, LATEST):
-        offset = list_offsets(connection, [tp], which)[tp]
-        if not isinstance(offset, int):
-            raise offset
-        ends.append(offset)
-    earliest, latest = ends
+def _first(log: OneLog, tp: TopicPartition, start: str) -> int:
+    earliest, latest = log.start, log.end
     if start in ("earliest", "latest"):
         return earliest if start == "earliest" else latest
     if not earliest <= int(start) <= latest:

@@ -1,0 +1,64 @@
+"""OneLog: reads one partition for the tools, which are no members. One thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.fetching.fetch import BrokerFetcher
+from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
+from zkconsumer.broker.fetching.records import PythonDecoder, Record, scan
+from zkconsumer.broker.types import Want
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import BrokerError
+
+
+class OneLog:
+    """The log of one partition. Every method raises BrokerError.
+
+    Args:
+        connection: to the partition's leader.
+        tp: the partition.
+        max_bytes: what a request asks for. After a message that is larger, requests ask for more.
+    """
+
+    def __init__(self, connection: BrokerConnection, tp: TopicPartition, max_bytes: int) -> None:
+        self._connection = connection
+        self._fetcher = BrokerFetcher(connection)
+        self._tp = tp
+        self._limit = max_bytes
+
+    @property
+    def start(self) -> int:
+        """The offset of the first message that the broker still has."""
+        return self._bound(EARLIEST)
+
+    @property
+    def end(self) -> int:
+        """The offset that the next message will get."""
+        return self._bound(LATEST)
+
+    def _bound(self, which: int) -> int:
+        offset = list_offsets(self._connection, [self._tp], which)[self._tp]
+        if isinstance(offset, BrokerError):
+            raise offset
+        return offset
+
+    def read(self, position: int, max_wait_ms: int) -> tuple[Iterator[Record], int]:
+        """Return records from ``position`` on, and the position after them.
+
+        That is ``position`` itself if there are none within ``max_wait_ms``. The iterator raises
+        InvalidMessageError, CodecUnavailableError.
+        """
+        while True:
+            want = Want(*self._tp, position, self._limit)
+            (got,) = self._fetcher.fetch([want], max_wait_ms, 1, self._limit)
+            if got.error is not None:
+                raise got.error
+            content = scan(got.data)
+            following = position if content.next_offset is None else content.next_offset
+            if following > position or content.damaged or not got.data:
+                lists = PythonDecoder().decode(got.data, *self._tp, position)
+                return chain.from_iterable(lists), following
+            self._limit *= 2
