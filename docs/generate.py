@@ -478,10 +478,10 @@ def metrics_page() -> str:
             "is one series per state: 1 for the current state, 0 for the others. *JVM*: the",
             "matching MBean of the old consumer. A JVM meter becomes two metrics, a count and "
             "a rate.",
-            "[Monitor a member](../how-to/monitor.md) shows how to use them. *ZooKeeper* in "
-            "the kind",
-            "means that only members of groups in ZooKeeper have the metric. On the brokers",
-            "`connector.metrics()` returns 0 for it, and Prometheus gets no sample.\n",
+            "[Monitor a member](../how-to/monitor.md) shows how to use them. Metrics with "
+            "*ZooKeeper*",
+            "in the kind exist only for groups in ZooKeeper. On the brokers `connector.metrics()`",
+            "returns 0 for them, and Prometheus gets no sample.\n",
             *kinds,
             "",
             "| Name | Meaning | Unit | Kind | Prometheus | JVM |",
