@@ -66,6 +66,23 @@ def test_a_closed_pipe_is_quiet() -> None:
     command.stderr.close()
 
 
+@pytest.mark.parametrize("arguments", [["config", "--json"], ["--version"]])
+def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
+    """Standard output is redirected to a file, and the disk is full."""
+    script = "from zkconsumer.cli import main; main()"
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "error: standard output: No space left on device\n"
+
+
 def test_wrong_usage_is_2() -> None:
     """An unknown subcommand or option gives status 2."""
     assert run(["nonsense"]) == 2

@@ -5,6 +5,7 @@ A subcommand's module is imported when it is used.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import platform
@@ -51,6 +52,8 @@ _LIBRARIES: Final = (
 
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Errors of a file that standard output is redirected to."""
 
 
 class _Root(LazyGroup):
@@ -73,8 +76,7 @@ class _Root(LazyGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Before click makes it status 1. What is still buffered has nowhere to go.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()  # before click makes it status 1
             raise click.exceptions.Exit(EXIT_BROKEN_PIPE) from None
 
 
@@ -124,11 +126,17 @@ def _echo_build() -> None:
     click.echo(f"{'record decoder':16}{'compiled' if COMPILED else 'pure Python'}")
 
 
+def _discard_output() -> None:
+    """What is still buffered for standard output has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit status.
 
     One of our errors is one line on stderr, ``error: ...``, and gives its own ``exit_code``; wrong
-    usage gives 2, Ctrl-C 130, 141 if the reader of stdout exited (as a program killed by SIGPIPE).
+    usage gives 2, Ctrl-C 130, 141 if the reader of stdout exited (as a program killed by SIGPIPE),
+    1 if the disk that stdout is written to is full.
     """
     try:
         status = cli.main(args=list(arguments), prog_name="zkconsumer", standalone_mode=False)
@@ -142,6 +150,12 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        _discard_output()
+        click.echo(f"error: standard output: {error.strerror}", err=True)
+        return ZkConsumerError.exit_code
     return status if isinstance(status, int) else 0
