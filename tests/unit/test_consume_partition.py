@@ -1,8 +1,8 @@
-"""Where ``zkconsumer consume --partition`` starts."""
+"""Where ``zkconsumer consume --partition`` starts, and what happens when the leader moves."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -11,8 +11,9 @@ from zkconsumer.broker.fetching import one_log
 from zkconsumer.broker.fetching.list_offsets import EARLIEST
 from zkconsumer.broker.fetching.one_log import OneLog
 from zkconsumer.cli.consume import partition as consume_partition
-from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import ConfigError
+from zkconsumer.config.coordinator_keys import CoordinatorConfig
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerUnavailableError, ConfigError, LeaderUnavailableError
 
 TP = TopicPartition("t", 0)
 
@@ -35,3 +36,33 @@ def test_the_offset_may_be_from_the_start_of_the_log_to_its_end(
     for start in (ends[0] - 1, ends[1] + 1):
         with pytest.raises(ConfigError, match=f"partition 0 has {ends[0]} to {ends[1]}"):
             consume_partition._first(log, TP, str(start))
+
+
+def test_reading_continues_at_the_next_leader_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader ends, and brokers name one for a while that does not lead any more. They are not
+    asked again and again without a pause. If no broker answers, reading ends."""
+    moved, ended = LeaderUnavailableError("moved"), BrokerUnavailableError("ended")
+    errors = [ended, moved, moved, ended]
+    pauses: list[float] = []
+
+    def read(*_: object) -> NoReturn:
+        error = errors.pop(0)
+        if not errors:
+            monkeypatch.setattr(consume_partition, "_leader", no_broker)
+        raise error
+
+    def no_broker(*_: object) -> NoReturn:
+        raise BrokerUnavailableError("no broker can be used")
+
+    monkeypatch.setattr(consume_partition, "_leader", lambda *_: BrokerEndpoint(0, "b", 9092))
+    monkeypatch.setattr(consume_partition, "_first", lambda *_: 0)
+    monkeypatch.setattr(OneLog, "read", read)
+    monkeypatch.setattr(consume_partition.time, "sleep", pauses.append)
+    config = CoordinatorConfig.parse({"bootstrap.servers": "b:9092", "group.id": "g"})
+    messages = consume_partition.messages_of(config, TP, "earliest", None, lambda: None)
+    with pytest.raises(BrokerUnavailableError, match="no broker can be used"):
+        next(messages)
+    assert len(pauses) == 4
+    assert all(pause > 0 for pause in pauses)

@@ -17,6 +17,7 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.coordinator_keys import CoordinatorConfig
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import (
+    BrokerUnavailableError,
     ConfigError,
     ConsumerTimeoutError,
     LeaderUnavailableError,
@@ -24,6 +25,8 @@ from zkconsumer.errors import (
 
 _CLIENT: Final = "zkconsumer-console"
 _TIMEOUT: Final = 10.0
+_PAUSE: Final = 0.2
+"""Seconds until the leader is looked for again."""
 _WAIT_MS: Final = 500
 _BYTES: Final = 1024 * 1024
 
@@ -44,7 +47,8 @@ def messages_of(
         timeout: seconds without a message after which ConsumerTimeoutError is raised.
         check: called between requests; raises to end it.
 
-    Raises BrokerError, and ConfigError when there is no such partition or offset.
+    If the leader moves or ends, the next one is read. Raises BrokerError, also when no broker
+    answers, and ConfigError when there is no such partition or offset.
     """
     security = KafkaSecurity(config)
     reader = ClusterReader(config.bootstrap_servers, _CLIENT, _TIMEOUT, security)
@@ -64,10 +68,14 @@ def messages_of(
                 if offset is None:
                     offset = _first(log, tp, start)
                 records, offset = log.read(offset, _WAIT_MS)
-            except LeaderUnavailableError:  # it has moved, or is being elected
+            except (LeaderUnavailableError, BrokerUnavailableError) as error:
                 if connection is not None:
                     connection.close()
+                elif isinstance(error, BrokerUnavailableError):
+                    raise  # no broker answers
+                # The leader has moved or ended, or another one is being elected.
                 connection = None
+                time.sleep(_PAUSE)
             for record in records:
                 last = time.monotonic()
                 yield MessageAndMetadata(*record)
@@ -89,7 +97,6 @@ def _leader(reader: ClusterReader, tp: TopicPartition) -> BrokerEndpoint:
     for broker in view.brokers:
         if broker.broker_id == leader:
             return broker
-    time.sleep(0.2)
     raise LeaderUnavailableError(f"{tp} has no leader")
 
 
