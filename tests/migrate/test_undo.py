@@ -302,6 +302,22 @@ def test_force_rolls_back_what_was_used(simulated: Simulated) -> None:
     assert stored(simulated) == (OLD, {})
 
 
+def test_a_commit_to_a_new_partition_is_copied_back(simulated: Simulated) -> None:
+    """The group is used, even if it has committed nothing else since the move. Offsets that the
+    move has skipped do not count."""
+    simulated.topic("s", (0, 10))
+    simulated.in_kafka("g", "s", 5)
+    matrix.moved(simulated, "--skip", "g:s")
+    ran = simulated.run("undo", "--group", "g")
+    assert ran.rows[0]["way"] == "roll back", ran
+    simulated.topic("t", (0, 1000), (0, 1000), (0, 1000))
+    simulated.in_kafka("g", "t", None, None, 7)
+    assert status(simulated)["case"] == "moved and used"
+    ran = simulated.run("undo", "--group", "g", *DO)
+    assert (ran.status, ran.rows[0]["way"]) == (0, "copy back"), ran
+    assert stored(simulated)[0] == {**OLD, 2: 7}
+
+
 def test_force_rolls_back_after_a_late_commit(simulated: Simulated) -> None:
     """ZooKeeper keeps what the old consumer has committed, as only Kafka was changed."""
     matrix.late_commit(simulated)

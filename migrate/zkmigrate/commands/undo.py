@@ -30,7 +30,7 @@ from zkmigrate.commands.steps import Stage, carry_out, carry_out_stopped
 from zkmigrate.exits import HELP
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction, GroupState, Stage as Recorded, Store, number
-from zkmigrate.plan.options import Options
+from zkmigrate.plan.options import Options, covers
 from zkmigrate.plan.table import Action, Way, decide
 from zkmigrate.plan.values import GroupPlan
 from zkmigrate.stores.record import read_before
@@ -234,6 +234,9 @@ def _unused(stores: Stores, state: GroupState) -> bool:
     if before is None or before.target is not Store.KAFKA:
         return False
     written = {tp: number(one) for tp, one in {**before.kafka, **before.to}.items()}
+    more = state.offsets(Store.KAFKA).keys() - written.keys()
+    if any(not covers(before.skipped, tp) for tp in more):
+        return False
     return all(number(state.kafka.get(tp)) == offset for tp, offset in written.items())
 
 

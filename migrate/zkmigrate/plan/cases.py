@@ -92,7 +92,8 @@ def case_of(state: GroupState) -> Case:
             return Case.LATE_COMMIT
         now = state.offsets(Store.KAFKA)
         same = all(now.get(tp) == offset for tp, offset in marker.in_target.items())
-        return Case.MOVED if same else Case.USED
+        more = now.keys() - marker.in_target.keys() - marker.left.keys()
+        return Case.MOVED if same and not more else Case.USED
     if state.has_mode:
         return Case.PREPARED
     if odd := reason_for(state):
