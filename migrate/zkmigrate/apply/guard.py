@@ -107,7 +107,7 @@ def lock_found(
             if isinstance((yield from attempt(SetData(path, data, lock.version))), Failed):
                 continue
             # Not before: who records that finds a lock that is as it left it.
-            lets_in = allowed or lock.lets_live_in
+            lets_in = allowed or (lock.lets_live_in and not exactly)
             if lets_in and (yield from migration_marker.state_of(group)).moved_to is Store.KAFKA:
                 allowed, exactly = (), True
             entries = (*(_without_create(entry) for entry in record), *allowed)
