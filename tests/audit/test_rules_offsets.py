@@ -468,6 +468,10 @@ def test_a_broker_that_raises_an_offset_may_skip_messages() -> None:
         "; member g_a started from it: 4900 offsets (100 to 4999) were not delivered, unless that "
         "client delivered them."
     )
+    owner = event(21, OTHER, Act.CREATE, "/consumers/g/owners/t/0", b"g_kn")
+    client = [join(20, OTHER, "kn"), owner, commit(22, 110, BROKER), delete(23, OTHER)]
+    last = [commit(24, 120, BROKER), join(25, 3), claim(26, 3), commit(27, 130, 3)]
+    assert judged(*stopped(), *client, *last, facts=facts) == []
 
 
 def test_an_owner_that_a_log_gap_hides() -> None:

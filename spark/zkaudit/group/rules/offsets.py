@@ -46,6 +46,8 @@ class _Partition:
     was_claimed: bool = False
     had_streams: bool = False
     """An owner znode named a stream."""
+    by_brokers: bool = False
+    """The last owner's client lets brokers write: its owner znode named no stream."""
     own: dict[int, int] = field(default_factory=dict)
     """Since the last claim, the last offset of each session that did not certainly own it."""
     writes: dict[object, Writes] = field(default_factory=dict)
@@ -135,6 +137,7 @@ class WrongOffsets(Rule):
             (state.started if pending.next is None else waiting).append(pending)
         state.writes, state.unanswered, state.lowered = {}, [], []
         state.had_streams = state.had_streams or threaded
+        state.by_brokers = not threaded
         state.claim()
         yield from self._judged(state, waiting)
 
@@ -192,6 +195,8 @@ class WrongOffsets(Rule):
             self._of_tool[commit.znode.topic, commit.session].add(commit.znode.partition)
         if writer.role is Role.BROKER and writer.is_threaded is False:
             return  # that is normal
+        if writer.role is Role.BROKER and commit.owner is None and state.by_brokers:
+            return  # a last commit of that owner
         if self.group.moved_to_kafka is not None and commit.kind is Kind.COMMIT:
             return  # that is another finding
         owner = commit.owner
