@@ -459,11 +459,15 @@ def test_five_voters_of_which_three_logs_are_given(
 
 
 def test_transactions_in_doubt_are_marked(tmp_path: Path, zkaudit: Any) -> None:
-    """The killed leader's log alone: nothing shows whether its last transactions were applied."""
+    """The killed leader's log alone: nothing shows whether its last transactions were applied.
+    Changes of access lists are marked, too."""
     rows, alone = ensemble()
-    write_log(tmp_path, rows[: alone.stop])
+    last = rows[alone.stop - 1]
+    access = last | {"zxid": last["zxid"] + 1, "type": "setACL", "path": "/consumers/g/ids"}
+    write_log(tmp_path, [*rows[: alone.stop], access])
     lines = zkaudit("log", "g", "--zookeeper-logs", tmp_path, "--servers", 3)
-    assert "5 transactions are not in a majority of the servers' logs" in lines[1]
+    assert "access list of /consumers/g/ids changed by" in lines[-1]
+    assert "6 transactions are not in a majority of the servers' logs" in lines[1]
     assert all(line.endswith(" [may never have been committed]") for line in lines[2:])
     lines = zkaudit("log", "g", "--zookeeper-logs", tmp_path, "--servers", 1)
     assert not any("committed]" in line for line in lines)

@@ -146,13 +146,14 @@ def _access_lists(history: GroupHistory, group: str, sessions: Sessions) -> Iter
     """Changes of access lists, which the fold does not read."""
     rows = history.rows.filter(pc.equal(history.rows["type"], "setACL"))
     rows = rows.append_column("us", rows["time"].cast(pa.int64()))
-    for row in rows.select(["zxid", "idx", "us", "session", "path"]).to_pylist():
+    names = ["zxid", "idx", "us", "session", "path", "confirmed"]
+    for row in rows.select(names).to_pylist():
         chroot, consumers, _ = row["path"].partition(f"/consumers/{group}/")
         if consumers:
             who = sessions.who(row["session"])
             text = f"access list of {printable(row['path'])} changed by {who}"
             yield Entry(row["zxid"], row["idx"], row["us"], "access list", text, chroot,
-                        session=row["session"])  # fmt: skip
+                        session=row["session"], confirmed=row["confirmed"])  # fmt: skip
 
 
 def _owned(znodes: Iterable[Znode]) -> list[Znode]:
