@@ -1,6 +1,6 @@
 """Histories written by hand, their tables and their findings, without files.
 
-Frames are stored as an audit of little data stores its tables: Spark knows how many rows they have.
+Frames are kept in the driver's memory, so Spark knows how many rows they have.
 What is computed from an empty frame is left out of later plans, and planning takes longer than all
 else here.
 """
@@ -20,7 +20,7 @@ from zkaudit import schema
 from zkaudit.findings.base import Tables
 from zkaudit.findings.rules import findings
 from zkaudit.history import staging
-from zkaudit.job.output import collected
+from zkaudit.job.output import for_arrow
 from zkaudit.limits import Limits
 from zkaudit.sources import selection
 from zkaudit.tables import build, catalog, journals
@@ -60,7 +60,7 @@ def in_snapshots(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFra
 
 def kept(frame: DataFrame) -> DataFrame:
     """Compute the rows of a frame once."""
-    return frame.sparkSession.createDataFrame(collected(frame))
+    return frame.sparkSession.createDataFrame(for_arrow(frame).toArrow())
 
 
 def keep(_: str, frame: DataFrame) -> DataFrame:

@@ -19,7 +19,6 @@ from zkaudit.history import committed
 from zkaudit.job import buckets, retention, stream
 from zkaudit.job.audit import Options, Snapshots
 from zkaudit.job.coverage import Coverage
-from zkaudit.job.spark import settings_of
 from zkaudit.tables import catalog
 
 ROWS = pa.schema(
@@ -208,9 +207,8 @@ def test_directories_are_deleted_whole_and_rarely(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("links", [True, False])
-@pytest.mark.parametrize("little", ["true", "false"])
 def test_only_audited_groups_are_written(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool, little: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
     """Rows of other groups stay, also of those in the same bucket. Files of other buckets are links
     to those of the round before, or copies where the file system has no links. Rows of an audited
@@ -238,23 +236,20 @@ def test_only_audited_groups_are_written(
         frame(dict.fromkeys([*groups, "new"], 0)).select("group", buckets.group_key()).collect()
     )
     state = buckets.State(0, {}, [], 1)
-    with settings_of(spark, {"spark.zkaudit.little": little}):
-        first = buckets.BucketStore(spark, tmp_path, None, None, state)
-        assert first.groups(names(*groups)) == 5
-        first.table(spec, frame(dict.fromkeys(groups, 1)))
-        first.close()
-        if not links:
-            monkeypatch.setattr(
-                "os.link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links"))
-            )
-        keys = frozenset([key[groups[0]], key[groups[1]], key["new"]])
-        touched = buckets.Touched(keys, pa.array([], pa.int64()))
-        second = buckets.BucketStore(spark, tmp_path, touched, first.place, state)
-        assert second.groups(names(groups[0], groups[1], "new")) == 6
-        audited = second.table(spec, frame({groups[0]: 2, "new": 3}))
-        expected = {groups[0]: 2, "new": 3}
-        assert dict(audited.select("group", "zxid").collect()) == expected
-        every = dict(second.every(spec, audited).select("group", "zxid").collect())
+    first = buckets.BucketStore(spark, tmp_path, None, None, state)
+    assert first.groups(names(*groups)) == 5
+    first.table(spec, frame(dict.fromkeys(groups, 1)))
+    first.close()
+    if not links:
+        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links")))
+    keys = frozenset([key[groups[0]], key[groups[1]], key["new"]])
+    touched = buckets.Touched(keys, pa.array([], pa.int64()))
+    second = buckets.BucketStore(spark, tmp_path, touched, first.place, state)
+    assert second.groups(names(groups[0], groups[1], "new")) == 6
+    audited = second.table(spec, frame({groups[0]: 2, "new": 3}))
+    expected = {groups[0]: 2, "new": 3}
+    assert dict(audited.select("group", "zxid").collect()) == expected
+    every = dict(second.every(spec, audited).select("group", "zxid").collect())
     assert every == expected | dict.fromkeys(groups[2:], 1)
     assert second.count(spec) == len(every)
     (old,) = (first.place / spec.name).glob(f"bucket-{key[groups[3]] % buckets.BUCKETS}-*")
@@ -338,8 +333,7 @@ def test_long_files_of_other_groups_are_taken_whole(
     touched = buckets.Touched(frozenset([7]), pa.array([], pa.int64()))
     state = buckets.State(5, {}, [], 1)
     after = buckets.BucketStore(spark, tmp_path, touched, before.place, state)
-    with settings_of(spark, {"spark.zkaudit.little": "true"}):
-        after.table(spec, spark.createDataFrame(rows(mine=5), columns))
+    after.table(spec, spark.createDataFrame(rows(mine=5), columns))
     files = {file.name: file for file in (after.place / spec.name).glob("bucket-*")}
     counts = {
         name: sorted(pq.read_table(file)["group"].to_pylist()) for name, file in files.items()

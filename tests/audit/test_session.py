@@ -6,16 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
-from zkaudit.job.spark import planned_for
 
 from tests.audit.corpus.judge import directories
 
 _PRINTS = """
 from zkaudit.job.spark import session
-spark = session("local[1]", little=True)
+spark = session("local[1]", small=True)
 print(spark.conf.get("spark.sql.shuffle.partitions"))
 java = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
 print(*(option for option in java if option in ("-Dmine=1", "-XX:TieredStopAtLevel=1")))
@@ -36,18 +32,6 @@ def test_a_local_session_keeps_the_users_settings(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.stdout.split() == ["3", "-XX:TieredStopAtLevel=1", "-Dmine=1"], ran.stderr
-
-
-def test_a_session_that_hides_its_master_is_not_planned_for_little_data() -> None:
-    """``get`` of Spark's configuration raises if a key has no value and no default."""
-
-    def get(*key_and_default: str) -> str:
-        _, default = key_and_default
-        return default
-
-    session: Any = SimpleNamespace(conf=SimpleNamespace(get=get))  # it has no ``set``
-    with planned_for(session, 0):
-        pass
 
 
 def test_a_python_that_the_driver_cannot_run_is_named(tmp_path: Path) -> None:

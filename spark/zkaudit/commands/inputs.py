@@ -158,16 +158,16 @@ def spark_session(
     from zkaudit.sources.selection import find, group_begins
     from zkaudit.tables.journals import check
 
-    little = False
+    small = False
     if options is not None:
         logs, snapshots = find(options.logs)
         size = sum(piece.size for piece in (*logs, *snapshots))
         check(options.journals)
         server_logs.check(options.server_logs)
         of_group = options.group is not None and bool(group_begins(options.group))
-        little = master.startswith("local") and (of_group or size < SMALL_BYTES)
+        small = master.startswith("local") and (of_group or size < SMALL_BYTES)
     with nullcontext() if options is None else locked(options.out):
-        spark = session(None if master == "submit" else master, settings, little)
+        spark = session(None if master == "submit" else master, settings, small)
         try:
             yield spark
         finally:

@@ -2,7 +2,7 @@
 
 A finding is proven by the logs or labelled ``inferred``. None depends on what happened in a log
 gap. An owner znode is a single path and never has two owners, so overlaps need other evidence, such
-as a commit. Runs in the driver, in the threads of ``job.spark.at_once``. Only builds DataFrames.
+as a commit. Driver's thread. Only builds DataFrames.
 """
 
 from __future__ import annotations

@@ -7,13 +7,11 @@ migrated while it ran.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as F
@@ -40,18 +38,7 @@ from zkaudit.job.coverage import (
 )
 from zkaudit.job.output import Store, kept, staged
 from zkaudit.job.place import prepare, publish
-from zkaudit.job.spark import (
-    PACKED,
-    ROUNDS,
-    SMALL_BYTES,
-    at_once,
-    bytes_of,
-    check_group,
-    errors_named,
-    is_little,
-    our_settings,
-    planned_for,
-)
+from zkaudit.job.spark import check_group, errors_named, our_settings
 from zkaudit.job.verify import verify
 from zkaudit.limits import NOT_COVERED, SEVERITIES, Limits
 from zkaudit.schema import PATH, arrow_of
@@ -121,7 +108,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     journals.check(options.journals)
     server_logs.check(options.server_logs)
     check_group(spark, options.group)
-    with our_settings(spark), errors_named(), staged(out), ExitStack() as settings:
+    with our_settings(spark), errors_named(), staged(out):
         before = selection.begin_snapshot(logs, snapshots, options.start)
         begin = None if before is None else before.zxid + 1
         last = selection.end_zxid(logs, options.end)
@@ -132,20 +119,13 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             if (begin or 1) - 1 <= piece.zxid <= (2**63 - 1 if last is None else last)
         ]
         in_snapshot = None if options.servers else selection.config_in(usable)
-        size = sum(piece.size for piece in (*wanted, *usable))
-        settings.enter_context(planned_for(spark, size))
 
         def keep(name: str, frame: DataFrame) -> DataFrame:
             return kept(out, f"staging/{name}", frame)
 
-        few = size < SMALL_BYTES  # then a second job takes longer than reading all logs
-        if few or len({log.server for log in wanted}) < 2:
-            read = inputs.transactions(spark, options.logs, options.group, begin, last, wanted)
-            rows = keep("rows", read)
-        else:
-            voters = options.servers or committed.participants(in_snapshot)
-            asked = (options.group, begin, last, voters)
-            rows = inputs.once(spark, options.logs, wanted, keep, *asked)
+        voters = options.servers or committed.participants(in_snapshot)
+        asked = (options.group, begin, last, voters)
+        rows = inputs.once(spark, options.logs, wanted, keep, *asked)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
             parts: list[DataFrame] = []
@@ -197,18 +177,11 @@ def audit(
         shown = replace(shown, whole=inputs.whole(shown.rows))
     known = selection.known(log_gaps, shown.whole.values())
     shown = replace(shown, known=known, known_us=store.known_us(rows, known[-1]))
-    if options.group is not None and not options.growing and not is_little(store.spark):
-        # Most of what was read may be sessions of other groups, and a group may be little.
+    if options.group is not None and not options.growing:
+        # Most of what was read may be sessions of other groups.
         used = inputs.of_group(rows, shown.rows, options.group)
         rows = kept(Path(options.out), "staging/used", used)
-    files = _paths_of(rows) if shown.rows is None else [*_paths_of(rows), *_paths_of(shown.rows)]
-    times = ROUNDS if options.growing else 1
-    with planned_for(store.spark, PACKED * bytes_of(files), times):
-        return _audit(store, options, rows, plan, coverage, (logs, snapshots), shown, verified)
-
-
-def _paths_of(frame: DataFrame) -> list[str]:
-    return [unquote(urlsplit(file).path) for file in frame.inputFiles()]
+    return _audit(store, options, rows, plan, coverage, (logs, snapshots), shown, verified)
 
 
 def _audit(
@@ -257,14 +230,11 @@ def _audit(
         if stored.isEmpty() and journal_lines.isEmpty():
             raise InputMissingError(no_group(options.group, "the logs have"))
     addresses = server_logs.addresses(spark, options.server_logs)
-    ownership, sessions, _, registered, _ = at_once(
-        spark,
-        lambda: table(catalog.OWNERSHIP, events.lifetimes("owners")),
-        lambda: store.sessions(build.sessions(events, addresses, store.used(events))),
-        lambda: store.rows(catalog.PARTITIONS, build.partitions(facts)),
-        lambda: table(catalog.REGISTRATIONS, registrations),
-        lambda: table(catalog.MOVES, build.moves(events)),
-    )
+    ownership = table(catalog.OWNERSHIP, events.lifetimes("owners"))
+    sessions = store.sessions(build.sessions(events, addresses, store.used(events)))
+    store.rows(catalog.PARTITIONS, build.partitions(facts))
+    registered = table(catalog.REGISTRATIONS, registrations)
+    table(catalog.MOVES, build.moves(events))
     modes = table(catalog.MIGRATIONS, migrations.migrations(events, sessions))
     moving = store.count(catalog.MIGRATIONS) > 0
     if options.bootstrap is None:  # starts no Python worker
@@ -280,24 +250,15 @@ def _audit(
     lines = journals.lines(read, registered, options.group, chroots)
     commits = offsets.commits(stored)
     steps = events.rows("membership")
-
-    def rebalances() -> None:
-        table(catalog.MEMBERSHIP, steps.where("change is not null"))
-        table(catalog.FAILED_CLAIMS, events.rows("failed_claims"))
-        table(catalog.REBALANCES, events.rows("rebalances"))
-
-    written, _, herds, unreadable, delivered, views = at_once(
-        spark,
-        lambda: table(
-            catalog.COMMITS,
-            events.commits.unionByName(commits, allowMissingColumns=True),
-        ),
-        rebalances,
-        lambda: table(catalog.HERDS, journals.herds(steps, lines)),
-        lambda: store.shared(catalog.UNREADABLE, journals.unreadable(read)),
-        lambda: store.shared(catalog.DELIVERIES, journals.deliveries(lines)),
-        lambda: store.shared(catalog.VIEWS, journals.views(lines)),
-    )
+    every_commit = events.commits.unionByName(commits, allowMissingColumns=True)
+    written = table(catalog.COMMITS, every_commit)
+    table(catalog.MEMBERSHIP, steps.where("change is not null"))
+    table(catalog.FAILED_CLAIMS, events.rows("failed_claims"))
+    table(catalog.REBALANCES, events.rows("rebalances"))
+    herds = table(catalog.HERDS, journals.herds(steps, lines))
+    unreadable = store.shared(catalog.UNREADABLE, journals.unreadable(read))
+    delivered = store.shared(catalog.DELIVERIES, journals.deliveries(lines))
+    views = store.shared(catalog.VIEWS, journals.views(lines))
     group_ownership = generations = None
     if options.bootstrap is not None:
         generations = timeline.placed(every, chroots).fillna("", "chroot")

@@ -47,9 +47,9 @@ from zkaudit.history.staging import (
     group_key_of,
     is_shared,
 )
+from zkaudit.job import output
 from zkaudit.job.coverage import LoggedRun
-from zkaudit.job.output import Store, collected, empty, for_arrow, put, stored
-from zkaudit.job.spark import PACKED, ROUNDS, bytes_of, is_little, planned_for
+from zkaudit.job.output import Store, empty, for_arrow, stored
 from zkaudit.tables import catalog
 
 SHARED: Final = BUCKETS
@@ -182,8 +182,7 @@ class Recorder:
         runs = _runs_as_rows(spark, [row for b in inside for row in _runs_in(b)])
         paths = rows.where(F.col("kind") == schema.PATH).dropDuplicates(["path"])
         others = rows.where("kind is null")
-        with planned_for(spark, PACKED * bytes_of(files), ROUNDS):
-            self._save(others.unionByName(paths).unionByName(runs), first, last)
+        self._save(others.unionByName(paths).unionByName(runs), first, last)
         stay = {one.place for one in recorded(self.folder)}
         for place in list(self.folder.iterdir()):  # also those that an earlier crash left
             if _PLACE.fullmatch(place.name) and place not in stay:
@@ -517,29 +516,15 @@ class BucketStore(Store):
         frame = frame.withColumn("bucket", F.coalesce(bucket(key), F.lit(REST)))
         place = self.place / name
         place.mkdir(parents=True)
-        if is_little(self.spark):
-            mine = self._little(frame, place)
-        else:
-            rows = frame.repartition("bucket").sortWithinPartitions("bucket", key)
-            mine = save(rows, place, self.state.last)
+        rows = frame.repartition("bucket").sortWithinPartitions("bucket", key)
+        mine = save(rows, place, self.state.last)
         if self.before is not None:
             self._take(self.before / name, place)
         if not any(place.glob("*.parquet")):
-            return put(self.place, name, self.spark, kind, [])
+            return output.kept(self.place, name, empty(self.spark, kind))
         if not mine:
             return empty(self.spark, kind)
         return stored(self.spark, kind, mine)
-
-    def _little(self, frame: DataFrame, place: Path) -> list[Path]:
-        """Write the files of all buckets from the driver's memory."""
-        table = collected(frame)
-        numbers = table["bucket"]
-        mine = []
-        for number in sorted(pc.unique(numbers).to_pylist()):
-            mine.append(place / f"bucket-{number}-{self.state.last}-0-0.parquet")
-            rows = table.filter(pc.equal(numbers, number))
-            pq.write_table(rows.drop_columns("bucket"), mine[-1])
-        return mine
 
     def _take(self, before: Path, place: Path) -> None:
         """Take the rows of groups that are not audited from the round before."""

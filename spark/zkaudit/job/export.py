@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from zkaudit.errors import AuditError, SchemaMismatchError
 from zkaudit.job.output import load, rows_in
 from zkaudit.job.place import finished
-from zkaudit.job.spark import PACKED, bytes_of, planned_for, reason_of, spark_errors
+from zkaudit.job.spark import reason_of, spark_errors
 
 Mode: TypeAlias = Literal["create", "append", "overwrite"]
 FORMATS: Final = ("parquet", "delta", "iceberg")
@@ -123,9 +123,8 @@ def export(
     if mode == "append":
         _check(spark, target, {name: frames[name] for name in there}, run_id)
     done = ""
-    size = PACKED * bytes_of(place.glob("*/*.parquet"))
     for name, frame in frames.items():
-        with planned_for(spark, size), _named(spark, target, name, done):
+        with _named(spark, target, name, done):
             save = "error" if name not in there else mode
             target.write(frame, name, save)
         done = f" (run {run_id} is incomplete)"

@@ -21,7 +21,6 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.history.staging import Stage
 from zkaudit.job.place import finished, new_tables
-from zkaudit.job.spark import is_little
 from zkaudit.schema import arrow_of
 from zkaudit.storage import local_url
 from zkaudit.tables import catalog
@@ -40,19 +39,13 @@ def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
     """Write a frame below ``out`` and return the stored frame.
 
     Most audits have no journals, no moves and no offsets in Kafka. If Spark knows that a frame is
-    empty, it drops everything computed from it from the plan, and planning dominates a small audit.
+    empty, it drops everything computed from it from the plan.
 
     Raises AuditError if the driver does not see all rows that were written.
     """
     place = out / name
+    rows = save(frame, place)
     spark = frame.sparkSession
-    if is_little(spark):
-        # Spark's own writer starts a process for each directory and file, to set its permissions.
-        table = collected(frame)
-        _write(place, table)
-        rows = table.num_rows
-    else:
-        rows = save(frame, place)
     return stored(spark, frame.schema, [place]) if rows else empty(spark, frame.schema)
 
 
@@ -85,11 +78,6 @@ def stored(spark: SparkSession, columns: StructType, places: Iterable[Path]) -> 
     return spark.read.schema(columns).parquet(*map(local_url, places))
 
 
-def collected(frame: DataFrame) -> pa.Table:
-    """The rows in the driver's memory: only for little data."""
-    return for_arrow(frame).toArrow()
-
-
 def for_arrow(frame: DataFrame) -> DataFrame:
     """The same rows, as Arrow takes them.
 
@@ -115,18 +103,9 @@ def _nullable(kind: DataType) -> DataType:
     return kind
 
 
-def put(
-    out: Path, name: str, spark: SparkSession, columns: StructType, rows: list[dict[str, Any]]
-) -> DataFrame:
-    """Write rows in the driver's memory without a Spark job; return the stored frame."""
-    place = out / name
-    _write(place, pa.Table.from_pylist(rows, schema=arrow_of(columns)))
-    return stored(spark, columns, [place]) if rows else empty(spark, columns)
-
-
-def _write(place: Path, table: pa.Table) -> None:
-    place.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, place / "part-00000.parquet")
+def rows_of(spark: SparkSession, columns: StructType, rows: list[dict[str, Any]]) -> DataFrame:
+    """Return a frame of rows that the driver has."""
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow_of(columns)), columns)
 
 
 def empty(spark: SparkSession, columns: StructType) -> DataFrame:
@@ -151,7 +130,7 @@ class Store:
 
     def rows(self, spec: catalog.Table, values: list[dict[str, Any]]) -> DataFrame:
         """The same of rows that the driver has."""
-        return put(self.place, spec.name, self.spark, spec.spark_type(), values)
+        return self.shared(spec, rows_of(self.spark, spec.spark_type(), values))
 
     def every(self, spec: catalog.Table, audited: DataFrame) -> DataFrame:
         """Return a table that was written, of all groups. ``audited``: what ``table`` returned."""

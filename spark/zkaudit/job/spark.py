@@ -1,20 +1,15 @@
-"""Starts the Spark session and converts its workers' errors to ``AuditError``.
-
-Runs in the driver's thread. ``at_once`` runs what it is given in two threads of its own.
-"""
+"""Starts the Spark session and converts its workers' errors to ``AuditError``. Driver's thread."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -22,23 +17,10 @@ from zkaudit.errors import AuditError, no_file
 from zkaudit.text import group_option
 
 SMALL_BYTES: Final = 16 << 20
-"""Logs of fewer bytes (about 130,000 transactions) take less time to read than Spark to plan."""
-ROUNDS: Final = 4
-"""How many times as much that is in the rounds of a stream, whose process runs for some time."""
-PACKED: Final = 8
-"""Logs have about this many times as many bytes as tables that are made from them."""
-_SMALL: Final = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.constraintPropagation.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.zkaudit.little": "true",
-}
-"""Settings for little data: no code generation, no derived filters, no adaptive execution. The last
-one is our own: see ``is_little``."""
+"""Logs of fewer bytes (about 130,000 transactions) are audited before Java's second compiler has
+saved the time that it takes."""
 _OURS: Final = {
-    # By default Spark writes times without a time zone, unlike Arrow, which writes little tables.
+    # Spark's default, INT96, has no time zone and is deprecated.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
@@ -50,11 +32,11 @@ _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?"
 
 
 def session(
-    master: str | None = None, settings: Mapping[str, str] | None = None, little: bool = False
+    master: str | None = None, settings: Mapping[str, str] | None = None, small: bool = False
 ) -> SparkSession:
     """Return the running Spark session (``spark-submit``), or start one on ``master``.
 
-    ``little``: there is little data. Then Java's second compiler would take longer than it saves.
+    ``small``: it is for less than ``SMALL_BYTES`` of logs.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("zkaudit")
@@ -69,7 +51,7 @@ def session(
         if quiet:
             file = Path(__file__).with_name("log4j2.properties").as_uri()
             java.append(f"-Dlog4j2.configurationFile={file}")
-        if little:
+        if small:
             java += [
                 "-XX:TieredStopAtLevel=1",
                 "-XX:ReservedCodeCacheSize=256m",
@@ -88,21 +70,6 @@ def session(
     if quiet and master is None:  # spark-submit's JVM is already running
         builder = builder.config("spark.log.level", "ERROR")
     return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-
-
-@contextmanager
-def planned_for(spark: SparkSession, size: int, times: int = 1) -> Iterator[None]:
-    """Use settings for little data if ``size`` (bytes of logs) is less than ``times`` times
-    ``SMALL_BYTES``, and Spark runs locally.
-
-    The session's settings are restored at the end.
-    """
-    master = str(spark.conf.get("spark.master", ""))  # a Connect server may hide it
-    if size >= times * SMALL_BYTES or not master.startswith("local"):
-        yield
-        return
-    with settings_of(spark, _SMALL):
-        yield
 
 
 def our_settings(spark: SparkSession) -> AbstractContextManager[None]:
@@ -124,35 +91,6 @@ def settings_of(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, was)
-
-
-def is_little(spark: SparkSession) -> bool:
-    """Whether ``planned_for`` expects so little data that the driver may have it in memory."""
-    return bool(spark.conf.get("spark.zkaudit.little", "false") == "true")
-
-
-def at_once(spark: SparkSession, *jobs: Callable[[], Any]) -> list[Any]:
-    """Return what the jobs return, in their order. Two of them run at once if there is little data.
-
-    Spark uses one core to plan a job. With little data that takes longer than the job itself; with
-    much data a job uses all cores and much of the memory, so the jobs run one after the other.
-    Raises the error of the first job that fails.
-    """
-    if not is_little(spark):
-        return [job() for job in jobs]
-    with ThreadPoolExecutor(2, "zkaudit") as pool:
-        started = [pool.submit(inheritable_thread_target(spark)(job)) for job in jobs]
-        return [job.result() for job in started]
-
-
-def bytes_of(files: Iterable[str | Path]) -> int:
-    """Return the number of bytes written. Space that a server preallocates takes no blocks."""
-    total = 0
-    for file in files:
-        with suppress(OSError):  # purged in the meantime
-            found = Path(file).stat()
-            total += min(found.st_size, found.st_blocks * 512)
-    return total
 
 
 def spark_errors() -> tuple[type[Exception], ...]:

@@ -61,14 +61,7 @@ from zkaudit.job.buckets import (
 from zkaudit.job.coverage import Coverage, check_agreement, check_times, coverage_of
 from zkaudit.job.output import save, staged, stored
 from zkaudit.job.place import prepare, write_atomically
-from zkaudit.job.spark import (
-    PACKED,
-    ROUNDS,
-    bytes_of,
-    check_group,
-    errors_named,
-    planned_for,
-)
+from zkaudit.job.spark import check_group, errors_named
 from zkaudit.sources import selection, server_logs
 from zkaudit.sources.files import Piece, absolute
 from zkaudit.sources.zookeeper import register
@@ -220,10 +213,8 @@ def _dropped(spark: SparkSession, options: Options, history: _History) -> bool:
     last = retention.too_old(history.batches, begin, _end_us(history.runs), options.retention)
     if last is None:
         return False
-    files = [file for one in history.batches for file in one.every_file()]
-    with planned_for(spark, PACKED * bytes_of(files)):
-        known = history.snapshots.rows
-        return retention.drop(out, history.batches, last, history.plan, known, spark)
+    known = history.snapshots.rows
+    return retention.drop(out, history.batches, last, history.plan, known, spark)
 
 
 def _round(
@@ -237,19 +228,17 @@ def _round(
     out = Path(options.out)
     before = (out / "tables").resolve()
     if touched is None:
-        files = [file for one in history.batches for file in one.every_file()]
         rows = read(spark, [one.place for one in history.batches])
     else:
         files, touched = take(history.batches, touched, before, out / "staging" / "rows")
         rows = read(spark, files)
-    with planned_for(spark, PACKED * bytes_of(files), ROUNDS):
-        if touched is None:
-            check_times(history.coverage, options.start, options.end)
-        store = BucketStore(spark, out, touched, before, state)
-        return audit(
-            store, options, rows, history.plan, history.coverage, *history.files,
-            lambda _: history.snapshots,
-        )  # fmt: skip
+    if touched is None:
+        check_times(history.coverage, options.start, options.end)
+    store = BucketStore(spark, out, touched, before, state)
+    return audit(
+        store, options, rows, history.plan, history.coverage, *history.files,
+        lambda _: history.snapshots,
+    )  # fmt: skip
 
 
 def _state(options: Options, history: _History) -> State:

@@ -13,7 +13,6 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from importlib import resources
@@ -26,8 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 
 from zkaudit.errors import InputMissingError
 from zkaudit.job.output import load
-from zkaudit.job.place import finished
-from zkaudit.job.spark import PACKED, at_once, bytes_of, check_group, planned_for
+from zkaudit.job.spark import check_group, settings_of
 from zkaudit.limits import SEVERITIES
 from zkaudit.report.verdict import Count, verdict
 from zkaudit.show import command
@@ -48,6 +46,11 @@ MAX_HERDS_OF_GROUP: Final = 5
 """Changes of membership shown for each group in the selector, at least."""
 
 KEY: Final = ("chroot", "group", "topic", "partition")
+
+_PRUNED: Final = {
+    "spark.sql.parquet.pushdown.inFilterThreshold": str(MAX_GROUPS + MAX_ROWS),
+}
+"""Lets Parquet skip parts of files by lists of up to this many groups."""
 
 LIMITS_OF_LOGS: Final = (
     "An owner znode is one path and ZooKeeper orders all writes to it, so it can never show two "
@@ -80,8 +83,7 @@ def write(
     if group is not None:
         check_group(spark, group)
     file = Path(page) if page is not None else Path(out) / "report.html"
-    _, place = finished(out)
-    with planned_for(spark, PACKED * bytes_of(place.glob("*/*.parquet"))), _pruned(spark):
+    with settings_of(spark, _PRUNED):
         if group is not None:
             summary, tables = _of_groups(summary, tables, group)
             if not _group_names(tables).take(1):
@@ -89,18 +91,6 @@ def write(
         text = render(data_of(summary, tables))
     file.write_text(text, encoding="utf-8")
     return file
-
-
-@contextmanager
-def _pruned(spark: SparkSession) -> Iterator[None]:
-    """Let Parquet skip parts of files by lists of up to this many groups."""
-    name = "spark.sql.parquet.pushdown.inFilterThreshold"
-    before = spark.conf.get(name)
-    spark.conf.set(name, str(MAX_GROUPS + MAX_ROWS))
-    try:
-        yield
-    finally:
-        spark.conf.set(name, before)
 
 
 def _among(groups: Iterable[str]) -> Column:
@@ -193,36 +183,22 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
         spans = spans.where(F.col("b") >= earliest).withColumn(
             "a", F.greatest("a", F.lit(earliest))
         )
-    listed: list[dict[str, Any]]
-    every: list[_Group]
-    listed, every, times, counts = at_once(
-        spark,
-        lambda: _listed(found, summary),
-        lambda: _all_groups(tables),
-        # The hash of a partition's name is enough to count partitions, and much faster.
-        lambda: spans.agg(F.min("a"), F.max("b"), F.count_distinct(F.xxhash64(*KEY))).first(),
-        lambda: _counts(found),
-    )
+    listed = _listed(found, summary)
+    every = _all_groups(tables)
+    # The hash of a partition's name is enough to count partitions, and much faster.
+    times = spans.agg(F.min("a"), F.max("b"), F.count_distinct(F.xxhash64(*KEY))).first()
+    assert times is not None
     carried, others = every[:MAX_GROUPS], every[MAX_GROUPS:]
     begin, end = (int(times[0]), int(times[1])) if times[0] is not None else (0, 1)
     width = max(1, -(-(end - begin + 1) // BUCKETS))
     groups = _groups(tables, owned, carried, _modes(summary))
     chosen = _as_frame(spark, groups)
     members: dict[str, int] = {}
-
-    def timeline() -> tuple[list[tuple[str, str, str, int]], _Intervals | None]:
-        rows = _rows(found, owned, chosen, _worst_groups(listed, carried))
-        return rows, _intervals(spans, rows)
-
-    (rows, exact), series, herds = at_once(
-        spark,
-        timeline,
-        lambda: _series(tables, groups, begin, width),
-        lambda: _herds(tables["herds"], chosen),
-    )
+    rows = _rows(found, owned, chosen, _worst_groups(listed, carried))
+    exact = _intervals(spans, rows)
     return {
         "summary": summary,
-        "verdict": verdict(counts, summary),
+        "verdict": verdict(_counts(found), summary),
         "only": _only(summary.get("group")),
         "limits": list(LIMITS_OF_LOGS),
         "findings": listed,
@@ -236,11 +212,11 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
         if exact is None
         else _cells_of(exact, len(rows), members, begin, width),
         "exact": None if exact is None else _packed(exact, members, begin, end),
-        "groups": series,
+        "groups": _series(tables, groups, begin, width),
         "all_groups": len(every),
         "others": _others(others),
         "members": list(members),
-        "herds": herds,
+        "herds": _herds(tables["herds"], chosen),
         "changes": tables["herds"].count(),
     }
 

@@ -113,8 +113,8 @@ _LIFE: Final = (
 
 SESSIONS: Final = Table(
     "sessions",
-    "one row for each session that was created, closed or used in a group; with `--group` and "
-    "large logs, only sessions that used the group",
+    "one row for each session that was created, closed or used in a group; with `--group`, "
+    "sessions that did not use the group may be missing",
     (
         _c("session", "bigint", "session id"),
         _c("created_zxid", "bigint", "transaction that created it; null: before the logs begin"),

@@ -117,11 +117,9 @@ def test_tables_do_not_depend_on_plans(
     verdict: Verdict,
     place: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With several shuffle partitions, adaptive execution and generated code, as for much data, an
-    audit writes the same rows."""
-    monkeypatch.setattr(job_spark, "SMALL_BYTES", 0)
+    """With several shuffle partitions, adaptive execution and generated code, an audit writes the
+    same rows."""
     with job_spark.settings_of(spark, LARGE):
         limits = Limits(**WRITTEN_WITH_THE_RULES.limits)
         audit(spark, Options([str(place / "logs-whole")], str(tmp_path / "out"), limits=limits))

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -28,14 +27,7 @@ from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job import audit as job, inputs
 from zkaudit.job.output import kept, load
 from zkaudit.job.place import finished, new_tables, prepare, publish
-from zkaudit.job.spark import (
-    SMALL_BYTES,
-    at_once,
-    bytes_of,
-    check_group,
-    errors_named,
-    planned_for,
-)
+from zkaudit.job.spark import check_group, errors_named
 from zkaudit.report import page as report
 from zkaudit.schema import RUN
 from zkaudit.sources import selection
@@ -414,63 +406,6 @@ def test_groups_that_are_named_are_all_the_source_reads() -> None:
     assert selection.group_begins(regex_of([",b"])) == ()
     assert names_of("orders.*") is None
     assert names_of("\\Qa\\E.*\\Qb\\E") is None
-
-
-def test_a_small_audit_plans_for_little_data(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark compiles nothing for small logs, no matter how much space their server reserved. After
-    the audit, and for large logs, the session has the user's settings."""
-    log = tmp_path / "log.1"
-    log.write_bytes(b"ZKLG")
-    os.truncate(log, 4 * SMALL_BYTES)
-    assert bytes_of([log, tmp_path / "purged"]) < SMALL_BYTES
-    name, other = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
-    before = spark.conf.get(name)
-
-    def fails() -> None:
-        with planned_for(spark, SMALL_BYTES - 1):
-            assert (spark.conf.get(name), spark.conf.get(other)) == ("1", "false")
-            raise ZeroDivisionError
-
-    spark.conf.set(name, "7")
-    try:
-        with pytest.raises(ZeroDivisionError):
-            fails()
-        with planned_for(spark, SMALL_BYTES):
-            assert spark.conf.get(name) == "7"
-        assert spark.conf.get(name) == "7"
-    finally:
-        spark.conf.set(name, before)
-
-
-def test_jobs_of_little_data_run_two_at_once(spark: SparkSession) -> None:
-    """The results are in order, and the threads have the local properties of the caller's. The
-    error of the first job that fails is raised when all have ended. With more data, the caller's
-    thread runs one job after the other."""
-    both, ended = Barrier(2, timeout=60), list[str]()
-    spark.sparkContext.setLocalProperty("zkaudit.test", "here")
-
-    def job(name: str) -> tuple[str, str | None, int]:
-        if not alone:
-            both.wait()
-        found = spark.sparkContext.getLocalProperty("zkaudit.test")
-        return name, found, int(spark.range(3).count())
-
-    def fails(error: Exception) -> None:
-        ended.append(str(error))
-        raise error
-
-    def both_jobs() -> list[Any]:
-        return at_once(spark, lambda: job("first"), lambda: job("second"))
-
-    try:
-        for alone in (False, True):
-            with planned_for(spark, SMALL_BYTES if alone else 0):
-                assert both_jobs() == [("first", "here", 3), ("second", "here", 3)]
-        with planned_for(spark, 0), pytest.raises(KeyError, match="one"):
-            at_once(spark, lambda: fails(KeyError("one")), lambda: fails(ValueError("two")))
-        assert sorted(ended) == ["'one'", "two"]
-    finally:
-        spark.sparkContext.setLocalProperty("zkaudit.test", None)  # type: ignore[arg-type]
 
 
 def test_tables_without_rows_are_left_out_of_plans(

@@ -13,7 +13,7 @@ import pytest
 import zkaudit
 from pyspark.sql import SparkSession
 from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.job import audit as job, output, spark as settings
+from zkaudit.job import output, spark as settings
 from zkaudit.job.place import finished
 from zkaudit.report.found import read
 from zkaudit.sources import selection
@@ -35,13 +35,6 @@ def logs(tmp_path: Path) -> Path:
     histories[0].stop()
     write(histories, tmp_path / "zk")
     return tmp_path / "zk"
-
-
-@pytest.fixture
-def much_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark writes the tables, as it does those of long logs and on a cluster."""
-    monkeypatch.setattr(settings, "SMALL_BYTES", 0)
-    monkeypatch.setattr(job, "SMALL_BYTES", 0)
 
 
 @contextmanager
@@ -70,7 +63,6 @@ def test_the_tables_do_not_depend_on_the_users_settings(
     tmp_path: Path,
     logs: Path,
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
 ) -> None:
     """Times that Spark stores as INT96 by default, another time zone, other types and other casts:
     the same tables, the same stalled owner, and afterwards the same settings."""
@@ -79,7 +71,6 @@ def test_the_tables_do_not_depend_on_the_users_settings(
     expected = rows(zkaudit.audit(spark, logs, tmp_path / "utc", start=start, **LIMITS))
     kinds = [row["kind"] for row in read(tmp_path / "utc")]
     assert "stalled owner" in kinds
-    request.getfixturevalue("much_data")
     user = {
         "session_timeZone": "Europe/Berlin",
         "parquet_outputTimestampType": "INT96",
@@ -113,7 +104,6 @@ def test_the_default_file_system_may_be_another(
     spark: SparkSession,
     tmp_path: Path,
     logs: Path,
-    much_data: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """``--out`` and text logs are local, whatever file system a path without scheme belongs to. If
