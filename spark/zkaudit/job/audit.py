@@ -16,16 +16,15 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
-from zkaudit.decode.digest import Verified
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.base import Tables
 from zkaudit.findings.ids import id_of
 from zkaudit.findings.kinds import LASTING
 from zkaudit.findings.places import located
 from zkaudit.findings.rules import findings
-from zkaudit.group import LogGap
+from zkaudit.group import Facts, LogGap
 from zkaudit.history import committed, doubt
-from zkaudit.history.staging import facts_of, stage
+from zkaudit.history.staging import Stage, facts_of, stage
 from zkaudit.job import inputs
 from zkaudit.job.coverage import (
     Coverage,
@@ -181,136 +180,203 @@ def audit(
         # Most of what was read may be sessions of other groups.
         used = inputs.of_group(rows, shown.rows, options.group)
         rows = kept(Path(options.out), "staging/used", used)
-    return _audit(store, options, rows, plan, coverage, (logs, snapshots), shown, verified)
-
-
-def _audit(
-    store: Store,
-    options: Options,
-    rows: DataFrame,
-    plan: committed.History,
-    coverage: Coverage,
-    files: tuple[Sequence[Piece], Sequence[Piece]],
-    shown: Snapshots,
-    verified: Verified | None,
-) -> dict[str, Any]:
-    out, spark = Path(options.out), store.spark
-    table = store.table
-
-    def keep(name: str, frame: DataFrame) -> DataFrame:
-        return kept(out, f"staging/{name}", frame)
-
-    log_gaps = committed.log_gaps_of(plan)
     last = rows.where(inputs.is_run()).agg(
         F.max("last_zxid").alias("zxid"), F.max_by("last_time", "last_zxid").alias("time")
     )
     transactions = committed.apply(rows.where("kind is null"), plan)
-    snapshot_rows = shown.rows
-    known = shown.known
-    facts = facts_of(transactions, snapshot_rows, log_gaps, last, shown.known_us)
-    events = stage(
-        transactions,
-        log_gaps,
-        None if snapshot_rows is None else store.of_groups(snapshot_rows),
-        options.group,
-        rows.where(F.col("kind") == PATH),
-        keep,
-        known,
-        facts,
-        options.limits,
-    )
-
-    registrations = build.registrations(events)
-    stored = offsets.read(spark, options.bootstrap, options.group, options.command_config)
+    job = _Job(store, options, plan, shown, transactions, last)
+    events, facts = job.folded(rows.where(F.col("kind") == PATH))
     groups = store.groups(events)
+    stored = offsets.read(store.spark, options.bootstrap, options.group, options.command_config)
     if options.group is not None and not options.growing and not groups:
-        journal_lines = journals.lines(
-            journals.read(spark, options.journals), registrations, options.group
-        )
-        if stored.isEmpty() and journal_lines.isEmpty():
-            raise InputMissingError(no_group(options.group, "the logs have"))
-    addresses = server_logs.addresses(spark, options.server_logs)
-    ownership = table(catalog.OWNERSHIP, events.lifetimes("owners"))
-    sessions = store.sessions(build.sessions(events, addresses, store.used(events)))
-    store.rows(catalog.PARTITIONS, build.partitions(facts))
-    registered = table(catalog.REGISTRATIONS, registrations)
-    table(catalog.MOVES, build.moves(events))
-    modes = table(catalog.MIGRATIONS, migrations.migrations(events, sessions))
-    moving = store.count(catalog.MIGRATIONS) > 0
-    if options.bootstrap is None:  # starts no Python worker
-        every = store.rows(catalog.GENERATIONS, [])
-    else:
-        every = store.shared(catalog.GENERATIONS, brokers.generations(stored))
-    assigned = store.shared(catalog.BROKER_OWNERSHIP, brokers.ownership(every))
-    read = keep("journals", journals.read(spark, options.journals))
-    journals.refuse_virtual(read)
-    chroots = timeline.chroots(events)
-    if options.bootstrap is not None or options.journals:
-        chroots = keep("chroots", chroots)
-    lines = journals.lines(read, registered, options.group, chroots)
-    commits = offsets.commits(stored)
-    steps = events.rows("membership")
-    every_commit = events.commits.unionByName(commits, allowMissingColumns=True)
-    written = table(catalog.COMMITS, every_commit)
-    table(catalog.MEMBERSHIP, steps.where("change is not null"))
-    table(catalog.FAILED_CLAIMS, events.rows("failed_claims"))
-    table(catalog.REBALANCES, events.rows("rebalances"))
-    herds = table(catalog.HERDS, journals.herds(steps, lines))
-    unreadable = store.shared(catalog.UNREADABLE, journals.unreadable(read))
-    delivered = store.shared(catalog.DELIVERIES, journals.deliveries(lines))
-    views = store.shared(catalog.VIEWS, journals.views(lines))
-    group_ownership = generations = None
-    if options.bootstrap is not None:
-        generations = timeline.placed(every, chroots).fillna("", "chroot")
-    if moving or options.bootstrap is not None or options.journals:
-        on_brokers = timeline.placed(assigned, chroots)
-        chosen = keep("timeline", timeline.groups(events, on_brokers, delivered))
-        on_both = timeline.ownership(
-            events, chosen, registered, ownership, on_brokers, every, delivered
-        )
-        group_ownership = table(catalog.GROUP_OWNERSHIP, on_both)
-    else:
-        store.rows(catalog.GROUP_OWNERSHIP, [])
-    tables = Tables(
-        registrations=registered,
-        commits=written,
-        herds=herds,
-        deliveries=delivered,
-        views=views,
-        has_journals=bool(options.journals),
-        end=last,
-        known=known,
-        log_gaps=tuple(log_gaps),
-        moving=timeline.with_mode(events),
-        group_ownership=group_ownership,
-        generations=generations,
-        of_groups=events.findings,
-    )
-    found = within(findings(tables, options.limits), last, options.start, options.end)
-    found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
-    store.waiting(events.waiting)
-    found = catalog.FINDINGS.shape(located(found, transactions, sessions))
-    if coverage.missing:
-        found = found.unionByName(not_covered(spark, coverage))
-    found = table(catalog.FINDINGS, found)
+        job.check_group(events, stored)
+    members = job.members(events, facts)
+    outside = job.outside(events, members, stored)
+    tables = job.tables(events, members, outside)
+    found = job.findings(events, tables, members.sessions, coverage)
     names = [(piece.server, piece.name) for piece in shown.files]
     more = {
         "begin": shown.begin,
         "groups": groups,
-        "migrations": migrations.summary(store.every(catalog.MIGRATIONS, modes)),
+        "migrations": migrations.summary(store.every(catalog.MIGRATIONS, members.modes)),
         "directories": [str(log) for log in options.logs],
         "left_out": selection.left_out(options.logs),
         **coverage.summary(),
         "torn_snapshots": ["/".join(name) for name in names if name not in shown.whole],
         "digests": None if verified is None else asdict(verified),
-        "journals": read.select("file").distinct().count(),
-        "journal_lines": read.count(),
-        "unreadable": unreadable.count(),
+        "journals": outside.journals.select("file").distinct().count(),
+        "journal_lines": outside.journals.count(),
+        "unreadable": store.count(catalog.UNREADABLE),
     }
-    summary = _summary(options, store, tables, found, plan, *files, more)
+    summary = _summary(options, store, tables, found, plan, logs, snapshots, more)
     store.close()
-    publish(out, store.place, summary, keep=options.growing)
+    publish(Path(options.out), store.place, summary, keep=options.growing)
     return summary
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """What the rows of the fold show of members."""
+
+    ownership: DataFrame
+    registered: DataFrame
+    sessions: DataFrame
+    modes: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class _Outside:
+    """What brokers and journals show. ``assigned``: table ``broker_ownership``. ``lines``: the
+    journals' lines, each with its group."""
+
+    commits: DataFrame
+    generations: DataFrame
+    assigned: DataFrame
+    journals: DataFrame
+    lines: DataFrame
+    chroots: DataFrame
+
+
+@dataclass(frozen=True)
+class _Job:
+    """An audit whose inputs are known. Its methods write the tables, in this order.
+
+    Args:
+        transactions: the committed ones.
+        last: one row with zxid and time of the last transaction.
+    """
+
+    store: Store
+    options: Options
+    plan: committed.History
+    shown: Snapshots
+    transactions: DataFrame
+    last: DataFrame
+
+    def keep(self, name: str, frame: DataFrame) -> DataFrame:
+        """Store a frame until the audit has ended; return the stored frame."""
+        return kept(Path(self.options.out), f"staging/{name}", frame)
+
+    def folded(self, paths: DataFrame) -> tuple[Stage, Facts]:
+        """Fold the events of each group. ``paths``: at least all below ``/consumers``."""
+        log_gaps = committed.log_gaps_of(self.plan)
+        rows, shown = self.transactions, self.shown.rows
+        facts = facts_of(rows, shown, log_gaps, self.last, self.shown.known_us)
+        events = stage(
+            rows,
+            log_gaps,
+            None if shown is None else self.store.of_groups(shown),
+            self.options.group,
+            paths,
+            self.keep,
+            self.shown.known,
+            facts,
+            self.options.limits,
+        )
+        return events, facts
+
+    def check_group(self, events: Stage, stored: DataFrame) -> None:
+        """Raise InputMissingError if neither brokers nor journals have a group that the logs
+        lack."""
+        read = journals.read(self.store.spark, self.options.journals)
+        lines = journals.lines(read, build.registrations(events), self.options.group)
+        if stored.isEmpty() and lines.isEmpty():
+            raise InputMissingError(no_group(self.options.group or "", "the logs have"))
+
+    def members(self, events: Stage, facts: Facts) -> _Members:
+        """Write the tables of partitions, registrations, owners, sessions and moves."""
+        table, store = self.store.table, self.store
+        addresses = server_logs.addresses(store.spark, self.options.server_logs)
+        store.rows(catalog.PARTITIONS, build.partitions(facts))
+        ownership = table(catalog.OWNERSHIP, events.lifetimes("owners"))
+        sessions = store.sessions(build.sessions(events, addresses, store.used(events)))
+        registered = table(catalog.REGISTRATIONS, build.registrations(events))
+        table(catalog.MOVES, build.moves(events))
+        modes = table(catalog.MIGRATIONS, migrations.migrations(events, sessions))
+        return _Members(ownership, registered, sessions, modes)
+
+    def outside(self, events: Stage, members: _Members, stored: DataFrame) -> _Outside:
+        """Read the journals, and write the tables of the coordinator."""
+        store, options = self.store, self.options
+        if options.bootstrap is None:  # starts no Python worker
+            generations = store.rows(catalog.GENERATIONS, [])
+        else:
+            generations = store.shared(catalog.GENERATIONS, brokers.generations(stored))
+        assigned = store.shared(catalog.BROKER_OWNERSHIP, brokers.ownership(generations))
+        read = self.keep("journals", journals.read(store.spark, options.journals))
+        journals.refuse_virtual(read)
+        chroots = timeline.chroots(events)
+        if options.bootstrap is not None or options.journals:
+            chroots = self.keep("chroots", chroots)
+        lines = journals.lines(read, members.registered, options.group, chroots)
+        commits = offsets.commits(stored)
+        return _Outside(commits, generations, assigned, read, lines, chroots)
+
+    def tables(self, events: Stage, members: _Members, outside: _Outside) -> Tables:
+        """Write the other tables but that of the findings; return what the rules read."""
+        table, shared = self.store.table, self.store.shared
+        steps, lines = events.rows("membership"), outside.lines
+        commits = events.commits.unionByName(outside.commits, allowMissingColumns=True)
+        commits = table(catalog.COMMITS, commits)
+        table(catalog.MEMBERSHIP, steps.where("change is not null"))
+        table(catalog.FAILED_CLAIMS, events.rows("failed_claims"))
+        table(catalog.REBALANCES, events.rows("rebalances"))
+        herds = table(catalog.HERDS, journals.herds(steps, lines))
+        shared(catalog.UNREADABLE, journals.unreadable(outside.journals))
+        delivered = shared(catalog.DELIVERIES, journals.deliveries(lines))
+        generations = None
+        if self.options.bootstrap is not None:
+            generations = timeline.placed(outside.generations, outside.chroots)
+            generations = generations.fillna("", "chroot")
+        return Tables(
+            registrations=members.registered,
+            commits=commits,
+            herds=herds,
+            deliveries=delivered,
+            views=shared(catalog.VIEWS, journals.views(lines)),
+            has_journals=bool(self.options.journals),
+            end=self.last,
+            known=self.shown.known,
+            log_gaps=tuple(committed.log_gaps_of(self.plan)),
+            moving=timeline.with_mode(events),
+            group_ownership=self._group_ownership(events, members, outside, delivered),
+            generations=generations,
+            of_groups=events.findings,
+        )
+
+    def _group_ownership(
+        self, events: Stage, members: _Members, outside: _Outside, delivered: DataFrame
+    ) -> DataFrame | None:
+        moving = self.store.count(catalog.MIGRATIONS) > 0
+        if not moving and self.options.bootstrap is None and not self.options.journals:
+            self.store.rows(catalog.GROUP_OWNERSHIP, [])
+            return None
+        assigned = timeline.placed(outside.assigned, outside.chroots)
+        chosen = self.keep("timeline", timeline.groups(events, assigned, delivered))
+        rows = timeline.ownership(
+            events,
+            chosen,
+            members.registered,
+            members.ownership,
+            assigned,
+            outside.generations,
+            delivered,
+        )
+        return self.store.table(catalog.GROUP_OWNERSHIP, rows)
+
+    def findings(
+        self, events: Stage, tables: Tables, sessions: DataFrame, coverage: Coverage
+    ) -> DataFrame:
+        """Write table ``findings``; return it."""
+        options, store = self.options, self.store
+        found = findings(tables, options.limits)
+        found = within(found, self.last, options.start, options.end)
+        found = self.keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
+        store.waiting(events.waiting)
+        found = catalog.FINDINGS.shape(located(found, self.transactions, sessions))
+        if coverage.missing:
+            found = found.unionByName(not_covered(store.spark, coverage))
+        return store.table(catalog.FINDINGS, found)
 
 
 def not_covered(spark: SparkSession, coverage: Coverage) -> DataFrame:
