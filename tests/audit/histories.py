@@ -14,13 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import LongType, MapType, StructType, TimestampType
+from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 from zkaudit import schema
 from zkaudit.findings.base import Tables
 from zkaudit.findings.rules import findings
 from zkaudit.history import staging
-from zkaudit.job.output import for_arrow
 from zkaudit.limits import Limits
 from zkaudit.sources import selection
 from zkaudit.tables import build, catalog, journals
@@ -60,7 +67,32 @@ def in_snapshots(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFra
 
 def kept(frame: DataFrame) -> DataFrame:
     """Compute the rows of a frame once."""
-    return frame.sparkSession.createDataFrame(for_arrow(frame).toArrow())
+    return frame.sparkSession.createDataFrame(_for_arrow(frame).toArrow())
+
+
+def _for_arrow(frame: DataFrame) -> DataFrame:
+    """The same rows, as Arrow takes them.
+
+    Spark writes nulls into fields of structs that it calls non-nullable, if the struct is null.
+    Arrow does not take them, so all fields are nullable here.
+    """
+    nested = {
+        field.name: F.col(field.name).cast(_nullable(field.dataType))
+        for field in frame.schema
+        if isinstance(field.dataType, ArrayType | MapType | StructType)
+    }
+    return frame.withColumns(nested) if nested else frame
+
+
+def _nullable(kind: DataType) -> DataType:
+    match kind:
+        case ArrayType():
+            return ArrayType(_nullable(kind.elementType))
+        case MapType():
+            return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+        case StructType():
+            return StructType([StructField(f.name, _nullable(f.dataType)) for f in kind])
+    return kind
 
 
 def keep(_: str, frame: DataFrame) -> DataFrame:

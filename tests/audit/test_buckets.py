@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession, functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 from zkaudit import schema
 from zkaudit.errors import AuditError
 from zkaudit.history import committed
 from zkaudit.job import buckets, retention, stream
 from zkaudit.job.audit import Options, Snapshots
 from zkaudit.job.coverage import Coverage
+from zkaudit.job.output import kept, rows_of
 from zkaudit.tables import catalog
 
 ROWS = pa.schema(
@@ -31,19 +34,26 @@ EPOCH = 1 << 32
 COVERAGE = Coverage(None, None, {}, (), ())
 
 
-def batch(
-    folder: Path, first: int, last: int, rows: dict[int, list[dict[str, Any]]]
-) -> buckets.Batches:
-    """Write the rows of groups with these keys, or of shared buckets, as batches."""
-    place = folder / f"batches-{first:010}-{last:010}"
-    place.mkdir(parents=True)
+def batch(folder: Path, number: int, rows: dict[int, list[dict[str, Any]]]) -> buckets.Batches:
+    """Write the rows of groups with these keys, or of shared buckets, as a batch."""
+    one = buckets.Batches(folder, number, number)
+    place = one.place
     for key, found in rows.items():
         of_group = key < buckets.BUCKETS
         full = [dict.fromkeys(ROWS.names) | {"key": key if of_group else None} | r for r in found]
+        (place / f"bucket={key}").mkdir(parents=True)
         table = pa.Table.from_pylist(full, schema=ROWS)
-        pq.write_table(table, place / f"bucket-{key}-0.parquet")
-    (place / "_SUCCESS").touch()
-    return buckets.Batches(first, last, place)
+        pq.write_table(table, place / f"bucket={key}" / "part-0.parquet")
+    return one
+
+
+def finish(out: Path, number: int, name: str = "mine") -> None:
+    """Write what Spark's checkpoint has after a batch."""
+    checkpoint = out / "checkpoint"
+    (checkpoint / "commits").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "commits" / str(number)).touch()
+    (checkpoint / "commits" / f".{number}.crc").touch()
+    (checkpoint / "metadata").write_text(json.dumps({"id": name}))
 
 
 def run(server: str, first: int, last: int, second: int = 0) -> dict[str, Any]:
@@ -56,22 +66,79 @@ def run(server: str, first: int, last: int, second: int = 0) -> dict[str, Any]:
 
 def used(tables: Path, sessions: dict[int, list[int]]) -> None:
     """Write which sessions used the group with each key."""
-    place = tables / ".state" / "used"
+    place = tables / "_used"
     place.mkdir(parents=True)
     for key, numbers in sessions.items():
-        table = pa.table({"session": numbers, "key": [key] * len(numbers)})
-        pq.write_table(table, place / f"bucket-{key % buckets.BUCKETS}-{key}.parquet")
+        table = pa.table({"key": [key] * len(numbers), "session": numbers})
+        pq.write_table(table, place / f"part-{key}.parquet")
 
 
-def test_each_batch_counts_once(tmp_path: Path) -> None:
-    """A directory that is not finished does not count, nor one whose batches a larger one has."""
-    assert buckets.recorded(tmp_path / "nothing") == []
-    one, merged, late = (batch(tmp_path, *n, {}) for n in ((15, 15), (0, 15), (16, 16)))
-    (tmp_path / "batches-0000000017-0000000017").mkdir()
-    (tmp_path / "snapshots").mkdir()
-    assert buckets.recorded(tmp_path) == [merged, late]
-    (merged.place / "_SUCCESS").unlink()
-    assert buckets.recorded(tmp_path) == [one, late]
+def test_each_batch_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After any batch, few directories have each batch once, and the last batch has its own. The
+    rows of each were there when it was written. The first batch, which is long, is written once."""
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    there: set[tuple[int, int]] = set()
+    for number in range(5000):
+        found = [(one.first, one.last) for one in buckets.recorded(tmp_path, number)]
+        for first, last in set(found) - there:
+            parts = {(a, b) for a, b in there if first <= a and b <= last}
+            assert first == last == number or sum(b - a + 1 for a, b in parts) == last - first + 1
+            assert number == 0 or first > 0
+        there = set(found)
+        assert found[-1] == (number, number)
+        assert [0, *(last + 1 for _, last in found)] == [*(a for a, _ in found), number + 1]
+        assert len(found) <= 3 + 3 * (buckets.MERGED - 1)
+    assert buckets.recorded(tmp_path, -1) == []
+
+
+def test_deleted_directories_do_not_count(tmp_path: Path) -> None:
+    """``--retention`` deleted some of the batches before the last one."""
+    for number in (0, 17):
+        batch(tmp_path, number, {7: [{}]})
+    assert [(one.first, one.last) for one in buckets.recorded(tmp_path, 17)] == [(0, 0), (17, 17)]
+
+
+def test_a_batch_is_recorded_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark repeats a batch after a crash, also one whose directory has the rows of others too. A
+    killed process may have left a part of it. Runs that continue one another become one, and paths
+    are there once."""
+    monkeypatch.setattr(buckets, "MERGED", 2)
+    monkeypatch.setattr(buckets, "LONGEST", 4)
+    columns = schema.arrow_schema(schema.TXNLOG_GROUPS)
+    recorder = buckets.Recorder(tmp_path)
+    full = dict.fromkeys(columns.names) | {"server": "a", "file": "log.1"}
+    path = "/consumers/g/offsets/t/0"
+    for number in range(7):
+        rows: list[dict[str, Any]] = [
+            {"zxid": EPOCH + number, "type": "setData", "path": path, "session": number},
+            {"zxid": EPOCH + number, "type": "closeSession", "session": number},
+            {"kind": schema.PATH, "path": path},
+            run("a", number, number, number),
+        ]
+        frame = spark.createDataFrame(
+            pa.Table.from_pylist([full | row for row in rows], schema=columns),
+            schema.spark_type(schema.TXNLOG_GROUPS),
+        )
+        for _ in range(2):
+            recorder.write(frame, number)
+            for place in recorder.folder.glob(f"batches=*-{number}"):
+                (place / "bucket=3").mkdir(exist_ok=True)
+                (place / "bucket=3" / "part-killed.parquet").touch()
+        recorder.write(frame, number)
+        finish(tmp_path, number)
+    assert [(one.first, one.last) for one in recorder.batches()] == [(0, 0), (1, 4), (5, 5), (6, 6)]
+    found = buckets.read(spark, recorder.batches())
+    sets = found.where("type = 'setData'").select("zxid", "key").collect()
+    assert sorted(row["zxid"] - EPOCH for row in sets) == list(range(7))
+    (key,) = {row["key"] for row in sets}
+    assert found.where("type = 'closeSession'").count() == 7
+    numbers = {key % buckets.BUCKETS, buckets.SHARED}
+    assert buckets.read(spark, recorder.batches(), numbers).where("kind is null").count() == 14
+    runs = buckets.runs_of(recorder.batches())
+    assert sorted(row["last_zxid"] - EPOCH for row in runs) == [0, 4, 5, 6]
+    assert found.where(f"kind = '{schema.PATH}'").count() == 4
 
 
 def test_runs_that_continue_one_another_are_one() -> None:
@@ -93,13 +160,13 @@ def test_a_row_touches_its_group_and_the_groups_that_its_session_used(tmp_path: 
     used(tmp_path, {3: [1, 2], 4: [2, 7], 260: [7], 5: [8], 6: [9]})
     closed = {"type": "closeSession", "session": 2}
     refused = {"type": "error", "session": 8, "path": "/consumers/g/owners/t/0"}
-    new = batch(tmp_path, 1, 1, {200: [{"session": 1}], buckets.SHARED: [closed, refused]})
+    new = batch(tmp_path, 1, {200: [{"session": 1}], buckets.SHARED: [closed, refused]})
     found = buckets.touched_by([new], tmp_path)
     assert found is not None
     assert found.keys == {3, 4, 5, 200}
     assert sorted(found.sessions.to_pylist()) == [2, 8]
     topic = {"type": "setData", "session": 8, "path": "/brokers/topics/t"}
-    other = batch(tmp_path, 2, 2, {buckets.SHARED: [topic]})
+    other = batch(tmp_path, 2, {buckets.SHARED: [topic]})
     assert buckets.touched_by([new, other], tmp_path) is None
 
 
@@ -108,23 +175,25 @@ def test_what_all_groups_depend_on_touches_all(tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     used(tables, {3: [1]})
     rows = [run("a", 1, 9, 1), run("b", 1, 9, 1), run("c", 1, 5)]
-    batch(tmp_path / "recorded", 0, 0, {buckets.RUNS: rows})
+    batch(tmp_path / "recorded", 0, {buckets.RUNS: rows})
+    finish(tmp_path, 0)
     options = Options(["a", "b", "c"], str(tmp_path))
 
     def touched(options: Options = options, **change: Any) -> frozenset[int] | None:
-        batches = buckets.recorded(tmp_path / "recorded")
+        batches = buckets.Recorder(tmp_path).batches()
         runs = buckets.runs_of(batches)
         plan = committed.plan(buckets.as_runs(runs))
         history = stream._History(batches, runs, plan, COVERAGE, Snapshots(), ([], []))
         now = replace(stream._state(options, history), always=(7,), **change)
-        if not (tables / ".state" / "state.json").exists():
+        if not (tables / "_round.json").exists():
             now.write(tables)
         found = stream._touched(options, history, tables, now)
         return None if found is None else found.keys
 
     assert touched() == {7}
     new = run("a", 10, 12, 2), run("b", 10, 11, 2)
-    batch(tmp_path / "recorded", 1, 1, {buckets.RUNS: list(new), 200: [{"session": 1}]})
+    finish(tmp_path, 1)
+    batch(tmp_path / "recorded", 1, {buckets.RUNS: list(new), 200: [{"session": 1}]})
     assert touched() == {7, 200}
     assert touched(replace(options, start="2026-01-01")) is None
     assert touched(replace(options, journals=["journal"])) is None
@@ -133,12 +202,13 @@ def test_what_all_groups_depend_on_touches_all(tmp_path: Path) -> None:
     # The third server continues behind a log gap. That proves the other servers' last transaction,
     # which no new row is about.
     later = run("c", 12, 13, 3)
-    batch(tmp_path / "recorded", 2, 2, {buckets.RUNS: [later]})
+    finish(tmp_path, 2)
+    batch(tmp_path / "recorded", 2, {buckets.RUNS: [later]})
     state = buckets.State.of(tables)
     assert state is not None
     replace(state, last=1, unconfirmed=[[EPOCH + 10, EPOCH + 11]]).write(tables)
     assert touched() is None
-    (tables / ".state" / "state.json").unlink()
+    (tables / "_round.json").unlink()
     nothing = stream._History([], [], committed.plan([]), COVERAGE, Snapshots(), ([], []))
     assert stream._touched(options, nothing, tables, state) is None
 
@@ -154,32 +224,17 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path, audited: tuple[int, .
     assert found.audited is None if audited is None else list(found.audited or ()) == [3, 4]
 
 
-def test_small_directories_are_put_together(tmp_path: Path, monkeypatch: Any) -> None:
-    """Sixteen of one size are, however large those before are; a large one waits for others."""
-    sizes = dict.fromkeys(range(23), 1000)
-    monkeypatch.setattr(buckets.Batches, "bytes", lambda one: sizes[one.first])
-    found = [buckets.Batches(n, n, tmp_path) for n in range(23)]
-    assert buckets.together(found[:15]) == ()
-    assert buckets.together(found) == found
-    sizes[0] = 1 << 30
-    assert buckets.together(found[:16]) == ()
-    assert buckets.together(found[:17]) == found[1:17]
-    sizes[5] = 1 << 24
-    assert buckets.together(found[:21]) == ()
-    assert buckets.together(found[:22]) == found[6:22]
-    sizes |= dict.fromkeys(range(1, 17), 1 << 24)
-    assert buckets.together(found[:20]) == found[1:20]
-
-
 def test_directories_are_deleted_whole_and_rarely(tmp_path: Path) -> None:
     """The first ones that are old enough, if that is an eighth of what is kept; never the last."""
     folder = tmp_path / "recorded"
     for number in range(4):
         rows = [run("a", 10 * number + 1, 10 * number + 10, 10 * number + 10)]
-        batch(folder, number, number, {buckets.RUNS: rows})
+        batch(folder, number, {buckets.RUNS: rows})
     late = run("b", 1, 12, 12)
-    batch(folder, 4, 4, {buckets.RUNS: [late]})
-    found = buckets.recorded(folder)
+    batch(folder, 4, {buckets.RUNS: [late]})
+    finish(tmp_path, 4)
+    recorder = buckets.Recorder(tmp_path)
+    found = recorder.batches()
     end = stream._end_us(buckets.runs_of(found))
     assert end is not None
     old = retention.Begin(EPOCH + 20, end - 20_000_000)
@@ -200,21 +255,19 @@ def test_directories_are_deleted_whole_and_rarely(tmp_path: Path) -> None:
     begun = {"first_zxid": EPOCH + 11, "first_time": None}  # the time of a later one is not known
     assert clipped == [run("a", 11, 20), late | begun]
     (folder / "begin.json").write_text(f'{{"zxid": {EPOCH + 20}, "time_us": 1}}')
-    retention.clean(folder)
-    assert [one.first for one in buckets.recorded(folder)] == [2, 3, 4]
-    retention.clean(folder)
-    assert [one.first for one in buckets.recorded(folder)] == [2, 3, 4]
+    retention.clean(tmp_path)
+    assert [one.first for one in recorder.batches()] == [2, 3, 4]
+    retention.clean(tmp_path)
+    assert [one.first for one in recorder.batches()] == [2, 3, 4]
 
 
 @pytest.mark.parametrize("links", [True, False])
 def test_only_audited_groups_are_written(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
-    """Rows of other groups stay, also of those in the same bucket. Files of other buckets are links
-    to those of the round before, or copies where the file system has no links. Rows of an audited
-    group that are gone do not stay."""
-    spec = catalog.MOVES
-    columns = spec.spark_type()
+    """Rows of other groups stay, also of those in the same bucket. Rows of an audited group that
+    are gone do not stay, nor those of no group. In the long table, the files of other buckets are
+    links to those of the round before, or copies where the file system has no links."""
     named = spark.range(600).selectExpr("'' as chroot", "concat('g', id) as group")
     number = buckets.bucket(buckets.group_key())
     found = named.groupBy(number.alias("bucket")).agg(F.sort_array(F.collect_list("group")))
@@ -222,9 +275,10 @@ def test_only_audited_groups_are_written(
     groups = [first_of, *same[:2], *(names[0] for names in others[:2])]
     assert len(same) > 1
 
-    def frame(rows: dict[str, int]) -> Any:
+    def frame(spec: catalog.Table, rows: dict[str | None, int]) -> DataFrame:
+        columns = spec.spark_type()
         found = [{"chroot": "", "group": g, "zxid": zxid} for g, zxid in rows.items()]
-        return spark.createDataFrame([dict.fromkeys(columns.names) | row for row in found], columns)
+        return rows_of(spark, columns, [dict.fromkeys(columns.names) | row for row in found])
 
     def names(*groups: str) -> Any:
         rows = [("", group, tree) for group in groups for tree in ("ids", "lock")]
@@ -232,31 +286,39 @@ def test_only_audited_groups_are_written(
             names=spark.createDataFrame(rows, "chroot string, group string, tree string")
         )
 
-    key = dict(
-        frame(dict.fromkeys([*groups, "new"], 0)).select("group", buckets.group_key()).collect()
-    )
+    every_name = dict.fromkeys([*groups, "new"], 0)
+    keys_of = frame(catalog.MOVES, {**every_name}).select("group", buckets.group_key())
+    key = dict(map(tuple, keys_of.collect()))
     state = buckets.State(0, {}, [], 1)
-    first = buckets.BucketStore(spark, tmp_path, None, None, state)
-    assert first.groups(names(*groups)) == 5
-    first.table(spec, frame(dict.fromkeys(groups, 1)))
-    first.close()
+    before = buckets.BucketStore(spark, tmp_path, None, None, None, state)
+    assert before.groups(names(*groups)) == 5
+    before.table(catalog.MOVES, frame(catalog.MOVES, dict.fromkeys([*groups, None], 1)))
+    before.table(catalog.COMMITS, frame(catalog.COMMITS, {**dict.fromkeys(groups, 1)}))
+    before.close()
     if not links:
         monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links")))
     keys = frozenset([key[groups[0]], key[groups[1]], key["new"]])
-    touched = buckets.Touched(keys, pa.array([], pa.int64()))
-    second = buckets.BucketStore(spark, tmp_path, touched, first.place, state)
-    assert second.groups(names(groups[0], groups[1], "new")) == 6
-    audited = second.table(spec, frame({groups[0]: 2, "new": 3}))
-    expected = {groups[0]: 2, "new": 3}
-    assert dict(audited.select("group", "zxid").collect()) == expected
-    every = dict(second.every(spec, audited).select("group", "zxid").collect())
-    assert every == expected | dict.fromkeys(groups[2:], 1)
-    assert second.count(spec) == len(every)
-    (old,) = (first.place / spec.name).glob(f"bucket-{key[groups[3]] % buckets.BUCKETS}-*")
+    after = buckets.BucketStore(spark, tmp_path, keys, None, before.place, state)
+    assert after.groups(names(groups[0], groups[1], "new")) == 6
+    expected: dict[str | None, int] = {groups[0]: 2, "new": 3}
+    for spec in (catalog.COMMITS, catalog.MOVES):
+        if spec is catalog.MOVES:
+            expected[None] = 4
+        audited = after.table(spec, frame(spec, expected))
+        assert sorted(map(str, audited.select("group", "zxid").collect())) == sorted(
+            map(str, frame(spec, expected).select("group", "zxid").collect())
+        )
+        every = after.every(spec, audited).select("group", "zxid").collect()
+        assert len(every) == after.count(spec) == len(dict(map(tuple, every)))
+        assert dict(map(tuple, every)) == expected | dict.fromkeys(groups[2:], 1)
+    place = before.place / "commits" / f"bucket={key[groups[3]] % buckets.BUCKETS}"
+    (old,) = place.glob("*.parquet")
     assert old.stat().st_nlink == 1 + links
 
 
-def test_a_round_reads_what_its_groups_and_sessions_need(tmp_path: Path) -> None:
+def test_a_round_reads_what_its_groups_and_sessions_need(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """All rows of the groups, of the sessions that ever used them and of those with new rows, and
     all rows of topics and runs. Not: other groups' rows, although they are in the same files."""
     near = 7 + buckets.BUCKETS
@@ -277,143 +339,57 @@ def test_a_round_reads_what_its_groups_and_sessions_need(tmp_path: Path) -> None
         buckets.RUNS: [run("a", 1, 9)],
     }
     late = {7: [of(5, "setData")], buckets.SHARED: [of(6, "closeSession")]}
-    batches = [batch(tmp_path, 0, 0, early), batch(tmp_path, 1, 1, late)]
+    batches = [batch(tmp_path, 0, early), batch(tmp_path, 1, late)]
     found = buckets.touched_by(batches[1:], tables)
     assert found is not None
-    for _ in range(2):  # also over what a killed process left
-        files, touched = buckets.take(batches, found, tables, tmp_path / "rows")
-        rows = [row for file in files for row in pq.read_table(file).to_pylist()]
-    assert touched.keys == found.keys
-    assert sorted(touched.sessions.to_pylist()) == [1, 2, 5, 6]
-    assert sorted(
-        (r["type"] or r["kind"], r["session"] or 0, r["key"] or 0) for r in rows
-    ) == sorted(
+    keep = partial(kept, tmp_path / "staging")
+
+    def taken(touched: buckets.Touched) -> tuple[list[Any], list[int]]:
+        rows, sessions = buckets.take(spark, batches, touched, tables, keep)
+        assert rows.columns == schema.spark_type(schema.TXNLOG_GROUPS).names
+        return rows.collect(), sorted(row["session"] for row in sessions.collect())
+
+    rows, sessions = taken(found)
+    assert sessions == [1, 2, 5, 6]
+    told = [(r["type"] or r["kind"], r["session"] or 0, r["path"] or "") for r in rows]
+    assert sorted(told) == sorted(
         [
-            ("setData", 1, 7), ("setData", 5, 7), ("createSession", 1, 0),
-            ("createSession", 5, 0), ("createSession", 6, 0), ("closeSession", 6, 0),
-            ("error", 2, 0), ("setData", 9, 0), (schema.RUN, 0, 0),
+            ("setData", 1, ""), ("setData", 5, ""), ("createSession", 1, ""),
+            ("createSession", 5, ""), ("createSession", 6, ""), ("closeSession", 6, ""),
+            ("error", 2, refused["path"]), ("setData", 9, topic["path"]), (schema.RUN, 0, ""),
         ]
     )  # fmt: skip
-    nothing = buckets.Touched(frozenset([9]), touched.sessions.slice(0, 0))
-    files, touched = buckets.take(batches, nothing, tables, tmp_path / "rows")
-    assert not len(touched.sessions)
-    assert {r["type"] or r["kind"] for f in files for r in pq.read_table(f).to_pylist()} == {
-        "setData",
-        schema.RUN,
-    }
-
-
-def test_long_files_of_other_groups_are_taken_whole(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A round rewrites the files that have rows of its groups, and puts short ones together. A long
-    file of the same bucket is a hard link, and no file of an earlier round is overwritten."""
-    monkeypatch.setattr(buckets, "FILE_ROWS", 3)
-    before = buckets.BucketStore(spark, tmp_path, None, None, buckets.State(4, {}, [], 1))
-    key = pa.array([7, 7 + buckets.BUCKETS, 7 + 2 * buckets.BUCKETS])
-    names = pa.table({"chroot": [""] * 3, "group": ["mine", "long", "short"], "key": key})
-    (before.place / ".state" / "groups").mkdir(parents=True)
-    pq.write_table(names, before.place / ".state" / "groups" / "bucket-7-4-0-0.parquet")
-    spec = catalog.MOVES
-    columns = spec.spark_type()
-
-    def rows(**groups: int) -> list[dict[str, Any]]:
-        empty = dict.fromkeys(columns.names)
-        return [
-            empty | {"chroot": "", "group": group, "zxid": zxid}
-            for group, count in groups.items()
-            for zxid in range(count)
-        ]
-
-    place = before.place / spec.name
-    place.mkdir()
-    for number, found in enumerate((rows(mine=2, long=2), rows(long=3), rows(short=1))):
-        table = pa.Table.from_pylist(found, schema=buckets.schema.arrow_of(columns))
-        pq.write_table(table, place / f"bucket-7-4-0-{number}.parquet")
-    touched = buckets.Touched(frozenset([7]), pa.array([], pa.int64()))
-    state = buckets.State(5, {}, [], 1)
-    after = buckets.BucketStore(spark, tmp_path, touched, before.place, state)
-    after.table(spec, spark.createDataFrame(rows(mine=5), columns))
-    files = {file.name: file for file in (after.place / spec.name).glob("bucket-*")}
-    counts = {
-        name: sorted(pq.read_table(file)["group"].to_pylist()) for name, file in files.items()
-    }
-    assert counts.pop("bucket-7-4-0-1.parquet") == ["long"] * 3
-    assert files["bucket-7-4-0-1.parquet"].stat().st_nlink == 2
-    assert counts.pop("bucket-7-5-rest.parquet") == ["long", "long", "short"]
-    ((name, new),) = counts.items()
-    assert name.endswith("-5-0-0.parquet")
-    assert new == ["mine"] * 5
-
-
-class Attempts:
-    """A frame of which Spark runs a task twice, and takes the result of the second attempt. The
-    first one is slower, and has rows of one key in another order."""
-
-    def mapInArrow(self, save: Any, _: str) -> Attempts:
-        rows = [{"bucket": 7, "key": 1, "zxid": zxid} for zxid in range(3)]
-
-        def batches(rows: list[dict[str, int]]) -> Iterator[pa.RecordBatch]:
-            return (pa.RecordBatch.from_pylist([row]) for row in rows)
-
-        def slowly() -> Iterator[pa.RecordBatch]:
-            yield from batches(rows[:0:-1])
-            self.result = [row for batch in save(batches(rows)) for row in batch.to_pylist()]
-            yield from batches(rows[:1])
-
-        assert len(list(save(slowly()))) == 1
-        return self
-
-    def collect(self) -> list[dict[str, str]]:
-        return self.result
-
-
-def test_of_two_attempts_at_a_task_one_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both write at the same time (``spark.speculation``, or an executor that was lost and is
-    alive). The files are those of the attempt that Spark reports."""
-    monkeypatch.setattr(buckets, "FILE_ROWS", 1)
-    monkeypatch.setattr(buckets, "for_arrow", lambda frame: frame)
-    files = buckets.save(Attempts(), tmp_path)  # type: ignore[arg-type]
-    assert sorted(tmp_path.iterdir()) == files
-    assert [row["zxid"] for file in files for row in pq.read_table(file).to_pylist()] == [0, 1, 2]
+    nothing = buckets.Touched(frozenset([9]), found.sessions.slice(0, 0))
+    rows, sessions = taken(nothing)
+    assert not sessions
+    assert {r["type"] or r["kind"] for r in rows} == {"setData", schema.RUN}
 
 
 def test_a_checkpoint_of_another_stream_is_refused(tmp_path: Path) -> None:
-    """Somebody deleted it, or restored an older one. The batches would be taken for those that are
-    recorded, and nothing new would be."""
-    recorder = buckets.Recorder(tmp_path / "recorded", tmp_path / "checkpoint")
+    """Somebody deleted it, or restored an older one. Its batches would replace those that are
+    recorded, and what they had would be lost."""
+    recorder = buckets.Recorder(tmp_path)
     recorder.check()
-    last = batch(tmp_path / "recorded", 0, 4, {})
-    with pytest.raises(AuditError, match=f"{tmp_path}/checkpoint: is missing, or not the one"):
-        recorder.check()
-    for number in (1, 9):
-        with pytest.raises(
-            AuditError, match=f"is at batch {number}, and .* has recorded 5 batches"
-        ):
-            recorder.write(None, number)  # type: ignore[arg-type]
-    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
-    offsets = tmp_path / "checkpoint" / "offsets" / "4"
-    offsets.write_text('v1\n{}\n{"zk1": 5}')
+    finish(tmp_path, 4)
+    batch(tmp_path / "recorded", 4, {7: [{}]})
+    (tmp_path / "recorded" / "checkpoint-id").write_text("mine")
     recorder.check()
-    recorder.write(None, 4)  # type: ignore[arg-type]  # again, as after a crash
-    (last.place / "_END").write_text('{"zk1": 6}')
-    with pytest.raises(AuditError, match="is missing, or not the one"):
+    batch(tmp_path / "recorded", 5, {7: [{}]})  # and was killed before Spark had finished it
+    recorder.check()
+    refused = pytest.raises(AuditError, match=f"{tmp_path}/checkpoint: is missing, or not the one")
+    (tmp_path / "tables").mkdir()
+    buckets.State(5, {}, [], 1).write(tmp_path / "tables")
+    with refused:  # what was audited was finished
         recorder.check()
-    with pytest.raises(AuditError, match="is at batch 4"):
-        recorder.write(None, 4)  # type: ignore[arg-type]
-
-
-def test_a_long_bucket_has_several_files(spark: SparkSession, tmp_path: Path) -> None:
-    """Their names have the round's number, so that they differ from those of other rounds."""
-    count = 2 * buckets.FILE_ROWS + 1
-    frame = spark.range(count + 1).selectExpr("id", f"if(id < {count}, 3, 9) as bucket")
-    frame = frame.repartition(1, "bucket").sortWithinPartitions("bucket", "id")
-    files = buckets.save(frame, tmp_path, 6)
-    assert [file.name for file in files] == [
-        *(f"bucket-3-6-0-{piece}.parquet" for piece in range(3)), "bucket-9-6-0-3.parquet",
-    ]  # fmt: skip
-    rows = [pq.read_table(file)["id"].to_pylist() for file in files]
-    assert [row for found in rows for row in found] == list(range(count + 1))
-    assert max(map(len, rows)) < buckets.FILE_ROWS + 20_000
+    finish(tmp_path, 5)
+    recorder.check()
+    finish(tmp_path, 5, "another")
+    with refused:
+        recorder.check()
+    finish(tmp_path, 5)
+    batch(tmp_path / "recorded", 7, {7: [{}]})
+    with refused:
+        recorder.check()
+    shutil.rmtree(tmp_path / "checkpoint")
+    with refused:
+        recorder.check()

@@ -1,40 +1,38 @@
-"""What a stream records and its tables, in files by group: so a round reads and writes little.
+"""What a stream records and its tables, by group: so a round reads and writes little.
 
 A group has a key, a hash of its chroot and name, and keys are divided into ``BUCKETS``. Rows that
-are not of one group have buckets of their own. Driver's thread; executors write the files.
+are not of one group have buckets of their own. Driver's thread; executors write, by Spark's own
+writer.
 
-``recorded/batches-FIRST-LAST`` holds the rows of some of Spark's batches, in files
-``bucket-N-*.parquet``, in which the rows of a group are together. So are the rows of a table of
-groups. A round audits some groups. It writes their rows to new files, and the other rows of their
-buckets to one file. Files of other buckets, and long files without these groups, are hard links to
-those of the round before.
-``.state`` in the directory of the tables is for the next round only: which groups there are, which
-sessions each used, and which topics it owned.
+``recorded/batches=FIRST-LAST`` has the rows of some of Spark's batches, partitioned by bucket. The
+numbers are the only guard against a repeated batch, which replaces what was written for it. Which
+directories count follows from the last batch in Spark's checkpoint (``recorded``).
+
+A round audits some groups, and takes the rows of the others from the round before. Each table is
+written whole. The exception is ``commits``, which is as long as the history: it is partitioned by
+bucket, and buckets without an audited group are hard links to those of the round before.
+``_used``, ``_groups`` and ``_round.json`` next to the tables are for the next round only: which
+sessions each group used, which groups there are, and what the round knew.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
-import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import dataset
-from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+from pyspark.sql.types import LongType, StructField, StructType
 
 from zkaudit import schema
 from zkaudit.errors import AuditError
@@ -47,9 +45,9 @@ from zkaudit.history.staging import (
     group_key_of,
     is_shared,
 )
-from zkaudit.job import output
 from zkaudit.job.coverage import LoggedRun
-from zkaudit.job.output import Store, empty, for_arrow, stored
+from zkaudit.job.output import Store, empty, kept, save, stored
+from zkaudit.job.spark import settings_of
 from zkaudit.tables import catalog
 
 SHARED: Final = BUCKETS
@@ -59,243 +57,205 @@ RUNS: Final = BUCKETS + 1
 REST: Final = BUCKETS + 2
 """Bucket of rows that no table is made from."""
 MERGED: Final = 16
-"""How many directories of one size are put together into one."""
-_SMALL_BYTES: Final = 1 << 20
-_PLACE: Final = re.compile(r"batches-([0-9]{10})-([0-9]{10})")
-_FILE: Final = re.compile(r"bucket-([0-9]+)-.*\.parquet")
-_END: Final = "_END"
-_UNFINISHED: Final = ".unfinished"
-_STATE: Final = ".state"
-_GROUPS: Final = f"{_STATE}/groups"
-FILE_ROWS: Final = 50_000
-"""A file of a bucket has about so many rows. So a round rewrites little of a long table."""
+"""How many directories of one length are put together into one."""
+LONGEST: Final = MERGED**3
+"""A directory has the rows of at most so many batches."""
+_BATCHES: Final = re.compile(r"batches=([0-9]+)-([0-9]+)")
+_ID: Final = "checkpoint-id"
+_STATE: Final = "_round.json"
+_USED: Final = "_used"
+_GROUPS: Final = "_groups"
+_KEY: Final = "xxhash64(chroot, `group`)"
+""""group_key" in SQL."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Batches:
-    """A directory with the rows of batches ``first`` to ``last``, each transaction once."""
+    """A directory in ``folder`` with the rows of batches ``first`` to ``last``, each transaction
+    once."""
 
+    folder: Path
     first: int
     last: int
-    place: Path = field(compare=False)
 
-    def files(self, number: int) -> list[Path]:
-        """The files of one bucket."""
-        return sorted(self.place.glob(f"bucket-{number}-*.parquet"))
+    @property
+    def place(self) -> Path:
+        """The directory."""
+        return self.folder / f"batches={self.first}-{self.last}"
 
-    def bytes(self) -> int:
-        """How many bytes its files have."""
-        return sum(file.stat().st_size for file in self.every_file())
-
-    def every_file(self) -> list[Path]:
-        """The files of all buckets."""
-        return sorted(self.place.glob("*.parquet"))
+    def files(self, *numbers: int) -> list[Path]:
+        """The files of some buckets."""
+        return [
+            file
+            for number in numbers
+            for file in sorted((self.place / f"bucket={number}").glob("*.parquet"))
+        ]
 
     def keys(self) -> set[int]:
         """The keys of the groups that have rows."""
-        files = [file for number, file in _files(self.place) if number < BUCKETS]
-        return _values(files, "key")
+        found = _table(self.files(*range(BUCKETS)), None, "key")
+        return set() if found is None else set(pc.unique(found["key"]).to_pylist())
 
 
-def recorded(folder: Path) -> list[Batches]:
-    """The directories that hold each batch once, in order."""
-    found = []
-    for place in folder.iterdir() if folder.is_dir() else ():
-        name = _PLACE.fullmatch(place.name)
-        if name and (place / "_SUCCESS").exists():
-            found.append(Batches(int(name[1]), int(name[2]), place))
-    # One that was put into a larger one just before a crash may still be there.
-    return sorted(
-        one
-        for one in found
-        if not any(o != one and o.first <= one.first and one.last <= o.last for o in found)
-    )
+def first_of(last: int) -> int:
+    """Return the first batch in the directory of earlier batches that ends with ``last``.
 
-
-def together(found: Sequence[Batches]) -> Sequence[Batches]:
-    """The last directories that are to be put into one; none while there are few of their size.
-
-    Sizes are in classes, each ``MERGED`` times as large as the one before.
+    The lengths of these are powers of ``MERGED``, so there are always few. The first batch has the
+    history before the stream began, and stays alone.
     """
-    classes = [max(0, math.ceil(math.log(max(one.bytes(), 1) / _SMALL_BYTES, MERGED)))
-               for one in found]  # fmt: skip
-    for most in sorted(set(classes)):
-        begin = max((i + 1 for i, number in enumerate(classes) if number > most), default=0)
-        if classes[begin:].count(most) >= MERGED:
-            return found[begin:]
-    return ()
+    length = 1
+    while last and length < LONGEST and last % (length * MERGED) == 0:
+        length *= MERGED
+    return max(last - length + 1, min(last, 1))
+
+
+def recorded(folder: Path, last: int) -> list[Batches]:
+    """Return the directories that hold each batch up to ``last`` once, in order. Those that
+    ``retention`` deleted are left out.
+
+    The last batch has its own, so a round sees what is new.
+    """
+    found, first = [], last
+    while last >= 0:
+        found.append(Batches(folder, first, last))
+        last = first - 1
+        first = first_of(last) if last >= 0 else 0
+    return [one for one in reversed(found) if one.place.is_dir()]
 
 
 class Recorder:
-    """Writes each batch of Spark's stream to a directory of its own, and puts these together."""
+    """Writes the batches of Spark's stream.
 
-    def __init__(self, folder: Path, checkpoint: Path) -> None:
-        """``checkpoint``: the directory in which Spark stores how far the source was read."""
-        self.folder = folder
-        self.checkpoint = checkpoint
+    Args:
+        out: the directory of the stream.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out / "recorded"
+        self.checkpoint = out / "checkpoint"
+        self.tables = out / "tables"
         self.new = False
 
+    def last(self) -> int:
+        """Return the last batch that Spark finished, -1 if there is none."""
+        commits = self.checkpoint / "commits"
+        names = [place.name for place in commits.iterdir()] if commits.is_dir() else []
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    def batches(self) -> list[Batches]:
+        """Return what is recorded."""
+        return recorded(self.folder, self.last())
+
     def check(self) -> None:
-        """Raise AuditError if Spark's checkpoint is not that of the recorded batches."""
-        found = recorded(self.folder)
-        if found and not self._belongs(found[-1]):
-            raise AuditError(
-                f"{self.checkpoint}: is missing, or not the one that belongs to {self.folder}: put "
-                "it back, or choose another --out"
-            )
+        """Raise AuditError if Spark's checkpoint is not that of the recorded batches, or older."""
+        file = self.folder / _ID
+        if not file.exists():
+            return
+        state = State.of(self.tables.resolve())
+        audited = -1 if state is None else state.last
+        if file.read_text() == self._id() and max(audited, self._newest() - 1) <= self.last():
+            return
+        raise AuditError(
+            f"{self.checkpoint}: is missing, or not the one that belongs to {self.folder}: put it "
+            "back, or choose another --out"
+        )
 
-    def _belongs(self, last: Batches) -> bool:
-        end, file = self._end_of(last.last), last.place / _END
-        return bool(end) and (not file.exists() or file.read_text() == end)
+    def _id(self) -> str:
+        """The name that Spark gave the checkpoint, empty if there is none."""
+        file = self.checkpoint / "metadata"
+        return str(json.loads(file.read_text())["id"]) if file.exists() else ""
 
-    def _end_of(self, number: int) -> str:
-        """How far the source was read after a batch, in the words of Spark's checkpoint."""
-        file = self.checkpoint / "offsets" / str(number)
-        return file.read_text().rpartition("\n")[2] if file.exists() else ""
+    def _newest(self) -> int:
+        found = [_BATCHES.fullmatch(place.name) for place in self.folder.iterdir()]
+        return max((int(name[2]) for name in found if name), default=-1)
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """Write one batch, unless it was written before a crash: it had the same transactions.
+        """Write a batch, also one that was written before a crash: it has the same rows again.
 
-        Earlier batches are put together first. Their rounds are over, so this does not change which
-        groups are audited. Raises AuditError for a batch that is not the next one.
+        Directories that are part of another one by now are deleted first. Then earlier batches may
+        be put together. Their rounds are over, so this does not change which groups are audited.
         """
         self.new = True
-        found = recorded(self.folder)
-        last = found[-1] if found else None
-        if last is not None and number == last.last and self._belongs(last):
-            return
-        if number != (0 if last is None else last.last + 1):
-            raise AuditError(
-                f"{self.checkpoint}: is at batch {number}, and {self.folder} has recorded "
-                f"{0 if last is None else last.last + 1} batches: these are not of one stream: "
-                "choose another --out"
-            )
-        if small := together(found):
-            self.merge(rows.sparkSession, small[0].first, small[-1].last)
-        self._save(rows, number, number, self._end_of(number))
-
-    def merge(self, spark: SparkSession, first: int, last: int) -> None:
-        """Put the directories of batches ``first`` to ``last`` into one, then delete them."""
-        inside = [b for b in recorded(self.folder) if first <= b.first and b.last <= last]
-        files = [file for b in inside for file in b.every_file()]
-        rows = read(spark, files)
-        runs = _runs_as_rows(spark, [row for b in inside for row in _runs_in(b)])
-        paths = rows.where(F.col("kind") == schema.PATH).dropDuplicates(["path"])
-        others = rows.where("kind is null")
-        self._save(others.unionByName(paths).unionByName(runs), first, last)
-        stay = {one.place for one in recorded(self.folder)}
-        for place in list(self.folder.iterdir()):  # also those that an earlier crash left
-            if _PLACE.fullmatch(place.name) and place not in stay:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / _ID).write_text(self._id())
+        before = recorded(self.folder, number - 1)
+        stay = {one.place for one in before}
+        for place in list(self.folder.iterdir()):
+            if _BATCHES.fullmatch(place.name) and place not in stay:
                 shutil.rmtree(place)
+        first = first_of(number - 1) if number else 0
+        inside = [one for one in before if one.first >= first]
+        if len(inside) > 1:
+            together = _merged(rows.sparkSession, inside)
+            self._save(together, Batches(self.folder, first, number - 1))
+        self._save(rows, Batches(self.folder, number, number))
 
-    def _save(self, rows: DataFrame, first: int, last: int, end: str | None = None) -> None:
-        place = self.folder / f"batches-{first:010}-{last:010}"
-        shutil.rmtree(place, ignore_errors=True)  # a crash left it
-        place.mkdir(parents=True)
+    def _save(self, rows: DataFrame, batches: Batches) -> None:
         rows = rows.withColumn("key", group_key_of(F.col("path")))
         part = F.pmod(F.shiftright("position", 16), F.lit(4))  # so that no bucket is one task
         rows = rows.withColumn("bucket", _bucket_of_row()).repartition("bucket", part)
-        save(rows.sortWithinPartitions("bucket", "key"), place)
-        if end is not None:
-            (place / _END).write_text(end)
-        (place / "_SUCCESS").touch()
+        # Spark turns this off in a stream, and would use 200 tasks.
+        with settings_of(rows.sparkSession, {"spark.sql.adaptive.enabled": "true"}):
+            save(rows.sortWithinPartitions("bucket", "key"), batches.place, "bucket")
 
 
-def save(frame: DataFrame, place: Path, tag: int = 0) -> list[Path]:
-    """Write the rows of each bucket to files of their own; return these. ``tag``: in their names.
-
-    ``frame`` has a column ``bucket``, by which each of its partitions is sorted. Python workers
-    write the files: Spark's own writer starts three processes for each, to set permissions. There
-    may be several attempts at a task, also at the same time and after this has returned. So each
-    writes files of its own below ``place``, and only those that Spark names are moved there.
-    """
-    below = place / _UNFINISHED
-    below.mkdir(exist_ok=True)
-    found = for_arrow(frame).mapInArrow(partial(_save, str(below), tag), "file string").collect()
-    files = []
-    for row in found:
-        name, _, attempt = row["file"].rpartition(".")
-        files.append(place / f"{name}.parquet")
-        (below / f"{name}.{attempt}").replace(files[-1])
-    shutil.rmtree(below, ignore_errors=True)  # another attempt may still write
-    return sorted(files)
+def _merged(spark: SparkSession, found: Sequence[Batches]) -> DataFrame:
+    """The rows of some directories, with few runs."""
+    rows = read(spark, found).drop("key")
+    paths = rows.where(F.col("kind") == schema.PATH).dropDuplicates(["path"])
+    runs = _runs_as_rows(spark, runs_of(found))
+    return rows.where("kind is null").unionByName(paths).unionByName(runs)
 
 
-def _save(place: str, tag: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    context = TaskContext.get()
-    part = 0 if context is None else context.partitionId()
-    attempt = uuid.uuid4().hex
-    number, waiting, rows = -1, list[pa.RecordBatch](), 0
-    written: list[str] = []
-
-    def flush() -> None:
-        nonlocal rows
-        if waiting:
-            table = pa.Table.from_batches(waiting).drop_columns("bucket")
-            written.append(f"bucket-{number}-{tag}-{part}-{len(written)}.{attempt}")
-            pq.write_table(table, f"{place}/{written[-1]}")
-        waiting.clear()
-        rows = 0
-
-    for batch in batches:
-        numbers = batch["bucket"].to_numpy()
-        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()] if len(numbers) else []
-        for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=False):
-            if numbers[start] != number:
-                flush()
-                number = int(numbers[start])
-            waiting.append(batch.slice(start, stop - start))
-            rows += stop - start
-            if rows >= FILE_ROWS:
-                flush()
-    flush()
-    yield pa.RecordBatch.from_pydict({"file": pa.array(written, pa.string())})
-
-
-def read(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
-    """Rows of ``schema.TXNLOG_GROUPS`` that were recorded."""
+def read(
+    spark: SparkSession, found: Sequence[Batches], numbers: Iterable[int] | None = None
+) -> DataFrame:
+    """Rows of ``schema.TXNLOG_GROUPS`` that were recorded, with the ``key`` of their group.
+    ``numbers``: only those of these buckets."""
     columns = schema.spark_type(schema.TXNLOG_GROUPS)
-    if not files:
-        return empty(spark, columns)
-    return stored(spark, columns, files)
+    columns = StructType([*columns, StructField("key", LongType())])
+    places = [one.place for one in found]
+    if numbers is not None:
+        each = [place / f"bucket={number}" for place in places for number in sorted(numbers)]
+        places = [place for place in each if place.is_dir()]
+    return stored(spark, columns, places, found[0].folder) if places else empty(spark, columns)
+
+
+def _among(value: str, numbers: Iterable[int]) -> Column:
+    """Whether a value, in SQL, is one of these numbers."""
+    listed = ", ".join(f"{number}L" for number in sorted(numbers))
+    return F.expr(f"{value} in ({listed})" if listed else "false")
 
 
 def take(
-    batches: Sequence[Batches], touched: Touched, before: Path, place: Path
-) -> tuple[list[Path], Touched]:
-    """Write the rows that a round needs to files in ``place``: those of some groups, of sessions,
-    and all of topics and runs. ``before``: the tables of the round before.
+    spark: SparkSession,
+    found: Sequence[Batches],
+    touched: Touched,
+    before: Path,
+    keep: Callable[[str, DataFrame], DataFrame],
+) -> tuple[DataFrame, DataFrame]:
+    """Return the rows that a round needs, and its sessions: new ones, and all that ever used its
+    groups. The rows are those of the groups, those about the sessions, and all of topics and runs.
 
-    Return the files, and ``touched`` with the sessions that ever used its groups too.
+    ``before``: the tables of the round before. ``keep`` stores a frame under a name and returns the
+    stored frame.
     """
-    shutil.rmtree(place, ignore_errors=True)  # a crash left it
-    place.mkdir(parents=True)
-    keys = pa.array(sorted(touched.keys), pa.int64())
     numbers = {key % BUCKETS for key in touched.keys}
-    groups = [file for one in batches for n in sorted(numbers) for file in one.files(n)]
-    made = _copy(groups, pc.field("key").isin(keys), place / "groups.parquet")
-    used = [file for n, file in _files(before / _STATE / "used") if n in numbers]
-    parts = [_table(used, pc.field("key").isin(keys), "session"), _table(made, None, "session")]
-    found = [chunk for part in parts if part is not None for chunk in part["session"].chunks]
-    sessions = pc.unique(pa.chunked_array([touched.sessions, *found], pa.int64())).drop_null()
-    shared = [file for one in batches for n in (SHARED, RUNS) for file in one.files(n)]
-    of_sessions = pc.field("type").isin(["createSession", "closeSession", "error"])
-    others = ~of_sessions | pc.field("session").isin(sessions)
-    made += _copy(shared, others, place / "shared.parquet")
-    return made, replace(touched, sessions=sessions)
+    groups = keep("groups", read(spark, found, numbers).where(_among("key", touched.keys)))
+    used = stored(spark, _used_columns(), [before / _USED]).where(_among("key", touched.keys))
+    new = spark.createDataFrame(pa.table({"session": touched.sessions}))
+    sessions = new.union(used.select("session")).union(groups.select("session"))
+    sessions = keep("touched_sessions", sessions.where("session is not null").distinct())
+    shared = read(spark, found, (SHARED, RUNS))
+    of_sessions = F.col("type").isin("createSession", "closeSession", "error")
+    of_sessions = F.coalesce(of_sessions, F.lit(False))
+    theirs = shared.where(of_sessions).join(sessions, "session", "left_semi")
+    others = keep("shared", shared.where(~of_sessions).unionByName(theirs))
+    return groups.unionByName(others).drop("key"), sessions
 
 
-def _copy(files: Sequence[Path], where: pc.Expression, place: Path) -> list[Path]:
-    """Write rows of some files to one, without holding all of them in memory; return it, or nothing
-    if there are no files."""
-    if not files:
-        return []
-    rows = dataset.dataset([str(file) for file in files]).scanner(filter=where)
-    with pq.ParquetWriter(place, rows.projected_schema) as writer:
-        for batch in rows.to_batches():
-            if batch.num_rows:
-                writer.write_batch(batch)
-    return [place]
+def _used_columns() -> StructType:
+    return StructType().add("key", "long").add("session", "long")
 
 
 def _table(files: Iterable[Path], where: pc.Expression | None, *columns: str) -> pa.Table | None:
@@ -357,14 +317,15 @@ def touched_by(batches: Iterable[Batches], before: Path) -> Touched | None:
     chunks: list[pa.Array] = []
     for one in batches:
         found |= one.keys()
-        for file in one.files(SHARED):
-            rows = pq.read_table(file, columns=["path", "session"])
-            if pc.any(pc.match_substring(rows["path"], "/brokers/topics/")).as_py():
-                return None
-            chunks.extend(rows["session"].chunks)
-    sessions = pc.unique(pa.chunked_array(chunks, pa.int64()))
+        rows = _table(one.files(SHARED), None, "path", "session")
+        if rows is None:
+            continue
+        if pc.any(pc.match_substring(rows["path"], "/brokers/topics/")).as_py():
+            return None
+        chunks.extend(rows["session"].chunks)
+    sessions = pc.unique(pa.chunked_array(chunks, pa.int64())).drop_null()
     if len(sessions):
-        files = (file for _, file in _files(before / _STATE / "used"))
+        files = (before / _USED).glob("*.parquet")
         used = _table(files, pc.field("session").isin(sessions), "key")
         found.update(used["key"].to_pylist() if used is not None else ())
     return Touched(frozenset(found), sessions)
@@ -395,13 +356,12 @@ class State:
     def write(self, tables: Path) -> None:
         """Store it with the tables."""
         text = {name: getattr(self, name) for name in self.__slots__}
-        (tables / _STATE).mkdir(exist_ok=True)
-        (tables / _STATE / "state.json").write_text(json.dumps(text))
+        (tables / _STATE).write_text(json.dumps(text))
 
     @classmethod
     def of(cls, tables: Path) -> State | None:
         """Read that of the tables of a finished round."""
-        file = tables / _STATE / "state.json"
+        file = tables / _STATE
         if not file.exists():
             return None
         found = json.loads(file.read_text())
@@ -412,8 +372,8 @@ class BucketStore(Store):
     """Writes the rows of some groups, and takes those of the others from the round before.
 
     Args:
-        touched: the groups and sessions that are audited, of which all rows were read; ``None``:
-            all.
+        keys: those of the groups that are audited; ``None``: all are.
+        sessions: the sessions that are audited, of which all rows were read. Not used if all are.
         before: the tables of the round before, if there are any.
         state: what this round knows of itself; ``close`` completes it.
     """
@@ -422,64 +382,95 @@ class BucketStore(Store):
         self,
         spark: SparkSession,
         out: Path,
-        touched: Touched | None,
+        keys: frozenset[int] | None,
+        sessions: DataFrame | None,
         before: Path | None,
         state: State,
     ) -> None:
         super().__init__(spark, out)
         self.out = out
-        self.touched = touched
-        self.before = before if touched is not None else None
+        self.keys = keys
+        self.audited_sessions = sessions
+        self.before = before if keys is not None else None
         self.state = state
         self.always: set[int] = set()
         self._known_us: int | None = None
-        self.keys = pa.array([] if touched is None else sorted(touched.keys), pa.int64())
-        self.buckets = {key % BUCKETS for key in self.keys.to_pylist()}
-        self.names = pa.array([], pa.string())
-        """Chroot and name of the groups that are audited and had rows before."""
-        if self.before is not None:
-            known = [
-                pq.read_table(file, columns=["chroot", "group", "key"])
-                for number, file in _files(self.before / _GROUPS)
-                if number in self.buckets
-            ]
-            if known:
-                groups = pa.concat_tables(known, promote_options="default")
-                mine = groups.filter(pc.is_in(groups["key"], self.keys))
-                self.names = pa.array(_named(mine).to_pylist(), pa.string())
+        self.buckets = sorted({key % BUCKETS for key in keys or ()})
 
     def table(self, spec: catalog.Table, frame: DataFrame) -> DataFrame:
         """Write the rows of the groups that are audited, and take those of the others."""
-        return self._write(spec.name, spec.shape(frame), group_key())
+        frame = spec.shape(frame)
+        place = self.place / spec.name
+        if spec is catalog.COMMITS:
+            return self._by_bucket(place, frame)
+        written = kept(self.place, spec.name, self._with_others(frame, [self.before_of(place)]))
+        return written if self.before is None else written.where(self._is_audited())
+
+    def before_of(self, place: Path) -> Path:
+        """Return the directory of the same table in the round before."""
+        return place if self.before is None else self.before / place.name
+
+    def _is_audited(self) -> Column:
+        """Whether a row is of a group that is audited, or of no group: these are new in each
+        round."""
+        return F.col("group").isNull() | _among(_KEY, self.keys or ())
+
+    def _with_others(self, frame: DataFrame, before: Sequence[Path]) -> DataFrame:
+        """The rows, and those of the other groups in some directories of the round before."""
+        if self.before is None or not before:
+            return frame
+        others = stored(self.spark, frame.schema, before).where(~self._is_audited())
+        return frame.unionByName(others)
+
+    def _by_bucket(self, place: Path, frame: DataFrame) -> DataFrame:
+        """The same for a table that is partitioned by bucket. Only audited buckets are written."""
+
+        def found(folder: Path) -> list[Path]:
+            return [one for n in self.buckets if (one := folder / f"bucket={n}").is_dir()]
+
+        before = self.before_of(place)
+        rows = self._with_others(frame, found(before))
+        rows = rows.withColumn("bucket", bucket(group_key()))
+        rows = rows.repartition("bucket").sortWithinPartitions("bucket", group_key())
+        if not save(rows, place, "bucket"):
+            save(empty(self.spark, frame.schema), place)
+        if self.before is None:
+            return stored(self.spark, frame.schema, [place])
+        for folder in before.glob("bucket=*"):
+            if int(folder.name.partition("=")[2]) not in self.buckets:
+                shutil.copytree(folder, place / folder.name, copy_function=_link)
+        written = found(place)
+        if not written:
+            return empty(self.spark, frame.schema)
+        return stored(self.spark, frame.schema, written).where(self._is_audited())
 
     def every(self, spec: catalog.Table, audited: DataFrame) -> DataFrame:
         """Return the whole table."""
-        return self._all(spec.name, audited)
+        return stored(self.spark, spec.spark_type(), [self.place / spec.name])
 
     def of_groups(self, snapshots: DataFrame) -> DataFrame:
         """Return the rows of groups that are audited, and those of no group."""
-        if self.touched is None:
+        if self.keys is None:
             return snapshots
-        key = group_key_of(F.col("path"))
-        return snapshots.where(key.isNull() | key.isin(*self.touched.keys))
+        keyed = snapshots.withColumn("key", group_key_of(F.col("path")))
+        return keyed.where(F.col("key").isNull() | _among("key", self.keys)).drop("key")
 
     def sessions(self, frame: DataFrame) -> DataFrame:
         """Write table ``sessions``, and take the sessions that are not audited from the round
         before."""
         spec = catalog.SESSIONS
-        audited = self.shared(spec, frame)
-        if self.before is None or self.touched is None:
-            return audited
-        place = self.place / spec.name
-        mine = sorted(place.glob("*.parquet"))
-        others = ~pc.field("session").isin(self.touched.sessions)
-        _copy(sorted((self.before / spec.name).glob("*.parquet")), others, place / "rest.parquet")
-        return stored(self.spark, spec.spark_type(), mine)
+        if self.before is None or self.audited_sessions is None:
+            return self.shared(spec, frame)
+        audited = kept(self.out / "staging", spec.name, spec.shape(frame))
+        others = stored(self.spark, spec.spark_type(), [self.before / spec.name])
+        others = others.join(self.audited_sessions, "session", "left_anti")
+        self.shared(spec, audited.unionByName(others))
+        return audited
 
     def used(self, stage: Stage) -> DataFrame:
         """Return the sessions that did something in a group that is audited."""
         used = stage.used.select(group_key().alias("key"), "session").distinct()
-        return self._write(f"{_STATE}/used", used, F.col("key"))
+        return self._keyed(_USED, used)
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
         """Return the time that the last round of all groups found: ``rows`` may not have all."""
@@ -492,11 +483,11 @@ class BucketStore(Store):
 
     def groups(self, stage: Stage) -> int:
         """Return how many groups there are."""
-        found = stage.names.groupBy("chroot", "group").agg(
+        found = stage.names.groupBy(group_key().alias("key")).agg(
             F.coalesce(F.bool_or(F.col("tree") != "lock"), F.lit(False)).alias("counts")
         )
-        self._write(_GROUPS, found.withColumn("key", group_key()), F.col("key"))
-        every = _table((file for _, file in _files(self.place / _GROUPS)), None, "counts")
+        self._keyed(_GROUPS, found)
+        every = _table((self.place / _GROUPS).glob("*.parquet"), None, "counts")
         return 0 if every is None else pc.sum(every["counts"]).as_py() or 0
 
     def waiting(self, groups: DataFrame) -> None:
@@ -507,52 +498,25 @@ class BucketStore(Store):
     def close(self) -> None:
         """Store what the next round has to know."""
         always = tuple(sorted(self.always))
-        audited = None if self.touched is None else tuple(sorted(self.touched.keys))
+        audited = None if self.keys is None else tuple(sorted(self.keys))
         known = self._known_us
         replace(self.state, always=always, audited=audited, known_us=known).write(self.place)
 
-    def _write(self, name: str, frame: DataFrame, key: Column) -> DataFrame:
-        kind = frame.schema
-        frame = frame.withColumn("bucket", F.coalesce(bucket(key), F.lit(REST)))
-        place = self.place / name
-        place.mkdir(parents=True)
-        rows = frame.repartition("bucket").sortWithinPartitions("bucket", key)
-        mine = save(rows, place, self.state.last)
-        if self.before is not None:
-            self._take(self.before / name, place)
-        if not any(place.glob("*.parquet")):
-            return output.kept(self.place, name, empty(self.spark, kind))
-        if not mine:
-            return empty(self.spark, kind)
-        return stored(self.spark, kind, mine)
+    def _keyed(self, name: str, frame: DataFrame) -> DataFrame:
+        """Write rows with the key of their group, and take those of the other groups; return those
+        of the groups that are audited."""
+        if self.before is None or self.keys is None:
+            return kept(self.place, name, frame)
+        others = stored(self.spark, frame.schema, [self.before / name])
+        others = others.where(~_among("key", self.keys))
+        return kept(self.place, name, frame.unionByName(others)).where(_among("key", self.keys))
 
-    def _take(self, before: Path, place: Path) -> None:
-        """Take the rows of groups that are not audited from the round before."""
-        parts: dict[int, list[pa.Table]] = defaultdict(list)
-        for number, file in _files(before):
-            if number == REST:  # rows of no group are new in each round
-                continue
-            if number not in self.buckets:
-                _link(file, place / file.name)
-                continue
-            there = pq.ParquetFile(file)
-            keyed = "key" in there.schema_arrow.names
-            names = there.read(["key"] if keyed else ["chroot", "group"])
-            stays = pc.invert(
-                pc.is_in(names["key"], self.keys) if keyed else pc.is_in(_named(names), self.names)
-            )
-            if names.num_rows >= FILE_ROWS and pc.all(stays).as_py():
-                _link(file, place / file.name)
-            elif pc.any(stays).as_py():
-                parts[number].append(there.read().filter(stays))
-        for number, tables in parts.items():
-            rest = pa.concat_tables(tables, promote_options="default")
-            pq.write_table(rest, place / f"bucket-{number}-{self.state.last}-rest.parquet")
 
-    def _all(self, name: str, audited: DataFrame) -> DataFrame:
-        if self.touched is None:
-            return audited
-        return stored(self.spark, audited.schema, [self.place / name])
+def _link(file: str, name: str) -> None:
+    try:
+        os.link(file, name)
+    except OSError:  # not every file system has hard links
+        shutil.copy(file, name)
 
 
 def _bucket_of_row() -> Column:
@@ -565,35 +529,6 @@ def _bucket_of_row() -> Column:
         .when(F.coalesce(shared, F.lit(False)), SHARED)
         .otherwise(F.coalesce(bucket(F.col("key")), F.lit(REST)))
     )
-
-
-def _files(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The files of a table of groups, each with its bucket."""
-    for file in sorted(folder.glob("bucket-*.parquet")):
-        name = _FILE.fullmatch(file.name)
-        if name:
-            yield int(name[1]), file
-
-
-def _link(file: Path, name: Path) -> None:
-    try:
-        os.link(file, name)
-    except OSError:  # not every file system has hard links
-        shutil.copy(file, name)
-
-
-def _named(rows: pa.Table) -> pa.ChunkedArray:
-    """Chroot and name of each row's group as one text."""
-    return pc.binary_join_element_wise(rows["chroot"], rows["group"], "\0")
-
-
-def _values(files: Iterable[Path], column: str) -> set[int]:
-    """The distinct values of a column, without null."""
-    found: set[int] = set()
-    for file in files:
-        found.update(pc.unique(pq.read_table(file, columns=[column])[column]).to_pylist())
-    found.discard(None)
-    return found
 
 
 _TIMES: Final = ("first_time", "last_time")

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.history.staging import Stage
@@ -49,15 +49,17 @@ def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
     return stored(spark, frame.schema, [place]) if rows else empty(spark, frame.schema)
 
 
-def save(frame: DataFrame, place: Path) -> int:
+def save(frame: DataFrame, place: Path, by: str | None = None) -> int:
     """Let Spark write a frame to a directory, replacing its files; return the number of rows.
 
-    Raises AuditError if the driver does not see all of them there. This happens on a cluster if the
-    directory is not on a file system that all machines share.
+    ``by``: partition the directory by this column. Raises AuditError if the driver does not see all
+    rows there. This happens on a cluster if the directory is not on a file system that all machines
+    share.
     """
     counted = Observation()
     frame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
-    frame.write.mode("overwrite").parquet(local_url(place))
+    writer = frame.write.mode("overwrite").option("partitionOverwriteMode", "static")
+    (writer if by is None else writer.partitionBy(by)).parquet(local_url(place))
     expected = int(counted.get["rows"])
     found = rows_in(place)
     if found != expected:
@@ -70,37 +72,18 @@ def save(frame: DataFrame, place: Path) -> int:
 
 def rows_in(place: Path) -> int:
     """Return how many rows the Parquet files of a directory have."""
-    return sum(pq.read_metadata(part).num_rows for part in place.glob("*.parquet"))
+    return sum(pq.read_metadata(part).num_rows for part in place.rglob("*.parquet"))
 
 
-def stored(spark: SparkSession, columns: StructType, places: Iterable[Path]) -> DataFrame:
-    """Return the rows of local Parquet files or directories."""
-    return spark.read.schema(columns).parquet(*map(local_url, places))
-
-
-def for_arrow(frame: DataFrame) -> DataFrame:
-    """The same rows, as Arrow takes them.
-
-    Spark writes nulls into fields of structs that it calls non-nullable, if the struct is null.
-    Arrow does not take them, so all fields are nullable here.
-    """
-    nested = {
-        field.name: F.col(field.name).cast(_nullable(field.dataType))
-        for field in frame.schema
-        if isinstance(field.dataType, ArrayType | MapType | StructType)
-    }
-    return frame.withColumns(nested) if nested else frame
-
-
-def _nullable(kind: DataType) -> DataType:
-    match kind:
-        case ArrayType():
-            return ArrayType(_nullable(kind.elementType))
-        case MapType():
-            return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
-        case StructType():
-            return StructType([StructField(f.name, _nullable(f.dataType)) for f in kind])
-    return kind
+def stored(
+    spark: SparkSession, columns: StructType, places: Iterable[Path], base: Path | None = None
+) -> DataFrame:
+    """Return the rows of local Parquet directories, without columns that partition them. ``base``:
+    the directory of the whole table, if it is partitioned and not all of it is read."""
+    reader = spark.read.schema(columns)
+    if base is not None:
+        reader = reader.option("basePath", local_url(base))
+    return reader.parquet(*map(local_url, places)).select(*columns.names)
 
 
 def rows_of(spark: SparkSession, columns: StructType, rows: list[dict[str, Any]]) -> DataFrame:

@@ -24,7 +24,7 @@ from zkaudit import schema
 from zkaudit.history import committed
 from zkaudit.history.staging import Stage, stage
 from zkaudit.job import inputs
-from zkaudit.job.buckets import Batches, read, recorded, runs_of
+from zkaudit.job.buckets import Batches, Recorder, read, runs_of
 from zkaudit.job.output import kept, save
 from zkaudit.job.place import write_atomically
 from zkaudit.sources import selection
@@ -118,7 +118,7 @@ def drop(
     if any(last.zxid <= before and first <= min(later) for before, first in log_gaps):
         return False
     begin = replace(last, zxid=min(later) - 1)  # a later epoch's: no zxid is in between
-    rows = read(spark, [one.place for one in batches])
+    rows = read(spark, batches).drop("key")
     folder = out / "recorded"
     state = state_at(rows, plan, begin.zxid, snapshots, partial(kept, out / "staging"))
     save(state, new_snapshots(folder))
@@ -132,20 +132,22 @@ def new_snapshots(folder: Path) -> Path:
     return folder / "snapshots" / f"{max(numbers, default=-1) + 1:010}"
 
 
-def clean(folder: Path) -> None:
-    """Delete what is before the begin of the history. The last directory stays: it shows how far
-    the logs were read."""
+def clean(out: Path) -> None:
+    """Delete what is before the begin of the history. The last directory stays."""
+    folder = out / "recorded"
     begin = begin_of(folder)
     if not begin.zxid:
         return
-    unused = [one.place for one in recorded(folder)[:-1] if not after(runs_of([one]), begin.zxid)]
+    batches = Recorder(out).batches()[:-1]
+    unused = [one.place for one in batches if not after(runs_of([one]), begin.zxid)]
     for done in (folder / "snapshots").glob("*/_SUCCESS"):
         files = list(done.parent.glob("*.parquet"))
         zxids = [pq.read_table(file, columns=["zxid"])["zxid"] for file in files]
         if max((pc.max(zxid).as_py() or 0 for zxid in zxids), default=0) < begin.zxid:
             unused.append(done.parent)
     for place in unused:
-        (place / "_SUCCESS").unlink()  # it no longer counts, even if it is only half deleted
+        # A snapshot without it does not count, even if it is only half deleted.
+        (place / "_SUCCESS").unlink(missing_ok=True)
         shutil.rmtree(place)
 
 

@@ -1,10 +1,10 @@
 """A repeated audit: the logs are recorded as they grow, and a round audits the groups that changed.
 
 ``OUT/recorded`` holds what the audit needs of the logs (``job.buckets``), and of snapshots;
-``OUT/checkpoint`` how far the logs were read; the tables, what the next round has to know. A batch
-that Spark repeats after a crash is recorded once, and what ZooKeeper purges later stays, until
-``job.retention`` deletes it. Runs in the driver's thread; Spark calls ``Recorder`` on a thread of
-its own while the driver's thread waits.
+``OUT/checkpoint``, which is Spark's, how far the logs were read; the tables, what the next round
+has to know. A batch that Spark repeats after a crash is recorded once, and what ZooKeeper purges
+later stays, until ``job.retention`` deletes it. Runs in the driver's thread; Spark calls
+``Recorder`` on a thread of its own while the driver's thread waits.
 
 After any round the tables are those of one run over the whole history. Nearly everything in them
 follows from one group's znodes, the sessions that used the group, topics, and the log gaps. So a
@@ -29,6 +29,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -53,13 +54,12 @@ from zkaudit.job.buckets import (
     covered,
     logged_runs,
     read,
-    recorded,
     runs_of,
     take,
     touched_by,
 )
 from zkaudit.job.coverage import Coverage, check_agreement, check_times, coverage_of
-from zkaudit.job.output import save, staged, stored
+from zkaudit.job.output import kept, save, staged, stored
 from zkaudit.job.place import prepare, write_atomically
 from zkaudit.job.spark import check_group, errors_named
 from zkaudit.sources import selection, server_logs
@@ -71,7 +71,7 @@ from zkconsumer.runtime.undisturbed import Alarm
 
 MOST_GROUPS: Final = 20_000
 """A round that concerns more groups than this audits all."""
-_LAYOUT: Final = 7
+_LAYOUT: Final = 8
 """Changes when a stream of an earlier version cannot be continued."""
 
 
@@ -100,13 +100,11 @@ def stream(
     _same_inputs(out, options)
     while True:
         record(spark, options)
-        batches = recorded(out / "recorded")
-        last = str(batches[-1].last) if batches else ""
-        done = out / "refreshed"
+        last = Recorder(out).last()
+        before = State.of((out / "tables").resolve())
         # Also what was recorded by a process that was killed before it had audited.
-        if last != (done.read_text() if done.exists() else ""):
+        if last != (-1 if before is None else before.last):
             on_summary(refresh(spark, options))
-            done.write_text(last)
         after_round()
         if once or stop.wait(every):
             return
@@ -136,14 +134,14 @@ def record(spark: SparkSession, options: Options) -> bool:
     selection.find(options.logs)
     register(spark)
     out = Path(options.out)
-    recorder = Recorder(out / "recorded", out / "checkpoint")
+    recorder = Recorder(out)
     recorder.check()
     source = spark.readStream.format("zookeeper_txnlog").option("table", "groups")
     rows = source.option("paths", json.dumps([str(log) for log in options.logs])).load()
     with errors_named():
         query = (
             rows.writeStream.foreachBatch(recorder.write)
-            .option("checkpointLocation", local_url(out / "checkpoint"))
+            .option("checkpointLocation", local_url(recorder.checkpoint))
             .trigger(availableNow=True)
             .start()
         )
@@ -160,10 +158,10 @@ def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
     out = Path(options.out)
     before = (out / "tables").resolve()
     with errors_named(), staged(out):
-        retention.clean(out / "recorded")
+        retention.clean(out)
         history = _history(spark, options)
         if options.retention is not None and _dropped(spark, options, history):
-            retention.clean(out / "recorded")
+            retention.clean(out)
             history = _history(spark, options)
         state = _state(options, history)
         touched = _touched(options, history, before, state)
@@ -187,7 +185,7 @@ def _history(spark: SparkSession, options: Options) -> _History:
     folder = Path(options.out) / "recorded"
     begin = retention.begin_of(folder).zxid
     logs, snapshots = selection.find(options.logs)
-    batches = recorded(folder)
+    batches = Recorder(Path(options.out)).batches()
     runs = retention.after(runs_of(batches), begin)
     # A limit that follows the end of the logs would change findings of groups that are quiet.
     plan = committed.settled(committed.plan(as_runs(runs), options.servers, None))
@@ -227,14 +225,16 @@ def _round(
     """Audit some groups; ``None``: all."""
     out = Path(options.out)
     before = (out / "tables").resolve()
+    keys = sessions = None
     if touched is None:
-        rows = read(spark, [one.place for one in history.batches])
+        rows = read(spark, history.batches).drop("key")
     else:
-        files, touched = take(history.batches, touched, before, out / "staging" / "rows")
-        rows = read(spark, files)
+        keys = touched.keys
+        keep = partial(kept, out / "staging")
+        rows, sessions = take(spark, history.batches, touched, before, keep)
     if touched is None:
         check_times(history.coverage, options.start, options.end)
-    store = BucketStore(spark, out, touched, before, state)
+    store = BucketStore(spark, out, keys, sessions, before, state)
     return audit(
         store, options, rows, history.plan, history.coverage, *history.files,
         lambda _: history.snapshots,

@@ -121,11 +121,11 @@ def test_old_history_is_deleted_and_its_owners_stay_known(
     growing.options = replace(growing.options, retention=kept)
     growing.grow(0.5)
     stream.record(spark, growing.options)
-    recorded = Path(growing.options.out) / "recorded"
-    (first,) = buckets.recorded(recorded)
+    recorder = buckets.Recorder(Path(growing.options.out))
+    (first,) = recorder.batches()
     growing.grow(1)
     summary = growing.round(spark)
-    assert [one.first for one in buckets.recorded(recorded)] == [1]
+    assert [one.first for one in recorder.batches()] == [1]
     assert not first.place.exists()
     begin = half["zxid"] + 1
     assert summary["log_gaps"] == [(0, begin)]

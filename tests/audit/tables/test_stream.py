@@ -108,7 +108,10 @@ def grown(
 
 
 def test_a_stream_gives_the_tables_of_a_run(
-    spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
+    spark: SparkSession,
+    grown: tuple[Path, job.Options],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All tables equal those of one run, however the log was cut into batches or files.
 
@@ -121,26 +124,29 @@ def test_a_stream_gives_the_tables_of_a_run(
     assert summary["commits"] > 100
     assert (summary["log_gaps"], summary["findings"]) == ([], whole["findings"])
     same(load(spark, options.out)[1], load(spark, tmp_path / "run")[1])
-    out = Path(options.out)
-    recorder = buckets.Recorder(out / "recorded", out / "checkpoint")
-    before = buckets.recorded(recorder.folder)
+    recorder = buckets.Recorder(Path(options.out))
+    before = recorder.batches()
     assert len(before) > 3
 
     def operations() -> list[str]:
-        places = [one.place for one in buckets.recorded(recorder.folder)]
-        rows = buckets.read(spark, places).where("kind is null")
+        rows = buckets.read(spark, recorder.batches()).where("kind is null")
         return sorted(map(str, rows.collect()))
 
     rows = operations()
-    last = buckets.read(spark, [before[-1].place]).localCheckpoint()
-    recorder.write(last, before[-1].last)
-    recorder.merge(spark, before[0].first, before[-1].last)
-    recorder.write(last, before[-1].last)  # as after a crash that follows the merge
-    (merged,) = buckets.recorded(recorder.folder)
-    assert (merged.first, merged.last) == (before[0].first, before[-1].last)
+    number = before[-1].last
+    last = buckets.read(spark, before[-1:]).drop("key").localCheckpoint()
+    recorder.write(last, number)
     assert operations() == rows
-    assert job_stream.refresh(spark, options) == whole
-    same(load(spark, options.out)[1], load(spark, tmp_path / "run")[1])
+    with monkeypatch.context() as patched:
+        patched.setattr(buckets, "MERGED", number - 1)
+        for _ in range(2):  # also as after a crash
+            recorder.write(last, number)
+        found = [(one.first, one.last) for one in recorder.batches()]
+        assert found == [(0, 0), (1, number - 1), (number, number)]
+        assert operations() == rows
+        assert job_stream.refresh(spark, options) == whole
+        same(load(spark, options.out)[1], load(spark, tmp_path / "run")[1])
+    recorder.write(last, number)  # for the next tests
 
 
 def test_a_torn_tail_is_waited_for(
@@ -159,16 +165,15 @@ def test_a_torn_tail_is_waited_for(
     for end in (len(content) // 2, len(content) // 2 + 1, len(content) - 1, len(content)):
         (server / log.name).write_bytes(content[:end] + bytes(4096))
         job_stream.record(spark, options)
-        places = [one.place for one in buckets.recorded(out / "recorded")]
-        rows = buckets.read(spark, places).where(operations)
+        rows = buckets.read(spark, buckets.Recorder(out).batches()).where(operations)
         counts.append((rows.count(), rows.select("zxid", "idx").distinct().count()))
     assert all(count == distinct for count, distinct in counts)
     assert counts[0][0] < counts[2][0] <= counts[3][0]
     shutil.rmtree(tmp_path / "again", ignore_errors=True)
     (tmp_path / "again").mkdir()
     job_stream.record(spark, job.Options([str(server)], str(tmp_path / "again")))
-    places = [one.place for one in buckets.recorded(tmp_path / "again" / "recorded")]
-    assert buckets.read(spark, places).where(operations).count() == counts[3][0]
+    again = buckets.Recorder(tmp_path / "again").batches()
+    assert buckets.read(spark, again).where(operations).count() == counts[3][0]
 
 
 def test_what_is_purged_stays_and_nothing_is_left_undone(
@@ -297,8 +302,8 @@ def test_ctrl_c_ends_the_command_and_the_next_one_goes_on(
     assert process.returncode == 130, errors.decode()
     assert b"Traceback" not in errors
     assert (tmp_path / "out" / "report.html").exists()
-    batches = buckets.recorded(tmp_path / "out" / "recorded")
+    batches = buckets.Recorder(tmp_path / "out").batches()
     again = subprocess.run([*argv, "--once"], capture_output=True, timeout=500, check=False)
     assert again.returncode == 0, again.stderr.decode()
     assert b"report:" not in again.stdout
-    assert buckets.recorded(tmp_path / "out" / "recorded") == batches
+    assert buckets.Recorder(tmp_path / "out").batches() == batches
