@@ -26,16 +26,20 @@ def explore(
     violations: Callable[[StateT, str, StateT], Iterable[str]],
     wanted: Collection[str] = (),
     most: int = 10_000_000,
+    mirror: Callable[[StateT], StateT] | None = None,
 ) -> Result[StateT]:
     """Visit every state, but about ``most``. With ``wanted``, stop as soon as all those violations
     are found.
 
     ``steps`` are the names and ends of all steps from a state, and ``violations`` are those of one
-    step.
+    step. ``mirror`` returns a state with two members exchanged, if the model makes no difference
+    between them and ``first`` is its own mirror image. Then only one of the two states is visited,
+    and both are counted.
     """
     origins: dict[StateT, tuple[StateT, str] | None] = {first: None}
     queue = [first]
     result = Result[StateT](1, {}, set())
+    wanted = frozenset(wanted)
     while queue and len(origins) < most:
         following: list[StateT] = []
         for state in queue:
@@ -44,14 +48,18 @@ def explore(
                 for violation in violations(state, name, end):
                     if violation not in result.found:
                         result.found[violation] = [*_trace(origins, state), name]
-                if wanted and result.found.keys() >= set(wanted):
-                    result.states = len(origins)
+                if wanted and result.found.keys() >= wanted:
                     return result
-                if end not in origins:
-                    origins[end] = (state, name)
-                    following.append(end)
+                if end in origins:
+                    continue
+                if mirror is not None and (other := mirror(end)) != end:
+                    if other in origins:
+                        continue
+                    result.states += 1
+                result.states += 1
+                origins[end] = (state, name)
+                following.append(end)
         queue = following
-    result.states = len(origins)
     return result
 
 

@@ -303,10 +303,19 @@ def start(b: Bounds) -> State:
     return State(NONE, b.offset, 0, 0, (member,) * b.members)
 
 
+def mirror(s: State) -> State:
+    """The same state with its two members exchanged."""
+    owner = s.owner and (1 - s.owner[0], s.owner[1])
+    return State(owner, *s[1:4], s.members[::-1])
+
+
 def explore(d: Design, b: Bounds, wanted: frozenset[str] = frozenset()) -> Result[State]:
     """Visit every reachable state. With ``wanted``, stop as soon as all those violations are
     found."""
-    return search.explore(start(b), lambda state: steps(state, d, b), violations, wanted)
+    assert b.members == 2
+    return search.explore(
+        start(b), lambda state: steps(state, d, b), violations, wanted, mirror=mirror
+    )
 
 
 @pytest.mark.parametrize(

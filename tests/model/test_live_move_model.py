@@ -430,6 +430,12 @@ def start(b: Bounds) -> State:
     return State(first, 0, *lock, None, NOBODY, NOBODY, 0, in_kafka, 0, 0, 0, 0, (0, 0), members)
 
 
+def mirror(s: State) -> State:
+    """The same state with its two members exchanged."""
+    owner, assigned = (1 - who if who >= 0 else who for who in (s.owner, s.assigned))
+    return s._replace(owner=owner, assigned=assigned, members=s.members[::-1])
+
+
 def explore(
     d: Design, b: Bounds, wanted: str | None = None, most: int = 10_000_000
 ) -> Result[State]:
@@ -441,6 +447,7 @@ def explore(
         lambda state, name, end: violations(state, name, end, d),
         () if wanted is None else (wanted,),
         most,
+        mirror if b.members == 2 else None,
     )
 
 
