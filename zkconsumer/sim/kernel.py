@@ -71,8 +71,13 @@ class Kernel:
         """
         if not 0 <= delay < float("inf"):
             raise ValueError(f"delay must be finite and not negative: {delay}")
-        micros = max(round(delay * _MICROS), 1) if delay else 0
-        return self.schedule_at_us(self.now_us + micros, action)
+        due_us = self.now_us
+        if delay:
+            due_us += round(delay * _MICROS) or 1
+        handle = Handle(due_us, action)
+        self._sequence += 1
+        heappush(self._queue, (due_us, self._sequence, handle))
+        return handle
 
     def schedule_at_us(self, due_us: int, action: Callable[[], object]) -> Handle:
         """Run ``action`` at the absolute time ``due_us`` microseconds; ValueError if it is past."""
@@ -112,16 +117,16 @@ class Kernel:
         last_us = None if until is None else round(until * _MICROS)
         count = 0
         while count != max_events:
-            while queue and queue[0][2]._action is None:
-                heappop(queue)
-                self._cancelled -= 1
             if not queue or (last_us is not None and queue[0][0] > last_us):
                 if last_us is not None and last_us > self.now_us:
                     self.now_us = last_us
                 break
             due_us, _, handle = heappop(queue)
-            action, handle._action = handle._action, None
-            assert action is not None
+            action = handle._action
+            if action is None:
+                self._cancelled -= 1
+                continue
+            handle._action = None
             self.now_us = due_us
             count += 1
             action()

@@ -111,6 +111,8 @@ class PartitionLog:
         """
         if not self.start <= offset <= self.end:
             raise OffsetOutOfRangeError(f"{offset} is not in {self.start}..{self.end}")
+        if offset == self.end:
+            return b""
         data: list[bytes] = []
         size = 0
         for batch in self._batches[self._at(offset) :]:
@@ -276,7 +278,8 @@ class SimBrokers:
 
     def _check(self, endpoint: BrokerEndpoint) -> None:
         number = endpoint.broker_id
-        if number not in self.up or self.endpoints[number] != endpoint:
+        known = self.endpoints[number]
+        if number not in self.up or (known is not endpoint and known != endpoint):
             raise BrokerUnavailableError(f"broker {number}: Connection refused")
 
     def _refusal(self, tp: TopicPartition, endpoint: BrokerEndpoint) -> BrokerError | None:

@@ -38,7 +38,10 @@ class SimCluster:
     def __init__(self, kernel: Kernel, rng: random.Random, brokers: int, old: bool) -> None:
         self.kernel = kernel
         self.topics: dict[str, int] = {}
-        """Number of partitions of each topic that exists."""
+        """Number of partitions of each topic that exists. Written by ``add_partitions`` and
+        ``delete_topic``."""
+        self.partitions: tuple[TopicPartition, ...] = ()
+        """The partitions that exist."""
         self.old = old and rng.random() < 0.2
         self.brokers = SimBrokers(kernel, range(brokers), (), self.old, _TIMEOUT)
         self.records = Records(self.brokers.logs)
@@ -77,18 +80,20 @@ class SimCluster:
         self.topics[topic] = count
         for number in range(count):
             self.brokers.add(TopicPartition(topic, number))
+        self._list_partitions()
 
     def delete_topic(self, topic: str) -> bool:
         """Delete a topic; false if it does not exist."""
         count = self.topics.pop(topic, 0)
+        self._list_partitions()
         for number in range(count):
             self.brokers.lead(TopicPartition(topic, number), None)
         return count > 0
 
-    @property
-    def partitions(self) -> list[TopicPartition]:
-        """The partitions that exist."""
-        return [TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)]
+    def _list_partitions(self) -> None:
+        self.partitions = tuple(
+            TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)
+        )
 
     @property
     def endpoints(self) -> tuple[BrokerEndpoint, ...]:

@@ -121,11 +121,10 @@ class Judged(SimProcess[MachineT]):
     def _judge(self) -> None:
         """Check the rules that apply whenever the process rests."""
         self.plane.check()
-        if not self.gate.always_open and self.gate.is_open:
-            until = self.proved + self._session_timeout
-            if self.gate.valid_until > until + 1e-6:
-                text = f"{self.name}: open until {self.gate.valid_until}, the session {until}"
-                self.broken("lease", text)
+        gate, until = self.gate, self.proved + self._session_timeout
+        if gate.valid_until > until + 1e-6 and gate.is_open and not gate.always_open:
+            text = f"{self.name}: open until {gate.valid_until}, the session {until}"
+            self.broken("lease", text)
 
 
 class JudgedInZooKeeper(Judged[MachineT], ZkProcess[MachineT]):

@@ -143,10 +143,9 @@ class SimLiveMember(JudgedInZooKeeper[LiveMember], JudgedOnBrokers[LiveMember]):
 
     def _judge(self) -> None:
         super()._judge()
-        limit = self.proved_group + self.group_spec.session_timeout + 1e-6
-        between = self.mode not in (None, Mode.ZOOKEEPER)
-        if between and self.gate.is_open and self.gate.valid_until > limit:
-            text = f"{self.name}: open until {self.gate.valid_until}, the membership {limit}"
+        gate, limit = self.gate, self.proved_group + self.group_spec.session_timeout + 1e-6
+        if gate.valid_until > limit and gate.is_open and self.mode not in (None, Mode.ZOOKEEPER):
+            text = f"{self.name}: open until {gate.valid_until}, the membership {limit}"
             self.broken("lease", text)
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
