@@ -30,6 +30,7 @@ from tests.migrate import matrix
 from tests.migrate.rows import rows_of
 from tests.migrate.simulated import Simulated, simulated
 from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.servers import wait_until
 
 __all__ = ["simulated"]
 ROOT = Path(__file__).parents[2]
@@ -345,6 +346,29 @@ def test_a_metrics_file_that_cannot_be_written(simulated: Simulated, plan: str) 
     found = simulated.run(*words, simulated.file("folder/a.prom"), "--before-group", hook)
     assert (found.status, simulated.held("a", "t")[1]) == (0, {0: 5})
     assert "a.prom: No such file" in found.err
+
+
+def test_a_metrics_file_is_written_again_after_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise an alert would say that the migration is stuck. Each fault is printed once."""
+    monkeypatch.setattr(metrics, "INTERVAL", 0.01)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    file = metrics.MetricsFile(str(folder / "a.prom"), "apply")
+    said: list[str] = []
+
+    def faults() -> int:
+        said.append(capsys.readouterr().err)
+        return "".join(said).count("a.prom: No such file")
+
+    for number in (1, 2):
+        folder.rename(tmp_path / f"away{number}")
+        wait_until(lambda number=number: faults() == number, 30, "the fault")  # type: ignore[misc]
+        folder.mkdir()
+        wait_until((folder / "a.prom").exists, 30, "the file is back")
+    file.close()
+    assert faults() == 2
 
 
 def unit(text: str) -> dict[str, dict[str, list[str]]]:

@@ -55,7 +55,8 @@ def metrics_option(command: F) -> F:
 class MetricsFile:
     """The file of a running command.
 
-    Raises ConfigError if it cannot be written at first; later faults are printed once.
+    Raises ConfigError if it cannot be written at first. A later fault is printed once, and the file
+    is written again as soon as that is possible.
     """
 
     def __init__(self, path: str, command: str) -> None:
@@ -65,6 +66,8 @@ class MetricsFile:
         self._began = time.time()
         self._ended: Counter[str] = Counter()
         self._offsets = 0
+        self._fault = ""
+        """Why the last write failed."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         try:
@@ -87,17 +90,18 @@ class MetricsFile:
         self._try(False)
 
     def _write_often(self) -> None:
-        fine = True
-        while fine and not self._over.wait(INTERVAL):
-            fine = self._try(True)
+        while not self._over.wait(INTERVAL):
+            self._try(True)
 
-    def _try(self, running: bool) -> bool:
+    def _try(self, running: bool) -> None:
+        fault = ""
         try:
             self._write(running)
         except OSError as error:  # the work on groups is more important
-            click.echo(printable(f"--metrics-file: {self._path}: {error.strerror}"), err=True)
-            return False
-        return True
+            fault = str(error.strerror)
+        if fault and fault != self._fault:
+            click.echo(printable(f"--metrics-file: {self._path}: {fault}"), err=True)
+        self._fault = fault
 
     def _write(self, running: bool) -> None:
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
