@@ -105,6 +105,12 @@ def test_only_a_deletion_by_another_session_is_a_foreign_release() -> None:
     assert [part.what for part in finding.evidence] == ["claimed", "deleted"]
 
 
+def test_the_last_transaction_may_have_no_time() -> None:
+    """A time outside the years 1 to 9999 is unknown. It orders nothing."""
+    last = join(3, 5)._replace(time=None)
+    assert kinds(last, facts=Facts(Moment(3, 0, 7))) == []
+
+
 def test_a_release_by_the_members_other_session_harms_nobody_else() -> None:
     """The member itself has released the partition."""
     (finding, *_) = found(claim(1, 5), join(2, 6), delete(3, 6))

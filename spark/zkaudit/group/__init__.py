@@ -167,8 +167,8 @@ def audit_group(
     for row in _rows(history, coverage, shown, later):
         done.add(row)
         findings += rules.read(row)
-    last = max((Moment(*event[:3]) for event in history), default=facts.end)
-    findings += rules.finish(max(last, facts.end))
+    ends = [facts.end, *(Moment(*event[:3]) for event in history)]
+    findings += rules.finish(max(ends, key=_place))
     return done, findings
 
 
@@ -188,5 +188,5 @@ def _rows(
     yield from fold.finish()
 
 
-def _place(event: Event) -> tuple[int, int]:
+def _place(event: Event | Moment) -> tuple[int, int]:
     return event.zxid, event.idx
