@@ -16,9 +16,12 @@ from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import (
     Create,
     FetchOffsets,
+    GetData,
+    Node,
     OffsetOp,
     Ok,
     Reply,
+    StoreOffsets,
     ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path
@@ -78,3 +81,38 @@ def test_a_member_does_not_rewind_a_group_that_stores_offsets_in_kafka(
     else:
         assert isinstance(event, events.Claimed)
         assert event.claims[T0].committed == 7
+
+
+def test_a_member_that_begins_at_the_offset_in_kafka_does_not_lower_it() -> None:
+    """ZooKeeper's offset is lower, because a plain consumer had the partition. The next commit
+    raises it, also an unchanged one. A lower one, which the application asks for, is refused."""
+    bench = registered()
+    bench.zk.do(Create(GROUP.offset(T0), b"7"))
+    live = LiveMachine()
+    live.on(ModeRead(Mode.OPEN, 3))
+    in_kafka = {T0: 9}
+
+    def answer(op: ZkOp | OffsetOp) -> Reply:
+        if isinstance(op, FetchOffsets):
+            return Ok(tuple(map(in_kafka.get, op.partitions)))
+        if isinstance(op, StoreOffsets):
+            in_kafka.update(op.positions)
+            return Ok((None,) * len(op.positions))
+        return bench.send(op)  # type: ignore[arg-type]
+
+    scripts = scripts_of(PATHS, live)
+    wanted = commands.ClaimPartitions(2, 0, {T0: MINE})
+    claimed = drive(one_by_one(scripts(wanted, bench.context)), answer)
+    assert isinstance(claimed, events.Claimed)
+    claim = claimed.claims[T0]
+    assert claim.committed == 9
+    assert claim.would_regress(8)
+    assert claim.is_behind(9)
+    commit = commands.Commit(3, 0, {T0: 9}, {T0: claim})
+    committed = drive(one_by_one(scripts(commit, bench.context)), answer)
+    assert isinstance(committed, events.Committed)
+    assert not committed.claims[T0].is_behind(9)
+    stored = bench.send(GetData(GROUP.offset(T0)))
+    assert isinstance(stored, Ok)
+    assert isinstance(stored.value, Node)
+    assert (stored.value.data, in_kafka) == (b"9", {T0: 9})

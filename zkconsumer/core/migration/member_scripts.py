@@ -181,7 +181,7 @@ def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScrip
         if stored is None or (claim.committed is not None and claim.committed >= stored):
             return claim
         ctx.pauses.pop(tp, None)  # a plain consumer had it, and ZooKeeper does not know when
-        return replace(claim, committed=stored, invalidated=True)
+        return replace(claim, committed=stored, lags=True)
 
     claimed = yield from ownership.claim(command, ctx)
     return (yield from kafka_storage.choose_offsets(claimed, choose))

@@ -22,13 +22,16 @@ class Claim:
 
     ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is no
     offset znode. ``committed`` is the offset stored there, ``None`` if there is none. It is
-    ``invalidated`` when ``auto.offset.reset`` has replaced it; then a lower one may be stored.
+    ``invalidated`` when ``auto.offset.reset`` has replaced it; then a lower one may be stored. It
+    ``lags`` in ZooKeeper when ``committed`` is the higher offset in Kafka; then it is stored there
+    even if it does not change.
     """
 
     thread: ConsumerThreadId
     version: int | None
     committed: int | None
     invalidated: bool = False
+    lags: bool = False
 
     def would_regress(self, position: int) -> bool:
         """Whether a commit of ``position`` would go backwards."""
@@ -36,7 +39,9 @@ class Claim:
 
     def is_behind(self, position: int) -> bool:
         """Whether ``position`` is ahead of the stored offset, or the stored one does not count."""
-        return self.committed is None or self.invalidated or position > self.committed
+        if self.committed is None or self.invalidated:
+            return True
+        return position >= self.committed if self.lags else position > self.committed
 
 
 @dataclass(frozen=True, slots=True)
