@@ -318,6 +318,17 @@ def test_a_commit_to_a_new_partition_is_copied_back(simulated: Simulated) -> Non
     assert stored(simulated)[0] == {**OLD, 2: 7}
 
 
+def test_a_move_after_an_interrupted_one_is_undone_with_it(simulated: Simulated) -> None:
+    """Another plan is applied. The record still has what was there before both."""
+    matrix.interrupted(simulated)
+    assert simulated.run("plan", "--group", "g", "--out", "plan").status == 0
+    assert simulated.run("apply", "plan", *DO).status == 0
+    assert stored(simulated) == (OLD, OLD)
+    ran = simulated.run("undo", "--group", "g", *DO)
+    assert (ran.status, ran.rows[0]["way"]) == (0, "roll back"), ran
+    assert stored(simulated) == (OLD, {})
+
+
 def test_force_rolls_back_after_a_late_commit(simulated: Simulated) -> None:
     """ZooKeeper keeps what the old consumer has committed, as only Kafka was changed."""
     matrix.late_commit(simulated)

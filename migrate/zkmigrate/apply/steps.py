@@ -258,8 +258,17 @@ class Steps:
         return self._run(ownership.begin(hold, begun, before))
 
     def _before(self, change: Change, locked: bool, found: Record) -> Before:
-        """Return what the record keeps of the state before a change."""
+        """Return what the record keeps of the state before a change.
+
+        If a change by another plan was interrupted, that is what was there before both.
+        """
         made = before_of(change, locked)
+        if found.stage is Stage.BEGUN:
+            old = self.stores.zk.run(record.read_before(change.group))
+            if old is not None and (old.target, old.kafka_group) == (made.target, made.kafka_group):
+                zk, kafka = {**made.zk, **old.zk}, {**made.kafka, **old.kafka}
+                to = {**old.to, **made.to}
+                return replace(old, zk=zk, kafka=kafka, to=to, skipped=made.skipped)
         if found.stage is not Stage.DONE:
             return made
         earlier = self.stores.zk.run(record.before_data(change.group))
