@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import run_entry
 from zkconsumer.sim.members import bulk as bulk_module
 from zkconsumer.sim.runs.herd import EVENTS, Herd, ZooKeeperRun, simulate
+from zkconsumer.sim.runs.herd_coordinator import CoordinatorRun, simulate_any
+
+ON_BROKERS = ("coordinator", "consumer")
+"""Profiles of the coordinator: the classic protocol, and KIP-848."""
+PROFILES = ("scala", "default", *ON_BROKERS)
 
 #: Figures that do not contain times.
 COUNTS = (
@@ -92,25 +98,26 @@ def test_a_change_in_the_middle_of_bulk_reads(seed: int) -> None:
     assert found[0].attempts > 40, "no member was disturbed"
 
 
-def test_the_journal_is_a_function_of_the_seed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_journal_is_a_function_of_the_seed(profile: str, tmp_path: Path) -> None:
     """The same seed writes the same bytes; another seed writes others."""
     texts = []
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
         with JournalWriter(tmp_path / name) as sink:
             sink.write(run_entry(0, "virtual", {}))
-            simulate(Herd(12, 24, event="crash", seed=seed), sink)
+            simulate_any(Herd(12, 24, event="crash", seed=seed, profile=profile), sink)
         texts.append((tmp_path / name).read_bytes())
     assert texts[0] == texts[1] != texts[2]
 
 
-@pytest.mark.parametrize("profile", ["scala", "default"])
-@pytest.mark.parametrize("event", ["join", "crash", "leave"])
+@pytest.mark.parametrize(("profile", "event"), list(product(PROFILES, EVENTS)))
 def test_the_journal_tells_the_same_as_the_counters(
     profile: str, event: str, tmp_path: Path
 ) -> None:
     """Each line follows the schema, and the sums over the lines are the run's figures."""
     path = tmp_path / "j"
-    run = ZooKeeperRun(Herd(15, 40, event=event, profile=profile, seed=4))
+    kind = CoordinatorRun if profile in ON_BROKERS else ZooKeeperRun
+    run: Any = kind(Herd(15, 40, event=event, profile=profile, seed=4))
     with JournalWriter(path) as sink:
         sink.write(run_entry(0, "virtual", {}))
         run._sink = sink
@@ -123,6 +130,9 @@ def test_the_journal_tells_the_same_as_the_counters(
         assert getattr(total, name) == getattr(figures, name), name
     for name in ("attempts", "failed_attempts", "conflicts", "bytes_in"):
         assert getattr(total, name) == getattr(figures, name), name
+    assert figures.requests > 10
+    ends = {tp: spans[-1].member for tp, spans in tally.ownership.spans.items()}
+    assert ends == {tp: spans[-1].member for tp, spans in run.tally.ownership.spans.items()}
     moved = {tp: spans[-1].member for tp, spans in tally.ownership.spans.items()}
     assert moved == {tp: spans[-1].member for tp, spans in run.tally.ownership.spans.items()}
 

@@ -6,7 +6,6 @@ Profiles: ``coordinator`` is the classic protocol, ``consumer`` is KIP-848.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,6 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.kip848 import Kip848Machine
-from zkconsumer.herd.tally import Tally
-from zkconsumer.journal import JournalWriter, read_journal
-from zkconsumer.journal.recorder import run_entry
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.runs.herd import EVENTS, Herd
 from zkconsumer.sim.runs.herd_coordinator import CoordinatorRun, simulate_any
@@ -110,41 +106,6 @@ def test_messages_flow_through_pauses_and_cuts(profile: str) -> None:
         assert figures.consumed_twice
         assert run._observer is not None
         assert not run._observer.violations, seed
-
-
-@on_brokers
-def test_the_journal_is_a_function_of_the_seed(profile: str, tmp_path: Path) -> None:
-    """The same seed writes the same bytes; another seed writes others."""
-    texts = []
-    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
-        with JournalWriter(tmp_path / name) as sink:
-            sink.write(run_entry(0, "virtual", {}))
-            simulate_any(Herd(12, 24, event="crash", seed=seed, profile=profile), sink)
-        texts.append((tmp_path / name).read_bytes())
-    assert texts[0] == texts[1] != texts[2]
-
-
-@on_brokers
-@pytest.mark.parametrize("event", EVENTS)
-def test_the_journal_tells_the_same_as_the_counters(
-    event: str, profile: str, tmp_path: Path
-) -> None:
-    """Each line follows the schema, and the sums over the lines are the run's figures."""
-    path = tmp_path / "j"
-    run = CoordinatorRun(Herd(9, 40, event=event, profile=profile, seed=4))
-    with JournalWriter(path) as sink:
-        sink.write(run_entry(0, "virtual", {}))
-        run._sink = sink
-        figures = run.perform()
-    tally = Tally(start=run.tally.start)
-    for entry in read_journal(path):
-        tally.entry(entry)
-    total = tally.total
-    for name in ("requests", "bytes_out", "bytes_in", "attempts", "failed_attempts"):
-        assert getattr(total, name) == getattr(figures, name), name
-    assert figures.requests > 10
-    ends = {tp: spans[-1].member for tp, spans in tally.ownership.spans.items()}
-    assert ends == {tp: spans[-1].member for tp, spans in run.tally.ownership.spans.items()}
 
 
 def _coordinator() -> tuple[GroupCoordinator, list[Any]]:
