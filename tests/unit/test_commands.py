@@ -125,7 +125,7 @@ def test_an_export_overwrites_no_file(tmp_path: Path, monkeypatch: pytest.Monkey
 class Stream:
     """Raises one error after the other, each time it is read."""
 
-    def __init__(self, *errors: Exception) -> None:
+    def __init__(self, *errors: BaseException) -> None:
         self._errors = iter(errors)
 
     def __iter__(self) -> Iterator[object]:
@@ -157,9 +157,9 @@ def test_a_timeout_of_one_stream_counts_when_the_others_are_silent_too() -> None
     assert end_of(Stream(late, other), timeout=0) is late
 
 
-def test_any_error_of_a_stream_is_reported() -> None:
-    """The main thread waits for it."""
-    broken = RuntimeError("broken")
+@pytest.mark.parametrize("broken", [RuntimeError("broken"), SystemExit(3)])
+def test_any_error_of_a_stream_is_reported(broken: BaseException) -> None:
+    """The main thread waits for it. A formatter of the user's may also call ``sys.exit``."""
     assert end_of(Stream(broken), timeout=60) is broken
 
 

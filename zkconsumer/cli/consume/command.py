@@ -522,7 +522,7 @@ def _write_stream(
             if time.monotonic() - output.last < timeout:
                 continue  # another stream has been busy
             ends.put(error)
-        except Exception as error:  # noqa: BLE001 - raised again in the main thread
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             ends.put(error)
         return
 
