@@ -50,6 +50,8 @@ from zkconsumer.core.zookeeper.ops import (
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import BrokerError, LeaderUnavailableError
 
+SENT = "the request is on its way"
+
 
 class Ran(NamedTuple):
     """The result of a command: exit status, rows of ``--json``, and the text on stderr."""
@@ -167,6 +169,10 @@ class SimulatedCoordinators:
         self.away: set[str] = set()
         """Groups whose coordinator does not answer."""
         self.retention = (7 * 24 * 60, True)
+        self.log: list[tuple[str, TopicPartition, int | None]] = []
+        """All commits, and deletions without an offset, in order."""
+        self.around: Callable[[str], object] = lambda what: None
+        """Called before a change, once it is on its way, and after it."""
 
     def undeletable(self, groups: Iterable[str]) -> frozenset[str]:
         """Return which of the groups may not be deleted."""
@@ -232,16 +238,24 @@ class SimulatedCoordinators:
     ) -> dict[TopicPartition, BrokerError]:
         """Commit without membership."""
         self._check(group)
+        self.around("before commit")
         permit()
+        self.around(SENT)
         refused = {
             tp: BrokerError(f"offsets of {tp}: TOPIC_AUTHORIZATION_FAILED")
             for tp in new
             if tp.topic in self.denied
         }
-        self.committed.setdefault(group, {}).update(
-            (tp, one) for tp, one in new.items() if tp not in refused
-        )
+        if self.joined.get(group):
+            refused = {tp: BrokerError(f"offsets of {tp}: UNKNOWN_MEMBER_ID") for tp in new}
+        self.store(group, {tp: one for tp, one in new.items() if tp not in refused})
+        self.around("after commit")
         return refused
+
+    def store(self, group: str, new: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Store offsets, whoever commits them."""
+        self.committed.setdefault(group, {}).update(new)
+        self.log += ((group, tp, one.offset) for tp, one in new.items())
 
     def delete(
         self,
@@ -251,18 +265,24 @@ class SimulatedCoordinators:
     ) -> dict[TopicPartition, Any]:
         """Delete offsets."""
         self._check(group)
+        self.around("before delete")
         permit()
+        self.around(SENT)
         for tp in gone:
             self.committed.get(group, {}).pop(tp, None)
+            self.log.append((group, tp, None))
+        self.around("after delete")
         return {}
 
     def log_end(self, _group: str, _partition: int) -> int:
         """Return a position in the commits' log."""
-        return 0
+        return len(self.log)
 
-    def commits_since(self, *_: object) -> list[Any]:
-        """Return no commits: nobody else commits in between."""
-        return []
+    def commits_since(
+        self, group: str, _partition: int, position: int
+    ) -> list[tuple[TopicPartition, int | None]]:
+        """Return a group's commits since a position."""
+        return [(tp, offset) for name, tp, offset in self.log[position:] if name == group]
 
     def retention_minutes(self) -> tuple[int, bool]:
         """Return how long offsets are kept, and whether brokers reported it."""
@@ -280,6 +300,8 @@ class Simulated:
     group = "g"
     renamed = "new"
     topic_name = "t"
+    current: Simulated
+    """The one to which commands connect: the newest, unless a test chooses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.folder = folder
@@ -301,17 +323,19 @@ class Simulated:
         broker = {"version": 1, "host": "sim", "port": 1, "jmx_port": -1, "timestamp": "1"}
         self.zk.set("/brokers/ids/0", json.dumps(broker).encode())
 
+        Simulated.current = self
+
         def open_zk(*_: object, **__: object) -> SimulatedZk:
-            return self.zk
+            return Simulated.current.zk
 
         monkeypatch.setattr(sessions, "ClusterZk", open_zk)
         monkeypatch.setattr(tools, "ClusterZk", open_zk)
-        monkeypatch.setattr(surroundings, "BlockingZk", lambda *_: self.whole)
+        monkeypatch.setattr(surroundings, "BlockingZk", lambda *_: Simulated.current.whole)
         monkeypatch.setattr(servers, "BlockingZk", open_zk)
-        monkeypatch.setattr(sessions, "GroupCoordinators", lambda *_, **__: self.kafka)
+        monkeypatch.setattr(sessions, "GroupCoordinators", lambda *_, **__: Simulated.current.kafka)
         monkeypatch.setattr(logs, "BrokerConnection", SimulatedConnection)
-        monkeypatch.setattr(logs, "fetch_metadata", self._metadata)
-        monkeypatch.setattr(logs, "list_offsets", self._list_offsets)
+        monkeypatch.setattr(logs, "fetch_metadata", lambda *a: Simulated.current._metadata(*a))
+        monkeypatch.setattr(logs, "list_offsets", lambda *a: Simulated.current._list_offsets(*a))
 
     # -- the cluster ---------------------------------------------------------------------------
 
@@ -347,8 +371,7 @@ class Simulated:
         """Commit offsets of partitions 0, 1, ... to Kafka."""
         for number, offset in enumerate(offsets):
             if offset is not None:
-                held = self.kafka.committed.setdefault(group, {})
-                held[TopicPartition(topic, number)] = StoredOffset(offset)
+                self.kafka.store(group, {TopicPartition(topic, number): StoredOffset(offset)})
 
     def forget(self, group: str, *gone: TopicPartition) -> None:
         """Delete committed offsets, as Kafka does when they expire."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from zkconsumer.core.zookeeper.ops import Reply, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Refused
+from zkconsumer.errors import SessionExpiredError
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.servers.zk import FakeZk
 from zkconsumer.sim.servers.zk_tree import ANYONE, Identities
@@ -28,12 +29,23 @@ class ToolZk:
         self.zk = FakeZk(Kernel(1))
         self.before: Callable[[ZkOp], object] = lambda op: None
         self.after: Callable[[ZkOp, Reply], Reply] = lambda op, reply: reply
+        self.connect()
+
+    def connect(self) -> None:
+        """Open a new session."""
         self._client = self.zk.connect(6.0, lambda event: None, lambda state, session: None)
         self._pass(1.0)
 
+    def expire(self) -> None:
+        """End the session. As with kazoo, the next script then runs in a new one."""
+        self._client.kill()
+        self._pass(20.0)
+        self.connect()
+
     def run(self, script: Any) -> Any:
-        """Return the script's result. Raises ZooKeeperError for a refusal, as the product does."""
-        reply: Reply | None = None
+        """Return the script's result. Raises ZooKeeperError for a refusal, as the product does, and
+        SessionExpiredError if the session ends before the script does."""
+        session, reply = self._client, None
         while True:
             try:
                 op = next(script) if reply is None else script.send(reply)
@@ -42,6 +54,9 @@ class ToolZk:
             except Refused as refused:
                 raise refusal(refused) from None
             self.before(op)
+            if self._client is not session:
+                script.close()
+                raise SessionExpiredError("the session with ZooKeeper ended: run it again")
             reply = self.after(op, self._send(op))
 
     def do(self, op: ZkOp) -> Any:

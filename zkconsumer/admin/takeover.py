@@ -62,6 +62,8 @@ class Hold:
     nodes: dict[TopicPartition, Node | None] = field(default_factory=dict)
     complete: bool = False
     """Whether exactly ``nodes`` are claimed."""
+    serial: Check | None = None
+    """The version of a znode that must not change until the offsets are written."""
 
     @property
     def paths(self) -> GroupPaths:
@@ -157,11 +159,15 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
 
 
 def submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Script[Ok | Failed]:
-    """Send one packet in a multi that checks the tool's registration."""
+    """Send one packet in a multi that checks the tool's registration, and the serial."""
     ops = [hold.check, *(op for several in packet.values() for op in several)]
+    if hold.serial is not None:
+        ops.append(hold.serial)
     reply: Reply = yield from attempt(Multi(tuple(ops)))
     if isinstance(reply, Failed):
         still_there(hold, reply)
+        if hold.serial is not None and reply.index == len(ops) - 1:
+            raise _changed(hold.group, "another operator has changed it meanwhile: run it again")
     return reply
 
 

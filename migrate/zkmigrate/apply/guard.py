@@ -161,6 +161,8 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
     refused = by_table(found, Action.LOCK)
     if refused is not None:
         return refused
+    if found.in_live_move:  # since the command has chosen how to lock it
+        return Result(group, Outcome.REFUSED, 0, record.MEANWHILE, (Reason.OTHER_OPERATOR,))
     check_members(group, (yield from children(GroupPaths(group).ids)) or [])
     state = yield from look(group)
     if state.guard is Guard.LOCKED and not state.lets_live_in:
@@ -172,6 +174,10 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
     yield from record.write(group, written)
     fault = yield from lock(group, now_ms)
     if fault is None:
+        now = yield from migration_marker.state_of(group)
+        if not now.faults and by_table(now, Action.LOCK) is not None:
+            yield from unlock_recorded(group, now_ms)  # another operator has taken it back
+            return Result(group, Outcome.REFUSED, 0, record.MEANWHILE, (Reason.OTHER_OPERATOR,))
         return Result(group, Outcome.DONE, 0)
     why = f"{fault}: use zkmigrate lock --hold"
     return Result(group, Outcome.FAILED, 0, why, (Reason.CANNOT_LOCK,))

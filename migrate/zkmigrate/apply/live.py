@@ -371,6 +371,8 @@ class LiveMove:
         while True:
             found = yield from record.read(self.group)
             facts = yield from look(self.group)
+            if sealed is not None and facts.mode is Mode.ZOOKEEPER:
+                yield from self._let_in()  # another operator has taken it back before our lock
             # Another operator may still be about to unlock the ids, from before this mode.
             seal = target is Mode.KAFKA and facts.mode is Mode.LOCKED
             lost = not facts.ids_locked and Mode.ZOOKEEPER not in (target, facts.mode)

@@ -14,7 +14,7 @@ from typing import Any
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import Exists, Node, Ok
+from zkconsumer.core.zookeeper.ops import Check, Exists, Node, Ok
 from zkconsumer.core.zookeeper.scripts.common import Script, read
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
@@ -92,6 +92,7 @@ def carry_out(
             written = record.written(serial, hold.now_ms, command="reset")
             serial = stores.zk.run(ownership.begin(hold, written, None))
             permission.serial = serial.version
+            hold.serial = Check(record.path(state.group), serial.version)
         if store is Store.ZOOKEEPER:
             script = ownership.write_offsets(hold, {row.tp: row.after for row in rows})
             stores.zk.run(script)

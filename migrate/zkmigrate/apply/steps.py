@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.ops import Check, Node
 from zkconsumer.core.zookeeper.scripts.common import Script, T
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
@@ -169,6 +169,7 @@ class Steps:
             keep = None if undo or begun else self._before(change, first_locked, found)
             found = self._begin(change, hold, found, undo, keep)
             permission.serial = found.version
+            hold.serial = Check(record.path(change.group), found.version)
             first = [one["held"] for one in mine if "held" in one]
             kafka = self._in_kafka(change, permission, held, end, journal, prefix)
             written = self._write(change, hold, held, kafka, seen, first)
