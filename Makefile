@@ -81,8 +81,8 @@ test-coordinator: setup browser ## groups on the broker's coordinator, and herds
 test-migrate: setup ## all tests of zkmigrate
 	$(BIN)/pytest $(BY_FILE) tests/migrate
 
-test-migrate-all: setup ## zkmigrate killed at every point, 1,000 round trips, and every command in every state (half an hour)
-	CRASH_POINTS=all ROUND_TRIP_GROUPS=1000 MATRIX=all $(BIN)/pytest tests/migrate/test_crash.py \
+test-migrate-all: setup ## 30,000 points of commands, 1,000 round trips, and every command in every state (an hour)
+	ZKC_POINTS=10000 ROUND_TRIP_GROUPS=1000 MATRIX=all $(BIN)/pytest tests/migrate/test_operators.py \
 	    tests/migrate/test_round_trip.py tests/migrate/test_matrix_on_servers.py
 
 test-zombies: setup ## a suspended consumer of the JVM wakes up at 50 moments of a move (15 minutes)

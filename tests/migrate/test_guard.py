@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from kazoo.security import ACL, Id, make_acl
@@ -211,64 +211,6 @@ def test_a_repeated_move_never_opens_a_locked_group(filled: Bench, group: str, t
     assert access(filled, group)[0] == LOCKED
     assert filled.committed(group, {topic: 1})[TopicPartition(topic, 0)].offset == 9
     assert filled.client.get_children(f"/consumers/{group}/owners") == [topic]
-
-
-def test_a_kill_while_the_guard_is_set_or_lifted(bench: Bench, unique: str, topic: str) -> None:
-    """The run is killed before and after each step of locking and unlocking, in both directions and
-    in the rollback of the second. The next run ends with the same guard as an undisturbed run."""
-    bench.topic(topic, 1)
-
-    def steps(group: str, ways: list[Callable[[Any], Any]], way: int, at: int) -> bool:
-        """Run one direction and kill it at a step of the guard. Return false if there is no such
-        step."""
-        for number, run in enumerate(ways[: way + 1]):
-            seen: list[str] = []
-
-            def effect(what: str, last: bool = number == way, seen: list[str] = seen) -> None:
-                if what.endswith(f"/consumers/{group}/ids") or "zkmigrate-probe" in what:
-                    seen.append(what)
-                    if last and len(seen) == at + 1:
-                        raise KilledError(what)
-
-            try:
-                results = run(effect)
-            except KilledError:
-                results = run(lambda _what: None)
-                assert all(one.outcome.good for one in results), (results, seen)
-                return True
-            assert all(one.outcome.good for one in results), results
-        return False
-
-    counts = []
-    for way, expected in enumerate((LOCKED, OPEN, LOCKED)):
-        at = 0
-        while True:
-            group = f"{unique[-8:]}-{way}-{at}"
-            bench.set_zk(group, topic, {0: 3})
-            plan, journal = bench.plan([group])
-            made: list[Any] = []
-
-            def back(effect: Any, group: str = group, made: list[Any] = made) -> Any:
-                if not made:
-                    made.append(bench.plan([group], Direction.KAFKA_TO_ZK))
-                return bench.apply(*made[0], effect)
-
-            def undo(effect: Any, made: list[Any] = made) -> Any:
-                return bench.rollback(*made[0], effect)
-
-            def forth(effect: Any, plan: Any = plan, journal: Any = journal) -> Any:
-                return bench.apply(plan, journal, effect, lock=True)
-
-            more = steps(group, [forth, back, undo], way, at)
-            assert access(bench, group)[0] == expected, (way, at)
-            assert (access(bench, group)[1] == b"") == (expected == OPEN)
-            if not more:
-                break
-            at += 1
-        counts.append(at)
-    assert counts[0] >= 6
-    assert counts[1] >= 4
-    assert counts[2] >= 6
 
 
 @pytest.fixture

@@ -353,31 +353,6 @@ def forth(move: Move) -> Step:
     return move.go(Mode.KAFKA)
 
 
-@pytest.mark.parametrize("locked", [False, True])
-@pytest.mark.parametrize("meanwhile", [forth, STAGES["lock"], STAGES["unlock"]])
-@pytest.mark.parametrize("stage", STAGES)
-def test_operators_may_come_in_between_at_any_request(
-    operators: Operators,
-    stage: str,
-    meanwhile: Callable[[Move], Step],
-    locked: bool,
-) -> None:
-    """Another operator works just before any request of a stage. A group that the coordinator
-    assigns stays locked, and the original ACL and data are never lost."""
-    number, came = 0, True
-    while came:
-        if locked:
-            assert not operators.move().lock().why
-        due = all_but(number)
-        move = operators.move()
-        _, came = operators.during(
-            lambda move=move: STAGES[stage](move), due, lambda: meanwhile(operators.move())
-        )
-        operators.check()
-        number += 1
-    assert number > 5
-
-
 def finish(move: Move) -> None:
     """Take the group through all modes, and complete the move."""
     for step in (forth(move), move.go(Mode.OPEN), move.complete()):

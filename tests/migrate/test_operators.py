@@ -100,8 +100,10 @@ def act(name: str, world: World) -> Ran:
     if again != name and number == "2":
         machine.plan()
     ran = ACTS[again](machine)
-    if again != name == "again-apply":  # it may have been killed before it locked the group
-        COMMANDS["lock"](machine)
+    # It may have been killed before it locked or unlocked the group.
+    last = {"again-apply": "lock", "again-apply-back": "unlock"}.get(name)
+    if last is not None:
+        COMMANDS[last](machine)
     return ran
 
 

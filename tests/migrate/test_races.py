@@ -12,7 +12,6 @@ from zkmigrate.plan.options import Options, Skip
 from zkmigrate.stores.group_states import Held, read_offsets
 from zkmigrate.verify import AHEAD, NOT_MOVED, SOURCE, compare
 
-from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -39,37 +38,6 @@ def at(word: str, act: Callable[[], object]) -> Callable[[str], None]:
 def kill() -> None:
     """Stop the run as a kill would."""
     raise KilledError
-
-
-def test_a_member_between_the_look_and_the_claim(filled: Bench, group: str, topic: str) -> None:
-    """A member that registers after the first check is noticed before anything is written."""
-    plan, journal = filled.plan([group])
-    path = f"/consumers/{group}/ids/late"
-
-    def register() -> None:
-        filled.client.create(path, b"{}", ephemeral=True, makepath=True)
-
-    (result,) = filled.apply(plan, journal, at("before journal claim", register))
-    assert result.outcome is Outcome.REFUSED
-    assert "late registered" in result.why
-    assert filled.committed(group, {topic: 2}) == {}
-    assert filled.client.get_children(f"/consumers/{group}/ids") == ["late"]
-    filled.client.delete(path)
-    assert filled.apply(plan, journal)[0].outcome is Outcome.DONE
-
-
-def test_an_owner_between_the_look_and_the_claim(filled: Bench, group: str, topic: str) -> None:
-    """A partition that another member owns is named with its owner, and the others are released."""
-    plan, journal = filled.plan([group])
-    path = f"/consumers/{group}/owners/{topic}/1"
-
-    def own() -> None:
-        filled.client.create(path, b"another-0", ephemeral=True, makepath=True)
-
-    (result,) = filled.apply(plan, journal, at("before zookeeper create", own))
-    assert result.outcome is Outcome.REFUSED
-    assert "owned by another-0" in result.why
-    assert filled.client.get_children(f"/consumers/{group}/owners/{topic}") == ["1"]
 
 
 def test_a_zombies_commit_is_fenced(filled: Bench, group: str, topic: str) -> None:
@@ -134,36 +102,6 @@ def test_a_member_that_registers_during_the_move_is_not_forgotten(
     filled.client.delete(path)
     assert filled.apply(plan, journal)[0].outcome is Outcome.DONE
     assert filled.apply(plan, journal)[0].outcome is Outcome.WAS_DONE
-
-
-def test_a_change_between_writing_and_reading_back(filled: Bench, group: str, topic: str) -> None:
-    """If another client writes over the migrator's offsets, the migrator notices and writes no
-    marker."""
-    plan, journal = filled.plan([group])
-
-    def change() -> None:
-        filled.set_kafka(group, topic, {1: 5})
-
-    (result,) = filled.apply(plan, journal, at("after kafka commit", change))
-    assert result.outcome is Outcome.REFUSED
-    assert "another client writes" in result.why
-    assert f"/consumers/{group}/migration" not in filled.znodes(group)
-    (again,) = filled.apply(plan, journal)
-    assert "it was changed since" in again.why
-
-
-def test_a_source_that_changes_underneath(bench: Bench, group: str, topic: str) -> None:
-    """A commit to Kafka while its offsets are written to ZooKeeper fails the move back."""
-    bench.topic(topic, 2)
-    bench.set_kafka(group, topic, {0: 3, 1: 4})
-    plan, journal = bench.plan([group], Direction.KAFKA_TO_ZK)
-
-    def change() -> None:
-        bench.set_kafka(group, topic, {0: 6})
-
-    (result,) = bench.apply(plan, journal, at("before journal write", change))
-    assert result.outcome is Outcome.REFUSED
-    assert "kafka holds 6, not 3" in result.why
 
 
 @pytest.mark.parametrize("new", ["topic", "partition"])
@@ -276,22 +214,3 @@ def test_a_change_between_a_kill_and_the_next_run(
     assert undone.outcome is (Outcome.NOTHING if claimed else written)
     znodes = filled.znodes(group)
     assert {path: znodes[path] for path in before} == before
-
-
-def test_a_commit_without_membership_in_between_is_given_back(
-    filled: Bench, group: str, topic: str
-) -> None:
-    """A client with assign() has committed to Kafka before, and does so again just before the
-    migrator does. The migrator restores its offset and refuses the group by the partition's name,
-    also in later runs."""
-    filled.set_kafka(group, topic, {1: 4})
-    plan, journal = filled.plan([group])
-    (result,) = filled.apply(
-        plan, journal, at("before kafka", lambda: filled.set_kafka(group, topic, {0: 7}))
-    )
-    assert result.outcome is Outcome.REFUSED
-    assert f"{topic}-0: a client that is not a member committed 7" in result.why
-    assert filled.committed(group, {topic: 2})[TopicPartition(topic, 0)] == StoredOffset(7)
-    (again,) = filled.apply(plan, journal)
-    assert f"{topic}-0: kafka holds 7" in again.why
-    assert filled.marker(group) is None

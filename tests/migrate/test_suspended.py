@@ -29,13 +29,11 @@ from zkmigrate.verify import BEHIND, doubtful
 from tests.migrate import matrix
 from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_simulated import PATHS, T0, T1, Journal, Stores
-from tests.unit.tool_zk import ToolZk
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
     BrokerError,
     LeaderUnavailableError,
-    SessionExpiredError,
     ZkConsumerError,
     ZkUnavailableError,
 )
@@ -45,40 +43,6 @@ LATER = {T0: StoredOffset(190), T1: StoredOffset(190)}
 SENT = "the request is on its way"
 
 
-class SessionZk(ToolZk):
-    """A session that can end. As with kazoo, the next script then runs in a new session."""
-
-    def __init__(self, like: ToolZk | None = None) -> None:
-        super().__init__()
-        if like is not None:
-            self.zk = like.zk
-            self._connect()
-
-    def _connect(self) -> None:
-        self._client = self.zk.connect(6.0, lambda event: None, lambda state, session: None)
-        self._pass(1.0)
-
-    def expire(self) -> None:
-        """End the session."""
-        self._client.kill()
-        self._pass(20.0)
-        self._connect()
-
-    def run(self, script: Any) -> Any:
-        """Return the script's result. Raises SessionExpiredError."""
-        session, reply = self._client, None
-        while True:
-            try:
-                op = next(script) if reply is None else script.send(reply)
-            except StopIteration as end:
-                return end.value
-            self.before(op)
-            if self._client is not session:
-                script.close()
-                raise SessionExpiredError("the session with ZooKeeper ended: run it again")
-            reply = self._send(op)
-
-
 class Operator(Stores):
     """One operator's tool. ``step`` is called at each step, and once a request is on its way."""
 
@@ -86,13 +50,9 @@ class Operator(Stores):
         super().__init__()
         self.log: list[tuple[TopicPartition, int | None]] = []
         self.step: Callable[[str], object] = lambda what: None
-        if like is None:
-            zk = SessionZk()
-            zk.zk = self.zk.zk
-            zk._connect()
-            self.zk = zk
-        else:
-            self.zk = SessionZk(like.zk)
+        if like is not None:
+            self.zk.zk = like.zk.zk
+            self.zk.connect()
             self.committed, self.log = like.committed, like.log
             self.journal = Journal(self.done)
             self.journal.records = [dict(one) for one in like.journal.records]
@@ -272,23 +232,6 @@ def test_a_late_commit_reaches_the_record_whatever_else_fails(
 
 class Killed(BaseException):
     """The process is gone."""
-
-
-def test_a_move_that_was_killed_at_any_step_can_be_rolled_back() -> None:
-    """Also between the journal's record and the group's own, where nothing has been written."""
-    every = steps(apply)
-    before = dict(Operator().committed)
-    for number, what in enumerate(every):
-        operator, plan = prepared(apply)
-        kill_at(operator, number)
-        with pytest.raises(Killed):
-            apply(operator, plan)
-        operator.step = lambda what: None
-        operator.zk.expire()
-        undone = rollback(operator, plan)
-        assert undone.outcome.good, (what, undone)
-        assert operator.committed == before, what
-    assert len(every) > 10
 
 
 def kill_at(operator: Operator, number: int) -> None:
