@@ -179,8 +179,9 @@ _HOOKS: Final = (
         "--after-group",
         metavar="CMD",
         default="",
-        help="Run this one afterwards, whatever the outcome. If it fails, the group needs "
-        "attention. Both find the group in ZKMIGRATE_GROUP; see docs/how-to/run-unattended.md.",
+        help="Run this one afterwards, also if the group is refused or fails. If it fails, the "
+        "group needs attention. Ctrl-C during --wait, or a second Ctrl-C, ends without it. Both "
+        "find the group in ZKMIGRATE_GROUP; see docs/how-to/run-unattended.md.",
     ),
     duration_option(
         "--hook-timeout",
