@@ -22,7 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -108,18 +108,42 @@ def plan(
     begins = [ranges[0][0] for ranges in servers.values()]
     # Before that epoch, a server may have continued without having what came before.
     purged = max((epoch(first) for first in begins if counter(first) == 1), default=0)
-    dropped: list[Range] = []
-    unsure: list[Range] = []
-    contradicted: list[Range] = []
+    doubts = _Doubts()
     for number, inside in sorted(by_epoch.items()):
         last = max(r[1] for ranges in inside.values() for r in ranges)
         sure = held_by(inside.values(), majority)
         if open_proposals is not None:
             sure = max(sure, last - open_proposals)
         passing = [change for pairs in changes for change in _passing(pairs, number)]
+        doubts.add(number, last, sure, passing, too_many, number >= purged)
+    logged = [
+        tuple(part for r in ranges for part in _overlaps(r, _near(r, union)))
+        for ranges in (doubts.dropped, doubts.unsure, doubts.contradicted)
+    ]
+    gaps = _log_gaps([r for part in union for r in _without(part, doubts.dropped)])
+    return History(_cover(servers, doubts.dropped), tuple(gaps), *logged)
+
+
+@dataclass
+class _Doubts:
+    """Ranges as in ``History``, also where nothing was logged."""
+
+    dropped: list[Range] = field(default_factory=list)
+    unsure: list[Range] = field(default_factory=list)
+    contradicted: list[Range] = field(default_factory=list)
+
+    def add(
+        self, number: int, last: int, sure: int, passing: list[Range], too_many: int, known: bool
+    ) -> None:
+        """Judge the proposals of an epoch that end with ``last``.
+
+        ``sure``: those up to this one are committed. ``passing``: how servers continued with later
+        epochs. ``too_many``: if so many lack a proposal, it was not committed. ``known``: every
+        server that continued is known to have had what came before.
+        """
         ends = sorted(max(end, number << 32) for end, _ in passing)
         if ends:
-            if number >= purged:  # every server that continued is known to have had it
+            if known:
                 sure = max(sure, ends[0])
             # A leader makes its followers truncate proposals that it does not have. So it had
             # those that a server still has when it continues with a later epoch.
@@ -127,19 +151,13 @@ def plan(
             if len(ends) >= too_many:
                 false_from = max(sure, ends[too_many - 1], kept) + 1
                 if false_from <= last:
-                    dropped.append((false_from, last))
+                    self.dropped.append((false_from, last))
                     last = false_from - 1
             if max(sure, kept) < last:
-                contradicted.append((max(sure, kept) + 1, last))
+                self.contradicted.append((max(sure, kept) + 1, last))
         begin = max(sure + 1, number << 32 | 1)
         if begin <= last:
-            unsure.append((begin, last))
-    logged = [
-        tuple(part for r in ranges for part in _overlaps(r, _near(r, union)))
-        for ranges in (dropped, unsure, contradicted)
-    ]
-    gaps = _log_gaps([r for part in union for r in _without(part, dropped)])
-    return History(_cover(servers, dropped), tuple(gaps), *logged)
+            self.unsure.append((begin, last))
 
 
 def settled(
