@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
@@ -38,6 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     import click
 
     from zkconsumer.admin.printable import printable
+    from zkconsumer.console import stdout
     from zkconsumer.errors import ZkConsumerError
 
     received: list[int] = []
@@ -60,12 +60,13 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _interrupted(received[0] if received else signal.SIGINT)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except OSError:
+        return stdout.reader_exited()
+    except OSError as error:
         if received:  # the terminal is gone
             return _interrupted(received[0])
-        raise
+        if not stdout.is_full(error):
+            raise
+        return ZkConsumerError.exit_code
     return status if isinstance(status, int) else 0
 
 

@@ -70,12 +70,14 @@ def run(arguments: Sequence[str]) -> int:
 
     from zkaudit.commands.root import cli
     from zkaudit.text import printable
+    from zkconsumer.console import stdout
     from zkconsumer.errors import ZkConsumerError
 
     try:
         status = cli.main(
             args=one_value_each(arguments), prog_name="zkaudit", standalone_mode=False
         )
+        sys.stdout.flush()
     except ZkConsumerError as error:
         click.echo(f"error: {printable(str(error))}", err=True)
         return error.exit_code
@@ -85,7 +87,11 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return 130
+    except BrokenPipeError:
+        return stdout.reader_exited()
     except _foreign() as error:
+        if isinstance(error, OSError) and stdout.is_full(error):
+            return ZkConsumerError.exit_code
         click.echo(f"error: {printable(_line(error))}", err=True)
         return 1
     return status if isinstance(status, int) else 0

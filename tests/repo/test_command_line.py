@@ -49,11 +49,15 @@ def test_ctrl_c_is_130(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_closed_pipe_is_quiet() -> None:
+PROGRAMS = ["zkconsumer.cli", "zkmigrate.cli", "zkaudit.cli"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_a_closed_pipe_is_quiet(program: str, arguments: list[str]) -> None:
     """If the reader goes away, as ``| head`` does, the command ends without output."""
-    script = "from zkconsumer.cli import main; main()"
     command = subprocess.Popen(
-        [sys.executable, "-c", script, "cluster", "--help"],
+        [sys.executable, "-c", f"from {program} import main; main()", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -66,10 +70,13 @@ def test_a_closed_pipe_is_quiet() -> None:
     command.stderr.close()
 
 
-@pytest.mark.parametrize("arguments", [["config", "--json"], ["--version"]])
-def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [("zkconsumer.cli", ["config", "--json"]), *((name, ["--version"]) for name in PROGRAMS)],
+)
+def test_a_full_disk_is_one_line(program: str, arguments: list[str]) -> None:
     """Standard output is redirected to a file, and the disk is full."""
-    script = "from zkconsumer.cli import main; main()"
+    script = f"from {program} import main; main()"
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
             [sys.executable, "-c", script, *arguments],

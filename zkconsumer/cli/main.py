@@ -5,9 +5,7 @@ A subcommand's module is imported when it is used.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -16,6 +14,7 @@ from typing import Final
 
 import click
 
+from zkconsumer.console import stdout
 from zkconsumer.console.lazy import LazyGroup
 from zkconsumer.errors import ZkConsumerError
 
@@ -51,9 +50,6 @@ _LIBRARIES: Final = (
 )
 
 EXIT_INTERRUPTED: Final = 130
-EXIT_BROKEN_PIPE: Final = 141
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""Errors of a file that standard output is redirected to."""
 
 
 class _Root(LazyGroup):
@@ -71,13 +67,6 @@ class _Root(LazyGroup):
                         if command
                     ]
                 )
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            _discard_output()  # before click makes it status 1
-            raise click.exceptions.Exit(EXIT_BROKEN_PIPE) from None
 
 
 @click.group(
@@ -126,11 +115,6 @@ def _echo_build() -> None:
     click.echo(f"{'record decoder':16}{'compiled' if COMPILED else 'pure Python'}")
 
 
-def _discard_output() -> None:
-    """What is still buffered for standard output has nowhere to go."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit status.
 
@@ -150,12 +134,9 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _discard_output()
-        return EXIT_BROKEN_PIPE
+        return stdout.reader_exited()
     except OSError as error:
-        if error.filename is not None or error.errno not in _FULL:
+        if not stdout.is_full(error):
             raise
-        _discard_output()
-        click.echo(f"error: standard output: {error.strerror}", err=True)
         return ZkConsumerError.exit_code
     return status if isinstance(status, int) else 0

@@ -5,12 +5,15 @@ Importing all of them takes longer than many of them run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import click
+
+from zkconsumer.console import stdout
 
 
 class LazyGroup(click.Group):
@@ -35,6 +38,16 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
+    def make_context(self, *args: Any, **keys: Any) -> click.Context:
+        """Parse the arguments, and print help or the version."""
+        with _broken_pipe():
+            return super().make_context(*args, **keys)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the subcommand."""
+        with _broken_pipe():
+            return super().invoke(ctx)
+
     def _is_there(self, name: str) -> bool:
         if name not in self._lazy:
             return False
@@ -42,3 +55,12 @@ class LazyGroup(click.Group):
             return find_spec(self._lazy[name].partition(":")[0]) is not None
         except ModuleNotFoundError:  # its package is not installed
             return False
+
+
+@contextmanager
+def _broken_pipe() -> Iterator[None]:
+    """End quietly if the reader of stdout has exited, before click makes it status 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise click.exceptions.Exit(stdout.reader_exited()) from None

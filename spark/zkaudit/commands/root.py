@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Final
 
 import click
@@ -26,20 +24,9 @@ COMMANDS: Final = {
     )
 }
 """Name of each subcommand, and the module and attribute that hold it."""
-EXIT_BROKEN_PIPE: Final = 141
 
 
-class _Root(LazyGroup):
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            # Before click makes it status 1. What is still buffered has nowhere to go.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise click.exceptions.Exit(EXIT_BROKEN_PIPE) from None
-
-
-@click.group(cls=_Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="zkconsumer", message="%(prog)s %(version)s")
 def cli() -> None:
     """Show who owned what in ZooKeeper-based consumer groups, from ZooKeeper's own logs."""
