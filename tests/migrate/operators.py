@@ -112,7 +112,7 @@ class World:
         zk = {
             path.removeprefix(PATHS.offsets): node[0]
             for path, node in self.one.znodes("g").items()
-            if path.startswith(PATHS.offsets)
+            if path.startswith(PATHS.offsets) and path.count("/") == PATHS.offsets.count("/") + 2
         }
         kafka = dict(self.one.kafka.committed.get("g", {}))
         where = map(row.__getitem__, ("truth", "locked", "mode"))

@@ -210,6 +210,8 @@ class Judge:
             orders = [(then, first), (first, then)]
             unlocked = "not-locked" in world.status()["reasons"]
             more = ("2:lock" if unlocked else first, *([] if then in done else [then]))
+            if first in ("1:undo", "1:apply-back"):  # a later command has hidden that it must
+                more += ("2:unlock",)
         if self._ends_in(orders, world, *more):
             return None
         return f"{end}, and later {self._none_of(world.end(), orders)}"
