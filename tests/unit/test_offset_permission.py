@@ -123,13 +123,17 @@ class Bench:
         member: Any = SimpleNamespace(
             machine=SimpleNamespace(spec=spec, attempts=0),
             observer=None,
-            take=lambda event: None,
-            post=self.events.put,
+            take=self._take,
+            post=self._take,
             every=lambda seconds, action: None,
         )
         self.coordination.begin(member)
         self.signals.on_session(SessionEvent.OPENED, 1)
         self.zk.pings.pop()()
+
+    def _take(self, event: Any) -> None:
+        if not isinstance(event, events.SessionOpened | events.SessionLost):
+            self.events.put(event)
 
     def commit(self, position: int) -> None:
         """Commit; ZooKeeper confirms that this session owns the partition."""
