@@ -5,6 +5,7 @@ Whole commands on a simulated cluster. ``test_operators`` has what may happen at
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from zkmigrate.apply import guard, live, ownership
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import histories_of
-from zkmigrate.stores import record
+from zkmigrate.model import Before, KafkaOffset, Stage, Store
+from zkmigrate.stores import migration_marker, record
 
 from tests.migrate import matrix
 from tests.migrate.matrix import DO
 from tests.migrate.operators import machines
 from tests.migrate.simulated import Ran, Simulated, simulated
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import GetMany, ZkOp
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 
@@ -144,6 +147,44 @@ def test_a_move_after_an_interrupted_one_is_undone_with_it(simulated: Simulated)
     ran = simulated.run("undo", "--group", "g", *DO)
     assert (ran.status, ran.rows[0]["way"]) == (0, "roll back"), ran
     assert stored(simulated) == (OLD, {})
+
+
+def interrupted_back(one: Simulated) -> None:
+    """A move to ZooKeeper was killed after it had written one of two offsets."""
+    matrix.used(one)
+    zk, kafka = (
+        {TopicPartition("t", number): KafkaOffset(offset) for number, offset in offsets.items()}
+        for offsets in (OLD, NEW)
+    )
+    state = one.zk.run(migration_marker.state_of("g"))
+    assert state.marker is not None
+    before = Before(Store.ZOOKEEPER, "", state.marker.data, True, frozenset(), zk, kafka, to=kafka)
+    begun = replace(state.record, plan="p", stage=Stage.BEGUN)
+    one.znode(record.path("g"), record.encode(begun))
+    one.znode(record.before_path("g"), record.encode_before(before))
+    one.in_zookeeper("g", "t", 500)
+
+
+@pytest.mark.parametrize("source", list(Store))
+def test_the_source_may_change_between_two_moves(simulated: Simulated, source: Store) -> None:
+    """The first move was killed, and the source store's consumers have gone on before the second
+    plan. The record has the source store's offsets as the second plan has them."""
+    newer = {0: 620, 1: 630}
+    if source is Store.ZOOKEEPER:
+        matrix.interrupted(simulated)
+        simulated.in_zookeeper("g", "t", *newer.values())
+        way, ends = "zk-to-kafka", (newer, {})
+    else:
+        interrupted_back(simulated)
+        simulated.in_kafka("g", "t", *newer.values())
+        way, ends = "kafka-to-zk", (OLD, newer)
+    words = ("--direction", way, "--on-conflict", source.value, "--out", "plan")
+    assert simulated.run("plan", "--group", "g", *words).status == 0
+    assert simulated.run("apply", "plan", *DO).status == 0
+    assert stored(simulated) == (newer, newer)
+    ran = simulated.run("undo", "--group", "g", *DO)
+    assert (ran.status, ran.rows[0]["way"]) == (0, "roll back"), ran
+    assert stored(simulated) == ends
 
 
 def test_force_rolls_back_after_a_late_commit(simulated: Simulated) -> None:

@@ -261,13 +261,18 @@ class Steps:
     def _before(self, change: Change, locked: bool, found: Record) -> Before:
         """Return what the record keeps of the state before a change.
 
-        If a change by another plan was interrupted, that is what was there before both.
+        If a change by another plan was interrupted, the target's offsets are those before both.
         """
         made = before_of(change, locked)
         if found.stage is Stage.BEGUN:
             old = self.stores.zk.run(record.read_before(change.group))
             if old is not None and (old.target, old.kafka_group) == (made.target, made.kafka_group):
-                zk, kafka = {**made.zk, **old.zk}, {**made.kafka, **old.kafka}
+                zk = {tp: old.zk.get(tp) for tp in old.to}
+                kafka = {tp: old.kafka.get(tp) for tp in old.to}
+                if made.target is Store.KAFKA:  # ZooKeeper may have changed since
+                    zk, kafka = {**zk, **made.zk}, {**made.kafka, **kafka}
+                else:
+                    zk, kafka = {**made.zk, **zk}, {**kafka, **made.kafka}
                 to = {**old.to, **made.to}
                 return replace(old, zk=zk, kafka=kafka, to=to, skipped=made.skipped)
         if found.stage is not Stage.DONE:
