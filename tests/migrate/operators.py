@@ -67,7 +67,7 @@ class World:
         here = os.getcwd()
         self.one = Simulated(patch, self.folder)
         self.one.topic("__consumer_offsets", (0, 0))
-        {**{one.__name__: one for one in matrix.STATES}, "mixed": mixed}[state](self.one)
+        {one.__name__: one for one in (*matrix.STATES, mixed, live_open_alike)}[state](self.one)
         self.first, self.second = machines(self.one)
         for machine in (self.first, self.second):
             machine.plan()
@@ -131,6 +131,13 @@ def mixed(one: Simulated) -> None:
     one.topic("u", (0, 1000), (0, 1000), (0, 1000))
     one.in_zookeeper("g", "u", 0, -1)
     one.kafka.store("g", {TopicPartition("u", 2): StoredOffset(40, -1, "kept")})
+
+
+def live_open_alike(one: Simulated) -> None:
+    """The mode of the live move is ``open``, and both stores have the same offsets, so the group
+    can go back."""
+    matrix.live_open(one)
+    one.in_zookeeper("g", "t", 500, 501)
 
 
 def ids(one: Simulated) -> object:

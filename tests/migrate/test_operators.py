@@ -65,7 +65,7 @@ CLIENTS: Final[dict[str, Command]] = {
 ACTS: Final = {**COMMANDS, **CLIENTS}
 STATES: Final = (
     "untouched", "mixed", "moved", "used", "rolled_back", "moved_back", "interrupted",
-    "was_in_kafka", "prepared", "live_locked", "live_kafka", "live_open",
+    "was_in_kafka", "prepared", "live_locked", "live_kafka", "live_open", "live_open_alike",
 )  # fmt: skip
 UNDO: Final = "2:undo"
 HOWS: Final = {
@@ -250,7 +250,7 @@ PAIRS: Final = (
     # Each of these has left something once that neither order leaves.
     "stopped,untouched,undo,2:apply", "stopped,live_locked,to-kafka,2:undo",
     "stopped,live_open,reset,2:complete", "stopped,moved_back,lock,2:prepare",
-    "stopped,interrupted,lock,2:apply-back",
+    "stopped,interrupted,lock,2:apply-back", "stopped,live_open_alike,complete,2:undo",
 )  # fmt: skip
 """Commands of which every point is played."""
 

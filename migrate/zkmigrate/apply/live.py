@@ -357,6 +357,8 @@ class LiveMove:
                 return Step(Mode.ZOOKEEPER, True)
             why = (_other_operator(record.MEANWHILE),)
         yield from self._keep_out()
+        if (yield from read_mode(self._paths))[0] is Mode.ZOOKEEPER:
+            yield from self._let_in()  # another operator has taken it back before our lock
         return Step(facts.mode, False, why)
 
     def go(self, target: Mode, back: bool = False) -> LiveScript[Step]:
