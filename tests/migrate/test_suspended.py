@@ -378,7 +378,7 @@ def test_an_undo_that_was_written_late_is_ended_by_a_reset(simulated: Simulated)
     matrix.moved(simulated)
     where = record.path("g")
     found = simulated.zk.run(record.read("g"))
-    undoing = replace(found, stage=Stage.UNDOING, late=(T0,))
+    undoing = replace(found, stage=Stage.UNDOING, late=(T0,), by_undo=True)
     simulated.zk.set(where, record.encode(undoing))
     assert simulated.run("undo", "--group", "g", "--execute").status == 3
     words = ("reset", "--group", "g", "--all-topics", "--to-offset", "70", "--execute")

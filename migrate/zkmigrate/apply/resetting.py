@@ -153,8 +153,8 @@ def _ends(found: Record, state: GroupState, store: Store, rows: Sequence[Reset])
     """Return what the record says of offsets that were written late, now that ``rows`` are set.
 
     They were written to Kafka: one that is set in ZooKeeper is left if Kafka may hold an offset of
-    it. When none are left, a change that was interrupted has ended. Those that the record does not
-    name are left until all offsets are set.
+    it. When none are left, a change that was interrupted has ended, and an undo has not taken the
+    group back. Those that the record does not name are left until all offsets are set.
     """
     in_kafka = store is Store.KAFKA
     done = {row.tp for row in rows if in_kafka or not state.may_hold(Store.KAFKA, row.tp)}
@@ -164,7 +164,8 @@ def _ends(found: Record, state: GroupState, store: Store, rows: Sequence[Reset])
     stage = found.stage
     if not late and not more:
         stage = {Stage.BEGUN: Stage.NONE, Stage.UNDOING: Stage.DONE}.get(stage, stage)
-    return {"late": late, "late_more": more, "stage": stage}
+    by_undo = found.by_undo and stage is found.stage
+    return {"late": late, "late_more": more, "stage": stage, "by_undo": by_undo}
 
 
 def _exists(group: str) -> Script[bool]:
