@@ -48,6 +48,7 @@ class Reason(Enum):
     CHANGED = "changed"
     NOT_REVIEWED = "not-reviewed"
     NOT_LOCKED = "not-locked"
+    LOCKED = "locked"
     ONLY_IN_ZOOKEEPER = "only-in-zookeeper"
     # Offsets and znodes
     FOREIGN_LAYOUT = "foreign-layout"
@@ -206,6 +207,10 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.NOT_LOCKED: (
         "The group counts in Kafka, and old consumers can start.",
         "Run `lock`, or repeat the last step of `live`.",
+    ),
+    Reason.LOCKED: (
+        "The group counts in ZooKeeper, and old consumers cannot start.",
+        "Run `unlock`.",
     ),
     Reason.ONLY_IN_ZOOKEEPER: (
         "Kafka has no offset, or a lower one, where ZooKeeper has one.",

@@ -13,6 +13,7 @@ from zkmigrate.apply.guard import LIVE, Guard
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import histories_of
 
+from tests.migrate import matrix
 from tests.migrate.rows import step_words
 from tests.migrate.simulated import Simulated, simulated
 from zkconsumer.admin.tools import GroupTools
@@ -139,6 +140,25 @@ def test_status_names_a_moved_group_that_is_not_locked(simulated: Simulated) -> 
     assert "old consumers can start: run zkmigrate lock" in status(simulated)["attention"]
     assert simulated.run("lock", "--group", "g", "--execute").status == 0
     assert status(simulated)["attention"] == ""
+
+
+@pytest.mark.parametrize("state", ["untouched", "rolled_back", "moved_back", "prepared"])
+def test_status_names_a_locked_group_that_counts_in_zookeeper(
+    simulated: Simulated, state: str
+) -> None:
+    """No consumer could start there. A command was killed, or two operators worked at once."""
+    getattr(matrix, state)(simulated)
+    assert simulated.zk.run(guard.lock("g", 1)) is None
+    assert simulated.run("status", "--group", "g").status == 3
+    (text, reasons) = (status(simulated)[name] for name in ("attention", "reasons"))
+    assert text == "is locked, so old consumers cannot start: run zkmigrate unlock"
+    assert reasons == ["locked"]
+    simulated.zk.set(f"{GROUP.owners}/g_zkmigrate-12345678")
+    row = status(simulated)
+    assert (row["truth"], row["attention"]) == ("moving", ""), "a command holds the group"
+    simulated.zk.delete(f"{GROUP.owners}/g_zkmigrate-12345678")
+    assert simulated.run("unlock", "--group", "g", "--wait", "0", "--execute").status == 0
+    assert simulated.run("status", "--group", "g").status == 0
 
 
 def test_a_move_closes_the_lock_that_a_live_move_left(simulated: Simulated) -> None:

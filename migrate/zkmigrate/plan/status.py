@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from zkconsumer.admin.ids_lock import Guard
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
-from zkmigrate.model import GroupState, Retention, Store
+from zkmigrate.model import GroupState, Retention, Stage, Store
 from zkmigrate.plan.cases import Case, case_of, changed_since
 from zkmigrate.plan.table import Action, add_reasons
 from zkmigrate.reasons import Reason
@@ -100,6 +100,11 @@ def status_of(
     if locked == Guard.OPEN.value and (live or moved_to is Store.KAFKA):
         lock = "repeat the last step of zkmigrate live" if live else "run zkmigrate lock"
         needs(Reason.NOT_LOCKED, f"is not locked, so old consumers can start: {lock}")
+    begun = state.record.stage in (Stage.BEGUN, Stage.UNDOING)
+    settled = truth == Store.ZOOKEEPER.value and not (live or begun or state.faults)
+    if locked == Guard.LOCKED.value and settled:
+        text = "is locked, so old consumers cannot start: run zkmigrate unlock"
+        needs(Reason.LOCKED, text)
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
         names = shown(state.coordinator_members)
         needs(Reason.COORDINATOR_MEMBER, f"consumers run at the broker: stop {names}")
