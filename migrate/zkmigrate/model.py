@@ -260,6 +260,13 @@ class GroupState:
         return None if live else to
 
     @property
+    def copied_back(self) -> bool:
+        """Whether ``undo`` has copied its offsets back to ZooKeeper, and nothing has moved it
+        since. Its record then has no plan."""
+        back = self.record.taken_back and not self.record.plan
+        return back and self.moved_to is Store.ZOOKEEPER
+
+    @property
     def in_live_move(self) -> bool:
         """Whether a live move is prepared or under way."""
         moved = self.moved_to is Store.KAFKA

@@ -6,6 +6,8 @@ Whole commands on a simulated cluster. ``test_operators`` has what may happen at
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from zkmigrate.stores import migration_marker, record
 
 from tests.migrate import matrix
 from tests.migrate.matrix import DO
-from tests.migrate.operators import machines
+from tests.migrate.operators import Machine, machines, virtual_time
 from tests.migrate.simulated import Ran, Simulated, simulated
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import GetMany, ZkOp
@@ -59,6 +61,46 @@ def test_a_group_that_was_taken_back_stays_so(simulated: Simulated, state: str) 
     assert (stored(simulated), status(simulated)) == (offsets, row)
     again = simulated.run("undo", "--all", "--again", *DO)
     assert again.rows[0]["outcome"] == ("was done before" if state == "moved" else "done")
+
+
+def test_undo_of_a_plan_may_be_repeated_after_a_copy_back(simulated: Simulated) -> None:
+    """The record then no longer has the plan. A dry run is the same."""
+    matrix.used(simulated)
+    words = ("undo", simulated.file("move"))
+    ran = simulated.run(*words, *DO)
+    assert (ran.status, ran.rows[0]["way"]) == (0, "copy back"), ran
+    znodes = simulated.znodes("g")
+    for more in ((), DO):
+        ran = simulated.run(*words, *more)
+        assert (ran.status, ran.rows[0]["outcome"]) == (0, "was done before"), ran
+        assert " back: g" not in ran.err
+    assert simulated.znodes("g") == znodes
+    assert stored(simulated) == (NEW, NEW)
+
+
+def test_undo_of_a_plan_continues_a_copy_back_that_was_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At any of its points, by the same command."""
+    virtual_time(monkeypatch)
+    for number in count():
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        one = Simulated(monkeypatch, folder)
+        matrix.used(one)
+        machine, _ = machines(one)
+
+        def undo(machine: Machine, plan: str = one.file("move")) -> Ran:
+            return machine.run("undo", plan, *DO)
+
+        if machine.at(number, machine.kill, undo) is not None:
+            break
+        ran = undo(machine)
+        assert ran.status == 0, (number, ran)
+        assert stored(one) == (NEW, NEW), number
+        row = status(one)
+        assert (row["case"], row["locked"]) == ("moved back", "no"), number
+    assert number > 20
 
 
 def test_an_undo_lifts_no_lock_of_a_move_that_came_meanwhile(

@@ -320,9 +320,9 @@ class Steps:
     ) -> Result:
         """Restore what the group's record has from before its last change.
 
-        ``digest``: only if that plan made the change; empty: whatever made it, unless ``undo`` has
-        taken the group back and ``again`` is not given. ``first`` is called before anything is
-        changed. Without a journal only check. Raises GroupRefusedError.
+        ``digest``: only if that plan made the change, or ``undo`` copies it back; empty: whatever
+        made it, unless ``undo`` has taken the group back and ``again`` is not given. ``first`` is
+        called before anything is changed. Without a journal only check. Raises GroupRefusedError.
         """
         state = self.stores.zk.run(migration_marker.state_of(group))
         self._without_doubt(group, records, state.record)
@@ -333,7 +333,10 @@ class Steps:
         if refusal is not None:
             return refusal
         found = state.record
-        if found.stage is Stage.NONE or digest not in ("", found.plan):
+        if digest and not again and state.copied_back:
+            return Result(group, Outcome.WAS_DONE, 0)
+        other = digest not in ("", found.plan) and not found.copies_back
+        if found.stage is Stage.NONE or other:
             last = records[-1]["step"] if records else ""
             if last in ("undo-mark", "undo-done") and found.stage in (Stage.DONE, Stage.UNDONE):
                 return Result(group, Outcome.WAS_DONE, 0)

@@ -188,7 +188,7 @@ def _ways(
         record = state.record
         way = decide(state, Action.UNDO).way or Way.ROLL_BACK
         refused = by_table(state, Action.UNDO, how.force)
-        if how.digest and record.plan != how.digest:
+        if how.digest and record.plan != how.digest and not record.copies_back:
             yield state, Way.ROLL_BACK  # which finds out whether the plan has changed the group
         elif refused is not None and refused.outcome is not Outcome.WAS_DONE:
             yield refused
@@ -210,7 +210,7 @@ def _ways(
 
 def _is_done(state: GroupState, how: _How) -> bool:
     """Whether ``undo`` has taken the group back already, and should not take that back."""
-    if how.again or how.digest or not state.record.taken_back:
+    if how.again or not (state.copied_back if how.digest else state.record.taken_back):
         return False
     return decide(state, Action.UNDO).way not in (Way.LIVE_BACK, Way.UNLOCK)
 
