@@ -321,8 +321,9 @@ class Steps:
         """Restore what the group's record has from before its last change.
 
         ``digest``: only if that plan made the change, or ``undo`` copies it back; empty: whatever
-        made it, unless ``undo`` has taken the group back and ``again`` is not given. ``first`` is
-        called before anything is changed. Without a journal only check. Raises GroupRefusedError.
+        made it, unless ``undo`` has taken the group back and ``again`` is not given. Then a group
+        that is in Kafka is refused. ``first`` is called before anything is changed. Without a
+        journal only check. Raises GroupRefusedError.
         """
         state = self.stores.zk.run(migration_marker.state_of(group))
         self._without_doubt(group, records, state.record)
@@ -345,10 +346,13 @@ class Steps:
                 text = "the group was rolled back or moved again since this plan moved it"
                 raise refused(group, Reason.MOVED_SINCE, text)
             return Result(group, Outcome.NOTHING, 0, "was not begun", (Reason.NOT_MOVED,))
+        if found.taken_back and not digest and not again:
+            if state.moved_to is Store.KAFKA:
+                return Result(group, Outcome.REFUSED, 0, TAKEN_BACK, (Reason.MOVED,))
+            why = "" if found.stage is Stage.UNDONE else TAKEN_BACK
+            return Result(group, Outcome.WAS_DONE, 0, why)
         if found.stage is Stage.UNDONE:
             return Result(group, Outcome.WAS_DONE, 0)
-        if found.taken_back and not digest and not again:
-            return Result(group, Outcome.WAS_DONE, 0, TAKEN_BACK)
         if decide(state, Action.UNDO).way is Way.LIVE_BACK:
             raise refused(group, Reason.OTHER_OPERATOR, record.MEANWHILE)
         old = self.stores.zk.run(record.read_before(group))
