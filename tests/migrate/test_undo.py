@@ -258,6 +258,22 @@ def test_changes_are_undone_one_after_another(simulated: Simulated) -> None:
         assert status(simulated)["truth"] == truth
 
 
+def test_a_copy_back_of_a_group_that_was_moved_live_is_undone(simulated: Simulated) -> None:
+    """It still has its mode, so its case is that of one that is prepared. Another --again copies
+    the offsets back again."""
+    matrix.live_finished(simulated)
+    for words, way, offsets, truth in (
+        ((), "copy back", (NEW, NEW), "zookeeper"),
+        (("--again",), "roll back", (OLD, NEW), "kafka"),
+        (("--again",), "copy back", (NEW, NEW), "zookeeper"),
+    ):
+        ran = simulated.run("undo", "--group", "g", *words, *DO)
+        assert (ran.status, ran.rows[0]["way"]) == (0, way), ran
+        assert stored(simulated) == offsets
+        row = status(simulated)
+        assert (row["truth"], row["reasons"]) == (truth, []), row
+
+
 def test_a_group_that_another_operator_undoes_during_the_hook(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,6 +188,8 @@ def _ways(
             continue
         record = state.record
         way = decide(state, Action.UNDO).way or Way.ROLL_BACK
+        if way is Way.UNLOCK and how.again and state.copied_back:
+            way = Way.ROLL_BACK  # it was moved live, which has left it a mode
         refused = by_table(state, Action.UNDO, how.force)
         if how.digest and record.plan != how.digest and not record.copies_back:
             yield state, Way.ROLL_BACK  # which finds out whether the plan has changed the group
