@@ -23,7 +23,7 @@ from tests.migrate.matrix import DO
 from tests.migrate.operators import Machine, machines, virtual_time
 from tests.migrate.simulated import Ran, Simulated, simulated
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import GetMany, ZkOp
+from zkconsumer.core.zookeeper.ops import GetMany, Multi, SetData, ZkOp
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 
 __all__ = ["simulated"]
@@ -289,6 +289,27 @@ def test_a_group_that_another_operator_undoes_during_the_hook(
     assert (ran.status, ran.rows[0]["outcome"]) == (0, "was done before"), ran
     assert stored(simulated) == (OLD, {})
     assert status(simulated)["case"] == "rolled back"
+
+
+def test_an_unlock_before_the_offsets_are_written_is_that_of_another_operator(
+    simulated: Simulated,
+) -> None:
+    """Nothing is written then, and the reason says why."""
+    matrix.used(simulated)
+    first, second = machines(simulated)
+    assert first.run("plan", "--group", "g", "--direction", "kafka-to-zk", "--out", "back").rows
+    others: list[Ran] = []
+
+    def before(op: ZkOp) -> None:
+        ops = op.ops if isinstance(op, Multi) else ()
+        if any(isinstance(one, SetData) and "/offsets/" in one.path for one in ops) and not others:
+            others.append(second.run("unlock", "--group", "g", *DO))
+
+    first.zk.before = before
+    ran = first.run("apply", "back", *DO)
+    assert [other.rows[0]["outcome"] for other in others] == ["done"]
+    assert (ran.status, ran.rows[0]["reasons"]) == (3, ["other-operator"]), ran
+    assert stored(simulated) == (OLD, NEW)
 
 
 def test_an_unlock_after_the_marker_leaves_no_claim(simulated: Simulated) -> None:

@@ -46,6 +46,10 @@ Accept = Callable[[TopicPartition, Node | None], str | None]
 """Returns why an offset znode differs from the plan; ``None`` if it does not."""
 
 
+class SerialChangedError(GroupChangedError):
+    """The znode of ``Hold.serial`` has another version: another operator is at work."""
+
+
 @dataclass(slots=True)
 class Hold:
     """A group that the tool holds. ``nodes``: each claimed partition's offset znode.
@@ -167,7 +171,8 @@ def submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Script
     if isinstance(reply, Failed):
         still_there(hold, reply)
         if hold.serial is not None and reply.index == len(ops) - 1:
-            raise _changed(hold.group, "another operator has changed it meanwhile: run it again")
+            text = f"group {hold.group}: another operator has changed it meanwhile: run it again"
+            raise SerialChangedError(printable(text))
     return reply
 
 

@@ -14,7 +14,14 @@ from zkconsumer.admin import takeover
 from zkconsumer.admin.ids_lock import CREATE, MASKED
 from zkconsumer.admin.reads import children_of
 from zkconsumer.admin.snapshot import list_members
-from zkconsumer.admin.takeover import Accept, Hold, data_of, release, still_there
+from zkconsumer.admin.takeover import (
+    Accept,
+    Hold,
+    SerialChangedError,
+    data_of,
+    release,
+    still_there,
+)
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Acl,
@@ -112,6 +119,8 @@ def _refusing(script: Callable[P, Script[T]]) -> Callable[P, Script[T]]:
             return (yield from script(*words, **named))
         except GroupActiveError as error:
             raise GroupInUseError(str(error), Reason.LIVE_MEMBER) from None
+        except SerialChangedError as error:
+            raise GroupRefusedError(str(error), Reason.OTHER_OPERATOR) from None
         except GroupChangedError as error:
             raise GroupRefusedError(str(error), Reason.CHANGED) from None
 
