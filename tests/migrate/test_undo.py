@@ -291,6 +291,26 @@ def test_a_group_that_another_operator_undoes_during_the_hook(
     assert status(simulated)["case"] == "rolled back"
 
 
+def test_a_lock_that_comes_during_a_move_back_is_lifted(simulated: Simulated) -> None:
+    """Its operator has written the record before, and was killed before it took the lock back."""
+    matrix.used(simulated)
+    assert simulated.run("unlock", "--group", "g", *DO).status == 0
+    first, second = machines(simulated)
+    locked: list[str | None] = []
+
+    def before(op: ZkOp) -> None:
+        ops = op.ops if isinstance(op, Multi) else ()
+        marker = migration_marker.path("g")
+        if any(isinstance(one, SetData) and one.path == marker for one in ops) and not locked:
+            locked.append(second.zk.run(guard.lock("g", 1)))
+
+    first.zk.before = before
+    ran = first.run("undo", "--group", "g", *DO)
+    assert (ran.status, ran.rows[0]["way"]) == (0, "copy back"), ran
+    assert locked == [None]
+    assert status(simulated)["locked"] == "no"
+
+
 def test_an_unlock_before_the_offsets_are_written_is_that_of_another_operator(
     simulated: Simulated,
 ) -> None:

@@ -224,13 +224,14 @@ class Steps:
     def _lock_or_unlock(
         self, hold: ownership.Hold, permission: Permission, lock: bool
     ) -> str | None:
-        """Lock a claimed group, or unlock it if it was locked; return why that is not possible."""
+        """Lock a claimed group, or unlock it if it is locked; return why that is not possible."""
         permission.ask()
         if lock:
             fault = self._run(guard.lock(hold.group, hold.now_ms))
             self.locked = fault is None
             return fault
-        if hold.locked:
+        # Another operator's lock may have come after the claim.
+        if hold.locked or self.stores.zk.run(guard.look(hold.group)).record is not None:
             self._run(guard.unlock(hold.group, permission.still))
             self.locked = False
             permission.ask()  # without it, the lock is still there
