@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
+from zkaudit.report import page as report
 from zkaudit.report.page import render
 from zkaudit.report.verdict import NOT_SHOWN, Count, verdict
 
@@ -17,6 +20,39 @@ def test_no_text_ends_the_script_that_holds_it(text: str) -> None:
     page, plain = render({"groups": [text]}), render({"groups": ["g"]})
     for mark in ("<", ">", "&"):
         assert page.count(mark) == plain.count(mark)
+
+
+def test_a_full_disk_leaves_the_page_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part of a page would be newer than the tables, so a stream would not write it again."""
+    fakes: dict[str, Any] = {
+        "load": lambda *_: ({}, {}),
+        "settings_of": lambda *_: nullcontext(),
+        "data_of": lambda *_: {"groups": ["\u00e9"]},
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(report, name, fake)
+    spark: Any = None
+    page = tmp_path / "report.html"
+    assert report.write(spark, tmp_path) == page
+    whole = page.read_bytes()
+    write = Path.write_text
+
+    def full(file: Path, text: str, *_: Any, **__: Any) -> int:
+        write(file, text[: len(text) // 2], encoding="utf-8")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            report.write(spark, tmp_path)
+    assert page.read_bytes() == whole
+    other = tmp_path / "link.html"
+    other.symlink_to("another.html")
+    assert report.write(spark, tmp_path, page=other) == other
+    assert other.is_symlink()
+    assert other.read_bytes() == whole
 
 
 def test_the_verdict_names_what_was_lost_before_all_else() -> None:

@@ -56,6 +56,9 @@ def test_summary_and_tables_are_of_one_audit_between_the_two_writes(tmp_path: Pa
     second = made(out, 2)
     (out / "summary.json").write_text(copy)
     assert finished(out) == ({"findings": [], "number": 2}, second.resolve())
+    for _ in range(2):
+        with locked(out):  # the next process completes it
+            assert json.loads((out / "summary.json").read_text())["number"] == 2
 
 
 def test_the_tables_of_an_older_zkaudit_are_read_and_replaced(tmp_path: Path) -> None:

@@ -71,15 +71,23 @@ def locked(place: str | Path) -> Iterator[Path]:
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        _copy_summary(out)
         yield out
     finally:
         os.close(descriptor)  # gives the lock back
 
 
+def _copy_summary(out: Path) -> None:
+    """Copy the summary of the newest tables, if a process was killed before it did so."""
+    newest, copy = out / "tables" / "summary.json", out / "summary.json"
+    if newest.exists() and (text := newest.read_text()) != copy.read_text():
+        write_atomically(copy, text)
+
+
 def write_atomically(file: Path, text: str) -> None:
-    """Write a small file, so that readers see the old text or the new one, and never a part."""
+    """Write a file, so that readers see the old text or the new one, and never a part."""
     part = file.with_name(f".{file.name}")
-    part.write_text(text)
+    part.write_text(text, encoding="utf-8")
     part.replace(file)
 
 

@@ -25,6 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 
 from zkaudit.errors import InputMissingError
 from zkaudit.job.output import load
+from zkaudit.job.place import write_atomically
 from zkaudit.job.spark import check_group, settings_of
 from zkaudit.limits import SEVERITIES
 from zkaudit.report.verdict import Count, verdict
@@ -82,14 +83,18 @@ def write(
     summary, tables = load(spark, out)
     if group is not None:
         check_group(spark, group)
-    file = Path(page) if page is not None else Path(out) / "report.html"
     with settings_of(spark, _PRUNED):
         if group is not None:
             summary, tables = _of_groups(summary, tables, group)
             if not _group_names(tables).take(1):
                 raise InputMissingError(no_group(group, f"the audit in {out} has"))
         text = render(data_of(summary, tables))
-    file.write_text(text, encoding="utf-8")
+    if page is None:
+        file = Path(out) / "report.html"
+        write_atomically(file, text)  # part of a page would count as current
+    else:  # maybe a pipe
+        file = Path(page)
+        file.write_text(text, encoding="utf-8")
     return file
 
 
