@@ -141,6 +141,27 @@ def test_a_batch_is_recorded_once(
     assert found.where(f"kind = '{schema.PATH}'").count() == 4
 
 
+def test_retention_may_leave_only_the_last_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next batches then find it, also where it becomes a directory of earlier batches alone."""
+    frame: Any = SimpleNamespace(sparkSession=None)
+    merged: list[buckets.Batches] = []
+    monkeypatch.setattr(buckets.Recorder, "_save", lambda _, rows, one: one.place.mkdir())
+    monkeypatch.setattr(buckets, "_merged", lambda _, found: merged.extend(found))
+    recorder = buckets.Recorder(tmp_path)
+    for number in range(2 * buckets.MERGED**2):
+        recorder.write(frame, number)
+        finish(tmp_path, number)
+        found = recorder.batches()
+        assert [one.last for one in found] == [*([number - 1] if number else []), number]
+        for one in found[:-1]:  # as retention does
+            one.place.rmdir()
+    assert [one.last for one in merged] == list(
+        range(buckets.MERGED, 2 * buckets.MERGED**2 - 1, buckets.MERGED)
+    )
+
+
 def test_runs_that_continue_one_another_are_one() -> None:
     """Many rounds leave few runs. Log gaps, servers and epochs stay apart."""
     rows = [run("a", 4, 6, 2), run("a", 1, 3, 1), run("a", 9, 9, 3), run("b", 1, 3, 4)]

@@ -185,9 +185,9 @@ class Recorder:
                 shutil.rmtree(place)
         first = first_of(number - 1) if number else 0
         inside = [one for one in before if one.first >= first]
-        if len(inside) > 1:
-            together = _merged(rows.sparkSession, inside)
-            self._save(together, Batches(self.folder, first, number - 1))
+        together = Batches(self.folder, first, number - 1)
+        if inside and inside != [together]:  # retention may have left only one
+            self._save(_merged(rows.sparkSession, inside), together)
         self._save(rows, Batches(self.folder, number, number))
 
     def _save(self, rows: DataFrame, batches: Batches) -> None:
