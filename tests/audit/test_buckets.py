@@ -218,6 +218,8 @@ def test_what_all_groups_depend_on_touches_all(tmp_path: Path) -> None:
     assert touched() == {7, 200}
     assert touched(replace(options, start="2026-01-01")) is None
     assert touched(replace(options, journals=["journal"])) is None
+    assert touched(last=0) is not None
+    assert touched(last=-1) is None  # the batches of these tables are gone
     assert touched(end_us=1) is None
     assert touched(end_us=None) is None
     # The third server continues behind a log gap. That proves the other servers' last transaction,
@@ -391,9 +393,7 @@ def test_a_checkpoint_of_another_stream_is_refused(tmp_path: Path) -> None:
     recorded, and what they had would be lost."""
     recorder = buckets.Recorder(tmp_path)
     recorder.check()
-    finish(tmp_path, 4)
-    batch(tmp_path / "recorded", 4, {7: [{}]})
-    (tmp_path / "recorded" / "checkpoint-id").write_text("mine")
+    following(tmp_path, 4)
     recorder.check()
     batch(tmp_path / "recorded", 5, {7: [{}]})  # and was killed before Spark had finished it
     recorder.check()
@@ -414,3 +414,76 @@ def test_a_checkpoint_of_another_stream_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "checkpoint")
     with refused:
         recorder.check()
+
+
+def following(out: Path, last: int) -> buckets.Recorder:
+    """A stream that has recorded these batches."""
+    finish(out, last)
+    for number in range(last + 1):
+        batch(out / "recorded", number, {7: [{}]})
+    (out / "recorded" / "checkpoint-id").write_text("mine")
+    return buckets.Recorder(out)
+
+
+def test_recorded_batches_that_are_missing_are_refused(tmp_path: Path) -> None:
+    """Spark would not read their transactions again. If history was deleted by ``--retention``,
+    only the last directory must be there."""
+    recorder = following(tmp_path, 4)
+    first, second, *_, last = recorder.batches()
+    shutil.rmtree(second.place)
+    with pytest.raises(AuditError, match=f"{second.place}: is missing, and ZooKeeper may have"):
+        recorder.check()
+    (tmp_path / "recorded" / "begin.json").write_text(f'{{"zxid": {EPOCH}, "time_us": 1}}')
+    recorder.check()
+    shutil.rmtree(first.place)
+    recorder.check()
+    shutil.rmtree(last.place)
+    with pytest.raises(AuditError, match=f"{last.place}: is missing, and ZooKeeper may have"):
+        recorder.check()
+
+
+@pytest.mark.parametrize(
+    "gone", [["recorded"], ["recorded", "checkpoint"], ["recorded", "tables"]], ids=" ".join
+)
+def test_a_stream_whose_batches_were_deleted_is_refused(tmp_path: Path, gone: list[str]) -> None:
+    """With its checkpoint, it would go on without their transactions. With its tables, a round
+    would keep the rows of groups that it does not audit."""
+    recorder = following(tmp_path, 4)
+    (tmp_path / "tables").mkdir()
+    buckets.State(4, {}, [], 1).write(tmp_path / "tables")
+    recorder.check()
+    for name in gone:
+        shutil.rmtree(tmp_path / name)
+    with pytest.raises(AuditError, match=f"{tmp_path}/recorded/checkpoint-id: is missing: put"):
+        recorder.check()
+    for place in tmp_path.iterdir():
+        shutil.rmtree(place)
+    recorder.check()
+
+
+def test_the_name_of_the_checkpoint_is_written_once_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed, or a full disk, leaves a stream that can be continued."""
+    frame: Any = SimpleNamespace(sparkSession=None)
+    monkeypatch.setattr(buckets.Recorder, "_save", lambda _, rows, one: one.place.mkdir())
+    write = Path.write_text
+
+    def full(file: Path, text: str, *_: Any, **__: Any) -> int:
+        write(file, "")
+        raise OSError(28, "No space left on device")
+
+    recorder = buckets.Recorder(tmp_path)
+    finish(tmp_path, 0)
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            recorder.write(frame, 0)
+    recorder.check()
+    recorder.write(frame, 0)
+    finish(tmp_path, 0)
+    recorder.check()
+    monkeypatch.setattr(Path, "write_text", full)
+    recorder.write(frame, 1)
+    recorder.check()

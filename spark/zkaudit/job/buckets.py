@@ -47,6 +47,7 @@ from zkaudit.history.staging import (
 )
 from zkaudit.job.coverage import LoggedRun
 from zkaudit.job.output import Store, empty, kept, save, stored
+from zkaudit.job.place import write_atomically
 from zkaudit.job.spark import settings_of
 from zkaudit.tables import catalog
 
@@ -62,6 +63,8 @@ LONGEST: Final = MERGED**3
 """A directory has the rows of at most so many batches."""
 _BATCHES: Final = re.compile(r"batches=([0-9]+)-([0-9]+)")
 _ID: Final = "checkpoint-id"
+BEGIN: Final = "begin.json"
+"""File of ``recorded`` in which ``retention`` notes where the history begins."""
 _STATE: Final = "_round.json"
 _USED: Final = "_used"
 _GROUPS: Final = "_groups"
@@ -115,12 +118,17 @@ def recorded(folder: Path, last: int) -> list[Batches]:
 
     The last batch has its own, so a round sees what is new.
     """
+    return [one for one in _written(folder, last) if one.place.is_dir()]
+
+
+def _written(folder: Path, last: int) -> list[Batches]:
+    """The same with those that ``retention`` deleted."""
     found, first = [], last
     while last >= 0:
         found.append(Batches(folder, first, last))
         last = first - 1
         first = first_of(last) if last >= 0 else 0
-    return [one for one in reversed(found) if one.place.is_dir()]
+    return found[::-1]
 
 
 class Recorder:
@@ -147,18 +155,32 @@ class Recorder:
         return recorded(self.folder, self.last())
 
     def check(self) -> None:
-        """Raise AuditError if Spark's checkpoint is not that of the recorded batches, or older."""
-        file = self.folder / _ID
-        if not file.exists():
-            return
+        """Raise AuditError if Spark's checkpoint is not that of the recorded batches, or older, or
+        if batches are missing."""
+        file, last = self.folder / _ID, self.last()
         state = State.of(self.tables.resolve())
-        audited = -1 if state is None else state.last
-        if file.read_text() == self._id() and max(audited, self._newest() - 1) <= self.last():
-            return
-        raise AuditError(
-            f"{self.checkpoint}: is missing, or not the one that belongs to {self.folder}: put it "
-            "back, or choose another --out"
-        )
+        audited = max(-1 if state is None else state.last, self._newest() - 1)
+        if not file.exists():  # it is written before the first batch
+            if max(audited, self._newest(), last) < 0:
+                return
+            raise AuditError(
+                f"{file}: is missing: put {self.folder} back with all its contents, or choose "
+                "another --out"
+            )
+        if file.read_text() != self._id() or audited > last:
+            raise AuditError(
+                f"{self.checkpoint}: is missing, or not the one that belongs to {self.folder}: put "
+                "it back, or choose another --out"
+            )
+        expected = _written(self.folder, last)
+        if (self.folder / BEGIN).exists():  # retention may have deleted any but the last one
+            expected = expected[-1:]
+        for one in expected:
+            if not one.place.is_dir():
+                raise AuditError(
+                    f"{one.place}: is missing, and ZooKeeper may have deleted the logs that it was "
+                    "read from: put it back, or choose another --out"
+                )
 
     def _id(self) -> str:
         """The name that Spark gave the checkpoint, empty if there is none."""
@@ -166,18 +188,23 @@ class Recorder:
         return str(json.loads(file.read_text())["id"]) if file.exists() else ""
 
     def _newest(self) -> int:
-        found = [_BATCHES.fullmatch(place.name) for place in self.folder.iterdir()]
+        places = self.folder.iterdir() if self.folder.is_dir() else ()
+        found = [_BATCHES.fullmatch(place.name) for place in places]
         return max((int(name[2]) for name in found if name), default=-1)
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """Write a batch, also one that was written before a crash: it has the same rows again.
+        """Write a batch, or replace it if it was written before a crash. It has the same rows then,
+        unless ZooKeeper has deleted a log since: the missing transactions are a log gap.
 
         Directories that are part of another one by now are deleted first. Then earlier batches may
-        be put together. Their rounds are over, so this does not change which groups are audited.
+        be merged. If the process was killed before their rounds ended, the next round audits all
+        groups of the merged directory.
         """
         self.new = True
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / _ID).write_text(self._id())
+        file = self.folder / _ID
+        if not file.exists():
+            write_atomically(file, self._id())
         before = recorded(self.folder, number - 1)
         stay = {one.place for one in before}
         for place in list(self.folder.iterdir()):

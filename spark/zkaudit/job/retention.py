@@ -24,7 +24,7 @@ from zkaudit import schema
 from zkaudit.history import committed
 from zkaudit.history.staging import Stage, stage
 from zkaudit.job import inputs
-from zkaudit.job.buckets import Batches, Recorder, read, runs_of
+from zkaudit.job.buckets import BEGIN, Batches, Recorder, read, runs_of
 from zkaudit.job.output import kept, save
 from zkaudit.job.place import write_atomically
 from zkaudit.sources import selection
@@ -49,7 +49,7 @@ class Begin:
 
 def begin_of(folder: Path) -> Begin:
     """Where the history of ``recorded`` begins."""
-    file = folder / "begin.json"
+    file = folder / BEGIN
     return Begin(**json.loads(file.read_text())) if file.exists() else Begin()
 
 
@@ -122,7 +122,7 @@ def drop(
     folder = out / "recorded"
     state = state_at(rows, plan, begin.zxid, snapshots, partial(kept, out / "staging"))
     save(state, new_snapshots(folder))
-    write_atomically(folder / "begin.json", json.dumps(asdict(begin)))
+    write_atomically(folder / BEGIN, json.dumps(asdict(begin)))
     return True
 
 

@@ -268,7 +268,7 @@ def _touched(options: Options, history: _History, tables: Path, now: State) -> T
     """What a round has to audit; ``None``: all groups."""
     plan = history.plan
     before = State.of(tables)
-    if before is None or before.same != now.same:
+    if before is None or before.same != now.same or before.last > now.last:
         return None
     if options.journals or options.bootstrap or options.server_logs:
         return None
