@@ -100,6 +100,16 @@ def test_a_refusal_does_not_concern_what_is_stored() -> None:
     assert faults == {1: (), 2: ("shut down",), 3: ("shut down",)}
 
 
+def test_a_refusal_concerns_a_commit_whose_positions_a_reset_has_emptied() -> None:
+    """It was sent, and nobody knows whether it is stored."""
+    commits = queue(CommitRequested(1, {T0: 5}))
+    assert sent(commits) == {T0: 5}
+    commits.token = 1
+    commits.forget({T0})
+    commits.refuse("lost")
+    assert commits.answers() == [AnswerCommit(1, ("lost",))]
+
+
 def test_a_refusal_reaches_everyone_who_asked() -> None:
     """They get its reason. Callers that asked for nothing get no error."""
     commits = queue(

@@ -65,8 +65,8 @@ def test_answers_that_ask_to_rejoin_keep_the_gate_open_for_the_rebalance_timeout
     assert gate.valid_until == now + 15.0
 
 
-def _holding(auto_commit: bool = True) -> tuple[ClassicMachine, int]:
-    """A machine that owns a partition and is asked to rejoin. Return the token of its stop."""
+def _settled(auto_commit: bool = True) -> ClassicMachine:
+    """A machine that owns a partition."""
     machine = ClassicMachine(replace(SPEC, auto_commit=auto_commit))
 
     def token(kind: type, given: list[commands.Command]) -> int:
@@ -82,10 +82,21 @@ def _holding(auto_commit: bool = True) -> tuple[ClassicMachine, int]:
     given = machine.on(events.OffsetsFetched(token(commands.FetchOffsets, given), {P0: 0}))
     given = machine.on(ListenerDone(token(NotifyStarting, given)))
     machine.on(FetchingStarted(token(StartFetching, given)))
-    timer = machine._timers["heartbeat"]
-    given = machine.on(TimerFired(timer, "heartbeat"))
-    given = machine.on(events.HeartbeatAnswered(token(commands.Heartbeat, given), 27))
-    return machine, token(StopFetching, given)
+    return machine
+
+
+def _beat(machine: ClassicMachine, code: int) -> list[commands.Command]:
+    """The next heartbeat is answered with ``code``. Return what follows."""
+    given = machine.on(TimerFired(machine._timers["heartbeat"], "heartbeat"))
+    (beat,) = [one for one in given if isinstance(one, commands.Heartbeat)]
+    return machine.on(events.HeartbeatAnswered(beat.token, code))
+
+
+def _holding(auto_commit: bool = True) -> tuple[ClassicMachine, int]:
+    """A machine that owns a partition and is asked to rejoin. Return the token of its stop."""
+    machine = _settled(auto_commit)
+    (stop,) = [one for one in _beat(machine, 27) if isinstance(one, StopFetching)]
+    return machine, stop.token
 
 
 def test_a_position_read_before_the_stop_is_not_committed_after_it() -> None:
@@ -134,9 +145,7 @@ def test_a_commit_whose_partition_is_lost_or_released_meanwhile_is_not_answered_
         first = _sent(machine.on(CommitRequested(1, {P0: 7})))
         machine.on(CommitRequested(2, {P0: 8}))
         if lost:
-            given = machine.on(TimerFired(machine._timers["heartbeat"], "heartbeat"))
-            (beat,) = [one for one in given if isinstance(one, commands.Heartbeat)]
-            given = machine.on(events.HeartbeatAnswered(beat.token, 25))
+            given = _beat(machine, 25)
         else:
             given = machine.on(FetchingStopped(token, {P0: 9}))
             (notify,) = [one for one in given if isinstance(one, NotifyReleasing)]
@@ -145,6 +154,23 @@ def test_a_commit_whose_partition_is_lost_or_released_meanwhile_is_not_answered_
         answers = {one.request: one.faults for one in given if isinstance(one, AnswerCommit)}
         assert answers.keys() == {1, 2}
         assert all(answers.values())
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["before", "after"])
+def test_what_was_stored_before_a_reset_says_nothing_about_lower_positions(answered: bool) -> None:
+    """``auto.offset.reset`` chose an earlier offset, before or after the answer to a commit. Later
+    commits that are lost with the generation are not answered as stored."""
+    machine = _settled()
+    high = _sent(machine.on(CommitRequested(1, {P0: 100})))
+    given = machine.on(events.OffsetsCommitted(high.token, {P0: 0})) if answered else []
+    given += machine.on(CommitRequested(2, {P0: 5}))
+    given += machine.on(CommitRequested(3, {P0: 6}))
+    if not answered:
+        given += machine.on(events.OffsetsCommitted(high.token, {P0: 0}))
+    given += _beat(machine, 25)
+    answers = {one.request: one.faults for one in given if isinstance(one, AnswerCommit)}
+    assert answers.keys() == {1, 2, 3}
+    assert [bool(answers[number]) for number in (1, 2, 3)] == [False, True, True]
 
 
 def _sent(given: list[Any]) -> commands.CommitOffsets:

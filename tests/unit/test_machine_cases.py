@@ -208,6 +208,33 @@ def test_positions_from_before_a_reset_are_not_stored_after_it() -> None:
     assert third.claims[T0] == Claim(MINE, 2, 11, invalidated=True)
 
 
+@pytest.mark.parametrize("moment", ["under way", "refused", "resumed"])
+def test_what_was_stored_before_a_reset_says_nothing_about_lower_positions(moment: str) -> None:
+    """The stored offset becomes known again after the reset: by the answer to a commit that was
+    under way, by one that Kafka refused, or at a claim after a lost session. A later commit that is
+    lost with the session is not answered as stored."""
+    member = settled()
+    if moment == "under way":
+        first = only(commands.Commit, member.on(CommitRequested(1, {T0: 11})))
+        member.on(events.OffsetReset(T0, 11))
+        member.on(events.Committed(first.token, {T0: Claim(MINE, 2, 11)}))
+    elif moment == "refused":
+        member.on(events.OffsetReset(T0, 10))
+        first = only(commands.Commit, member.on(CommitRequested(1, {T0: 3})))
+        refused = Claim(MINE, 1, 10, invalidated=True)
+        member.on(events.Committed(first.token, {T0: refused}, broken={T0: "t-0: refused"}))
+    else:
+        member.on(events.OffsetReset(T0, 10))
+        drop = member.on(events.SessionLost())
+        assert drop
+        member.on(Dropped({T0: 5, T1: 10}))
+        start = begin_again(member, {tp: Claim(MINE, 1, 10) for tp in (T0, T1)})
+        member.on(FetchingStarted(start.token))
+    lost = member.on(CommitRequested(9, {T0: 7}))
+    lost += member.on(events.SessionLost())
+    assert only(AnswerCommit, lost) == AnswerCommit(9, ("the ZooKeeper session was lost",))
+
+
 def test_owner_znodes_of_a_claim_that_failed_are_released_when_another_is_to_have_them() -> None:
     """A claim may fail after it created owner znodes, for example because Kafka returns no
     offsets."""

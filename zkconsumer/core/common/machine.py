@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
 from zkconsumer.core.common import commands
@@ -124,6 +125,18 @@ class CommitQueue:
         if self._current is not None and not self._current.strict:
             self.left = {tp: at for tp, at in self.left.items() if tp not in partitions}
 
+    def forget_above(self, kept: Callable[[], Collection[TopicPartition]]) -> None:
+        """Forget what is stored of ``kept`` partitions above a position that is to be committed.
+
+        While a partition is read, only ``auto.offset.reset`` makes its position lower.
+        """
+        wanted = [commit.positions for commit in self._waiting if not commit.strict]
+        if self._current is not None and not self._current.strict:
+            wanted.append(self.left)
+        for tp, position in chain.from_iterable(positions.items() for positions in wanted):
+            if position < self.stored.get(tp, -1) and tp in kept():
+                del self.stored[tp]
+
     def stopped(self, positions: Mapping[TopicPartition, int]) -> None:
         """Partitions have stopped at these positions, and they are committed next.
 
@@ -181,7 +194,9 @@ class CommitQueue:
         """No requested offset can be stored any more."""
         due = [(commit, self._refusal(commit, commit.positions, why)) for commit in self._waiting]
         if self._current is not None:
-            faults = [*self._faults, *self._refusal(self._current, self.left, why)]
+            # A reset has emptied what was sent: nobody knows whether it is stored.
+            refusal = self._refusal(self._current, self.left, why) if self.left else [why]
+            faults = [*self._faults, *refusal]
             due.insert(0, (self._current, faults))
         for commit, faults in due:
             self._answer(commit, faults)

@@ -561,6 +561,7 @@ class GroupMachine(Machine[State, Any, Any]):
             self._commits.refuse("the member is not in the group at the moment")
 
     def _stepped(self) -> None:
+        self._commits.forget_above(lambda: self.kept)
         self._find_while_waiting()
         ready = self._may_commit() and self.generation >= 0 and self._lookup.known
         if ready and self._commits.next(self._obstacle):

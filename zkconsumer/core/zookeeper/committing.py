@@ -116,9 +116,9 @@ class Committing(Machine[State, Event, Command]):
         if remembered is None:
             return None
         if claim.committed == remembered.claim.committed:
-            self.held[tp] = replace(
-                claim, invalidated=claim.invalidated or remembered.claim.invalidated
-            )
+            claim = replace(claim, invalidated=claim.invalidated or remembered.claim.invalidated)
+            self.held[tp] = claim
+            self._note_stored(tp, claim)
         elif claim.committed is None or claim.committed != remembered.sent:
             return None
         return remembered.position
@@ -193,7 +193,7 @@ class Committing(Machine[State, Event, Command]):
             if tp in self.held:
                 reset = tp in self._reset_meanwhile
                 self.held[tp] = replace(claim, invalidated=True) if reset else claim
-                self._note_stored(tp, claim)
+                self._note_stored(tp, self.held[tp])
         self._reset_meanwhile.clear()
         for tp in sorted(event.foreign):
             self._emit(Report("foreign-commit", f"{tp}: another process wrote its offset"))
@@ -207,7 +207,7 @@ class Committing(Machine[State, Event, Command]):
         return faults
 
     def _note_stored(self, tp: TopicPartition, claim: Claim) -> None:
-        if claim.committed is None:
+        if claim.committed is None or claim.invalidated:
             self._commits.stored.pop(tp, None)
         else:
             self._commits.stored[tp] = claim.committed

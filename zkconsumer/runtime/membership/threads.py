@@ -203,7 +203,7 @@ class MemberThread:
         self.turn += 1
         if action is not None:
             action()
-        now = time.monotonic()  # a timer that an action sets waits for the next step
+        now = time.monotonic()  # a timer that a timer sets waits for the next step
         while self._due and self._due[0][0] <= now:
             for due in heapq.heappop(self._due)[2]:
                 due()
