@@ -227,7 +227,7 @@ UNUSED_PARTS = (
 """Parts that a plain member in ZooKeeper does not use."""
 
 
-MOST_MODULES, MOST_LINES = 91, 16_480
+MOST_MODULES, MOST_LINES = 91, 16_490
 """What a plain member in ZooKeeper loads is less than this."""
 
 

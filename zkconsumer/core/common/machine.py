@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
 from zkconsumer.core.common import commands
@@ -116,26 +115,19 @@ class CommitQueue:
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Positions of these partitions are not in the log any more. Those that a user has named
         stay."""
-        for tp in partitions:
-            self.stored.pop(tp, None)
-        for waiting in self._waiting:
-            if not waiting.strict:
-                for tp in partitions:
-                    waiting.positions.pop(tp, None)
-        if self._current is not None and not self._current.strict:
-            self.left = {tp: at for tp, at in self.left.items() if tp not in partitions}
+        for positions in (self.stored, *self._unnamed()):
+            for tp in partitions:
+                positions.pop(tp, None)
 
     def forget_above(self, kept: Callable[[], Collection[TopicPartition]]) -> None:
         """Forget what is stored of ``kept`` partitions above a position that is to be committed.
 
         While a partition is read, only ``auto.offset.reset`` makes its position lower.
         """
-        wanted = [commit.positions for commit in self._waiting if not commit.strict]
-        if self._current is not None and not self._current.strict:
-            wanted.append(self.left)
-        for tp, position in chain.from_iterable(positions.items() for positions in wanted):
-            if position < self.stored.get(tp, -1) and tp in kept():
-                del self.stored[tp]
+        for positions in self._unnamed():
+            for tp, position in positions.items():
+                if position < self.stored.get(tp, -1) and tp in kept():
+                    del self.stored[tp]
 
     def stopped(self, positions: Mapping[TopicPartition, int]) -> None:
         """Partitions have stopped at these positions, and they are committed next.
@@ -214,6 +206,13 @@ class CommitQueue:
         assert self._current is not None
         self._answer(self._current, self._faults)
         self._clear()
+
+    def _unnamed(self) -> list[dict[TopicPartition, int]]:
+        """Positions that no user has named, of the commits that wait and of the current one."""
+        every = [commit.positions for commit in self._waiting if not commit.strict]
+        if self._current is not None and not self._current.strict:
+            every.append(self.left)
+        return every
 
     def _is_stored(self, commit: _Waiting, tp: TopicPartition, position: int) -> bool:
         """Whether this position, which is not sent, is stored, or a later one."""
