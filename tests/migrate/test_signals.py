@@ -96,8 +96,10 @@ def test_results_of_one_worker_are_in_order(monkeypatch: pytest.MonkeyPatch) -> 
         assert [item for item, _ in found] == [0, 1, 2, 3, 4]
 
 
-SCRIPT = """
-import os, sys
+SCRIPT = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})"
+    + """
+import os
 from pathlib import Path
 from threading import Event
 import pytest
@@ -128,6 +130,7 @@ simulated.kafka.commit = committing
 sys.argv[1:] = ["apply", "plan", "--execute", "--parallel", sys.argv[2], "--zookeeper", "sim:1"]
 main()
 """
+)
 RESET = SCRIPT.replace(
     '["apply", "plan", "--execute", "--parallel", sys.argv[2],',
     '["reset", "--all", "--all-topics", "--shift-by", "1", "--store", "kafka", "--execute",'

@@ -161,14 +161,15 @@ class Tally:
 
     def _commanded(self, member: str, name: str, what: str) -> None:
         """``what``: the view's scope, the timer, or the report."""
+        share = self.member(member)
         match name, what:
             case "LoadView", _ if what != Scope.GROUP.value:
-                self.member(member).attempts += 1
+                share.attempts += 1
             case "SetTimer", "backoff":
-                self.member(member).failed_attempts += 1
+                share.failed_attempts += 1
             case "Report", "rebalance-failed":
-                self.member(member).failed_attempts += 1
-                self.member(member).gave_up += 1
+                share.failed_attempts += 1
+                share.gave_up += 1
 
     def fetches(
         self, at: int, member: str, name: str, partitions: Iterable[TopicPartition]
