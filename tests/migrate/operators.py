@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Self
 
 import pytest
-from zkmigrate.apply import guard, live, migrator, parallel, permission, steps
+from zkmigrate.apply import guard, live, parallel
 from zkmigrate.apply.journal import Journal
 
 from tests.migrate import matrix
@@ -261,12 +262,10 @@ RUNNING: Final[list[Machine]] = []
 
 def virtual_time(patch: pytest.MonkeyPatch) -> None:
     """Let commands wait in virtual time, in one thread, and have points at journal records."""
-    clock = SimpleNamespace(
-        time=time.time,
-        monotonic=lambda: CLOCK.now,
-        sleep=CLOCK.pass_,
-        clock_gettime=lambda _which: CLOCK.now,
-    )
+    clock = SimpleNamespace(**vars(time))
+    clock.monotonic = lambda: CLOCK.now
+    clock.sleep = CLOCK.pass_
+    clock.clock_gettime = lambda _which: CLOCK.now
     write = Journal.write
 
     def written(journal: Journal, **record: Any) -> None:
@@ -274,8 +273,9 @@ def virtual_time(patch: pytest.MonkeyPatch) -> None:
             RUNNING[-1].point("journal")
         write(journal, **record)
 
-    for module in (steps, migrator, permission):
-        patch.setattr(module, "time", clock)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("zkmigrate.") and getattr(module, "time", None) is time:
+            patch.setattr(module, "time", clock)
     patch.setattr(os, "fsync", lambda file: None)
     patch.setattr(live, "_POLL", 0)
     patch.setattr(Journal, "write", written)

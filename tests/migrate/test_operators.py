@@ -250,7 +250,8 @@ PAIRS: Final = (
     # Each of these has left something once that neither order leaves.
     "stopped,untouched,undo,2:apply", "stopped,live_locked,to-kafka,2:undo",
     "stopped,live_open,reset,2:complete", "stopped,moved_back,lock,2:prepare",
-    "stopped,interrupted,lock,2:apply-back", "stopped,live_open_alike,complete,2:undo",
+    "stopped,moved_back,undo,2:undo", "stopped,interrupted,lock,2:apply-back",
+    "stopped,live_open_alike,complete,2:undo",
 )  # fmt: skip
 """Commands of which every point is played."""
 

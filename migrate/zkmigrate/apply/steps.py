@@ -100,11 +100,17 @@ class Steps:
         return replace(made, made_ms=now_ms)
 
     def move(
-        self, change: Change, records: list[dict[str, Any]], prefix: str, journal: Journal | None
+        self,
+        change: Change,
+        records: list[dict[str, Any]],
+        prefix: str,
+        journal: Journal | None,
+        version: int | None = None,
     ) -> Result:
         """Apply a change, after earlier runs left ``records``; without a journal only check.
 
-        ``prefix``: ``undo-`` on the way back. Raises GroupRefusedError.
+        ``prefix``: ``undo-`` on the way back. ``version``: of the group's record that the change is
+        made from, if it is made from that. Raises GroupRefusedError.
         """
         undo = bool(prefix)
         current = since_plan(records)
@@ -114,6 +120,8 @@ class Steps:
         if refusal is not None:  # an undo may also find that another operator has done it
             return refusal
         found = state.record
+        if version not in (None, found.version):
+            raise refused(change.group, Reason.OTHER_OPERATOR, record.MEANWHILE)
         self._without_doubt(change.group, records, found)
         mine = [one for one in current if one["step"].startswith("undo") is undo]
         mine = mine[1 + last_done(mine) :]
@@ -363,7 +371,8 @@ class Steps:
         marker = None if state.marker is None else state.marker.data
         change = back(group, old, marker, found.stage is not Stage.BEGUN)
         first()
-        return self.move(replace(change, plan=found.plan), records, "undo-", journal)
+        change = replace(change, plan=found.plan)
+        return self.move(change, records, "undo-", journal, found.version)
 
     def _run(self, script: Script[T]) -> T:
         return self.stores.zk.run(ownership.counted(script, self._effect))
