@@ -96,6 +96,7 @@ def joined(filled: Bench, group: str, topic: str) -> Iterator[Any]:
             client_id="modern",
             enable_auto_commit=False,
             session_timeout_ms=60_000,
+            metadata_max_age_ms=1000,  # it may join before it knows the partitions
         )
         consumers.append(consumer)
 
