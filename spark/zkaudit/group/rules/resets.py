@@ -252,11 +252,8 @@ class Jumps(Rule):
                     yield self._finding(step, usual)
 
     def _after_deletion(self, commit: Commit, deleted: Deleted, before: int) -> Finding:
-        owner, group, offset = commit.owner, self.group.name, commit.offset or 0
-        member = owner.member if isinstance(owner, Lifetime) else None
-        writer = f"session {hex_of(commit.session)}"
-        if member is not None:
-            writer = who(group, member, commit.session)
+        group, offset = self.group.name, commit.offset or 0
+        member, writer = _owner_as_writer(commit, group, "session")
         return Finding(
             severity="medium",
             kind="offset jump",
@@ -284,11 +281,7 @@ class Jumps(Rule):
         """``usual``: the usual rate of the topic; ``None``: it is faster than any consumer."""
         commit, group, size = step.commit, self.group.name, step.size
         before = step.before_at
-        owner = commit.owner
-        member = owner.member if isinstance(owner, Lifetime) else None
-        writer = f"session {hex_of(commit.session)}"
-        if member is not None:
-            writer = who(group, member, commit.session)
+        member, writer = _owner_as_writer(commit, group, "session")
         first = ", as its first commit after the claim" if step.is_first else ""
         if usual is None:
             cause = "No consumer reads so fast, so a reset may have skipped these messages."
@@ -363,11 +356,8 @@ class StaleOffsets(Rule):
         }
 
     def _finding(self, commit: Commit, stale: int, made: Partition) -> Finding:
-        owner, group, offset = commit.owner, self.group.name, commit.offset
-        member = owner.member if isinstance(owner, Lifetime) else None
-        writer = f"Session {hex_of(commit.session)}"
-        if member is not None:
-            writer = who(group, member, commit.session)
+        group, offset = self.group.name, commit.offset
+        member, writer = _owner_as_writer(commit, group, "Session")
         is_past = offset is not None and offset >= stale
         effect = ""
         if is_past:
@@ -398,6 +388,15 @@ class StaleOffsets(Rule):
             effect="lost" if is_past else "unknown",
             messages=stale if is_past else None,
         )
+
+
+def _owner_as_writer(commit: Commit, group: str, session: str) -> tuple[str | None, str]:
+    """Return the owner that wrote an offset, if it is known, and the writer for people. ``session``
+    is the word for a writer whose member is not known."""
+    member = commit.owner.member if isinstance(commit.owner, Lifetime) else None
+    if member is None:
+        return None, f"{session} {hex_of(commit.session)}"
+    return member, who(group, member, commit.session)
 
 
 def _has_begun(owner: Lifetime | Unknown | None, deleted: Deleted) -> bool:
