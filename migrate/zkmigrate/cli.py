@@ -60,11 +60,11 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _interrupted(received[0] if received else signal.SIGINT)
     except BrokenPipeError:
-        return stdout.reader_exited()
+        return stdout.discard()
     except OSError as error:
         if received:  # the terminal is gone
             return _interrupted(received[0])
-        if not stdout.is_full(error):
+        if not stdout.reports_full(error):
             raise
         return ZkConsumerError.exit_code
     return status if isinstance(status, int) else 0

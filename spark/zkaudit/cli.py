@@ -88,9 +88,9 @@ def run(arguments: Sequence[str]) -> int:
         click.echo("interrupted", err=True)
         return 130
     except BrokenPipeError:
-        return stdout.reader_exited()
+        return stdout.discard()
     except _foreign() as error:
-        if isinstance(error, OSError) and stdout.is_full(error):
+        if isinstance(error, OSError) and stdout.reports_full(error):
             return ZkConsumerError.exit_code
         click.echo(f"error: {printable(_line(error))}", err=True)
         return 1

@@ -134,9 +134,9 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        return stdout.reader_exited()
+        return stdout.discard()
     except OSError as error:
-        if not stdout.is_full(error):
+        if not stdout.reports_full(error):
             raise
         return ZkConsumerError.exit_code
     return status if isinstance(status, int) else 0

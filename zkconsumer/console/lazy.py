@@ -63,4 +63,4 @@ def _broken_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise click.exceptions.Exit(stdout.reader_exited()) from None
+        raise click.exceptions.Exit(stdout.discard()) from None

@@ -15,19 +15,17 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Errors of a file that standard output is redirected to."""
 
 
-def reader_exited() -> int:
-    """Discard what is still buffered, which has nowhere to go; return the exit status."""
+def discard() -> int:
+    """Discard what is still buffered, as its reader has exited; return the exit status for that."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_BROKEN_PIPE
 
 
-def is_full(error: OSError) -> bool:
-    """Return whether ``error`` is that standard output could not be written.
-
-    If so, print it as one line and discard what is still buffered.
-    """
+def reports_full(error: OSError) -> bool:
+    """Print ``error`` as one line, and discard what is still buffered, if it is that the disk of
+    standard output is full. Return whether it is."""
     if error.filename is not None or error.errno not in _FULL:
         return False
-    reader_exited()
+    discard()
     click.echo(f"error: standard output: {error.strerror}", err=True)
     return True
