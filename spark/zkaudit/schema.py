@@ -341,6 +341,10 @@ OFFSETS: Final = (
 """One row for each record of ``__consumer_offsets``: (log_partition, log_offset) is unique."""
 
 
+JOURNAL_LINE = 4
+"""How many columns of a journal's lines are about the line; the others are its fields."""
+
+
 def journal_columns() -> tuple[Column, ...]:
     """Columns of a journal's lines: position and text of the line, then its schema's fields.
 

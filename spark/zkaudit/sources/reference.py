@@ -22,6 +22,9 @@ _MEANINGS: Final = {
     "nodes": "One row for each znode of each snapshot. Snapshots are fuzzy: a znode may be newer "
     "than `zxid`.",
     "sessions": "One row for each live session of each snapshot.",
+    "lines": "One row for each line. Each [field of a line](journal.md#lines) is a column of the "
+    "same name, except `fields` and `unchanged`. An integer is a `long`, a text a `string`, and "
+    "a list or map has these types. Other columns:",
     "group_nodes": "The znodes that an audit of groups reads: the root, topics, brokers, and of "
     "each group the ephemeral znodes, the offsets, the migration marker and the mode.",
 }
@@ -80,8 +83,7 @@ offsets.selectExpr("path", "string(data)").show()""",
     ),
     Source(
         "zkaudit_journal",
-        "Members' journals (`zkconsumer.journal.dir`): one row for each line. The [journal's "
-        "reference](journal.md) explains the fields.",
+        "Members' [journals](journal.md) (`zkconsumer.journal.dir`).",
         (
             Option(
                 "path",
@@ -91,7 +93,7 @@ offsets.selectExpr("path", "string(data)").show()""",
                 "[`zookeeper_txnlog`](#zookeeper_txnlog).",
             ),
         ),
-        {"lines": schema.journal_columns()},
+        {"lines": schema.journal_columns()[: schema.JOURNAL_LINE]},
         """CREATE TEMPORARY VIEW lines USING zkaudit_journal OPTIONS (path 'journals');
 
 SELECT member, name, count(*) FROM lines WHERE fault IS NULL GROUP BY member, name;""",
@@ -174,12 +176,31 @@ def _section(source: Source, shared: Sequence[Option]) -> list[str]:
         parts += ["", *_options(own)]
     if source.stream:
         parts += ["", source.stream]
+    described: dict[str, schema.Column] = {}
     for name, columns in source.tables.items():
         meaning = _MEANINGS.get(name)
         parts += ["", f"### Table `{name}`", *(("", meaning) if meaning else ()), ""]
+        same = [c for c in columns if _same(c, described.get(c.name))]
+        new = [column for column in columns if column not in same]
+        if same:
+            null = "" if all(described[c.name] == c for c in same) else " (each may be null)"
+            names = ", ".join(f"`{c.name}`" for c in same)
+            parts += [f"As in the tables above{null}: {names}."]
+        described |= {column.name: column for column in new}
+        if not new:
+            continue
+        parts += [""] if same else []
         parts += ["| Column | Type | Null | Meaning |", "|---|---|---|---|"]
-        for column in columns:
+        for column in new:
             null = "yes" if column.nullable else "no"
             text = column.meaning.replace("one of the names in TYPES", _TYPES_TEXT)
             parts.append(f"| `{column.name}` | {column.kind.value} | {null} | {text} |")
     return parts
+
+
+def _same(column: schema.Column, other: schema.Column | None) -> bool:
+    """Whether another table has the same column. In a table of rows of several kinds, the meaning
+    names the kind that has the column."""
+    if other is None or column.kind is not other.kind:
+        return False
+    return column.meaning.removeprefix("run: ") == other.meaning

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -623,11 +623,25 @@ def page() -> str:
         "`zkaudit run` writes each as Parquet below `OUT/tables`. Order within the history is that",
         "of (`zxid`, `idx`); times are for reading only. Sessions are signed 64-bit numbers.",
     ]
+    parts += ["", "## Common columns", "", "Several tables have these columns.", ""]
+    parts += _rows(column for block in COMMON for column in block)
     for table in TABLES:
+        shared = [c for block in COMMON if set(block) <= set(table.columns) for c in block]
         parts += ["", f"## `{table.name}`", "", f"Grain: {table.grain}.", ""]
-        parts += ["| Column | Type | Meaning |", "|---|---|---|"]
-        parts += [f"| `{c.name}` | {_plain(c.type)} | {c.meaning} |" for c in table.columns]
+        if shared:
+            names = ", ".join(f"`{c.name}`" for c in shared)
+            parts += [f"[Common columns](#common-columns): {names}.", ""]
+        parts += _rows(c for c in table.columns if c not in shared)
     return "\n".join(parts) + "\n"
+
+
+def _rows(columns: Iterable[Column]) -> list[str]:
+    rows = [f"| `{c.name}` | {_plain(c.type)} | {c.meaning} |" for c in columns]
+    return ["| Column | Type | Meaning |", "|---|---|---|", *rows]
+
+
+COMMON: Final = (_GROUP, _PARTITION[len(_GROUP) :], _AT, _LIFE)
+"""Columns that are described once on the page, for all tables that have all of a block."""
 
 
 def _plain(type: str) -> str:
