@@ -39,9 +39,9 @@ sample of these tests.
 
 ## Releases, strategies and offset stores
 
-Each row ran twice, with a JVM member first and with one of ours first. Members of both sides join
-in pairs and leave one at a time, with one and two streams. A partition is added, and with a filter
-also a topic. Each partition that moves was committed to its end before.
+Each combination ran twice, with a JVM member first and with one of ours first. Members of both
+sides join in pairs and leave one at a time, with one and two streams. A partition is added, and
+with a filter also a topic. Each partition that moves was committed to its end before.
 
 """
 
@@ -191,9 +191,12 @@ def rows(promises: Mapping[str, str], passed: Iterable[str]) -> str:
     def verdict(*names: str) -> str:
         return VERDICTS[0] if good.issuperset(names) else VERDICTS[1]
 
-    page = [HEAD, "| Original consumer | Brokers | Strategy | Subscription | Offsets | Result |"]
-    page.append("\n|---|---|---|---|---|---|\n")
-    lives: dict[tuple[str, ...], list[str]] = {}
+    page = [
+        HEAD,
+        "| JVM consumer | Brokers | Strategy | Subscriptions and offset stores | Result |",
+    ]
+    page.append("\n|---|---|---|---|---|\n")
+    lives: dict[tuple[str, ...], dict[str, dict[str, list[str]]]] = {}
     others: dict[str, list[str]] = {}
     for name in promises:
         case = re.fullmatch(r"test_life\.py::test_life\[(.*)\]", name)
@@ -201,9 +204,12 @@ def rows(promises: Mapping[str, str], passed: Iterable[str]) -> str:
             others.setdefault(name.partition("[")[0], []).append(name)
             continue
         _, store, kind, strategy, jvm, broker = case[1].split("-")
-        lives.setdefault((jvm, broker, strategy, kind, store), []).append(name)
-    for cells, names in sorted(lives.items()):
-        page.append(f"| {' | '.join((*cells, verdict(*names)))} |\n")
+        tried = lives.setdefault((jvm, broker, strategy), {})
+        tried.setdefault(kind, {}).setdefault(store, []).append(name)
+    for cells, tried in sorted(lives.items()):
+        kinds = "; ".join(f"{kind}: {', '.join(sorted(tried[kind]))}" for kind in sorted(tried))
+        names = [name for stores in tried.values() for some in stores.values() for name in some]
+        page.append(f"| {' | '.join((*cells, kinds, verdict(*names)))} |\n")
     page.append(BETWEEN)
     table = [CASES]
     for test, names in sorted(others.items()):

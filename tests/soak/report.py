@@ -88,82 +88,59 @@ def began(result: Result) -> str:
 
 
 def runs_table(found: Sequence[Result]) -> list[str]:
-    """One line for each run."""
-    lines = header(
-        "Run (UTC)", "Options", "Seconds", "Messages", "Faults seen", "Repeated", "Broken rules"
-    )
-    for one in found:
-        faults = one["faults"].values()
+    """One line for all runs of a kind of group."""
+    lines = header("Group", "Runs", "Hours", "Messages", "Faults seen", "Repeated", "Broken rules")
+    for kind in sorted({one["settings"]["kind"] for one in found}):
+        runs = [one for one in found if one["settings"]["kind"] == kind]
+        faults = [fault for one in runs for fault in one["faults"].values()]
         seen, planned = (sum(f[key] for f in faults) for key in ("delivered", "planned"))
-        broken = ", ".join(f"{k} {v:,}" for k, v in one["violations_by_rule"].items())
-        lines.append(
-            row(
-                [
-                    began(one),
-                    f"`{command(one)}`",
-                    f"{one['disturbed']:.0f}",
-                    f"{one['counts']['acknowledged']:,}",
-                    f"{seen} of {planned}",
-                    f"{one['counts']['repeated']:,}",
-                    broken or "none",
-                ]
-            )
+        acknowledged, repeated = (
+            sum(one["counts"][key] for one in runs) for key in ("acknowledged", "repeated")
         )
+        broken = sum(bool(one["violations_by_rule"]) for one in runs)
+        hours = f"{sum(one['disturbed'] for one in runs) / 3600:.1f}"
+        counts = [f"{acknowledged:,}", f"{seen} of {planned}", f"{repeated:,}"]
+        lines.append(row([kind, len(runs), hours, *counts, f"in {broken}" if broken else "none"]))
     return lines
 
 
 def violations_list(found: Sequence[Result]) -> list[str]:
-    """The first violation of each rule of each run."""
+    """The first violation of each rule of each run, with the options that repeat the run."""
     lines = []
     for one in found:
         for violation in one["violations"]:
             count = one["violations_by_rule"][violation["rule"]]
             lines.append(
-                f"- {began(one)}, seed {one['settings']['seed']}: "
+                f"- {began(one)}, `{command(one)}`: "
                 f"**{violation['rule']}** ({count:,}). {violation['text']}"
             )
     return lines
 
 
 def faults_table(found: Sequence[Result]) -> list[str]:
-    """One line for each kind of fault and variant."""
-    kinds = sorted({one["settings"]["kind"] for one in found})
-    totals: dict[str, dict[str, list[int]]] = {}
-    for one in found:
-        for fault, counts in one["faults"].items():
-            cell = totals.setdefault(fault, {}).setdefault(one["settings"]["kind"], [0, 0])
-            cell[0] += counts["delivered"]
-            cell[1] += counts["planned"]
-    lines = header("Fault", *kinds)
-    for fault in sorted(totals):
-        cells = [totals[fault].get(kind, [0, 0]) for kind in kinds]
-        lines.append(
-            row([fault, *(f"{seen} of {tried}" if tried else "" for seen, tried in cells)])
-        )
-    sums = [[sum(t.get(k, [0, 0])[i] for t in totals.values()) for i in (0, 1)] for k in kinds]
-    lines.append(row(["**all**", *(f"**{seen} of {tried}**" for seen, tried in sums)]))
-    return lines
+    """One line for each fault: how often it was seen, and how long a group took to recover from it.
 
-
-def recovery_table(found: Sequence[Result]) -> list[str]:
-    """Seconds by fault and kind of group: median, longest and number of times."""
-    kinds = sorted({one["settings"]["kind"] for one in found})
-    rows: dict[str, dict[str, list[float]]] = {}
+    Faults of a storm overlap, so only single faults have a time.
+    """
+    seen: dict[str, list[int]] = {}
+    times: dict[str, list[float]] = {}
+    producer: dict[str, list[float]] = {}
     for one in found:
+        for fault, counts in one["faults"].items() if one["mode"] != "recovery" else ():
+            total = seen.setdefault(fault, [0, 0])
+            total[0] += counts["delivered"]
+            total[1] += counts["planned"]
         for fault, values in one["recovery"].items():
-            if "hiccup" not in values:
-                continue  # an earlier measure, with machine pauses
-            into = rows.setdefault(fault, {})
-            into.setdefault(one["settings"]["kind"], []).extend(values["all"])
-            into.setdefault("producer", []).extend(values["producer"])
-    lines = header("Fault", *kinds, "producer")
-    for fault, seconds in sorted(rows.items()):
-        cells = []
-        for kind in kinds:
-            times = seconds.get(kind, [])
-            middle = f"{percentile(times, 0.5):.1f}, " if len(times) > 1 else ""
-            cells.append(f"{middle}{max(times):.1f} ({len(times)})" if times else "")
-        lines.append(row([fault, *cells, f"{max(seconds['producer']):.1f}"]))
+            if "hiccup" in values:  # not in an earlier measure, with machine pauses
+                times.setdefault(fault, []).extend(values["all"])
+                producer.setdefault(fault, []).extend(values["producer"])
+    lines = header("Fault", "Seen", "Recoveries", "Median, s", "Longest, s", "Producer, s")
+    for fault in sorted(seen | times):
+        cells = [f"{seen[fault][0]} of {seen[fault][1]}" if fault in seen else ""]
+        if fault in times:
+            slowest = [percentile(times[fault], 0.5), max(times[fault]), max(producer[fault])]
+            cells += [str(len(times[fault])), *(f"{seconds:.1f}" for seconds in slowest)]
+        lines.append(row([fault, *cells, *[""] * (5 - len(cells))]))
     return lines
 
 
@@ -187,12 +164,11 @@ def page(found: Sequence[Result]) -> list[str]:
     broken = [one for one in found if one["settings"]["broken"]]
     storms = [one for one in sound if one["mode"] != "recovery"]
     lines = ["### Runs", "", *runs_table(sound), ""]
-    lines += ["The first violation of each rule in each run:", ""]
+    lines += ["Runs that broke a rule, with the first violation of each rule:", ""]
     lines += violations_list(sound) or ["none."]
     if broken:
         lines += ["", "### Broken builds", "", *runs_table(broken), "", *violations_list(broken)]
-    lines += ["", "### Faults seen", "", *faults_table(storms)]
-    lines += ["", "### Seconds to recover from one fault", "", *recovery_table(sound)]
+    lines += ["", "### Faults", "", *faults_table(sound)]
     lines += ["", "### Growth in a run", "", *resources_table(storms)]
     return lines
 

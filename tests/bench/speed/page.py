@@ -29,9 +29,10 @@ def number(value: float) -> str:
 
 
 def spread(figure: Mapping[str, Any]) -> str:
-    """The median, and in brackets the lowest and highest value."""
-    if len(figure["rounds"]) == 1:
-        return number(figure["median"])
+    """The median, and in brackets the lowest and highest value, unless both are near it."""
+    low, middle, high = (figure[key] for key in ("min", "median", "max"))
+    if low >= middle * 0.8 and high <= middle * 1.2:
+        return number(middle)
     return f"{number(figure['median'])} ({number(figure['min'])} to {number(figure['max'])})"
 
 
@@ -53,7 +54,10 @@ def tables(run: Mapping[str, Any]) -> str:
         rows.setdefault(figure["reader"], {})[figure["figure"]] = figure
     others = [case for case, rows in cases.items() if "msg/s" in next(iter(rows.values()))][1:]
     changes = [case for case in cases if case.startswith(("join", "leave", "first", "later"))]
-    out.append("\n### Every figure\n\nMedian, and in brackets the least and the greatest round.")
+    out.append(
+        "\n### Every figure\n\nMedians. In brackets are the least and the greatest round, where "
+        "one of them\ndiffers from the median by more than a fifth."
+    )
     for case, rows in cases.items():
         if case in changes or case in others:
             continue
