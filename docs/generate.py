@@ -284,9 +284,13 @@ def states_page() -> str:
             "# States of a member",
             "",
             NOTE,
-            "A member's rebalance is a state machine (`zkconsumer/core/zookeeper/machine.py`).",
-            "It takes events and returns commands. In each state it waits for the answer to one",
-            "command. It ignores and counts other answers.",
+            "A member's rebalance is a state machine that takes events and returns commands. The",
+            "metric `state` shows its state. In each state it waits for the answer to one command;",
+            "it ignores and counts other answers.",
+            "",
+            "## In ZooKeeper",
+            "",
+            "`zkconsumer/core/zookeeper/machine.py`:",
             "",
             "![The usual way through the states](../images/member-states.svg)",
             "",
@@ -299,9 +303,9 @@ def states_page() -> str:
             "and the member",
             "repeats it after a pause.",
             "",
-            "## Transitions",
+            "### Transitions",
             "",
-            "The table is read from the code. It lists every state that an event may lead to.",
+            "Every state that an event may lead to, as read from the code.",
             "Not listed: from every state, `SessionLost` leads to `SESSIONLESS`, and "
             "`CloseRequested`",
             "leads to `CLOSING_STOP` (or to `CLOSED`, without a session).",
@@ -310,6 +314,7 @@ def states_page() -> str:
             "|---|---|---|",
             *arrows,
             "",
+            *_coordinator_states(),
         ]
     )
 
@@ -363,60 +368,56 @@ def _state_names(node: ast.expr) -> list[str]:
     ]
 
 
-def coordinator_states_page() -> str:
+def _coordinator_states() -> list[str]:
     """The states of a member on the coordinator, and how it reacts to error codes."""
     rows = []
     for one in member_states.State:
         protocol = "classic" if one in _CLASSIC_STATES else ""
         commits = "yes" if one in member_states.COMMIT_STATES else "no"
         rows.append(f"| `{one.name}` | {one.value} | {protocol} | {commits} |")
-    return "\n".join(
-        [
-            "# States of a member on the coordinator\n",
-            NOTE,
-            "The metric `state` of a `CoordinatorConsumerConnector` has these values. The machines",
-            "are `zkconsumer/core/groups/classic.py` for `group.protocol=classic` and",
-            "`zkconsumer/core/groups/kip848.py` for `group.protocol=consumer`. Members of",
-            "groups in ZooKeeper have [other states](states.md).\n",
-            "![The usual way through the states](../images/coordinator-states.svg)\n",
-            "*Protocol*: the `group.protocol` that has the state, if not both. *Commits*: "
-            "whether a commit",
-            "that the application requests is sent in this state. In the other states it waits.\n",
-            "| State | Meaning | Protocol | Commits |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-            "With `group.protocol=consumer` a member is `STABLE` most of the time. It sends",
-            "heartbeats in every state. When an answer contains a new assignment, the member "
-            "passes",
-            "through `STOPPING`, `COMMITTING` and `NOTIFYING_RELEASE` with the partitions that it",
-            "loses, sends a heartbeat at once, and through `LOADING` (names of topics),",
-            "`FETCHING_OFFSETS`, `NOTIFYING_START` and `STARTING` with those that it gets. The",
-            "other partitions are delivered all the time.\n",
-            "## Error codes with group.protocol=consumer\n",
-            "Those of `group.protocol=classic` are in",
-            "[The group coordinator](../explanation/coordinator.md).\n",
-            reactions_table(consumer_reactions.TABLE, _CONSUMER_REQUESTS),
-        ]
-    )
+    return [
+        "## On the coordinator\n",
+        "`zkconsumer/core/groups/classic.py` for `group.protocol=classic`, `kip848.py` for",
+        "`group.protocol=consumer`:\n",
+        "![The usual way through the states](../images/coordinator-states.svg)\n",
+        "*Protocol*: the `group.protocol` that has the state, if not both. *Commits*: whether a",
+        "commit that the application requests is sent in this state. In the others it waits.\n",
+        "| State | Meaning | Protocol | Commits |",
+        "|---|---|---|---|",
+        *rows,
+        "",
+        "With `group.protocol=consumer` a member is `STABLE` most of the time, and sends",
+        "heartbeats in every state. When an answer contains a new assignment, the member passes",
+        "through `STOPPING`, `COMMITTING` and `NOTIFYING_RELEASE` with the partitions that it",
+        "loses, sends a heartbeat at once, and passes through `LOADING` (names of topics),",
+        "`FETCHING_OFFSETS`, `NOTIFYING_START` and `STARTING` with those that it gets. The other",
+        "partitions are delivered all the time.\n",
+        "## Error codes of the coordinator\n",
+        "What a member does when the answer to a request has an error code.\n",
+        "### With group.protocol=classic\n",
+        reactions_table(),
+        "### With group.protocol=consumer\n",
+        reactions_table(consumer_reactions.TABLE, _CONSUMER_REQUESTS),
+    ]
 
 
 def reactions_table(
     table: Iterable[Row] = reactions.TABLE, names: Mapping[Request, str] | None = None
 ) -> str:
-    """What a member on the brokers does about each error code; ``names``: of the requests."""
+    """What a member on the brokers does about each error code; ``names``: of the requests. The
+    reaction to most requests is last."""
     called = {request: request.value for request in Request} | dict(names or {})
     lines = ["| Code | Name | Meaning | What the member does |", "| --- | --- | --- | --- |"]
     for row in table:
         requests: dict[Reaction, list[str]] = {}
         for request, what in row.reactions.items():
             requests.setdefault(what, []).append(called[request])
-        if len(requests) == 1 and len(row.reactions) == len(Request):
-            text = next(iter(requests)).value
-        else:
-            text = "; ".join(
-                f"{', '.join(names)}: {what.value}" for what, names in requests.items()
-            )
+        most = max(requests, key=lambda what: len(requests[what]))
+        texts = {what: f"{', '.join(n)}: {what.value}" for what, n in requests.items()}
+        if len(requests[most]) > 1:
+            texts[most] = f"otherwise: {most.value}"
+        rare = [text for what, text in texts.items() if what != most]
+        text = "; ".join([*rare, texts[most]] if rare else [most.value])
         code, name = row.code, ErrorCode(row.code).name
         number, name = ("", "(no answer)") if code == UNREACHABLE else (str(code), name)
         lines.append(f"| {number} | {name} | {row.meaning} | {text} |")
@@ -563,7 +564,6 @@ PAGES = {
     "audit-cli.md": audit_cli_page,
     "audit-findings.md": findings_page,
     "cli.md": cli_page,
-    "coordinator-states.md": coordinator_states_page,
     "config.md": config_page,
     "config-coordinator.md": lambda: coordinator_page(NOTE),
     "audit-tables.md": tables_page,

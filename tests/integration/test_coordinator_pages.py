@@ -127,7 +127,7 @@ def fresh() -> Iterator[LocalCluster]:
 
 
 def test_groups_are_looked_after_as_the_pages_say(run: Run, fresh: LocalCluster) -> None:
-    """Each command in the how-to and in the page on myths prints the output that the page shows."""
+    """Each command in the how-to prints the output that the page shows."""
     environment = f"export ZKCONSUMER_ZOOKEEPER={fresh.zookeeper}"
     run(
         f"{environment}; zkconsumer consume --group readers --topic pages --from-beginning "
@@ -135,12 +135,11 @@ def test_groups_are_looked_after_as_the_pages_say(run: Run, fresh: LocalCluster)
     )
     send(fresh.bootstrap, "pages", TEN, partition=1)
     _session(run, environment, "how-to/look-after-groups.md")
-    _session(run, environment, "explanation/myths.md")
 
 
-def test_the_effects_are_reproduced_as_the_page_says(run: Run, tmp_path: Path) -> None:
-    """The commands of the how-to run, and the report appears."""
-    for mark, text in blocks("how-to/reproduce.md"):
+def test_the_herd_is_reproduced_as_the_page_says(run: Run, tmp_path: Path) -> None:
+    """The command of the page runs, and the report appears."""
+    for mark, text in blocks("explanation/herd.md"):
         assert mark == "run"
         run(text)
     assert "<svg" in (tmp_path / "herd-simulated.html").read_text(encoding="utf-8")

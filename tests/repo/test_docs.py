@@ -45,15 +45,10 @@ def test_generated_pages_are_fresh(name: str) -> None:
     assert checked_in == GENERATE.PAGES[name](), f"{name} is stale: run python docs/generate.py"
 
 
-def test_the_page_of_the_coordinator_has_the_table_of_reactions() -> None:
-    """The table in the text equals the one in the code."""
-    assert GENERATE.reactions_table() in _page("explanation/coordinator.md")
-
-
 def test_states_page_has_every_state_and_a_way_to_each() -> None:
     """The page has every state, and the table of transitions leads to each of them."""
     page = GENERATE.states_page()
-    table = page.partition("| Next states |")[2]
+    table = page.partition("| Next states |")[2].partition("\n## ")[0]
     reached = {"NEW", *re.findall(r"`(\w+)`", " ".join(re.findall(r"\| ([^|]+) \|$", table, re.M)))}
     for state in GENERATE.State:
         assert f"| `{state.name}` |" in page

@@ -267,8 +267,7 @@ class Metrics:
     state: str = _metric(
         Kind.STATE,
         "name",
-        "State of the member: see [states in ZooKeeper](states.md) and [on "
-        "the coordinator](coordinator-states.md).",
+        "State of the member: see [states](states.md).",
         start=str,
     )
 
