@@ -26,15 +26,17 @@ A consumer is configured by a mapping or by a Java `.properties` file, with the 
 old consumer and a few of its own, which start with `zkconsumer.`. All faults are reported at once,
 each with its key, its value and what to do. `zkconsumer config --check FILE` checks a file.
 
-- Blanks around values do not count. Integers have 32 bits. Booleans are `true` or `false`.
+- Blanks around values are ignored. Integers have 32 bits. Booleans are `true` or `false`.
 - An unknown key is a warning that names the nearest known key, and a fault with `--strict`. Keys
-  that start with `external` are left alone.
+  that start with `external` are ignored.
 - Times are in milliseconds, sizes in bytes.
-- In Python a value is an attribute of `ConsumerConfig`, named below.
+- In Python a value is an attribute of `ConsumerConfig`: the key without `zkconsumer.` and with `_`
+  for each dot.
+- *Since* is given for keys that are newer than Kafka 0.8.
 
-Names and defaults are those of Kafka 1.1.1. Stricter than there: `group.id` must not be empty,
-`consumer.id` must fit into a path, and integers have a smallest value; each such value makes the
-JVM consumer fail later, or never do its work.
+Names and defaults are those of Kafka 1.1.1. Values with which the JVM consumer would fail later are
+refused at once: an empty `group.id`, a `consumer.id` that does not fit into a path, integers that
+are too small.
 """
 
 
@@ -144,13 +146,13 @@ def _coordinations() -> dict[str, str]:
 def _overview(keys: Iterable[Row], title: str, marks: Mapping[str, str]) -> str:
     """A table of the keys. The last column, ``title``, has the marks."""
     lines = [
-        f"| Key | Type | Default | Importance | {title} |",
-        "| --- | --- | --- | --- | --- |",
+        f"| Key | Default | {title} |",
+        "| --- | --- | --- |",
     ]
     for row in keys:
         lines.append(
-            f"| [`{row.name}`](#{_anchor(row.name)}) | {row.kind} | {_code(row.default_text)} "
-            f"| {row.importance} | {marks.get(row.name, '')} |"
+            f"| [`{row.name}`](#{_anchor(row.name)}) | {_code(row.default_text)} "
+            f"| {marks.get(row.name, '')} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -165,8 +167,8 @@ def _section(row: Row) -> str:
     if row.check is not None:
         facts.append(f"valid: {row.check.text}")
     facts.append(f"importance: {row.importance}")
-    facts.append("only here" if row.since == "zkconsumer" else f"since Kafka {row.since}")
-    facts.append(f"attribute: `{row.attr}`")
+    if row.since not in ("zkconsumer", "0.8"):
+        facts.append(f"since Kafka {row.since}")
     text = f"### {row.name}\n\n{row.doc}.\n\n{'; '.join(facts)}.\n"
     if row.status != "supported":
         text += f"\nSupport: {row.status}.\n"

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import click
 from config_pages import config_page, coordinator_page
 from zkaudit.commands.root import cli as audit_cli
 from zkaudit.findings.kinds import page as findings_page
+from zkaudit.limits import Limits
 from zkaudit.sources.reference import page as sources_page
 from zkaudit.tables.catalog import page as tables_page
 from zkmigrate.commands.output.rows import SCHEMAS
+from zkmigrate.commands.reset import reset
 from zkmigrate.commands.root import cli as migrate_cli
 from zkmigrate.exits import STATUSES
 from zkmigrate.plan.cases import MEANING, Case
@@ -74,7 +78,7 @@ def audit_cli_page() -> str:
         "options or missing inputs, 3 findings at least as severe as `--fail-on`, 130 Ctrl-C, 141",
         "the reader of stdout exited.\n",
     ]
-    return _commands(head, audit_cli, "zkaudit")
+    return _commands(head, audit_cli, "zkaudit", shared_by=2)
 
 
 def migrate_cli_page() -> str:
@@ -169,44 +173,86 @@ def migrate_cases_page() -> str:
     return "\n".join(lines)
 
 
-def _commands(parts: list[str], root: click.Command, program: str) -> str:
-    """Add the help of each command. Options that many commands have are listed once, before it."""
-    contexts = list(_contexts(root, program, None))
+def _commands(parts: list[str], root: click.Command, program: str, shared_by: int = 3) -> str:
+    """Add the help of each command. Options that ``shared_by`` commands have, with the same text,
+    are listed once, before it."""
+    contexts = [one for one in _contexts(root, program, None) if one.command not in ELSEWHERE]
     options: dict[tuple[str, str], list[click.Option]] = {}
     for context in contexts:
         for param in context.command.get_params(context):
             record = param.get_help_record(context)
             if record is not None and isinstance(param, click.Option):
                 options.setdefault(record, []).append(param)
-    common = {record: found for record, found in options.items() if len(found) >= COMMON}
-    formatter = click.HelpFormatter(width=90, max_width=90)
-    formatter.write_dl(sorted(common, key=lambda record: record[0].lstrip("-")), col_max=30)
-    parts += [
-        "## Common options\n",
-        f"{COMMON} or more commands have these options. The help of each command has them, too.\n",
-        f"```text\n{formatter.getvalue().rstrip()}\n```\n",
-    ]
+    common = {record: found for record, found in options.items() if len(found) >= shared_by}
+    parts += ["## Common options\n"]
+    parts += ["Several commands have these options. The help of each command has them, too.\n"]
+    for title in dict.fromkeys([*SETS.values(), OTHER]):
+        records = [r for r, (option, *_) in common.items() if _title(option) == title]
+        if records:
+            formatter = click.HelpFormatter(width=90, max_width=90)
+            formatter.write_dl(sorted(records, key=lambda record: record[0].lstrip("-")), 30)
+            parts += [f"### {title}\n", f"```text\n{formatter.getvalue().rstrip()}\n```\n"]
     for context in contexts:
+        command = context.command
         shared = [
             param
-            for param in context.command.get_params(context)
+            for param in command.get_params(context)
             if param.get_help_record(context) in common and isinstance(param, click.Option)
         ]
+        epilog, command.epilog = command.epilog, None  # the page has the exit statuses
         for param in shared:
             param.hidden = True
-        parts.append(
-            f"## `{context.command_path}`\n\n```text\n{context.command.get_help(context)}\n```\n"
-        )
+        parts.append(f"## `{context.command_path}`\n\n```text\n{command.get_help(context)}\n```\n")
         for param in shared:
             param.hidden = False
-        names = ", ".join(f"`{one.opts[-1]}`" for one in shared if "--help" not in one.opts)
-        if names:
-            parts.append(f"[Common options](#common-options): {names}.\n")
+        command.epilog = epilog
+        names: dict[str, list[str]] = {}
+        for param in shared:
+            if "--help" not in param.opts:
+                names.setdefault(_title(param), []).append(f"`{param.opts[-1]}`")
+        sizes = Counter(_title(option) for option, *_ in common.values())
+        lines = [
+            f"[{title}](#{title.lower().replace(' ', '-')})"
+            + ("" if len(found) == sizes[title] else f": {', '.join(found)}")
+            for title, found in names.items()
+        ]
+        if lines:
+            parts.append(f"Common options: {'; '.join(lines)}.\n")
+    for command in ELSEWHERE if root is cli else ():
+        name = f"zkmigrate {command.name}"
+        parts.append(
+            f"## `zkconsumer offsets {command.name}`\n\nThe same as "
+            f"[`{name}`](migrate-cli.md#{name.replace(' ', '-')}).\n"
+        )
     return "\n".join(parts)
 
 
-COMMON = 3
-"""An option that so many commands have, with the same text, is listed once."""
+def _title(option: click.Option) -> str:
+    return SETS.get(option.opts[-1], OTHER)
+
+
+ELSEWHERE = (reset,)
+"""Commands of zkmigrate that zkconsumer has, too."""
+
+OTHER = "Other options"
+SETS = {
+    name: title
+    for title, names in {
+        "Which groups": ("group", "groups-from", "groups-regex", "exclude", "all"),
+        "Servers": (
+            *("zookeeper", "bootstrap-server", "timeout", "command-config", "coordinator-timeout"),
+            *("expect-cluster", "max-requests-per-second"),
+        ),
+        "Work on each group": (
+            *("before-group", "after-group", "hook-timeout", "parallel", "journal", "note"),
+            *("approved-by", "metrics-file"),
+        ),
+        "Output": ("only-problems", "json", "csv"),
+        "Limits of findings": tuple(limit.name.replace("_", "-") for limit in fields(Limits)),
+    }.items()
+    for name in (f"--{one}" for one in names)
+}
+"""Title of the set on the page, by option. Other options have a set without a name."""
 
 
 def _contexts(

@@ -188,7 +188,7 @@ class InvalidMessageError(BrokerError):
 
 
 class MessageSizeTooLargeError(BrokerError):
-    """A message is larger than ``fetch.message.max.bytes`` and the broker sent only its head."""
+    """A message exceeds ``fetch.message.max.bytes``, so the broker sent only a part of it."""
 
 
 class CodecUnavailableError(BrokerError):

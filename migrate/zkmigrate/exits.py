@@ -30,10 +30,7 @@ STATUSES: Final[Mapping[int, tuple[str, str]]] = {
 }
 """The meaning of each exit status, and what to do. The reference shows this table."""
 
-HELP: Final = (
-    "Exit status: 0 done or nothing to do, 1 failed, 2 wrong usage, 3 needs attention (see the "
-    "table in docs/reference/migrate-cli.md)."
-)
+HELP: Final = "Exit status: 0 done or nothing to do, 1 failed, 2 wrong usage, 3 needs attention."
 """The last paragraph of the help of each command."""
 
 

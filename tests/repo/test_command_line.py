@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import click
 import pytest
+from zkaudit.commands.root import cli as audit_cli
+from zkmigrate.commands.root import cli as migrate_cli
 
 from zkconsumer.cli.main import COMMANDS, cli, run
 from zkconsumer.errors import ClusterError, ConfigError, ZkConsumerError
@@ -101,6 +103,22 @@ def test_each_subcommand_explains_itself(name: str, capsys: pytest.CaptureFixtur
     """Every subcommand of the table exists and has a help text."""
     assert run([name, "--help"]) == 0
     assert f"Usage: zkconsumer {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("root", [cli, migrate_cli, audit_cli], ids=lambda root: root.name)
+def test_summaries_fit_into_a_terminal(root: click.Group) -> None:
+    """In 80 columns, the list of commands has the whole first sentence of each."""
+    groups = [click.Context(root, info_name="p", terminal_width=80)]
+    for context in groups:
+        group = context.command
+        assert isinstance(group, click.Group)
+        commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+        room = 80 - 6 - max(map(len, commands))
+        for name, command in commands.items():
+            assert command is not None
+            assert not command.get_short_help_str(room).endswith("..."), name
+            if isinstance(command, click.Group):
+                groups.append(click.Context(command, context, info_name=name))
 
 
 def test_a_missing_extra_is_named() -> None:

@@ -25,9 +25,10 @@ from zkconsumer.errors import ConfigError, ZkConsumerError
 @click.option("--check", "file", metavar="FILE", help="Check a .properties file instead.")
 @click.option("--strict", is_flag=True, help="With --check: treat unknown keys as errors.")
 def config(keys: tuple[str, ...], as_json: bool, file: str | None, strict: bool) -> None:
-    """List the configuration keys, or those given, with default, meaning and support.
+    """Explain the configuration keys, or those given.
 
-    With --check, print errors (exit status 2) or warnings (exit status 0) about a file.
+    Each has its type, default, meaning and support. With --check, print errors (exit status 2) or
+    warnings (exit status 0) about a file.
     """
     if file is not None:
         no_effect("--check", "keys", "as_json")

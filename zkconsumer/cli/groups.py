@@ -100,7 +100,7 @@ def list_(
     security: SecurityConfig,
     how: How,
 ) -> None:
-    """List all groups, with the number of registered members and of topics.
+    """List all groups, with the number of members and topics.
 
     Groups on brokers are listed by name; --state shows more of either kind.
     """
@@ -241,7 +241,7 @@ def verify(
     bootstrap: str | None,
     how: How,
 ) -> None:
-    """Check that each partition has one owner, which is a live member's session.
+    """Check that each partition is owned by one live member.
 
     It also reports unusable registrations, impossible offsets, and znodes that other clients wrote.
     The exit status is 1 if there is a problem.
@@ -315,7 +315,7 @@ def delete(
     timeout: float,
     security: SecurityConfig,
 ) -> None:
-    """Delete groups without members, or one topic of them, from ZooKeeper.
+    """Delete groups without members from ZooKeeper, or a topic.
 
     A dry run unless --execute is given. The command refuses (exit status 1) while a member is
     registered, and stops if one registers in the meantime. If the topic is the group's only one,

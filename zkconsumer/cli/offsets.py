@@ -30,7 +30,7 @@ from zkconsumer.errors import ConfigError, OffsetsFileError
 
 @click.group(cls=LazyGroup, lazy={"reset": "zkmigrate.commands.reset:reset"})
 def offsets() -> None:
-    """Export and import offsets in ZooKeeper; reset offsets in ZooKeeper or Kafka."""
+    """Export, import and reset offsets."""
 
 
 @offsets.command("export")

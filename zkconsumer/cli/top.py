@@ -119,7 +119,7 @@ def top(
     timeout: float,
     security: SecurityConfig,
 ) -> int:
-    """Show groups live: state, members, lag, messages a second, rebalances.
+    """Show groups live: members, lag, rate and rebalances.
 
     Without GROUP it shows all groups, those with the most lag first. LAG is the sum over all
     partitions. RATE is how many messages a second the group has committed since the last table.

@@ -29,7 +29,7 @@ def topics() -> None:
 def list_(
     zookeeper: str, timeout: float, security: SecurityConfig, bootstrap: str | None, how: How
 ) -> None:
-    """List all topics, with the number of partitions that lack a leader or replicas."""
+    """List topics, with how many partitions lack leader or replica."""
     with GroupTools(zookeeper, timeout, security, bootstrap) as tools:
         rows = tools.list_topics()
     print_notes(tools.notes)
@@ -49,7 +49,7 @@ def describe(
     bootstrap: str | None,
     how: How,
 ) -> None:
-    """Show each partition's leader, leader epoch, in-sync replicas and replicas.
+    """Show each partition's leader, leader epoch and replicas.
 
     The state is ok, under-replicated (a replica is not in sync) or leaderless (no leader, or one
     that is not registered).

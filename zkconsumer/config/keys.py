@@ -177,7 +177,7 @@ class ConsumerKeys(SecurityKeys):
     )
     auto_commit_interval_ms: int = key(
         "auto.commit.interval.ms",
-        "Time between two automatic commits; also the delay of the first",
+        "Time between two automatic commits, and before the first one",
         default=60_000,
         check=at_least(1),
         importance="high",

@@ -155,7 +155,7 @@ class SecurityKeys:
     )
     ssl_truststore_type: str | None = key(
         "ssl.truststore.type",
-        "Format of `ssl.truststore.location`; without it the file itself shows it",
+        "Format of `ssl.truststore.location`. By default it is recognized from the file",
         check=_store_type("a truststore"),
         since="0.9",
     )
@@ -184,7 +184,7 @@ class SecurityKeys:
     )
     ssl_keystore_type: str | None = key(
         "ssl.keystore.type",
-        "Format of `ssl.keystore.location`; without it the file itself shows it",
+        "Format of `ssl.keystore.location`. By default it is recognized from the file",
         check=_store_type("a keystore"),
         since="0.9",
     )

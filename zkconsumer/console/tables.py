@@ -41,7 +41,7 @@ def command_config(command: F) -> F:
         show_envvar=True,
         callback=lambda _context, _option, path: _security(path),
         help="Java .properties file of a client: security.protocol, sasl.*, ssl.*, and the keys "
-        "for ZooKeeper (docs/how-to/secure.md).",
+        "for ZooKeeper.",
     )(command)
 
 

@@ -19,7 +19,7 @@ from zkmigrate.formats.config_map import CLIENTS, map_file
     help="Client whose property names to print.",
 )
 def config_map(file: str, client: str) -> None:
-    """Print the coordinator consumer's configuration for the old consumer's FILE.
+    """Translate the old consumer's FILE for a new client.
 
     The reason is printed before each line. Keys without an equivalent are listed at the end.
     """

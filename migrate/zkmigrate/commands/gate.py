@@ -37,7 +37,7 @@ from zkmigrate.reasons import Reason
 def gate(
     which: Selection, decisions: str | None, servers: Servers, only_problems: bool, how: How
 ) -> None:
-    """Check whether ZooKeeper can be switched off; show what would be lost.
+    """Check whether ZooKeeper can be switched off without loss.
 
     A group needs attention if an offset or a member is only in ZooKeeper, or if a znode of it is
     not understood. Each row shows which offsets Kafka does not have, which znodes are not

@@ -37,7 +37,7 @@ STAGES: Final = {
 @click.argument("step", type=click.Choice(list(STAGES)))
 @work_options("Carry out the step", "How long to wait for a group's members and offsets.")
 def live(step: str, work: Work) -> None:
-    """Move running groups between ZooKeeper and the coordinator without stopping them.
+    """Move running groups to the coordinator, or back.
 
     All members must be MigratableConsumerConnector. Each STEP checks whether the group is ready,
     writes the group's mode and waits until all members act on it. To resume an interrupted step,

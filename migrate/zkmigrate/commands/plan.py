@@ -61,7 +61,7 @@ def plan(
     only_problems: bool,
     how: How,
 ) -> None:
-    """Show for each group whether it can be moved, and if not, why and what to do.
+    """Show which groups can be moved, and what prevents the others.
 
     With --out, also write a plan to review: each partition with its old and new offset and the
     reason. Groups that are not ready are in the plan with the reason, and apply skips them. Nothing

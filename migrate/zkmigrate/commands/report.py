@@ -36,11 +36,12 @@ from zkmigrate.plan.values import Verdict
 def report(
     plan: str | None, out: str | None, csv_out: str | None, as_json: bool, journal: str | None
 ) -> None:
-    """Report what was moved, decided and refused, and why, as an HTML page, CSV or JSON.
+    """Report what was moved, decided and refused, and why.
 
-    It reads PLAN and its journal, and connects to no server. Groups that are not moved
-    need attention. Without PLAN it reports what zkmigrate reset has done, and with --journal
-    zkmigrate-undo.journal what zkmigrate undo has done; likewise live, lock and unlock.
+    It writes an HTML page, CSV or JSON. It reads PLAN and its journal, and connects to no server.
+    Groups that are not moved need attention. Without PLAN it reports what zkmigrate reset has
+    done, and with --journal zkmigrate-undo.journal what zkmigrate undo has done; likewise live,
+    lock and unlock.
     """
     if out is None and csv_out is None and not as_json:
         raise click.UsageError("name a file with --out, with --csv, or both; or give --json")

@@ -51,7 +51,7 @@ def status(
     only_problems: bool,
     how: How,
 ) -> None:
-    """Show which store is current for each group, and which groups need attention.
+    """Show each group's current store, and what needs attention.
 
     For each group of either store it shows: its case, which store is current (zookeeper, kafka,
     both, moving), members on both sides, lag in both stores, partitions of the source store that

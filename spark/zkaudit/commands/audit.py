@@ -72,7 +72,7 @@ def run_command(
     allow_damage: bool,
     verify: bool,
 ) -> int:
-    """Audit the logs of an ensemble; write tables, summary and report to --out."""
+    """Audit the logs of an ensemble, and write tables and a report."""
     from zkaudit.job.audit import run
     from zkaudit.report.page import write
 

@@ -11,7 +11,7 @@ import click
 @click.argument("source", type=click.Path(exists=True, file_okay=False), nargs=-1, required=True)
 @click.argument("target", type=click.Path(file_okay=False))
 def collect_command(source: tuple[str, ...], target: str) -> None:
-    """Keep a server's closed logs and snapshots before the server deletes them.
+    """Keep a server's logs and snapshots before it deletes them.
 
     SOURCE is the server's dataDir. If dataLogDir is another directory, name both. Files are
     hard-linked to TARGET if both are on one file system, otherwise copied. The newest closed log is

@@ -19,7 +19,7 @@ from zkaudit.errors import AuditError
 )
 @click.option("--clean", is_flag=True, help="Inject no faults, and fail if the audit finds any.")
 def demo_command(out: str, clean: bool) -> int:
-    """Run members with injected faults on an embedded cluster, then audit them.
+    """Run members with injected faults, then audit them.
 
     It audits ZooKeeper's log and the members' journals, and fails unless all faults are found.
     """

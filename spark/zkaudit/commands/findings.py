@@ -104,7 +104,7 @@ def findings_command(
     fail_on: str | None,
     limits: Limits,
 ) -> int:
-    """Print what went wrong, worst first, each finding with its place in the logs.
+    """Print what went wrong, worst first, with its place in the logs.
 
     PLACE is the directory of an audit, or the directories of the servers' logs, as for `zkaudit
     run`. Logs are read in this process, without Spark and Java. The first lines name the kinds of

@@ -35,7 +35,7 @@ def _zxid(_: click.Context, __: click.Parameter, value: str) -> int:
     help="Also show this many transactions before and after it.",
 )
 def show_command(zxid: int, logs: tuple[str, ...], around: int) -> None:
-    """Print the raw transactions around ZXID, with the file and the byte of each.
+    """Print the raw transactions around ZXID, with file and byte.
 
     ZXID is hexadecimal (0x1200000034) or decimal. Every server's log is read, so a transaction that
     three servers logged is printed three times. Spark is not needed.

@@ -91,7 +91,7 @@ def stream_command(
     fail_on: str | None,
     expected: Mapping[str, Expected],
 ) -> int:
-    """Follow the logs of a running ensemble, and keep tables and report up to date.
+    """Follow a running ensemble, and keep the report up to date.
 
     A round audits only the groups that changed. The report is written after a round if that takes
     at most a tenth of the time, and before the command exits. All data that it has read stays in

@@ -388,7 +388,7 @@ BROKER_OWNERSHIP: Final = Table(
         _c(
             "end_time",
             "timestamp",
-            "when the next generation with another assignment was written; null: it has not ended",
+            "when the next generation with another assignment was written; null: still assigned",
         ),
     ),
 )
@@ -467,7 +467,7 @@ GROUP_OWNERSHIP: Final = Table(
         _c(
             "start_time", "timestamp", "when it begins, by the leader's, broker's or member's clock"
         ),
-        _c("end_zxid", "bigint", "owner znode: transaction at which it ends; null: it has not"),
+        _c("end_zxid", "bigint", "owner znode: transaction at which it ends; null: still owned"),
         _c("end_time", "timestamp", "when it ends"),
         _c(
             "ended",

@@ -18,7 +18,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON 
 
 @click.group()
 def cluster() -> None:
-    """Start and stop real servers: Kafka with its ZooKeeper, or Kafka 4 without one (KRaft).
+    """Start and stop real servers of Kafka, with ZooKeeper or KRaft.
 
     They listen on free ports of 127.0.0.1. Java is required. The first start of each Kafka release
     downloads its jars with Maven.
@@ -68,7 +68,7 @@ def status(directory: Path, as_json: bool) -> None:
 @cluster.command()
 @cluster_topics.dir_option
 def down(directory: Path) -> None:
-    """Stop the cluster and delete its data; succeeds if no cluster is running."""
+    """Stop the cluster, if one is running, and delete its data."""
     directory = directory.absolute()
     if background.down(directory):
         click.echo(f"stopped the cluster in {directory}", err=True)

@@ -27,7 +27,7 @@ dir_option = click.option(
 @click.argument("which", type=click.Choice(["zookeeper", "bootstrap"]), default="zookeeper")
 @dir_option
 def address(which: str, directory: Path) -> None:
-    """Print the address of ZooKeeper (the default) or of the brokers, to use in other commands."""
+    """Print the address of ZooKeeper (the default) or the brokers."""
     state = background.status(directory.absolute())
     if which == "zookeeper" and not state.zookeeper:
         raise ClusterError(

@@ -98,7 +98,7 @@ def herd(
     journal: Path | None,
     html: Path | None,
 ) -> None:
-    """Start a ZooKeeper and a group of many members, change the group, and count the cost.
+    """Count what a change costs in a real group of many members.
 
     The members are real but fetch nothing. Counts come from their journals and are compared with
     the server's own.

@@ -75,10 +75,10 @@ def perf(
     as_json: bool,
     verbose: int,
 ) -> int:
-    """Read a topic from its beginning and print the columns of kafka-consumer-perf-test.
+    """Measure how fast a topic is read.
 
-    The rebalance time lasts until the member has joined. All time after it is fetch time. A MB has
-    1,048,576 bytes of keys and values.
+    The columns are those of kafka-consumer-perf-test. The rebalance time lasts until the member
+    has joined. All time after it is fetch time. A MB has 1,048,576 bytes of keys and values.
 
     Exit status: 0 if that many messages were read; 1 if a timeout passed before; 2 for wrong
     options or configuration; 130 after Ctrl-C, 143 after SIGTERM.

@@ -121,7 +121,7 @@ def simulate(
     journal: Path | None,
     html: Path | None,
 ) -> None:
-    """Simulate one change in a group of many members, and count its cost.
+    """Count what a change costs in a simulated group.
 
     Simulated members run the same decision core and send the same operations and requests as real
     ones. A run depends only on its options: the same seed gives the same journal.

@@ -17,9 +17,10 @@ from zkconsumer.journal.sequence import members_of, sequence
     "--member", help="Consumer id of the member. The default is the first one in the journal."
 )
 def diagram(journal: Path, member: str | None) -> None:
-    """Draw what a member and its servers did, step by step, as a Mermaid sequence diagram.
+    """Draw what a member did as a Mermaid sequence diagram.
 
-    Members write a journal with the key `zkconsumer.journal.dir`, simulations with --journal.
+    It has the requests and answers of the member's servers, step by step.     Members write a
+    journal with the key `zkconsumer.journal.dir`, simulations with --journal.
     """
     try:
         entries = list(read_journal(journal))

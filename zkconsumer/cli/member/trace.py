@@ -58,7 +58,7 @@ def trace(
     file: str | None,
     properties: tuple[str, ...],
 ) -> None:
-    """Show the requests and answers of one member and the group's coordinator.
+    """Show what a member and the group's coordinator exchange.
 
     It is a real member: while it runs, it owns its share of the partitions. Without --read it reads
     and commits nothing, and the messages wait for the next owner. Ctrl-C and SIGTERM make it leave

@@ -181,7 +181,7 @@ _HOOKS: Final = (
         default="",
         help="Run this one afterwards, also if the group is refused or fails. If it fails, the "
         "group needs attention. Ctrl-C during --wait, or a second Ctrl-C, ends without it. Both "
-        "find the group in ZKMIGRATE_GROUP; see docs/how-to/run-unattended.md.",
+        "find the group in ZKMIGRATE_GROUP.",
     ),
     duration_option(
         "--hook-timeout",
