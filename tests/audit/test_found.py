@@ -129,8 +129,8 @@ def test_expected_findings_do_not_fail(
     file = tmp_path / "expected"
     words = ["findings", str(audit), "--expected", str(file), "--fail-on", "high"]
     file.write_text(
-        f"# looked into by Ann\n{IDS['lost messages']}  2026-11-22 a planned skip\n\n"
-        "0123456789 # an old one\n"
+        f"# looked into by Ann\n{IDS['lost messages']}  critical 2026-11-22 a planned skip\n"
+        "\n0123456789 info # an old one\n"
     )
     assert run(words) == 3
     shown = capsys.readouterr()
@@ -142,10 +142,11 @@ def test_expected_findings_do_not_fail(
     for choice in (("--topic", "v"), ("--member", "nobody"), ("--severity", "critical")):
         assert run([*words, *choice]) == 3
     with file.open("a") as lines:
-        lines.write(f"{IDS['not covered']} the server was new\n{IDS['unowned interval']}\n")
+        lines.write(f"{IDS['not covered']} high the server was new\n")
+        lines.write(f"{IDS['unowned interval']} high\n")
     assert run(words) == 0
     capsys.readouterr()
-    file.write_text("0123456789 a reason\nLost messages of orders\n")
+    file.write_text("0123456789 low a reason\nLost messages of orders\n")
     assert run(words) == 2
     assert f"{file}: line 2: 'Lost' is not the id of a finding" in capsys.readouterr().err
 
@@ -155,11 +156,12 @@ def test_an_audit_counts_those_that_are_expected(
 ) -> None:
     """``run`` and ``stream`` fail only if there are more of a kind than those expected."""
     summary = json.loads((audit / "summary.json").read_text())
-    ids = [row["id"] for row in FOUND if row["severity"] in ("critical", "high")]
+    known = [row for row in FOUND if row["severity"] in ("critical", "high")]
+    ids = [f"{row['id']} {row['severity']} known" for row in known]
     for count, status in ((2, 3), (3, 0)):
-        text = "\n".join([*ids[:count], "0123456789 old"])
-        known = count_expected(str(audit), parse(text, "expected"))
-        assert status_of(summary, "high", known) == status
+        text = "\n".join([*ids[:count], "0123456789 low old"])
+        counts = count_expected(str(audit), parse(text, "expected"))
+        assert status_of(summary, "high", counts) == status
         shown = capsys.readouterr()
         assert shown.out == f"{count} of these findings are expected\n"
         assert shown.err == "expected, but not found: 0123456789 old\n"
@@ -169,10 +171,28 @@ def test_an_audit_counts_those_that_are_expected(
 
 
 def test_a_line_of_the_file_of_expected_findings() -> None:
-    """The id, then anything."""
-    assert parse("0123456789\n", "f") == {"0123456789": Expected("0123456789", "")}
+    """The id and the severity, then anything."""
+    assert parse("0123456789  high\n", "f") == {"0123456789": Expected("0123456789", "high", "")}
     with pytest.raises(InputMissingError, match="f: line 1: '012345678' is not the id"):
         parse("012345678 9\n", "f")
+    with pytest.raises(InputMissingError, match="f: line 1: '2026' is not a severity: write that"):
+        parse("0123456789 2026 a reason\n", "f")
+
+
+def test_a_finding_that_has_become_more_severe_counts_again(
+    audit: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its id is the same. It was looked into when its effect had not shown yet."""
+    file = tmp_path / "expected"
+    words = ["findings", str(audit), "--expected", str(file), "--kind", "lost messages"]
+    for severity, status in (("high", 3), ("critical", 0)):
+        file.write_text(f"{IDS['lost messages']} {severity} no member started from it yet\n")
+        assert run([*words, "--fail-on", "high"]) == status
+        shown = capsys.readouterr()
+        assert ("    expected: no member started" in shown.out) == (status == 0)
+        assert not shown.err
+        known = count_expected(str(audit), parse(file.read_text(), "expected"))
+        assert dict(known) == ({} if status else {("critical", "lost messages"): 1})
 
 
 def test_a_timeline_for_other_tools(audit: Path, capsys: pytest.CaptureFixture[str]) -> None:

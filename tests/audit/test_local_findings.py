@@ -86,7 +86,7 @@ def test_logs_are_audited_without_an_audit(
     assert (row["server"], row["file"]) == (str(tmp_path), "log.1")
     assert row["command"] == f"zkaudit show {row['zxid']} --zookeeper-logs {tmp_path}"
     expected = tmp_path.parent / "expected"
-    expected.write_text(f"{row['id']} known\n")
+    expected.write_text(f"{row['id']} critical known\n")
     quiet = ["--kind", "lost messages", "--expected", str(expected), "--fail-on", "high"]
     assert run(["findings", *words, *quiet]) == 0
     capsys.readouterr()

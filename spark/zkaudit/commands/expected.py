@@ -35,9 +35,9 @@ def expected_option(command: F) -> F:
         "--expected",
         metavar="FILE",
         callback=_parsed,
-        help="Findings that you have looked into. Each line has the id of a finding, then for "
-        "example a date and the reason. They do not count for --fail-on. Those that the audit does "
-        "not have are named.",
+        help="Findings that you have looked into. Each line has the id of a finding and its "
+        "severity, then for example a date and the reason. They do not count for --fail-on, unless "
+        "they have become more severe. Those that the audit does not have are named.",
     )
     return option(command)
 

@@ -115,7 +115,7 @@ def findings_command(
     Time that no log covers may hide any finding. `--severity`, `--topic` and `--member` do not
     leave it out.
     """
-    from zkaudit.findings.expected import gone
+    from zkaudit.findings.expected import expected_of, gone
     from zkaudit.report.found import Choice, check_group, read
 
     start = start and clock.parse(start, "--from")
@@ -140,7 +140,7 @@ def findings_command(
             raise NoLogsError(f"{error}, or the directory of an audit") from None
     rows = list(Choice(group, severity, kinds, topics, members, start, end).of(every))
     for row in rows:
-        one = expected.get(row["id"])
+        one = expected_of(row, expected)
         row["expected"] = None if one is None else one.reason
     {"table": _print, "json": _json, "csv": _csv, "timeline": _timeline}[form](rows, clock)
     print_gone(gone(expected.values(), (row["id"] for row in every)))

@@ -1,42 +1,62 @@
-"""Findings that were looked into and are expected: a file of ids, each with a reason. Pure."""
+"""Findings that were looked into: a file of ids, each with a severity and a reason. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.ids import LENGTH
+from zkaudit.limits import SEVERITIES
 
 _ID: Final = re.compile(f"[0-9a-f]{{{LENGTH}}}")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One line: the id of a finding, and what follows it: a date and a reason, for example."""
+    """One line: the id of a finding, its severity when it was looked into, and what follows: a date
+    and a reason, for example."""
 
     id: str
+    severity: str
     reason: str
+
+    def covers(self, severity: str) -> bool:
+        """Whether the finding is expected to be as severe as this. If it has become worse, for
+        example because its effect showed later, it must be looked into again."""
+        return SEVERITIES.index(self.severity) <= SEVERITIES.index(severity)
+
+
+def expected_of(finding: Mapping[str, Any], expected: Mapping[str, Expected]) -> Expected | None:
+    """Return the line that makes a finding expected; ``None``: there is none."""
+    one = expected.get(finding["id"])
+    return one if one is not None and one.covers(finding["severity"]) else None
 
 
 def parse(text: str, name: str) -> dict[str, Expected]:
     """Read the lines of the file ``name``. Empty lines and what follows a ``#`` do not count.
 
-    Raises InputMissingError for a line that does not begin with an id.
+    Raises InputMissingError for a line that does not begin with an id and a severity.
     """
     found = {}
     for number, line in enumerate(text.splitlines(), 1):
-        id_, _, reason = line.partition("#")[0].strip().partition(" ")
-        if not id_:
+        words = line.partition("#")[0].split(None, 2)
+        if not words:
             continue
+        id_, severity, reason = (*words, "", "")[:3]
         if not _ID.fullmatch(id_):
             raise InputMissingError(
                 f"{name}: line {number}: {id_!r} is not the id of a finding: copy the {LENGTH} "
                 "digits that zkaudit findings prints in brackets"
             )
-        found[id_] = Expected(id_, reason.strip())
+        if severity not in SEVERITIES:
+            raise InputMissingError(
+                f"{name}: line {number}: {severity!r} is not a severity: write that of the finding "
+                f"after its id: {', '.join(SEVERITIES)}"
+            )
+        found[id_] = Expected(id_, severity, reason.strip())
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zkaudit.errors import InputMissingError
-from zkaudit.findings.expected import Expected, gone
+from zkaudit.findings.expected import Expected, expected_of, gone
 from zkaudit.findings.kinds import LASTING
 from zkaudit.job.place import finished
 from zkaudit.limits import NOT_COVERED, SEVERITIES
@@ -159,5 +159,6 @@ def acknowledged(
         columns=["id", "severity", "kind"], filter=ds.field("id").isin(list(expected))
     )
     rows = there.to_pylist()
-    counts = Counter((row["severity"], row["kind"]) for row in rows)
+    known = (row for row in rows if expected_of(row, expected))
+    counts = Counter((row["severity"], row["kind"]) for row in known)
     return counts, gone(expected.values(), (row["id"] for row in rows))
