@@ -311,6 +311,25 @@ def test_no_unowned_interval_across_a_log_gap(log_gap: tuple[int, int] | None) -
     assert [(one.kind, one.partition) for one in found_] == expected
 
 
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_partition_that_no_member_claimed_before_a_log_gap(left: bool, behind: bool) -> None:
+    """The log gap may hide the first claim. It does not hide that there was none for a minute while
+    a member was registered, which the whole logs show too."""
+    facts = end_at(100, topics=topics(t=Partition(1, 0, True), u=Partition(2, 0, True)))
+    until = close(4, 5) if left else join(4, 6, "b", "u")
+    early = [at(join(3, 5), 10), at(until, 70)]
+    late = [at(claim(20, 8, "c"), 80)] if behind else []
+    for gaps in ([], [(4, 15)]):
+        findings = found(*early, *late, facts=facts, gaps=gaps)
+        (one,) = (one for one in findings if one.topic == "t")
+        assert one.severity == ("medium" if gaps or behind or left else "high")
+        assert (one.zxid, one.partition, one.basis) == (3, 0, "proven")
+        if gaps:
+            assert (one.kind, one.end_zxid) == ("unowned interval", 4)
+            assert "t-0 of group g had no owner for 60.0 s although" in one.sentence
+
+
 @pytest.mark.parametrize(("known", "since"), [(None, None), (10, None), (35, None), (35, 50)])
 def test_the_time_before_the_first_claim(known: int | None, since: int | None) -> None:
     """A new partition without an owner is an unowned interval, from its creation or the

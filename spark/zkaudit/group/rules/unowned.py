@@ -102,35 +102,44 @@ class Unowned(Rule):
         released = [last for last in self._released.values() if last is not None]
         topics = self.group.wanted.streams(member, {last.znode.topic for last in released})
         frees = [self._after(last, end) for last in released if last.znode.topic in topics]
-        for topic in topics:
-            for number in self.group.facts.topics.get((self.group.chroot, topic), ()):
-                znode = _owner(self.group, topic, number)
-                if znode.path not in self._released:
-                    frees.append(self._before_first(znode, end))
+        frees += (self._before_first(znode, end) for znode in self._unclaimed(topics))
         for free in filter(None, frees):
             time = self._time(free, member, end, has_left=True)
             longest = self._until_left.get(free.znode.path)
             if time is not None and (longest is None or time.seconds > longest.seconds):
                 self._until_left[free.znode.path] = time
 
+    def _unclaimed(self, topics: Iterable[str]) -> Iterator[Znode]:
+        """The owner znodes of partitions that had no owner so far."""
+        for topic in topics:
+            for number in self.group.facts.topics.get((self.group.chroot, topic), ()):
+                znode = _owner(self.group, topic, number)
+                if znode.path not in self._released:
+                    yield znode
+
     def gap(self) -> Iterable[Finding]:
-        """Report what lasted up to the log gap or ended before it, of partitions that had had an
-        owner."""
+        """Report what lasted up to the log gap or ended before it."""
         yield from self._before_gap()
         self._until_left.clear()
 
     def _before_gap(self) -> Iterator[Finding]:
         """The group's last row before the log gap shows how long it lasted at least."""
-        latest = self.group.latest
-        for path, last in self._released.items():
-            left = self._until_left.get(path)
-            if last is not None and latest is not None:
-                until = Moment(latest.zxid, latest.idx, latest.time)
-                free = self._after(last, until)
-                if free is not None:
-                    yield from self._judge(free, until, None, left, before_gap=True)
-                elif left is not None:
-                    yield self._finding(left, None)
+        group, latest = self.group, self.group.latest
+        if latest is None:
+            return
+        until = Moment(latest.zxid, latest.idx, latest.time)
+        released = (last for last in self._released.values() if last is not None)
+        frees = {last.znode.path: self._after(last, until) for last in released}
+        members = [one for one in group.live.values() if one.znode.tree == IDS]
+        topics = {t for one in filter(group.exists, members) for t in group.wanted.streams(one)}
+        for znode in self._unclaimed(sorted(topics)):
+            frees[znode.path] = self._before_first(znode, until)
+        for path in (*frees, *(path for path in self._until_left if path not in frees)):
+            free, left = frees.get(path), self._until_left.get(path)
+            if free is not None:
+                yield from self._judge(free, until, None, left, before_gap=True)
+            elif left is not None:
+                yield self._finding(left, None)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
         """Judge the partitions without an owner at the end."""
