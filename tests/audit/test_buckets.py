@@ -28,6 +28,7 @@ ROWS = pa.schema(
     [
         *(f.with_nullable(True) for f in schema.arrow_schema(schema.TXNLOG_GROUPS)),
         pa.field("key", pa.int64()),
+        pa.field("listed", pa.list_(pa.int64())),
     ]
 )
 EPOCH = 1 << 32
@@ -177,14 +178,15 @@ def test_runs_that_continue_one_another_are_one() -> None:
 
 
 def test_a_row_touches_its_group_and_the_groups_that_its_session_used(tmp_path: Path) -> None:
-    """A session's end ends what it owned in any group, and its refused creates may be claims."""
+    """A session's end ends what it owned in any group, and its refused creates may be claims. The
+    end also lists znodes that were created in a log gap, of groups that it is not known to use."""
     used(tmp_path, {3: [1, 2], 4: [2, 7], 260: [7], 5: [8], 6: [9]})
-    closed = {"type": "closeSession", "session": 2}
+    closed = {"type": "closeSession", "session": 2, "listed": [3, None, 11]}
     refused = {"type": "error", "session": 8, "path": "/consumers/g/owners/t/0"}
     new = batch(tmp_path, 1, {200: [{"session": 1}], buckets.SHARED: [closed, refused]})
     found = buckets.touched_by([new], tmp_path)
     assert found is not None
-    assert found.keys == {3, 4, 5, 200}
+    assert found.keys == {3, 4, 5, 11, 200}
     assert sorted(found.sessions.to_pylist()) == [2, 8]
     topic = {"type": "setData", "session": 8, "path": "/brokers/topics/t"}
     other = batch(tmp_path, 2, {buckets.SHARED: [topic]})

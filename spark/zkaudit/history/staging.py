@@ -223,6 +223,9 @@ def _of_groups(
     refused = rows.where((F.col("type") == "error") & (F.col("error") == NODE_EXISTS))
     sessions = sessions.where("session != 0").distinct()
     closes, refused = (part.join(sessions, "session") for part in (closes, refused))
+    # A session's end may list znodes of several groups.
+    mine = F.filter("deleted", lambda path: _key(path) == F.col("key"))
+    closes = closes.withColumn("deleted", mine)
     acts = rows.where(F.col("type").isin(*ACTS))
     parts += [(EVENTS, _keyed(acts, group)), (EVENTS, closes), (EVENTS, refused)]
     others = created & F.col("path").contains("/ids/")
@@ -237,11 +240,16 @@ def _of_groups(
 def _keyed(rows: DataFrame, group: str | None) -> DataFrame:
     """The rows of znodes below ``/consumers``, with the ``key`` of their group."""
     rows = rows.where(F.col("path").contains("/consumers/"))
-    place = F.regexp_extract("path", _GROUP, 1)
     if group is not None:
+        place = F.regexp_extract("path", _GROUP, 1)
         rows = rows.where(F.substring_index(place, "/", -1).rlike(rf"\A(?:{group})\z"))
-    # The fold ignores znodes of no group. As there may be many, they are not sent to one task.
-    return rows.withColumn("key", F.xxhash64(F.coalesce(F.nullif(place, F.lit("")), "path")))
+    return rows.withColumn("key", _key(F.col("path")))
+
+
+def _key(path: Column) -> Column:
+    """The key of a path's group. The fold ignores znodes of no group: each has a key of its own,
+    because there may be too many for one task."""
+    return F.xxhash64(F.coalesce(F.nullif(F.regexp_extract(path, _GROUP, 1), F.lit("")), path))
 
 
 def _as_input(part: int, rows: DataFrame) -> DataFrame:

@@ -273,7 +273,7 @@ class _Job:
             facts,
             self.options.limits,
         )
-        return events, facts
+        return replace(events, folded=self.store.of_audited(events.folded)), facts
 
     def check_group(self, events: Stage, stored: DataFrame) -> None:
         """Raise InputMissingError if neither brokers nor journals have a group that the logs

@@ -68,6 +68,8 @@ BEGIN: Final = "begin.json"
 _STATE: Final = "_round.json"
 _USED: Final = "_used"
 _GROUPS: Final = "_groups"
+_LISTED: Final = "listed"
+"""Column of recorded rows: the keys of the groups whose znodes a session's end deletes."""
 _KEY: Final = "xxhash64(chroot, `group`)"
 """"group_key" in SQL."""
 
@@ -219,6 +221,7 @@ class Recorder:
 
     def _save(self, rows: DataFrame, batches: Batches) -> None:
         rows = rows.withColumn("key", group_key_of(F.col("path")))
+        rows = rows.withColumn(_LISTED, F.transform("deleted", group_key_of))
         part = F.pmod(F.shiftright("position", 16), F.lit(4))  # so that no bucket is one task
         rows = rows.withColumn("bucket", _bucket_of_row()).repartition("bucket", part)
         # Spark turns this off in a stream, and would use 200 tasks.
@@ -338,15 +341,17 @@ def touched_by(batches: Iterable[Batches], before: Path) -> Touched | None:
     """What new rows are about; ``None``: maybe all groups, because topics changed.
 
     A row about a session is about all groups that the session did something in: ``before`` holds
-    the tables of the round before.
+    the tables of the round before. The session's end also is about the groups whose znodes it
+    deletes, which may have been created in a log gap.
     """
     found: set[int] = set()
     chunks: list[pa.Array] = []
     for one in batches:
         found |= one.keys()
-        rows = _table(one.files(SHARED), None, "path", "session")
+        rows = _table(one.files(SHARED), None, "path", "session", _LISTED)
         if rows is None:
             continue
+        found.update(pc.unique(pc.list_flatten(rows[_LISTED])).drop_null().to_pylist())
         if pc.any(pc.match_substring(rows["path"], "/brokers/topics/")).as_py():
             return None
         chunks.extend(rows["session"].chunks)
@@ -470,6 +475,11 @@ class BucketStore(Store):
         if not written:
             return empty(self.spark, frame.schema)
         return stored(self.spark, frame.schema, written).where(self._is_audited())
+
+    def of_audited(self, rows: DataFrame) -> DataFrame:
+        """Leave out groups that are not audited. A session that ends in an audited group and in
+        another one takes a part of that group's history with it."""
+        return rows if self.before is None else rows.where(self._is_audited())
 
     def every(self, spec: catalog.Table, audited: DataFrame) -> DataFrame:
         """Return the whole table."""

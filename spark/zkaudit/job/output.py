@@ -115,6 +115,10 @@ class Store:
         """The same of rows that the driver has."""
         return self.shared(spec, rows_of(self.spark, spec.spark_type(), values))
 
+    def of_audited(self, rows: DataFrame) -> DataFrame:
+        """Return those rows of the fold that are of groups that are audited."""
+        return rows
+
     def every(self, spec: catalog.Table, audited: DataFrame) -> DataFrame:
         """Return a table that was written, of all groups. ``audited``: what ``table`` returned."""
         return audited

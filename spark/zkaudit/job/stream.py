@@ -71,7 +71,7 @@ from zkconsumer.runtime.undisturbed import Alarm
 
 MOST_GROUPS: Final = 20_000
 """A round that concerns more groups than this audits all."""
-_LAYOUT: Final = 8
+_LAYOUT: Final = 9
 """Changes when a stream of an earlier version cannot be continued."""
 
 

@@ -75,7 +75,6 @@ def input_of(history: GroupHistory) -> pa.Table:
     rows, nodes = history.rows, history.nodes
     groups: dict[str, int] = {}
     paths, shown = _Paths(rows["path"], groups), _Paths(nodes["path"], groups)
-    keys_of = dict(zip(groups, groups.values(), strict=True))
     created, deleted = (_are(rows["type"], kinds) for kinds in (CREATES, DELETES))
     ephemeral = rows["ephemeral"].fill_null(False).to_numpy()
     sessions = rows["session"].to_numpy()
@@ -90,12 +89,15 @@ def input_of(history: GroupHistory) -> pa.Table:
             if key >= 0:
                 used.setdefault(session, set()).add(key)
     closes = np.flatnonzero(_are(rows["type"], ("closeSession",)))
+    listed: dict[tuple[int, int], list[str]] = {}  # by the row of a close, and group
     if gaps:
-        for row in rows.take(closes).select(["session", "deleted"]).to_pylist():
+        ends = rows.take(closes).select(["session", "deleted"]).to_pylist()
+        for number, row in zip(closes.tolist(), ends, strict=True):
             for path in row["deleted"] or ():
                 if place := _GROUP.match(path):
-                    key = keys_of.setdefault(place[1], len(keys_of))
+                    key = groups.setdefault(place[1], len(groups))
                     used.setdefault(row["session"], set()).add(key)
+                    listed.setdefault((number, key), []).append(path)
     used.pop(0, None)
 
     def joined(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -114,15 +116,16 @@ def input_of(history: GroupHistory) -> pa.Table:
     later = np.flatnonzero(acts & others)
     events = np.flatnonzero(acts)
     of_closes, of_refused = joined(closes), joined(np.flatnonzero(refused))
+    mine = [listed.get(pair) for pair in zip(*(part.tolist() for part in of_closes), strict=True)]
     parts = [
         _input(rows, EVENTS, events, paths.keys[events]),
-        _input(rows, EVENTS, *of_closes, with_deleted=gaps),
+        _input(rows, EVENTS, *of_closes, mine),
         _input(rows, EVENTS, *of_refused),
         _input(rows, LATER, later, paths.keys[later]),
         _shown(nodes, shown.keys),
     ]
     if gaps:
-        parts.append(_input(rows, LATER, *of_closes))
+        parts.append(_input(rows, LATER, *of_closes, mine))
     table = pa.concat_tables(parts)
     order = [table[name].fill_null(-1).to_numpy() for name in ("idx", "zxid", "part", "key")]
     return table.take(pa.array(np.lexsort(order)))
@@ -134,7 +137,11 @@ def _are(types: pa.ChunkedArray, kinds: Sequence[str]) -> np.ndarray:
 
 
 def _input(
-    rows: pa.Table, part: int, places: np.ndarray, keys: np.ndarray, with_deleted: bool = True
+    rows: pa.Table,
+    part: int,
+    places: np.ndarray,
+    keys: np.ndarray,
+    deleted: Sequence[list[str] | None] | None = None,
 ) -> pa.Table:
     taken = rows.take(pa.array(places, pa.int64()))
     columns: dict[str, Any] = {
@@ -142,8 +149,9 @@ def _input(
         "part": pa.array(np.full(len(places), part), pa.int32()),
         "time": taken["time"].cast(pa.int64()),
     }
-    absent = {"stat"} | (set() if with_deleted else {"deleted"})
-    return _as_input(taken, columns, absent)
+    if deleted is not None:
+        columns["deleted"] = pa.array(deleted, pa.list_(pa.string()))
+    return _as_input(taken, columns, {"stat"})
 
 
 def _shown(nodes: pa.Table, keys: np.ndarray) -> pa.Table:

@@ -16,10 +16,14 @@ from zkaudit.decode.batches import LogReader
 from zkaudit.job import audit as job, buckets, stream
 from zkaudit.job.output import load
 from zkaudit.limits import Limits
+from zkaudit.local.groups import folded
+from zkaudit.local.history import Question, read as read_logs
 
 from tests.audit.corpus.incidents import LIMITS
 from tests.audit.corpus.judge import directories
+from tests.audit.histories import History
 from tests.audit.tables.test_stream import same
+from tests.audit.written import write_log
 
 pytestmark = pytest.mark.timeout(1200)  # several audits
 
@@ -150,3 +154,33 @@ def test_old_history_is_deleted_and_its_owners_stay_known(
         assert expected, name
         assert rows(found, name, where, columns) == expected, name
     assert not rows(found, "ownership", f"end_zxid < {begin}", "*")
+
+
+def test_a_session_that_ends_in_two_groups(spark: SparkSession, tmp_path: Path) -> None:
+    """Its znodes were created before the logs begin, and its end lists those of both groups. Each
+    belongs to its own group, in one process, in a run and in rounds, also when a later round is
+    about only one of the groups."""
+    h = History()
+    h.zxid = 1 << 32 | 100
+    h.commit("first", 0, 10, 5)
+    h.commit("second", 0, 10, 6)
+    lists = [f"/consumers/{group}/{name}" for group in ("first", "second")
+             for name in ("ids/m", "owners/t/0")]  # fmt: skip
+    h.add("closeSession", 5, deleted=lists)
+    h.commit("first", 0, 12, 8)
+    growing = Growing(write_log(tmp_path / "whole", h.rows), tmp_path)
+    growing.grow(0.5)
+    growing.round(spark)
+    for share in (0.75, 1):
+        growing.grow(share)
+        state = growing.check(spark)
+    assert len(state.audited or ()) == 1
+    ended = load(spark, growing.options.out)[1]["ownership"]
+    columns = ("group", "topic", "partition", "session", "end_zxid")
+    found = sorted(map(tuple, ended.select(*columns).collect()))
+    end = h.rows[2]["zxid"]
+    assert found == [(group, "t", 0, 5, end) for group in ("first", "second")]
+    history = read_logs(Question(growing.options.logs, None, servers=1))
+    batches = folded(history, growing.options.limits)
+    rows = [row for batch in batches for row in batch.to_pylist() if row["table"] == "owners"]
+    assert sorted(tuple(row[name] for name in columns) for row in rows) == found
