@@ -142,6 +142,28 @@ def test_a_batch_is_recorded_once(
     assert found.where(f"kind = '{schema.PATH}'").count() == 4
 
 
+def test_what_a_server_has_logged_twice_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+    """As in ``zkaudit run``: a file may be sent again under another name, and be in a later batch.
+    Another server's log of the same transaction is not a copy."""
+
+    def of(zxid: int, server: str = "a") -> dict[str, Any]:
+        written = {"type": "setData", "idx": 0, "session": 1}
+        return written | {"server": server, "zxid": EPOCH + zxid}
+
+    first = [of(1), of(2), of(2) | {"idx": 1}, of(2, "b"), of(3)]
+    path = {"kind": schema.PATH, "server": "a", "path": "/consumers/g/offsets/t/0"}
+    runs = [run("a", 1, 3), run("b", 2, 2)]
+    batches = [
+        batch(tmp_path, 0, {7: [*first, path], buckets.RUNS: runs}),
+        batch(tmp_path, 1, {7: [of(3), of(4), path], buckets.RUNS: [run("a", 3, 4)]}),
+    ]
+    for numbers in (None, (7,)):
+        found = buckets.read(spark, batches, numbers).where(f"coalesce(kind, '') != '{schema.RUN}'")
+        rows = [(row["server"], row["zxid"], row["idx"]) for row in found.collect()]
+        expected = [(row["server"], row["zxid"], row["idx"]) for row in (*first, of(4))]
+        assert sorted(map(str, rows)) == sorted(map(str, [*expected, *[("a", None, None)] * 2]))
+
+
 def test_retention_may_leave_only_the_last_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,8 @@ from zkaudit.history.staging import (
     group_key_of,
     is_shared,
 )
-from zkaudit.job.coverage import LoggedRun
+from zkaudit.job.coverage import LoggedRun, logged_twice
+from zkaudit.job.inputs import once_each
 from zkaudit.job.output import Store, empty, kept, save, stored
 from zkaudit.job.place import write_atomically
 from zkaudit.job.spark import settings_of
@@ -240,15 +241,18 @@ def _merged(spark: SparkSession, found: Sequence[Batches]) -> DataFrame:
 def read(
     spark: SparkSession, found: Sequence[Batches], numbers: Iterable[int] | None = None
 ) -> DataFrame:
-    """Rows of ``schema.TXNLOG_GROUPS`` that were recorded, with the ``key`` of their group.
-    ``numbers``: only those of these buckets."""
+    """Rows of ``schema.TXNLOG_GROUPS`` that were recorded, with the ``key`` of their group, each
+    operation of a server once. ``numbers``: only those of these buckets."""
     columns = schema.spark_type(schema.TXNLOG_GROUPS)
     columns = StructType([*columns, StructField("key", LongType())])
     places = [one.place for one in found]
     if numbers is not None:
         each = [place / f"bucket={number}" for place in places for number in sorted(numbers)]
         places = [place for place in each if place.is_dir()]
-    return stored(spark, columns, places, found[0].folder) if places else empty(spark, columns)
+    if not places:
+        return empty(spark, columns)
+    rows = stored(spark, columns, places, found[0].folder)
+    return once_each(rows) if logged_twice(logged_runs(runs_of(found))) else rows
 
 
 def _among(value: str, numbers: Iterable[int]) -> Column:
