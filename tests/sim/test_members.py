@@ -1,6 +1,7 @@
 """Whole members of every kind of group under random faults. No rule is broken in any run.
 
-``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499. ``make test-sim-all`` runs many, with more faults.
+CI plays a sample: enough for each kind of fault to happen. ``make test-sim-all`` plays thousands of
+seeds with more faults, and ``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499 here.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def in_every_mode(runs: Runs) -> None:
     said = Counter(line for operator in operators for line in operator.said)
     assert {mode for mode, _ in delivered} == set(Mode)
     assert {mode for mode, several in delivered if several} >= {Mode.LOCKED, Mode.KAFKA}
-    assert min(said[f"mode {mode.value} is written"] for mode in Mode) > 10
-    assert said["the group is recorded as moved to Kafka"] > 10
+    assert min(said[f"mode {mode.value} is written"] for mode in Mode) > len(runs) / 30
+    assert said["the group is recorded as moved to Kafka"] > len(runs) / 30
     assert {group.mode for group in groups} == set(Mode)
     assert any(
         "is written" in "".join(each.said) and each.said[-1] == "killed" for each in operators
@@ -98,8 +99,8 @@ def in_every_mode(runs: Runs) -> None:
 class Kind(NamedTuple):
     """How the runs of one kind of group are tested."""
 
-    runs: int
     batch: int
+    """Seeds of a test."""
     deliveries: int
     """Records that applications get in a run, on average at least."""
     check: Callable[[Runs], None]
@@ -107,12 +108,12 @@ class Kind(NamedTuple):
 
 
 KINDS: Mapping[str, Kind] = {
-    "zookeeper": Kind(500, 125, 100, in_zookeeper),
-    "coordinator": Kind(500, 125, 200, on_the_coordinator),
-    "bootstrap": Kind(150, 75, 50, in_zookeeper),
-    "consumer": Kind(300, 100, 200, by_kip_848),
-    "live": Kind(300, 300, 150, in_every_mode, events=30),
-    "mixed": Kind(100, 50, 150, by_both_protocols),
+    "live": Kind(75, 150, in_every_mode, events=30),
+    "mixed": Kind(50, 150, by_both_protocols),
+    "zookeeper": Kind(125, 100, in_zookeeper),
+    "coordinator": Kind(125, 200, on_the_coordinator),
+    "consumer": Kind(100, 200, by_kip_848),
+    "bootstrap": Kind(75, 50, in_zookeeper),
 }
 GIVEN = os.environ.get("ZKC_SEEDS")
 
@@ -120,7 +121,7 @@ GIVEN = os.environ.get("ZKC_SEEDS")
 def batches() -> Iterator[tuple[str, range]]:
     """The seeds of each test."""
     for name, kind in KINDS.items():
-        first, count = map(int, (GIVEN or f"0:{kind.runs}").split(":"))
+        first, count = map(int, (GIVEN or f"0:{kind.batch}").split(":"))
         for start in range(first, first + count, kind.batch):
             yield name, range(start, min(start + kind.batch, first + count))
 
