@@ -92,7 +92,7 @@ def environment(place: Path, requirement: str) -> Path:
     """Make an empty environment, install the requirement, and return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
     python = place / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")
     subprocess.run([*pip, requirement], check=True)
     return python
 

@@ -68,20 +68,31 @@ def interpreters() -> dict[str, str]:
     return found
 
 
+def pip(python: str, place: Path) -> tuple[str | Path, ...]:
+    """Make an empty environment of this interpreter, and return the command of its pip."""
+    run(python, "-m", "venv", "--without-pip", place / "env")
+    return (sys.executable, "-m", "pip", "--python", place / "env" / "bin" / "python")
+
+
 def build(python: str, out: Path, compile: str) -> Path:
     """Build a wheel with this interpreter, in its own environment."""
-    run(python, "-m", "venv", out / "env")
-    pip = (out / "env" / "bin" / "python", "-m", "pip")
-    run(*pip, "wheel", "--no-deps", "--wheel-dir", out, ROOT, ZKCONSUMER_COMPILE=compile)
+    run(
+        *pip(python, out),
+        "wheel",
+        "--no-deps",
+        "--wheel-dir",
+        out,
+        ROOT,
+        ZKCONSUMER_COMPILE=compile,
+    )
     (wheel,) = out.glob("*.whl")
     return wheel
 
 
 def decoder(python: str, wheel: Path, place: Path) -> str:
     """Install the wheel into an empty environment, import it, and return which decoder runs."""
-    run(python, "-m", "venv", place / "env")
+    run(*pip(python, place), "install", "--no-compile", f"{wheel}[cli]")
     bin = place / "env" / "bin"
-    run(bin / "python", "-m", "pip", "install", f"{wheel}[cli]")
     modules = "zkconsumer, zkconsumer.connector, zkconsumer.coordinator, zkmigrate, zkaudit"
     run(bin / "python", "-c", f"import {modules}", cwd=place)
     for command in ("zkmigrate", "zkaudit"):
