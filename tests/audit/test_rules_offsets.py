@@ -112,6 +112,8 @@ def test_a_tools_write_that_no_member_started_from() -> None:
         "Session 0x32, which is not a member's, wrote 1000 for t-0 of group g while no member "
         "owned it; no member has started from it."
     )
+    text = only(*stopped(), commit(10, b"abc", TOOL))
+    assert "wrote 'abc', not an offset, for t-0" in text.sentence
     repaired = [*stopped(), commit(10, 1000, TOOL), commit(11, 100, 51), *restarted(12, 110)]
     assert [one[:4] for one in judged(*repaired)] == [
         ("tool write", "info", "proven", "repaired"),
