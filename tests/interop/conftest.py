@@ -1,10 +1,9 @@
 """Groups of original consumers and zkconsumer members, and the checks that apply to all of them.
 
 One cluster of each broker line and one warm JVM of each release of the original consumer serve the
-whole run. ``INTEROP=all`` runs every case. Without it, tests marked ``sampled`` run only the cases
-that the marker names, and all other tests run completely. Every result is written to
-``build/interop.jsonl``. ``python -m tests.interop.table`` generates the reference page from this
-file.
+whole run. ``INTEROP=all`` runs every case. Without it, a test runs so many cases that any two
+values of its parameters meet. Every result is written to ``build/interop.jsonl``. ``python -m
+tests.interop.table`` generates the reference page from this file.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +32,31 @@ RESULTS = Path(__file__).parents[2] / "build" / "interop.jsonl"
 LINES = {version: line for line, version in KAFKA_LINES.items()}
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
-    config.addinivalue_line("markers", "sampled(*names): parameter names that a short run takes")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the cases that a short run omits."""
-    here = [item for item in items if item.path.parent == Path(__file__).parent]
-    if os.environ.get("INTEROP") != "all":
-        left_out = [item for item in here if not _in_sample(item)]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if item not in left_out]
+    if os.environ.get("INTEROP") == "all":
+        return
+    cases: dict[Any, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent:
+            cases.setdefault(item.function, []).append(item)
+    left_out = [item for same in cases.values() for item in set(same) - set(_sample(same))]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
-def _in_sample(item: pytest.Item) -> bool:
-    marker = item.get_closest_marker("sampled")
-    return marker is None or item.callspec.id in marker.args  # type: ignore[attr-defined]
+def _sample(cases: list[pytest.Function]) -> Iterator[pytest.Function]:
+    """Few cases of a test: any two values of its parameters that occur together in some case do so
+    in one of these."""
+    pairs: dict[pytest.Function, set[Any]] = {}
+    for case in cases:
+        values = case.callspec.params.items() if hasattr(case, "callspec") else ()
+        pairs[case] = set(combinations_with_replacement(map(str, values), 2)) or {None}
+    missing = set().union(*pairs.values())
+    while missing:
+        best = max(cases, key=lambda case: len(pairs[case] & missing))
+        missing -= pairs[best]
+        yield best
 
 
 _OUTCOME = pytest.StashKey[str]()

@@ -7,7 +7,6 @@ exit status is then 1, with the reason on stderr, in these cases:
 
 - The page does not list exactly the tests that exist.
 - The page lists a test that did not pass.
-- The marker of the short run names a case that does not exist.
 - A test of the section on Kafka 4 does not exist.
 """
 
@@ -34,8 +33,8 @@ HEAD = """# Tested with the JVM consumer
 
 `make interop` runs the JVM consumer (the classes of Kafka 1.1.1 and 0.8.2.2) and ours in one group,
 on real brokers and ZooKeeper servers. After each step it checks that every partition has one owner,
-that the assignors of both sides agree, and that no message is lost. `pytest tests/interop` runs a
-sample of these tests.
+that the assignors of both sides agree, and that no message is lost. `make test-interop`, which CI
+runs, takes so many cases of each test that any two values of its parameters meet.
 
 ## Releases, strategies and offset stores
 
@@ -145,7 +144,6 @@ class Collector:
 
     def __init__(self) -> None:
         self.promises: dict[str, str] = {}
-        self.sampled: set[str] = set()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Record the tests."""
@@ -153,13 +151,10 @@ class Collector:
             function = item.function  # type: ignore[attr-defined]
             promise = " ".join((function.__doc__ or "").split())
             self.promises[f"{item.path.name}::{item.name}"] = promise
-            marker = item.get_closest_marker("sampled")
-            for name in marker.args if marker else ():
-                self.sampled.add(f"{item.path.name}::{function.__name__}[{name}]")
 
 
-def tests() -> Collector:
-    """All tests of this folder."""
+def tests() -> dict[str, str]:
+    """The docstrings of all tests of this folder."""
     os.environ["INTEROP"] = "all"
     collector = Collector()
     output = io.StringIO()
@@ -169,7 +164,7 @@ def tests() -> Collector:
         )
     if status:
         sys.exit(f"error: the tests cannot be collected\n{output.getvalue()}")
-    return collector
+    return collector.promises
 
 
 def modern() -> str:
@@ -230,13 +225,8 @@ def rows(promises: Mapping[str, str], passed: Iterable[str]) -> str:
 
 def main() -> int:
     """Write the page, or check it."""
-    found = tests()
-    promises = found.promises
+    promises = tests()
     if "--check" in sys.argv[1:]:
-        unknown = sorted(found.sampled - set(promises))
-        if unknown:
-            sys.stderr.write(f"error: the short run takes a case that is not there: {unknown[0]}\n")
-            return 1
         if PAGE.read_text(encoding="utf-8") == rows(promises, promises):
             return 0
         sys.stderr.write(

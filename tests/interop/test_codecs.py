@@ -70,7 +70,6 @@ def produce(
     return values
 
 
-@pytest.mark.sampled("0.8.2.2-0-lz4", "1.1.1-1-snappy", "3.9.1-2-zstd")
 @pytest.mark.parametrize(("broker", "form", "codec"), BROKERS)
 def test_ours_alone(
     clusters: Callable, jvms: Callable, groups: Callable, broker: str, form: str, codec: str
@@ -91,7 +90,6 @@ def test_ours_alone(
             assert [delivery.offset for delivery in found] == list(range(turn, turn + COUNT))
 
 
-@pytest.mark.sampled("1.1.1-3.9.1-2-lz4", "0.8.2.2-1.1.1-2-gzip", "0.8.2.2-0.8.2.2-0-snappy")
 @pytest.mark.parametrize(("jvm", "broker", "form", "codec"), SHARED)
 def test_shared(
     clusters: Callable,

@@ -25,14 +25,6 @@ CASES = [
     if store == "zookeeper" or (kind, strategy) == ("static", "range")
 ]
 
-SAMPLE = [
-    "jvm_first-zookeeper-static-range-1.1.1-3.9.1",
-    "ours_first-zookeeper-white_list-roundrobin-1.1.1-1.1.1",
-    "ours_first-dual-static-range-1.1.1-3.9.1",
-    "jvm_first-zookeeper-black_list-range-0.8.2.2-0.8.2.2",
-    "ours_first-zookeeper-static-roundrobin-0.8.2.2-3.9.1",
-]
-
 
 def live(group, first: str, second: str, kind: str) -> None:
     """Members of both sides join in pairs and leave one at a time. Topics and partitions are added.
@@ -77,7 +69,6 @@ def live(group, first: str, second: str, kind: str) -> None:
     assert group.stored() == group.ends()
 
 
-@pytest.mark.sampled(*SAMPLE)
 @pytest.mark.parametrize(("order", "store", "kind", "strategy", "jvm", "broker"), CASES)
 def test_life(
     clusters: Callable,
@@ -97,7 +88,6 @@ def test_life(
     live(group, *("jp" if order == "jvm_first" else "pj"), kind)
 
 
-@pytest.mark.sampled("range-1.1.1")
 @pytest.mark.parametrize("jvm", ["1.1.1", "0.8.2.2"])
 @pytest.mark.parametrize("strategy", ["range", "roundrobin"])
 def test_life_of_the_scala_profile(

@@ -22,7 +22,6 @@ PAIRS = [
 JVMS = ["1.1.1", "0.8.2.2"]
 
 
-@pytest.mark.sampled("original-1.1.1-3.9.1", "ours-0.8.2.2-1.1.1")
 @pytest.mark.parametrize(("jvm", "broker"), PAIRS)
 @pytest.mark.parametrize("victim", ["original", "ours"])
 def test_killed_member(
@@ -66,7 +65,6 @@ def test_killed_member(
     assert group.stored() == group.ends()
 
 
-@pytest.mark.sampled("default-0.8.2.2-3.9.1")
 @pytest.mark.parametrize(
     ("profile", "jvm", "broker"),
     [*(("default", *pair) for pair in PAIRS), *(("scala", jvm, "1.1.1") for jvm in JVMS)],
@@ -101,7 +99,6 @@ def test_traffic(
     assert group.stored() == group.ends()
 
 
-@pytest.mark.sampled("roundrobin-1.1.1")
 @pytest.mark.parametrize(
     ("strategy", "jvm"), [("range", "1.1.1"), ("range", "0.8.2.2"), ("roundrobin", "1.1.1")]
 )
@@ -139,7 +136,6 @@ def test_uneven_subscriptions(
         group.once()
 
 
-@pytest.mark.sampled("1.1.1")
 @pytest.mark.parametrize("jvm", JVMS)
 def test_kinds_in_one_group(clusters: Callable, jvms: Callable, groups: Callable, jvm: str) -> None:
     """Named topics, white lists and black lists work together in one group. A topic that is created
@@ -205,7 +201,6 @@ def test_escaped_dot(clusters: Callable, jvms: Callable, groups: Callable, jvm: 
     group.delivered()
 
 
-@pytest.mark.sampled("1.1.1")
 @pytest.mark.parametrize("jvm", JVMS)
 def test_default_settings(
     clusters: Callable,

@@ -31,7 +31,6 @@ def test_the_files_hold_every_key() -> None:
     assert known - used == set()
 
 
-@pytest.mark.sampled("etl", "kafka-offsets", "mirror")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_file(
     clusters: Callable,
