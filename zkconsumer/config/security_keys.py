@@ -196,9 +196,7 @@ class SecurityKeys:
         ignored="a PEM keystore has no password; its private key has ssl.key.password",
     )
     ssl_key_password: Password | None = key(
-        "ssl.key.password",
-        "Password of this client's private key",
-        since="0.9",
+        "ssl.key.password", "Password of this client's private key", since="0.9"
     )
     ssl_endpoint_identification_algorithm: str = key(
         "ssl.endpoint.identification.algorithm",
@@ -217,10 +215,7 @@ class SecurityKeys:
         since="0.9",
     )
     ssl_protocol: str | None = key(
-        "ssl.protocol",
-        "Version of TLS",
-        importance="low",
-        ignored=_SPOKEN,
+        "ssl.protocol", "Version of TLS", importance="low", ignored=_SPOKEN
     )
     zookeeper_ssl_client_enable: bool = key(
         "zookeeper.ssl.client.enable",

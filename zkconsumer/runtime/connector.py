@@ -40,12 +40,7 @@ from zkconsumer.errors import (
     UsageError,
     ZkConsumerError,
 )
-from zkconsumer.runtime.calls import (
-    check_topic_counts,
-    checked_offsets,
-    commit_error,
-    start_error,
-)
+from zkconsumer.runtime.calls import check_topic_counts, checked_offsets, commit_error, start_error
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane

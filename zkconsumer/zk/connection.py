@@ -199,10 +199,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         return ready
 
     def _select(
-        self,
-        reading: Sequence[Any],
-        writing: Sequence[Any],
-        timeout: float | None,
+        self, reading: Sequence[Any], writing: Sequence[Any], timeout: float | None
     ) -> tuple[list[Any], list[Any], list[Any]]:
         # What TLS has decrypted is no longer in the socket, and kazoo's loop waits for the socket.
         decrypted = [

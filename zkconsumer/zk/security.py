@@ -83,10 +83,7 @@ class ZkSecurity:
         """
         if not self._keys.zookeeper_set_acl:
             return None
-        return [
-            make_acl("auth", "", all=True),
-            make_acl("world", "anyone", read=True),
-        ]
+        return [make_acl("auth", "", all=True), make_acl("world", "anyone", read=True)]
 
     @property
     def sasl(self) -> dict[str, str] | None:

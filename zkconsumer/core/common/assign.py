@@ -41,8 +41,7 @@ def thread_ids(consumer_id: str, topics: Mapping[str, int]) -> dict[str, list[Co
 
 
 def assign_range(
-    threads: Mapping[str, Sequence[ConsumerThreadId]],
-    partitions: Mapping[str, Sequence[int]],
+    threads: Mapping[str, Sequence[ConsumerThreadId]], partitions: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, ConsumerThreadId]:
     """Give each topic's threads consecutive runs of its partitions (Scala RangeAssignor).
 
@@ -119,9 +118,7 @@ def assign_roundrobin(
     return result
 
 
-def _distinct(
-    lists: Iterable[Sequence[ConsumerThreadId]],
-) -> dict[int, Sequence[ConsumerThreadId]]:
+def _distinct(lists: Iterable[Sequence[ConsumerThreadId]]) -> dict[int, Sequence[ConsumerThreadId]]:
     """Each list once, by its identity: topics may share one."""
     return {id(some): some for some in lists}
 
@@ -133,9 +130,7 @@ def _ranks(threads: Iterable[Sequence[ConsumerThreadId]]) -> dict[ConsumerThread
     return {thread: place for place, thread in enumerate(ordered)}
 
 
-def _subscriptions(
-    threads: Mapping[str, Sequence[ConsumerThreadId]],
-) -> Iterable[Sequence[str]]:
+def _subscriptions(threads: Mapping[str, Sequence[ConsumerThreadId]]) -> Iterable[Sequence[str]]:
     """Each consumer's topics, both in the order in which they first appear."""
     topics_of: dict[str, dict[str, None]] = {}
     for topic, ids in threads.items():

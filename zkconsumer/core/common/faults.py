@@ -23,10 +23,7 @@ class Trouble(Enum):
     CLOSED = ("closed", "``shutdown`` was called.")
     NOT_STARTED = ("not-started", "No streams were created.")
     NOT_REGISTERED = ("not-registered", "The member is not in its group.")
-    PAUSED = (
-        "paused",
-        "Delivery is paused, since other members may own the partitions by now.",
-    )
+    PAUSED = ("paused", "Delivery is paused, since other members may own the partitions by now.")
     REBALANCING = ("rebalancing", "A rebalance does not finish.")
     LISTENER = ("listener", "The rebalance listener does not return.")
     BLOCKED = ("blocked", "Partitions of this member are owned by other members.")

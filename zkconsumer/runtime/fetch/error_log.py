@@ -57,9 +57,7 @@ class FetchLog:
     """
 
     def __init__(
-        self,
-        log: Callable[[int, str], object],
-        clock: Callable[[], float] = time.monotonic,
+        self, log: Callable[[int, str], object], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._log = log
         self._clock = clock

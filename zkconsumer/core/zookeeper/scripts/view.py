@@ -8,15 +8,7 @@ from dataclasses import dataclass, replace
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.known import Known
-from zkconsumer.core.zookeeper.ops import (
-    Exists,
-    GetChildren,
-    Listing,
-    Node,
-    Ok,
-    Reply,
-    ZkOp,
-)
+from zkconsumer.core.zookeeper.ops import Exists, GetChildren, Listing, Node, Ok, Reply, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import (
     MemberScript,
     Script,
