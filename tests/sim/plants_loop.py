@@ -285,9 +285,9 @@ def hears_no_watch(patch: Patch) -> None:
     """Watches of owner znodes are not reported."""
     right = SessionSignals.on_watch
 
-    def on_watch(self: SessionSignals, path: str) -> None:
+    def on_watch(self: SessionSignals, path: str, zxid: int | None = None) -> None:
         if "/owners/" not in path and "/ids" not in path:
-            right(self, path)
+            right(self, path, zxid)
 
     patch.setattr(SessionSignals, "on_watch", on_watch)
 

@@ -34,9 +34,9 @@ def drops_triggers_while_busy(patch: pytest.MonkeyPatch) -> None:
     """A watch that fires during a rebalance is forgotten."""
     right = RebalanceMachine._pull_trigger
 
-    def pull(self: RebalanceMachine) -> None:
+    def pull(self: RebalanceMachine, zxid: int | None = None) -> None:
         if self.state in IDLE:
-            right(self)
+            right(self, zxid)
 
     patch.setattr(RebalanceMachine, "_pull_trigger", pull)
 

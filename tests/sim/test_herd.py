@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal
-from zkconsumer.journal.recorder import run_entry
+from zkconsumer.journal.recorder import Entry, run_entry
 from zkconsumer.sim.members import bulk as bulk_module
+from zkconsumer.sim.runs import herd
 from zkconsumer.sim.runs.herd import EVENTS, Herd, ZooKeeperRun, simulate
 from zkconsumer.sim.runs.herd_coordinator import CoordinatorRun, simulate_any
 
@@ -135,6 +137,36 @@ def test_the_journal_tells_the_same_as_the_counters(
     assert ends == {tp: spans[-1].member for tp, spans in run.tally.ownership.spans.items()}
     moved = {tp: spans[-1].member for tp, spans in tally.ownership.spans.items()}
     assert moved == {tp: spans[-1].member for tp, spans in run.tally.ownership.spans.items()}
+
+
+@pytest.mark.parametrize("profile", ["scala", "default"])
+def test_the_journal_names_the_change_that_woke_the_members(
+    profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other member rebalances because of the one transaction that ended the registration. A
+    server that does not name it changes nothing but these fields."""
+    zk, gone = herd.FakeZk, list[int]()
+
+    def journal(names_causes: bool) -> list[Entry]:
+        entries: list[Entry] = []
+        make = lambda *args, **more: zk(*args, **more | {"names_causes": names_causes})  # noqa: E731
+        monkeypatch.setattr(herd, "FakeZk", make)
+        run: Any = ZooKeeperRun(Herd(12, 24, event="leave", seed=3, profile=profile))
+        run.zk.on_commit(
+            lambda zxid, txn: gone.extend(
+                zxid for change in txn.changes if change.after is None and "/ids/" in change.path
+            )
+        )
+        run._sink = SimpleNamespace(write=entries.append)
+        run.perform()
+        return entries
+
+    entries = journal(True)
+    woken = [entry for entry in entries if entry.get("name") == "LoadView" and "zxid" in entry]
+    assert len({entry["member"] for entry in woken}) == 11
+    assert {entry["zxid"] for entry in woken} == set(gone)
+    unnamed = [{name: v for name, v in entry.items() if name != "zxid"} for entry in entries]
+    assert unnamed == journal(False)
 
 
 def test_legacy_reads_grow_with_the_square_of_the_members() -> None:

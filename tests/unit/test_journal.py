@@ -14,7 +14,7 @@ import pytest
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups.commands import FindCoordinator
 from zkconsumer.core.groups.events import CoordinatorFound
-from zkconsumer.core.zookeeper.events import ViewLoaded
+from zkconsumer.core.zookeeper.events import Changed, Registered, SessionOpened, ViewLoaded
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import (
     Check,
@@ -389,3 +389,24 @@ def test_a_group_at_rest_is_not_written_again_and_again(tmp_path: Path) -> None:
     found[0]["fields"]["view"]["registered"] = False
     with pytest.raises(JournalFormatError, match="does not have the unchanged field view"):
         replay("journal", lines)
+
+
+def test_a_change_has_its_transaction_and_an_older_journal_lacks_it(tmp_path: Path) -> None:
+    """Servers before ZooKeeper 3.9 do not send it, and earlier releases had no such field. Their
+    journals are read and replayed."""
+    spec = MemberSpec(GroupPaths("g"), "g_m", Subscription(Pattern.STATIC, {"t": 1}))
+    path = tmp_path / "j.jsonl"
+    with JournalWriter(path) as writer:
+        writer.write(run_entry(0, "virtual", {}))
+        recorder, machine = MemberRecorder(writer, "g_m", lambda: 0), RebalanceMachine(spec)
+        recorder.made(machine, "zookeeper")
+        for event in (SessionOpened(1), Registered(1), Changed("/a", 7), Changed("/a")):
+            recorder.event(event, 0, 0)
+            for command in machine.on(event):
+                recorder.command(command, 0, 0)
+    entries = list(read_journal(path))
+    assert [entry.get("zxid") for entry in entries if entry.get("name") == "Changed"] == [7, None]
+    for entry in entries:
+        entry.get("fields", {}).pop("zxid", None)
+    (result,) = replay("journal", entries)
+    assert (result.difference, result.events) == (None, 4)

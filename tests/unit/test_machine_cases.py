@@ -104,6 +104,26 @@ def look_again(member: RebalanceMachine, fact: Event) -> commands.LoadView:
     return only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
 
 
+def test_a_rebalance_names_the_change_that_triggered_it() -> None:
+    """The first watch event counts, also for a second attempt. A later change is the trigger of the
+    next rebalance, and a rebalance without a watch event has none."""
+    member = settled()
+    timer = only(SetTimer, member.on(events.Changed(PATHS.ids, 7)))
+    member.on(events.Changed(PATHS.ids, 8))
+    load = only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
+    member.on(events.Changed(PATHS.ids, 9))
+    failed = member.on(events.ScriptFailed(load.token, Code.CONNECTION_LOSS))
+    backoff = only(SetTimer, failed)
+    again = only(commands.LoadView, member.on(TimerFired(backoff.token, backoff.name)))
+    assert [load.zxid, again.zxid] == [7, 7]
+    member.on(events.Changed(PATHS.ids, 10))
+    timer = only(SetTimer, member.on(events.ViewLoaded(again.token, view())))
+    load = only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
+    assert load.zxid == 10
+    member.on(events.ViewLoaded(load.token, view()))
+    assert look_again(member, events.SessionResumed()).zxid is None
+
+
 def stopping() -> tuple[RebalanceMachine, StopFetching]:
     """A settled member that has to give T0 to a member that sorts before it."""
     member = settled()

@@ -236,6 +236,21 @@ def test_a_reconnecting_client_hears_of_what_it_missed() -> None:
     assert client.told() == []
 
 
+def test_a_watch_event_names_the_transaction_as_since_zookeeper_39() -> None:
+    """Watches that a reconnecting client sets again name none, as on real servers."""
+    zk = _zk(names_causes=True)
+    zk.do(Create("/n"))
+    client = Client(zk)
+    client.ask(GetData("/n", watch=True))
+    client.told()
+    zk.do(Multi((Create("/other"), SetData("/n", b"1"))))
+    client.ask(GetData("/n", watch=True))
+    assert client.told()[0] == WatchEvent(WatchKind.CHANGED, "/n", zk.zxid)
+    client.session.disconnect(2)
+    zk.do(SetData("/n", b"2"))
+    assert WatchEvent(WatchKind.CHANGED, "/n", None) in client.told(3)
+
+
 def test_without_rearming_watches_end_with_the_connection() -> None:
     """As with kazoo 2.11, after a cut no earlier watch fires."""
     zk = _zk(rearm_watches=False)

@@ -235,9 +235,8 @@ def _names(partitions: Iterable[TopicPartition]) -> list[str]:
 
 def describe(what: object, entry: Entry) -> None:
     """Add the fields of an event or a command, under the schema's names."""
-    token = getattr(what, "token", None)
-    if token is not None:
-        entry["token"] = token
+    numbers = {name: getattr(what, name, None) for name in ("token", "zxid")}
+    entry |= {name: number for name, number in numbers.items() if number is not None}
     more: dict[str, Any] = {}
     match what:
         case events.Changed(path):

@@ -139,6 +139,14 @@ FIELDS: Final = (
         _ACTION,
         "for `EntriesDropped`: number of entries that could not be written",
     ),
+    _f(
+        "zxid",
+        Type.INTEGER,
+        _CORE,
+        "for `Changed`: transaction that made the change; for `LoadView`: the one whose watch "
+        "event triggered the rebalance. Missing if ZooKeeper did not send it (before 3.9), or if "
+        "no watch event was the trigger",
+    ),
     _f("result", Type.TEXT, _CORE | _OP, "`ok`, or why it failed"),
     _f("requests", Type.INTEGER, _OP, "number of requests sent", True),
     _f("reads", Type.INTEGER, _OP, "number of znodes read", True),

@@ -90,7 +90,7 @@ class BlockingZk:
             chroot,
             timeout,
             self._session_changed,
-            lambda _path: None,
+            lambda _path, _zxid: None,
             security=ZkSecurity(security),
         )
 

@@ -19,6 +19,7 @@ thread may call. Differences from kazoo:
 - Sending a request never blocks: kazoo's own wake-up pipe is full after some 280 requests without a
   connection.
 - ``stop`` ends in a limited time.
+- A watch event has the transaction that fired it, which servers send since ZooKeeper 3.9.
 - A server that refuses the client's identity or certificate ends the thread: it is not asked again.
   TLS uses our own context, made once.
 
@@ -41,7 +42,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import kazoo
 from kazoo.client import KazooClient
@@ -128,6 +129,15 @@ class _Guarded:
             self._failed(error)
 
 
+class Fired(NamedTuple):
+    """kazoo's watch event, and the transaction that fired the watch. ``None``: it was not sent."""
+
+    type: str
+    state: str
+    path: str | None
+    zxid: int | None
+
+
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's handler of threads and sockets, with the limits of its one connection.
 
@@ -152,6 +162,11 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
     def _create_thread_worker(self, work_queue: Any) -> Any:
         return super()._create_thread_worker(_Guarded(work_queue, self._failed))
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Call a watcher with a ``Fired``, in place of kazoo's event."""
+        fired = Fired._make((*callback.args[0], self.connection and self.connection.event_zxid))
+        super().dispatch_callback(callback._replace(args=(fired,)))
 
     def create_socket_pair(self) -> tuple[_Waker, _Waker]:
         """The pipe that wakes the connection thread."""
@@ -274,6 +289,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         """When ``stop`` no longer waits for the server (``time.monotonic``)."""
         self._abandoned = False
         self._heard = 0.0
+        self.event_zxid: int | None = None
+        """Of the last message. Servers before ZooKeeper 3.9 send none with a watch event."""
         self._asked: float | None = None
         """When the oldest request without an answer was sent; ``None``: there is none."""
         self._tried: tuple[str, int] | None = None
@@ -515,6 +532,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._heard = time.monotonic()
         return answer
 
+    def _read_header(self, timeout: float) -> Any:
+        header, *content = super()._read_header(timeout)
+        self.event_zxid = header.zxid if header.zxid > 0 else None
+        return header, *content
+
     def _read_response(self, header: Any, buffer: Any, offset: int) -> Any:
         pending = self.client._pending
         if not pending or pending[0][2] != header.xid:
@@ -543,7 +565,7 @@ def _session_is_over(error: int, result: Any) -> bool:
 
 _OVERRIDDEN: Final = (
     "stop zk_loop _connect_loop _expand_client_hosts _connect_attempt _connect _invoke _submit "
-    "_send_request _read_socket _read_response"
+    "_send_request _read_socket _read_header _read_response"
 )
 _CALLED: Final = (
     (KazooClient, "_call", "request async_object"),
@@ -553,6 +575,7 @@ _CALLED: Final = (
     (SequentialThreadingHandler, "_create_thread_worker", "work_queue"),
     (SequentialThreadingHandler, "create_connection", "args kwargs"),
     (SequentialThreadingHandler, "create_socket_pair", ""),
+    (SequentialThreadingHandler, "dispatch_callback", "callback"),
     (SequentialThreadingHandler, "select", "args kwargs"),
 )
 

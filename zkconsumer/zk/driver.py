@@ -48,7 +48,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.errors import AuthenticationError, ChrootMissingError, ZkUnavailableError
-from zkconsumer.zk.connection import Connection, Handler
+from zkconsumer.zk.connection import Connection, Fired, Handler
 from zkconsumer.zk.multiread import NO_NODE, MultiRead
 from zkconsumer.zk.security import HideSecrets, ZkSecurity
 
@@ -122,7 +122,8 @@ class ZkDriver:
         chroot: ``""`` or ``/path``; must exist.
         session_timeout: seconds, as asked of the server.
         on_session: called with the event and the session id.
-        on_watch: called with the path (without chroot) of each watch that fired.
+        on_watch: called with the path (without chroot) of each watch that fired, and with the
+            transaction that made the change; None: the server did not send it.
         on_fault: called with an exception of the handling of an answer, whose request is then never
             answered.
         security: how to encrypt and log in.
@@ -134,7 +135,7 @@ class ZkDriver:
         chroot: str,
         session_timeout: float,
         on_session: Callable[[SessionEvent, int], object],
-        on_watch: Callable[[str], object],
+        on_watch: Callable[[str, int | None], object],
         on_fault: Callable[[BaseException], object] = _nothing,
         security: ZkSecurity | None = None,
     ) -> None:
@@ -398,9 +399,9 @@ class ZkDriver:
     def _watcher(self, wanted: bool) -> Callable[[Any], None] | None:
         return self._watch_fired if wanted else None
 
-    def _watch_fired(self, event: Any) -> None:
+    def _watch_fired(self, event: Fired) -> None:
         if event.type != EventType.NONE and event.path:
-            self._on_watch(event.path)
+            self._on_watch(event.path, event.zxid)
 
     def _single(self, op: ZkOp) -> tuple[Any, Callable[[Any], Value]]:
         client = self._client

@@ -42,12 +42,19 @@ class World(sim_world.World):
         followers: int = 0,
         max_lag: float = 0.0,
         rearm_watches: bool = True,
+        names_causes: bool = True,
         cluster: SimCluster | None = None,
         storage: str = "zookeeper",
         history: list[str] | None = None,
     ) -> World:
         """An ensemble with brokers and no topics; two brokers if there is no ``cluster``."""
-        zk = FakeZk(kernel, followers=followers, max_lag=max_lag, rearm_watches=rearm_watches)
+        zk = FakeZk(
+            kernel,
+            followers=followers,
+            max_lag=max_lag,
+            rearm_watches=rearm_watches,
+            names_causes=names_causes,
+        )
         cluster = cluster or SimCluster(kernel, kernel.rng, 2, old=False)
         world = cls(kernel, zk, cluster, Observer(records=cluster.records), cluster=cluster)
         cluster.changed = world.set_broker

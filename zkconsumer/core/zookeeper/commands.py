@@ -41,13 +41,16 @@ class LoadView:
     """Read the group and set the watches. Answer: ``ViewLoaded``.
 
     ``epoch`` is the version of this member's registration unless another process wrote to it. Data
-    in ``known`` is not read again.
+    in ``known`` is not read again. ``zxid`` is the transaction whose watch event triggered this
+    rebalance; ``None``: something else did, or ZooKeeper did not send it. Later attempts of the
+    rebalance have the same.
     """
 
     token: int
     scope: Scope = Scope.ALL
     epoch: int = 0
     known: Known = NOTHING
+    zxid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

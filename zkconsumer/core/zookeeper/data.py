@@ -39,11 +39,13 @@ class Registration:
 class Triggers:
     """Work to do as soon as the member rests: flags, so that triggers coalesce.
 
-    ``group``: read the group again. ``claims``: claim again what other members owned. ``owners``:
-    compare the owner znodes in the next pass.
+    ``group``: read the group again. ``zxid``: the transaction whose watch event was the first
+    reason for that; ``None``: there was another reason, or ZooKeeper did not send it. ``claims``:
+    claim again what other members owned. ``owners``: compare the owner znodes in the next pass.
     """
 
     group: bool = False
+    zxid: int | None = None
     claims: bool = False
     owners: bool = False
 

@@ -75,9 +75,11 @@ class TakenBack:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A watch on ``path`` fired."""
+    """A watch on ``path`` fired. ``zxid``: the transaction that changed it; ``None``: ZooKeeper
+    before 3.9 does not send it, and a change that the brokers report has none."""
 
     path: str
+    zxid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

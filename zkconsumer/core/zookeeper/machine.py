@@ -89,6 +89,7 @@ class RebalanceMachine(Committing):
         self._brokers = Brokers()
         self._due = Triggers()
         self._attempt = 0
+        self._cause: int | None = None
         self._releasing = Release()
         self._closing = Closing()
         #: What a lost session held, with the offset of a commit that was under way.
@@ -150,7 +151,7 @@ class RebalanceMachine(Committing):
         self._timers.clear()
         self._knowledge.forget()
         self._brokers.token = None
-        self._due.group = self._due.claims = False
+        self._due = Triggers(owners=self._due.owners)
         self.state = State.SESSIONLESS
 
     def _dropped(self, event: Dropped) -> None:
@@ -197,7 +198,7 @@ class RebalanceMachine(Committing):
             self._load_brokers()
         else:
             # DEVIATION-25: the JVM keeps partitions of a static topic that is deleted.
-            self._pull_trigger()
+            self._pull_trigger(event.zxid)
 
     def _load_brokers(self) -> None:
         self._brokers.changed = True
@@ -220,8 +221,9 @@ class RebalanceMachine(Committing):
             self._brokers.known = brokers
             self._emit(SetBrokers(brokers))
 
-    def _pull_trigger(self) -> None:
-        self._due.group = True
+    def _pull_trigger(self, zxid: int | None = None) -> None:
+        if not self._due.group:
+            self._due.group, self._due.zxid = True, zxid
         if self.state in IDLE:
             self._schedule_attempt()
 
@@ -256,20 +258,20 @@ class RebalanceMachine(Committing):
     # -- one attempt ---------------------------------------------------------------------------
 
     def _begin_attempts(self) -> None:
-        self._attempt = 0
+        self._attempt, self._cause = 0, self._due.zxid
         self._view()
 
     def _view(self) -> None:
         self._attempt += 1
         self.attempts += 1
         if self.profile.recovers or self._attempt == 1:
-            self._due.group = False
+            self._due.group, self._due.zxid = False, None
         self._due.claims = False
         self._brokers.changed = False
         token = self._await(State.VIEWING)
         scope = Scope.OWN if self.profile.releases_first else Scope.ALL
         known = NOTHING if self.profile.reads_everything else self._knowledge.ask()
-        self._emit(commands.LoadView(token, scope, self.registered_epoch, known))
+        self._emit(commands.LoadView(token, scope, self.registered_epoch, known, self._cause))
 
     def _view_loaded(self, event: events.ViewLoaded) -> None:
         self.view = view = event.view
@@ -405,7 +407,8 @@ class RebalanceMachine(Committing):
         self._releasing.partitions = frozenset()
         if self.profile.releases_first:
             token = self._await(State.REVIEWING)
-            self._emit(commands.LoadView(token, Scope.GROUP, self.registered_epoch))
+            epoch, cause = self.registered_epoch, self._cause
+            self._emit(commands.LoadView(token, Scope.GROUP, epoch, zxid=cause))
         else:
             self._claim()
 

@@ -132,9 +132,9 @@ class SessionSignals:
             self._gate.hold()
         self._host.post(lambda: self._coordination.session_changed(event, session_id))
 
-    def on_watch(self, path: str) -> None:
-        """A watch on ``path`` fired. Any thread."""
-        self._host.post(lambda: self._coordination.watch_fired(path))
+    def on_watch(self, path: str, zxid: int | None = None) -> None:
+        """A watch on ``path`` fired, by transaction ``zxid`` if that is known. Any thread."""
+        self._host.post(lambda: self._coordination.watch_fired(path, zxid))
 
 
 class ZooKeeperCoordination:
@@ -240,9 +240,9 @@ class ZooKeeperCoordination:
             self.directory.close()
         self.zk.close(timeout)
 
-    def watch_fired(self, path: str) -> None:
+    def watch_fired(self, path: str, zxid: int | None) -> None:
         """A watch on ``path`` fired."""
-        self._member.take(events.Changed(path))
+        self._member.take(events.Changed(path, zxid))
 
     def session_changed(self, event: SessionEvent, session_id: int) -> None:
         """The session was opened, resumed or lost."""

@@ -55,7 +55,7 @@ class SimZk:
     def connect(
         self,
         on_session: Callable[[SessionEvent, int], object],
-        on_watch: Callable[[str], object],
+        on_watch: Callable[[str, int | None], object],
     ) -> None:
         """Begin a session; the process gets all events when it runs."""
 
@@ -75,7 +75,7 @@ class SimZk:
                 self._host.post(partial(lost, session_id))
 
         def fired(event: WatchEvent) -> None:
-            self._host.post(partial(on_watch, event.path))
+            self._host.post(partial(on_watch, event.path, event.zxid))
 
         self.client = self._zk.connect(self.session_timeout, fired, state_changed)
 

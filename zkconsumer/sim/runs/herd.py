@@ -253,7 +253,13 @@ class ZooKeeperRun(HerdRun[SimMember]):
         self._paths = GroupPaths(GROUP)
         self._subscription = herd.subscription()
         self._partitions: list[TopicPartition] = []
-        self.zk = FakeZk(self.kernel, latency=(0.001, 0.001), service=(0.0, 0.0), steady=True)
+        self.zk = FakeZk(
+            self.kernel,
+            latency=(0.001, 0.001),
+            service=(0.0, 0.0),
+            steady=True,
+            names_causes=True,
+        )
         self.zk.on_commit(self._committed)
         alike = herd.bulk and not (herd.rate or herd.lag or herd.pauses or herd.cuts)
         self.bulk = BulkViews(self.zk, self._paths) if alike else None

@@ -161,7 +161,7 @@ class Stage:
 
 def _stage(profile: str, seed: int, followers: int = 0, max_lag: float = 0.0) -> Stage:
     kernel = Kernel(seed)
-    zk = FakeZk(kernel, followers=followers, max_lag=max_lag, rearm_watches=True)
+    zk = FakeZk(kernel, followers=followers, max_lag=max_lag, names_causes=True)
     world = World(kernel, zk, SimLog(kernel, 20.0), Observer())
     world.begin(range(2))
     stage = Stage(profile, seed, world)

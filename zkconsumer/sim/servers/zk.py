@@ -74,7 +74,9 @@ class FakeZk:
     seconds after the leader committed it; a client never sees an older state than it has seen
     before, and sees its own writes. ``rearm_watches``: a reconnecting client sets its watches again
     and gets the events that it missed (Java client, ``SetWatches``). False: they are lost without
-    an event (kazoo 2.11, whose users learn it from the state change).
+    an event (kazoo 2.11, whose users learn it from the state change). ``names_causes``: watch
+    events have the transaction that made the change, as since ZooKeeper 3.9, except those of
+    ``SetWatches``.
 
     ``service``: seconds that a server works on one read and on one write. Requests queue for it,
     reads at the server they went to, writes at the leader; ``None``: no time at all. ``steady``:
@@ -91,6 +93,7 @@ class FakeZk:
         rearm_watches: bool = True,
         service: tuple[float, float] | None = None,
         steady: bool = False,
+        names_causes: bool = False,
     ) -> None:
         if bool(followers) != (max_lag > 0):
             raise ValueError("followers and max_lag go together: give both or none")
@@ -105,8 +108,8 @@ class FakeZk:
         self.queued: Callable[[int], int] = lambda round_trip_us: 0
         """Microseconds that a request waits for reads that are simulated in bulk."""
         self._steady = steady
-        self._leader = Replica(self.deliver)
-        self._followers = [Replica(self.deliver) for _ in range(followers)]
+        self._leader = Replica(self.deliver, names_causes)
+        self._followers = [Replica(self.deliver, names_causes) for _ in range(followers)]
         self._apply_us = [0] * followers
         self._log: list[list[Txn]] = [[] for _ in range(followers)]
         self._sessions: dict[int, _ServerSession] = {}

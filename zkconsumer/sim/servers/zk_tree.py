@@ -50,10 +50,14 @@ class WatchKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One watch that fired. It was one-shot: the next change is silent unless it is set again."""
+    """One watch that fired. It was one-shot: the next change is silent unless it is set again.
+
+    ``zxid``: the transaction that made the change; ``None``: the server does not send it.
+    """
 
     kind: WatchKind
     path: str
+    zxid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,15 +283,16 @@ class Replica:
     """One server: a tree at transaction ``zxid`` and the watches set on this server.
 
     ``deliver(watcher, event)`` is called for each watch at the moment it fires; the watcher (a
-    connection) is any hashable object.
+    connection) is any hashable object. ``names_causes``: events have the transaction.
     """
 
-    def __init__(self, deliver: Deliver) -> None:
+    def __init__(self, deliver: Deliver, names_causes: bool = False) -> None:
         self.tree = Tree()
         self.zxid = 0
         self.free_us = 0
         """When it is done with the requests that have arrived (simulated service time)."""
         self._deliver = deliver
+        self._names_causes = names_causes
         self._data: dict[str, dict[Watcher, None]] = {}
         self._child: dict[str, dict[Watcher, None]] = {}
 
@@ -340,7 +345,8 @@ class Replica:
         already_told: Iterable[Watcher] = (),
     ) -> Iterable[Watcher]:
         watchers = table.pop(path, {})
+        zxid = self.zxid if self._names_causes else None
         for watcher in watchers:
             if watcher not in already_told:
-                self._deliver(watcher, WatchEvent(kind, path))
+                self._deliver(watcher, WatchEvent(kind, path, zxid))
         return watchers
