@@ -30,7 +30,7 @@ from zkaudit.findings.rules import findings
 from zkaudit.history import staging
 from zkaudit.limits import Limits
 from zkaudit.sources import selection
-from zkaudit.tables import build, catalog, journals
+from zkaudit.tables import build, catalog, causes, journals
 
 EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
 REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
@@ -184,7 +184,7 @@ def tables_of(
     made = Tables(
         registrations=members,
         commits=table(catalog.COMMITS, stage.commits),
-        herds=table(catalog.HERDS, journals.herds(stage.rows("membership"), lines)),
+        herds=table(catalog.HERDS, causes.herds(stage.rows("membership"), lines)),
         deliveries=table(catalog.DELIVERIES, journals.deliveries(lines)),
         views=table(catalog.VIEWS, journals.views(lines)),
         has_journals=bool(journal),

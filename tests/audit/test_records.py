@@ -293,7 +293,7 @@ def test_rows_of_all_parts_reach_their_rules() -> None:
         "state": State(3, 1, 5, True, 1, "range", ["a"], {"a": "c"}, {"a": "/h"})._asdict()
         | {"clients": [("a", "c")], "hosts": [("a", "/h")]},
         "lowered": Lowered("t", 0, 5, 90, 100, 3, 77)._asdict(),
-        "herd": Herd(7, 0, 7 * US, "a", "join", "measured in part", 60, 3, 9)._asdict(),
+        "herd": Herd(7, 0, 7 * US, "a", "join", "measured in part", "inferred", 60, 3, 9)._asdict(),
         "committed": Committed("t", 0, "a", 100, 0, 7, 1, 60)._asdict(),
     }  # fmt: skip
     more = [

@@ -378,7 +378,9 @@ _KINDS: Final = (
         "herd",
         ("low",),
         "One change woke 50 members or more.",
-        "Measured from journals if there are any, otherwise modelled as an upper bound.",
+        "Proven by members' journals if ZooKeeper (3.9 and later) sent the transaction with each "
+        "watch event; measured from what they did in the 30 s after the change if it did not. "
+        "Without journals, modelled as an upper bound.",
         "Not a fault. The group is large enough that a coordinator's protocol would be cheaper: "
         "see `zkconsumer simulate`.",
     ),

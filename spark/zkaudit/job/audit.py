@@ -43,7 +43,7 @@ from zkaudit.limits import NOT_COVERED, SEVERITIES, Limits
 from zkaudit.schema import PATH, arrow_of
 from zkaudit.sources import offsets, selection, server_logs
 from zkaudit.sources.files import Piece
-from zkaudit.tables import brokers, build, catalog, journals, migrations, timeline
+from zkaudit.tables import brokers, build, catalog, causes, journals, migrations, timeline
 from zkaudit.text import no_group
 
 
@@ -321,7 +321,8 @@ class _Job:
         table(catalog.MEMBERSHIP, steps.where("change is not null"))
         table(catalog.FAILED_CLAIMS, events.rows("failed_claims"))
         table(catalog.REBALANCES, events.rows("rebalances"))
-        herds = table(catalog.HERDS, journals.herds(steps, lines))
+        table(catalog.ATTEMPTS, causes.attempts(steps, lines))
+        herds = table(catalog.HERDS, causes.herds(steps, lines))
         shared(catalog.UNREADABLE, journals.unreadable(outside.journals))
         delivered = shared(catalog.DELIVERIES, journals.deliveries(lines))
         generations = None

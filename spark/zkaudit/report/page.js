@@ -255,7 +255,8 @@ function drawHerds() {
     text(row, "td", when(h.t), "at");
     text(row, "td", `${h.group}: ${h.change} of ${h.member}`);
     for (const value of [h.notified, h.rebalances, h.reads]) text(row, "td", value.toLocaleString("en"));
-    text(row, "td", h.basis === "modelled" ? "modelled: an upper bound" : h.basis === "measured" ? "measured from journals" : "measured in part: a lower bound");
+    const how = h.basis === "modelled" ? "modelled: an upper bound" : h.basis === "measured" ? "measured from journals" : "measured in part: a lower bound";
+    text(row, "td", how + (h.cause === "proven" ? "; cause proven" : h.cause === "inferred" ? "; cause inferred" : ""));
   }
 }
 

@@ -411,7 +411,8 @@ def _as_frame(spark: SparkSession, groups: list[dict[str, Any]]) -> DataFrame:
 
 def _herds(herds: DataFrame, groups: DataFrame) -> list[dict[str, Any]]:
     """The changes that woke most members: of all groups, and of each group in the page."""
-    names = ("chroot", "group", "member", "change", "basis", "notified", "rebalances", "reads")
+    figures = ("notified", "rebalances", "reads")
+    names = ("chroot", "group", "member", "change", "basis", "cause", *figures)
     order = (F.col("notified").desc(), "chroot", "group", "zxid", "idx", "member")
     woke = herds.where("notified > 0")
     largest = woke.orderBy(*order).limit(MAX_HERDS)

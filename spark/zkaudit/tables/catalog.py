@@ -311,10 +311,37 @@ REBALANCES: Final = Table(
     ),
 )
 
+ATTEMPTS: Final = Table(
+    "attempts",
+    "one row for each rebalance attempt of a member, from its journal, with the transaction that "
+    "triggered the rebalance",
+    (
+        *_GROUP,
+        _c("member", "string", "consumer id"),
+        _c("attempt", "bigint", "number of the attempt, from 1 in each run of the member"),
+        _c("time", "timestamp", "when it began, by the member's clock"),
+        _c(
+            "trigger_zxid",
+            "bigint",
+            "the transaction that triggered the rebalance; null: none is known, for example when "
+            "the member starts",
+        ),
+        _c("trigger_path", "string", "proven: path whose watch fired, without the chroot"),
+        _c(
+            "basis",
+            "string",
+            "`proven`: ZooKeeper (3.9 and later) sent the transaction with the watch event; "
+            "`inferred`: it is the last change of membership in the 30 seconds before",
+        ),
+        _c("file", "string", "journal"),
+        _c("line", "bigint", "its line"),
+    ),
+)
+
 HERDS: Final = Table(
     "herds",
     "one row for each change of membership (as in `membership`), with the members that it "
-    "notified and their operations; measured ones count up to 30 seconds after the change",
+    "notified and their operations in the first 30 seconds",
     (
         *_GROUP,
         *_AT,
@@ -330,6 +357,13 @@ HERDS: Final = Table(
             "string",
             "`measured`: all members wrote journals; `measured in part`: some did, so the "
             "figures are lower bounds; `modelled`: none did, so the figures are upper bounds",
+        ),
+        _c(
+            "cause",
+            "string",
+            "how the figures are known to be effects of this change. `proven`: ZooKeeper (3.9 and "
+            "later) sent the transaction with each watch event; `inferred`: there was no later "
+            "change of membership before them. Null: modelled",
         ),
         _c(
             "notified",
@@ -567,7 +601,8 @@ FINDINGS: Final = Table(
         _c(
             "basis",
             "string",
-            "`proven` by the log, `inferred`, `measured` (journals), `modelled` (an upper bound)",
+            "`proven` by the log (a herd: also by journals), `inferred`, `measured` (journals), "
+            "`modelled` (an upper bound)",
         ),
         _c(
             "effect",
@@ -601,6 +636,7 @@ TABLES: Final = (
     REBALANCES,
     PARTITIONS,
     MOVES,
+    ATTEMPTS,
     HERDS,
     GENERATIONS,
     BROKER_OWNERSHIP,

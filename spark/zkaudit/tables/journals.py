@@ -1,4 +1,4 @@
-"""Tables from members' journals: deliveries, views, herds, unreadable lines.
+"""Tables from members' journals: deliveries, views, unreadable lines.
 
 The group of a journal is in the settings on its first line, or else in the paths of the znodes that
 the member used. Times are by the members' own clocks. Runs in the driver's thread and only builds
@@ -22,8 +22,6 @@ from zkconsumer.core.migration.modes import RULES, Follows
 GROUP = ("chroot", "group")
 LAST_US = 32_503_680_000_000_000
 """The start of the year 3000, in microseconds since 1970."""
-HERD_US = 30_000_000
-"""Actions of a member later than this after a change do not count as caused by the change."""
 
 _ON_COORDINATOR = [
     mode.value for mode, rule in RULES.items() if rule.follows is Follows.COORDINATOR
@@ -259,65 +257,3 @@ def views(lines_: DataFrame) -> DataFrame:
             "line",
         )
     )
-
-
-def herds(steps: DataFrame, lines_: DataFrame) -> DataFrame:
-    """Table ``herds`` from the fold's rows ``membership``. Only journals measure what members did.
-
-    A journal line counts towards the last change before it, if that was at most 30 s ago.
-    """
-    kept = lines_.select(*GROUP, "member").distinct().withColumn("kept", F.lit(1))
-    order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
-    changes = (
-        steps.join(kept, [*GROUP, "member"], "left")
-        .withColumn("own", F.coalesce("kept", F.lit(0)))
-        .withColumn("kept", F.sum(F.col("step") * F.col("own")).over(order))
-        .where("change is not null")
-        .withColumn("us", F.unix_micros("time"))
-    )
-    key = F.struct("zxid", "idx", F.col("member").alias("who"), "us")
-    commit = (F.col("kind") == "op") & F.coalesce(F.col("path").contains("/offsets/"), F.lit(False))
-    did = lines_.where(
-        "kind = 'op' or name = 'Changed' or name = 'LoadView'"
-    ).select(
-        *GROUP, "member", F.col("at").alias("us"),
-        F.when((F.col("name") == "Changed") & F.col("path").endswith("/ids"), F.col("member"))
-        .alias("notified"),
-        F.when((F.col("name") == "LoadView") & (F.col("detail") != "members and topics"),
-               F.struct("member", "attempt")).alias("attempt"),
-        F.when(F.col("kind") == "op", F.col("reads")).alias("read"),
-        F.when((F.col("kind") == "op") & ~commit, F.col("writes")).alias("wrote"),
-    )  # fmt: skip
-    points = changes.select(*GROUP, "us", key.alias("change_"))
-    so_far = Window.partitionBy(*GROUP).orderBy("us", F.col("change_").asc_nulls_last())
-    both = did.unionByName(points, allowMissingColumns=True).withColumn(
-        "cause", F.last("change_", ignorenulls=True).over(so_far)
-    )
-    caused = (
-        both.where(f"change_ is null and us - cause.us <= {HERD_US}")
-        .groupBy(*GROUP, "cause.zxid", "cause.idx", F.col("cause.who").alias("member"))
-        .agg(
-            F.count_distinct(
-                F.when(F.col("notified") != F.col("cause.who"), F.col("notified"))
-            ).alias("notified"),
-            F.count_distinct("attempt").alias("attempts"),
-            F.coalesce(F.try_sum("read"), F.lit(0)).alias("read"),
-            F.coalesce(F.try_sum("wrote"), F.lit(0)).alias("wrote"),
-        )
-    )
-    joined = changes.join(caused, [*GROUP, "zxid", "idx", "member"], "left")
-    some = (F.col("kept") > 0) | ((F.col("members") == 0) & (F.col("own") > 0))
-    others = F.col("members") - F.when(F.col("change") == "join", 1).otherwise(0)
-
-    def figure(name: str, model: Column) -> Column:
-        return F.when(some, F.coalesce(name, F.lit(0))).otherwise(model)
-
-    return joined.select(
-        *GROUP, "zxid", "idx", "time", "member", "change", "members",
-        F.when(some & (F.col("kept") >= F.col("members")), "measured")
-        .when(some, "measured in part").otherwise("modelled").alias("basis"),
-        figure("notified", others).alias("notified"),
-        figure("attempts", F.col("members")).alias("rebalances"),
-        figure("read", F.col("members") * F.col("members")).alias("reads"),
-        F.when(some, F.coalesce("wrote", F.lit(0))).alias("writes"),
-    )  # fmt: skip

@@ -16,7 +16,7 @@ from zkaudit.findings.outside import from_records
 from zkaudit.job import audit as job
 from zkaudit.limits import Limits
 from zkaudit.sources import selection
-from zkaudit.tables import build as tables_build, catalog as tables, journals
+from zkaudit.tables import build as tables_build, catalog as tables, causes, journals
 
 from tests.audit.histories import (
     END,
@@ -809,8 +809,59 @@ def test_a_herd_is_measured_in_part_while_a_member_with_a_journal_is_registered(
         ("d", "modelled"), ("e", "measured in part"), ("a", "measured in part"),
         ("b", "measured in part"),
     ]  # fmt: skip
+    assert {row["cause"] for row in herds if row["basis"] == "measured in part"} == {"inferred"}
     assert selection.known((), ()) == (0,)
     assert selection.known(((0, 5), (9, 20), (30, 40)), (4, 7, 25, 12, 19)) == (0, 4, 19, None)
+
+
+def test_causes_that_zookeeper_names_are_proven(spark: SparkSession, tmp_path: Path) -> None:
+    """Two members join within a second. The first one's watch event is late. By its transaction it
+    counts to the right change, and by its time to the wrong one. A rebalance without a watch event
+    has no cause, although members have just joined."""
+    h = History()
+    ids = "/consumers/{}/ids"
+    for group in ("named", "unnamed"):
+        for number, member in enumerate("abc"):
+            h.join(group, f"{group}_{member}", 10 + number)
+    joined = {(row["path"].split("/")[2], row["session"]): row for row in h.rows if row["path"]}
+    for group in ("named", "unnamed"):
+        first, second = (joined[group, session]["zxid"] for session in (11, 12))
+        at = (joined[group, 12]["time"] - EPOCH).total_seconds()
+        for delay, member, zxid in ((0.5, "a", first), (0.6, "b", second)):
+            sent = {"zxid": zxid} if group == "named" else {}
+            line = Journal(group, f"{group}_{member}")
+            line.add(at + delay, "event", "Changed", path=ids.format(group), **sent)
+            line.add(at + delay, "command", "LoadView", detail="all", **sent)
+            cost = {"requests": 1, "reads": 5, "writes": 1, "changes": 0}
+            line.add(at + delay + 1, "op", "GetMany", sent=0, result="ok", **cost)
+            line.add(at + delay + 40, "op", "GetMany", sent=0, result="ok", **cost)
+            line.add(at + delay + 2, "command", "LoadView", detail="all")
+            line.lines[-1]["attempt"] = 2
+            line.write(tmp_path)
+    made, stage = tables_of(spark, h, journal=(tmp_path,))
+    figures = {
+        (row["member"], row["cause"]): (row["notified"], row["rebalances"], row["reads"])
+        for row in made.herds.collect()
+    }
+    assert figures == {
+        ("named_a", "inferred"): (0, 0, 0),
+        ("named_b", "proven"): (1, 1, 5),
+        ("named_c", "proven"): (1, 1, 5),
+        ("unnamed_a", "inferred"): (0, 0, 0),
+        ("unnamed_b", "inferred"): (0, 0, 0),
+        ("unnamed_c", "inferred"): (2, 4, 10),
+    }
+    lines = journals.lines(journals.read(spark, (tmp_path,)), made.registrations)
+    found = tables.ATTEMPTS.shape(causes.attempts(stage.rows("membership"), lines)).collect()
+    assert {(r["member"], r["attempt"], r["trigger_zxid"], r["basis"], r["trigger_path"])
+            for r in found} == {
+        ("named_a", 1, joined["named", 11]["zxid"], "proven", ids.format("named")),
+        ("named_a", 2, None, None, None),
+        ("named_b", 1, joined["named", 12]["zxid"], "proven", ids.format("named")),
+        ("named_b", 2, None, None, None),
+        *((member, attempt, joined["unnamed", 12]["zxid"], "inferred", None)
+          for member in ("unnamed_a", "unnamed_b") for attempt in (1, 2)),
+    }  # fmt: skip
 
 
 def test_findings_of_a_time(spark: SparkSession) -> None:

@@ -210,6 +210,7 @@ class Herd(NamedTuple):
     member: str
     change: str
     basis: str
+    cause: str | None
     notified: int
     rebalances: int
     reads: int
@@ -218,10 +219,11 @@ class Herd(NamedTuple):
 def herd_finding(group: str, herd: Herd) -> Finding:
     """Return the finding about a herd."""
     bound = {"modelled": "up to ", "measured": ""}.get(herd.basis, "at least ")
+    basis = "modelled" if herd.basis == "modelled" else "measured"
     return Finding(
         severity="low",
         kind="herd",
-        basis="modelled" if herd.basis == "modelled" else "measured",
+        basis="proven" if herd.cause == "proven" else basis,
         sentence=f"The {herd.change} of {herd.member} made {bound}{herd.notified} members of group "
         f"{group} react, with {herd.rebalances} rebalances and {herd.reads} znode reads.",
         evidence=(Evidence("herds", herd.zxid, herd.idx, what=herd.basis),),
@@ -244,5 +246,5 @@ class Herds(Rule):
             member = row.registration.znode.name
             figures = notified, row.members, row.members**2
             yield herd_finding(
-                self.group.name, Herd(*row.at, member, row.change, "modelled", *figures)
+                self.group.name, Herd(*row.at, member, row.change, "modelled", None, *figures)
             )

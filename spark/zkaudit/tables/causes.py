@@ -1,0 +1,121 @@
+"""Tables ``attempts`` and ``herds``: what made members rebalance, from their journals.
+
+A member records the transaction of each watch event, and with a rebalance the one that triggered
+it, if ZooKeeper (3.9 and later) sent it. Otherwise the trigger is inferred: the last change of
+membership before it. Runs in the driver's thread and only builds DataFrames.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window, functions as F
+
+from zkaudit.tables.journals import GROUP
+
+CAUSED_US: Final = 30_000_000
+"""What a member does later than this after a change, or after the begin of a rebalance, does not
+count as caused by it."""
+_SECOND_READING: Final = "members and topics"
+"""The scope of a ``LoadView`` that does not begin an attempt."""
+
+
+def _caused(steps: DataFrame, lines: DataFrame) -> DataFrame:
+    """Lines with the transaction ``cause`` (null: none is known), and whether it is ``proven``.
+
+    A member that records transactions names them for all its rebalances. Then a rebalance without
+    one was not triggered by a watch.
+    """
+    of_member = Window.partitionBy("file", "member")
+    began = F.when(F.col("name") == "LoadView", F.struct("zxid", "at"))
+    events = lines.where("kind = 'op' or name = 'Changed' or name = 'LoadView'").withColumns(
+        {
+            "proven": F.max(F.col("zxid").isNotNull()).over(of_member),
+            "began": F.last(began, ignorenulls=True).over(of_member.orderBy("line")),
+        }
+    )
+    in_time = F.col("at") - F.col("began.at") <= CAUSED_US
+    named = F.when(F.col("kind") == "event", F.col("zxid")).otherwise(
+        F.when(in_time, F.col("began.zxid"))
+    )
+    points = steps.where("change is not null").select(
+        *GROUP, F.unix_micros("time").alias("at"), F.struct("zxid", "idx").alias("point")
+    )
+    both = events.unionByName(points, allowMissingColumns=True)
+    so_far = Window.partitionBy(*GROUP).orderBy("at", F.col("point").asc_nulls_last())
+    before = F.last(F.when(F.col("point").isNotNull(), F.struct("at", "point")), ignorenulls=True)
+    both = both.withColumn("before", before.over(so_far)).where("point is null")
+    last = F.when(F.col("at") - F.col("before.at") <= CAUSED_US, F.col("before.point.zxid"))
+    return both.withColumn("cause", F.when(F.col("proven"), named).otherwise(last))
+
+
+def attempts(steps: DataFrame, lines: DataFrame) -> DataFrame:
+    """Table ``attempts`` from the fold's rows ``membership`` and the journals' lines."""
+    begun = _caused(steps, lines).where(
+        (F.col("name") == "LoadView") & (F.col("detail") != _SECOND_READING)
+    )
+    fired = (
+        lines.where("name = 'Changed' and zxid is not null")
+        .groupBy("file", "member", F.col("zxid").alias("cause"))
+        .agg(F.min_by("path", "line").alias("trigger_path"))
+    )
+    path = F.when(F.col("proven"), F.col("trigger_path"))
+    return begun.drop("path").join(fired, ["file", "member", "cause"], "left").select(
+        *GROUP, "member", "attempt", F.timestamp_micros("at").alias("time"),
+        F.col("cause").alias("trigger_zxid"), path.alias("trigger_path"),
+        F.when(F.col("cause").isNotNull(), _basis()).alias("basis"), "file", "line",
+    )  # fmt: skip
+
+
+def _basis() -> Column:
+    return F.when(F.col("proven"), "proven").otherwise("inferred")
+
+
+def herds(steps: DataFrame, lines: DataFrame) -> DataFrame:
+    """Table ``herds`` from the same. Only journals measure what members did."""
+    kept = lines.select(*GROUP, "member").distinct().withColumn("kept", F.lit(1))
+    order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
+    changes = (
+        steps.join(kept, [*GROUP, "member"], "left")
+        .withColumn("own", F.coalesce("kept", F.lit(0)))
+        .withColumn("kept", F.sum(F.col("step") * F.col("own")).over(order))
+        .where("change is not null")
+    )
+    # A session that ends may end several registrations: its effects count to the last one.
+    last = F.struct("idx", "member")
+    causes = changes.groupBy(*GROUP, F.col("zxid").alias("cause")).agg(F.max(last).alias("last"))
+    commit = (F.col("kind") == "op") & F.coalesce(F.col("path").contains("/offsets/"), F.lit(False))
+    other = (F.col("name") == "Changed") & F.col("path").endswith("/ids") & (
+        F.col("member") != F.col("last.member")
+    )  # fmt: skip
+    begun = (F.col("name") == "LoadView") & (F.col("detail") != _SECOND_READING)
+    did = F.col("kind") == "op"
+    caused = (
+        _caused(steps, lines)
+        .join(causes, [*GROUP, "cause"])
+        .groupBy(*GROUP, F.col("cause").alias("zxid"), "last.idx", "last.member")
+        .agg(
+            F.count_distinct(F.when(other, F.col("member"))).alias("notified"),
+            F.count_distinct(F.when(begun, F.struct("member", "attempt"))).alias("attempts"),
+            F.coalesce(F.try_sum(F.when(did, F.col("reads"))), F.lit(0)).alias("read"),
+            F.coalesce(F.try_sum(F.when(did & ~commit, F.col("writes"))), F.lit(0)).alias("wrote"),
+            F.min("proven").alias("proven"),
+        )
+    )
+    joined = changes.join(caused, [*GROUP, "zxid", "idx", "member"], "left")
+    some = (F.col("kept") > 0) | ((F.col("members") == 0) & (F.col("own") > 0))
+    others = F.col("members") - F.when(F.col("change") == "join", 1).otherwise(0)
+
+    def figure(name: str, model: Column) -> Column:
+        return F.when(some, F.coalesce(name, F.lit(0))).otherwise(model)
+
+    return joined.select(
+        *GROUP, "zxid", "idx", "time", "member", "change", "members",
+        F.when(some & (F.col("kept") >= F.col("members")), "measured")
+        .when(some, "measured in part").otherwise("modelled").alias("basis"),
+        F.when(some, _basis()).alias("cause"),
+        figure("notified", others).alias("notified"),
+        figure("attempts", F.col("members")).alias("rebalances"),
+        figure("read", F.col("members") * F.col("members")).alias("reads"),
+        F.when(some, F.coalesce("wrote", F.lit(0))).alias("writes"),
+    )  # fmt: skip
