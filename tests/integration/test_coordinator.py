@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.groups import Producer, Reader
-from tests.support.members import started
+from tests.support.members import quick, started
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
@@ -21,16 +21,7 @@ Make = Callable[..., CoordinatorConsumerConnector]
 @pytest.fixture
 def config(cluster: LocalCluster, group: str) -> dict[str, object]:
     """Settings of a member that reads from the beginning and reacts quickly."""
-    return {
-        "bootstrap.servers": cluster.bootstrap,
-        "group.id": group,
-        "session.timeout.ms": 6000,
-        "heartbeat.interval.ms": 200,
-        "auto.offset.reset": "earliest",
-        "auto.commit.interval.ms": 200,
-        "refresh.leader.backoff.ms": 50,
-        "metadata.max.age.ms": 300,
-    }
+    return quick(cluster, group, refresh_leader_backoff_ms=50, metadata_max_age_ms=300)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from kafka.admin import (
 )
 
 from tests.support.groups import Producer, Reader
-from tests.support.members import keys
+from tests.support.members import quick
 from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -64,21 +64,10 @@ def guarded() -> Iterator[LocalCluster]:
         yield running
 
 
-def settings(cluster: LocalCluster, group: str, **more: object) -> dict[str, object]:
-    """A member that reads from the beginning and reacts quickly."""
-    return {
-        "bootstrap.servers": cluster.bootstrap,
-        "group.id": group,
-        "heartbeat.interval.ms": 200,
-        "auto.offset.reset": "earliest",
-        "auto.commit.interval.ms": 200,
-    } | keys(**more)
-
-
 @pytest.fixture(scope="module")
 def first_ever(guarded: LocalCluster) -> list[tuple[str, int]]:
     """The error codes that the first member of a new cluster gets."""
-    with Listened(settings(guarded, "first-ever")) as member:
+    with Listened(quick(guarded, "first-ever")) as member:
         member.create_message_streams({"none": 1})
         assert member.metrics().state == "STABLE"
     return member.seen
@@ -90,7 +79,7 @@ def make(guarded: LocalCluster, first_ever: object, group: str) -> Iterator[Make
     made: list[Listened] = []
 
     def one(**more: object) -> Listened:
-        made.append(Listened(settings(guarded, group, **more)))
+        made.append(Listened(quick(guarded, group, **more)))
         return made[-1]
 
     yield one

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.groups import Producer, Reader
+from tests.support.members import quick
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import ConfigError, UnsupportedBrokerError
 from zkconsumer.servers import LocalCluster, wait_until
@@ -121,23 +122,11 @@ def test_a_trace_of_an_unreachable_broker_ends_after_its_seconds(tmp_path: Path)
     assert "Traceback" not in error
 
 
-def settings(cluster: LocalCluster, group: str) -> dict[str, object]:
-    """A member that reads from the beginning."""
-    return {
-        "bootstrap.servers": cluster.bootstrap,
-        "group.id": group,
-        "session.timeout.ms": 6000,
-        "heartbeat.interval.ms": 200,
-        "auto.offset.reset": "earliest",
-        "auto.commit.interval.ms": 200,
-    }
-
-
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "legacy-range"])
 def test_brokers_of_1_1(middle: LocalCluster, group: str, topic: str, strategy: str) -> None:
     """Two members share a topic on a broker of 1.1. One leaves, and nothing is delivered twice."""
     middle.create_topic(topic, 4)
-    config = settings(middle, group) | {"partition.assignment.strategy": strategy}
+    config = quick(middle, group) | {"partition.assignment.strategy": strategy}
     with (
         Producer(middle.bootstrap, topic, range(4), interval=0.005) as producer,
         CoordinatorConsumerConnector(config) as one,
@@ -162,7 +151,7 @@ def test_brokers_of_1_1(middle: LocalCluster, group: str, topic: str, strategy: 
 
 def test_static_members_need_2_3(middle: LocalCluster, group: str) -> None:
     """The error names a static member if the broker does not support them."""
-    config = settings(middle, group) | {"group.instance.id": "one"}
+    config = quick(middle, group) | {"group.instance.id": "one"}
     member = CoordinatorConsumerConnector(config)
     with pytest.raises(
         UnsupportedBrokerError, match=r"older than 2\.3.*leave group\.instance\.id out"
@@ -176,7 +165,7 @@ def test_the_consumer_protocol_needs_4_0(
     request: pytest.FixtureRequest, broker: str, group: str
 ) -> None:
     """The error names a broker of 3.9 or 1.1, and the setting to use."""
-    config = settings(request.getfixturevalue(broker), group) | {"group.protocol": "consumer"}
+    config = quick(request.getfixturevalue(broker), group) | {"group.protocol": "consumer"}
     member = CoordinatorConsumerConnector(config)
     expected = r"127\.0\.0\.1:\d+ is older than 4\.0.*set group\.protocol=classic"
     with pytest.raises(UnsupportedBrokerError, match=expected):
@@ -187,7 +176,7 @@ def test_the_consumer_protocol_needs_4_0(
 def test_brokers_of_0_8_2_are_refused(group: str) -> None:
     """Without a group protocol there is no group. The error says what to use instead."""
     with LocalCluster("0.8.2") as old:
-        member = CoordinatorConsumerConnector(settings(old, group))
+        member = CoordinatorConsumerConnector(quick(old, group))
         with pytest.raises(UnsupportedBrokerError, match="use ZookeeperConsumerConnector"):
             member.create_message_streams({"t": 1})
 

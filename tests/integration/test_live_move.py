@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.support.groups import Producer, Reader
-from tests.support.members import started
+from tests.support.members import quick, started
 from tests.support.scripts import write_mode
 from zkconsumer.admin.reads import children
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -29,17 +29,13 @@ Make = Callable[..., MigratableConsumerConnector]
 @pytest.fixture
 def config(cluster: LocalCluster, group: str) -> dict[str, object]:
     """Settings of a member that reads from the beginning and reacts quickly."""
-    return {
-        "zookeeper.connect": cluster.zookeeper,
-        "bootstrap.servers": cluster.bootstrap,
-        "group.id": group,
-        "session.timeout.ms": 6000,
-        "heartbeat.interval.ms": 200,
-        "auto.offset.reset": "earliest",
-        "auto.commit.interval.ms": 200,
-        "refresh.leader.backoff.ms": 50,
-        "rebalance.backoff.ms": 200,
-    }
+    return quick(
+        cluster,
+        group,
+        zookeeper_connect=cluster.zookeeper,
+        refresh_leader_backoff_ms=50,
+        rebalance_backoff_ms=200,
+    )
 
 
 @pytest.fixture

@@ -8,22 +8,12 @@ import sys
 from zkaudit.sources.offsets import ZkauditOffsets
 
 from tests.support.groups import Reader
+from tests.support.members import quick
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.produce import send
 
 TRACE = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "trace"]
-
-
-def settings(kraft: LocalCluster, group: str) -> dict[str, object]:
-    """A member that reads from the beginning."""
-    return {
-        "bootstrap.servers": kraft.bootstrap,
-        "group.id": group,
-        "auto.offset.reset": "earliest",
-        "heartbeat.interval.ms": 200,
-        "session.timeout.ms": 6000,
-    }
 
 
 def test_members_share_a_topic_and_the_audit_sees_their_commits(
@@ -33,10 +23,10 @@ def test_members_share_a_topic_and_the_audit_sees_their_commits(
     zkaudit reads the offsets."""
     kraft.create_topic(topic, 4)
     send(kraft.bootstrap, topic, [(b"%d" % n, b"first") for n in range(80)])
-    with CoordinatorConsumerConnector(settings(kraft, group)) as one:
+    with CoordinatorConsumerConnector(quick(kraft, group)) as one:
         first = Reader(one.create_message_streams({topic: 1})[topic])
         first.wait(80)
-        with CoordinatorConsumerConnector(settings(kraft, group)) as two:
+        with CoordinatorConsumerConnector(quick(kraft, group)) as two:
             second = Reader(two.create_message_streams({topic: 1})[topic])
             wait_until(lambda: two.health().owned == 2, 20, "both have a share")
             send(kraft.bootstrap, topic, [(b"%d" % n, b"second") for n in range(80)])
@@ -45,7 +35,7 @@ def test_members_share_a_topic_and_the_audit_sees_their_commits(
                 20,
                 "everything is read",
             )
-    with CoordinatorConsumerConnector(settings(kraft, group)) as three:
+    with CoordinatorConsumerConnector(quick(kraft, group)) as three:
         send(kraft.bootstrap, topic, [(b"%d" % n, b"third") for n in range(40)])
         third = Reader(three.create_message_streams({topic: 1})[topic])
         third.wait(40)

@@ -11,6 +11,7 @@ from tests.migrate.conftest import Bench, Shell
 from tests.migrate.rows import step_words
 from tests.support.groups import Producer, Reader
 from tests.support.legacy_jvm import JvmMember, JvmMembers
+from tests.support.members import QUICK
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ClusterError
@@ -18,12 +19,6 @@ from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.servers import wait_until
 
 PARTITIONS = 6
-QUICK = {
-    "session.timeout.ms": 6000,
-    "heartbeat.interval.ms": 200,
-    "auto.offset.reset": "earliest",
-    "auto.commit.interval.ms": 200,
-}
 
 
 def original(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str) -> JvmMember:

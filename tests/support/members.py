@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from zkconsumer.servers import LocalCluster
 
 MemberT = TypeVar("MemberT", bound=Any)
+QUICK: Final = {
+    "session.timeout.ms": 6000,
+    "heartbeat.interval.ms": 200,
+    "auto.offset.reset": "earliest",
+    "auto.commit.interval.ms": 200,
+}
+"""Settings of a member on the coordinator that reads from the beginning and reacts quickly."""
 
 
 def keys(**more: object) -> dict[str, object]:
     """Return keys of a configuration: ``group_id="g"`` is ``group.id``."""
     return {name.replace("_", "."): value for name, value in more.items()}
+
+
+def quick(cluster: LocalCluster, group: str, **more: object) -> dict[str, object]:
+    """Return the configuration of a ``QUICK`` member of a group, with further ``keys``."""
+    return {"bootstrap.servers": cluster.bootstrap, "group.id": group, **QUICK, **keys(**more)}
 
 
 @contextmanager
@@ -36,4 +50,4 @@ def started(
             member.shutdown()
 
 
-__all__ = ["keys", "started"]
+__all__ = ["QUICK", "keys", "quick", "started"]

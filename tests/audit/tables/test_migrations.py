@@ -33,6 +33,7 @@ from zkmigrate.cli import run as migrate
 
 from tests.audit.histories import END, frame_of, in_snapshots, keep, logged
 from tests.support.groups import Producer, Reader
+from tests.support.members import quick
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import encode_member, encode_mode
@@ -55,14 +56,7 @@ FRAMES = [
 def live_move(cluster: LocalCluster, journals: Path) -> None:
     """A group moves to the coordinator and back; a plain consumer is a member for a while."""
     cluster.create_topic("live", PARTITIONS)
-    config: dict[str, object] = {
-        "bootstrap.servers": cluster.bootstrap,
-        "group.id": "live",
-        "session.timeout.ms": 6000,
-        "heartbeat.interval.ms": 200,
-        "auto.offset.reset": "earliest",
-        "auto.commit.interval.ms": 200,
-    }
+    config = quick(cluster, "live")
     in_zookeeper = {
         "zookeeper.connect": cluster.zookeeper,
         "zkconsumer.live.strategies": "cooperative-sticky",
