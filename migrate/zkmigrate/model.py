@@ -148,7 +148,8 @@ class Record:
     ``mode``: of a live move. ``locked``: whether old consumers are to be kept out. ``claim``: the
     name under which the last change claimed the group. ``late``: partitions whose offsets a command
     committed after its session had ended, so that newer ones may be lost. ``late_more``: how many
-    others of these had no room. ``by_undo``: whether ``undo`` made the last change.
+    others of these had no room. ``by_undo``: whether ``undo`` made the last change. ``undoes``: the
+    digest of the plan whose change it takes back.
     """
 
     version: int = -1
@@ -165,6 +166,12 @@ class Record:
     late: tuple[TopicPartition, ...] = ()
     late_more: int = 0
     by_undo: bool = False
+    undoes: str = ""
+
+    @property
+    def of_plan(self) -> str:
+        """The digest of the plan that made the last change, or that a copy back takes back."""
+        return self.plan or self.undoes
 
     @property
     def taken_back(self) -> bool:

@@ -158,8 +158,8 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "For a live move, first move it back with `plan --direction kafka-to-zk`.",
     ),
     Reason.MOVED_SINCE: (
-        "The group was rolled back or moved again since this plan moved it.",
-        "Make a new plan if it is to be moved.",
+        "The group was rolled back, or changed by another plan, since this plan was made.",
+        "To undo that change, name its plan or none. To move the group, make a new plan.",
     ),
     Reason.ROLLED_BACK: ("This plan was rolled back in the group.", "Make a new plan."),
     Reason.UNFINISHED: (

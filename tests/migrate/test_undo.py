@@ -15,12 +15,13 @@ from zkmigrate.apply import guard, live, ownership
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import histories_of
+from zkmigrate.formats import plan_file
 from zkmigrate.model import Before, KafkaOffset, Stage, Store
 from zkmigrate.stores import migration_marker, record
 
 from tests.migrate import matrix
 from tests.migrate.matrix import DO
-from tests.migrate.operators import Machine, machines, virtual_time
+from tests.migrate.operators import Killed, Machine, machines, virtual_time
 from tests.migrate.simulated import Ran, Simulated, simulated
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import GetMany, Multi, SetData, ZkOp
@@ -85,6 +86,34 @@ def test_undo_of_a_plan_may_be_repeated_after_a_copy_back(simulated: Simulated) 
     assert stored(simulated) == (NEW, NEW)
 
 
+@pytest.mark.parametrize(
+    "state", ["moved", "used", "copied_back", "copy_back_killed", "moved_back"]
+)
+def test_undo_of_another_plan_names_the_one_that_changed_the_group(
+    simulated: Simulated, state: str
+) -> None:
+    """It is refused on any machine, with or without the journal of that plan. Nothing changes."""
+    matrix.untouched(simulated)
+    assert simulated.run("plan", "--group", "g", "--out", "other").status == 0
+    simulated.now_ms += 1
+    matrix.moved_back(simulated) if state == "moved_back" else matrix.moved(simulated)
+    whose = simulated.file("back" if state == "moved_back" else "move")
+    if state.startswith("cop") or state == "used":
+        simulated.in_kafka("g", "t", *NEW.values())
+    if state == "copied_back":
+        assert simulated.run("undo", whose, *DO).rows[0]["way"] == "copy back"
+    elif state == "copy_back_killed":
+        machine, _ = machines(simulated)
+        kill_before_offsets(machine, "undo", whose, *DO)
+        assert status(simulated)["case"] == "interrupted"
+    digest, znodes = plan_file.load(whose).digest, simulated.znodes("g")
+    for words in ((), DO, ("--again", *DO)):
+        ran = simulated.run("undo", "other", *words)
+        assert (ran.status, ran.rows[0]["reasons"]) == (3, ["moved-since"]), ran
+        assert digest in ran.rows[0]["why"], ran
+    assert simulated.znodes("g") == znodes
+
+
 def test_undo_of_a_plan_continues_a_copy_back_that_was_killed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -108,6 +137,28 @@ def test_undo_of_a_plan_continues_a_copy_back_that_was_killed(
         row = status(one)
         assert (row["case"], row["locked"]) == ("moved back", "no"), number
     assert number > 20
+
+
+def test_a_large_copy_back_that_was_killed_is_continued_by_the_plan(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record had no room for what was there before the move."""
+    monkeypatch.setattr(record, "_EARLIER_BYTES", 0)
+    matrix.used(simulated)
+    first, second = machines(simulated)
+    kill_before_offsets(first, "undo", simulated.file("move"), *DO)
+    for outcome in ("done", "was done before"):
+        ran = second.run("undo", simulated.file("move"), *DO)
+        assert (ran.status, ran.rows[0]["outcome"]) == (0, outcome), ran
+        assert stored(simulated) == (NEW, NEW)
+
+
+def test_undo_of_a_plan_may_be_repeated_on_another_machine(simulated: Simulated) -> None:
+    """The record names the plan that was undone, and not only the one that counts again."""
+    matrix.moved_back(simulated)
+    for machine, outcome in zip(machines(simulated), ("done", "was done before"), strict=True):
+        ran = machine.run("undo", simulated.file("back"), *DO)
+        assert (ran.status, ran.rows[0]["outcome"]) == (0, outcome), ran
 
 
 def test_an_undo_lifts_no_lock_of_a_move_that_came_meanwhile(
@@ -169,6 +220,20 @@ def test_force_rolls_back_what_was_used(simulated: Simulated) -> None:
     ran = simulated.run("undo", "--group", "g", "--force", *DO, "--journal", simulated.file("u"))
     assert (ran.status, ran.rows[0]["way"]) == (0, "roll back")
     assert stored(simulated) == (OLD, {})
+
+
+def kill_before_offsets(machine: Machine, *words: str) -> None:
+    """Kill a command right before it writes offsets to ZooKeeper."""
+
+    def before(op: ZkOp) -> None:
+        ops = op.ops if isinstance(op, Multi) else ()
+        if any(isinstance(one, SetData) and "/offsets/" in one.path for one in ops):
+            machine.kill()
+
+    machine.zk.before = before
+    with pytest.raises(Killed):
+        machine.run(*words)
+    machine.zk.expire()
 
 
 def test_a_commit_to_a_new_partition_is_copied_back(simulated: Simulated) -> None:

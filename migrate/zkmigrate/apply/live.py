@@ -343,7 +343,7 @@ class LiveMove:
             )
             fields = {"command": "live complete", "mode": "zookeeper", "locked": True}
             written = record.written(
-                found, now_ms, **fields, moved_to="kafka", stage=Stage.NONE, plan=""
+                found, now_ms, **fields, moved_to="kafka", stage=Stage.NONE, plan="", undoes=""
             )
             ops = (
                 # The lock is still this one, which lets no migratable member in.

@@ -254,6 +254,7 @@ class Steps:
         before: Before | None,
     ) -> Record:
         """Record that the change begins; return the record. ``before``: what to keep with it."""
+        by_undo = undo or not change.plan  # a copy back has no plan
         begun = record.written(
             found,
             hold.now_ms,
@@ -263,7 +264,8 @@ class Steps:
             claim=hold.name,
             late=(),
             late_more=0,
-            by_undo=undo or not change.plan,  # a copy back has no plan
+            by_undo=by_undo,
+            undoes=found.of_plan if by_undo else "",
         )
         return self._run(ownership.begin(hold, begun, before))
 
@@ -329,10 +331,10 @@ class Steps:
     ) -> Result:
         """Restore what the group's record has from before its last change.
 
-        ``digest``: only if that plan made the change, or ``undo`` copies it back; empty: whatever
-        made it, unless ``undo`` has taken the group back and ``again`` is not given. Then a group
-        that is in Kafka is refused. ``first`` is called before anything is changed. Without a
-        journal only check. Raises GroupRefusedError.
+        ``digest``: of the plan that must have made the change, or that ``undo`` copies back; empty:
+        whatever made it, unless ``undo`` has taken the group back and ``again`` is not given. Then
+        a group that is in Kafka is refused. ``first`` is called before anything is changed. Without
+        a journal only check. Raises GroupRefusedError.
         """
         state = self.stores.zk.run(migration_marker.state_of(group))
         self._without_doubt(group, records, state.record)
@@ -343,18 +345,21 @@ class Steps:
         if refusal is not None:
             return refusal
         found = state.record
-        if digest and not again and state.copied_back:
-            return Result(group, Outcome.WAS_DONE, 0)
-        other = digest not in ("", found.plan) and not found.copies_back
-        if found.stage is Stage.NONE or other:
+        if found.stage is Stage.NONE or digest not in ("", found.of_plan):
             last = records[-1]["step"] if records else ""
-            if last in ("undo-mark", "undo-done") and found.stage in (Stage.DONE, Stage.UNDONE):
+            finished = found.stage in (Stage.DONE, Stage.UNDONE)
+            undone = last in ("undo-mark", "undo-done") and finished
+            if undone or (digest and found.taken_back and digest == found.undoes):
                 return Result(group, Outcome.WAS_DONE, 0)
+            stands = found.stage is not Stage.NONE and found.stage is not Stage.UNDONE
             # ``write`` is in the journal before the group's record says that it begins.
-            if since_plan(records) and last not in ("claim", "write"):
-                text = "the group was rolled back or moved again since this plan moved it"
+            if stands or (since_plan(records) and last not in ("claim", "write")):
+                whose = f"the plan with the SHA-256 {found.of_plan}" if found.of_plan else "no plan"
+                text = f"its last change was made by {found.by} with {whose}"
                 raise refused(group, Reason.MOVED_SINCE, text)
             return Result(group, Outcome.NOTHING, 0, "was not begun", (Reason.NOT_MOVED,))
+        if digest and not again and state.copied_back:
+            return Result(group, Outcome.WAS_DONE, 0)
         if found.taken_back and not digest and not again:
             if state.moved_to is Store.KAFKA:
                 return Result(group, Outcome.REFUSED, 0, TAKEN_BACK, (Reason.MOVED,))

@@ -191,7 +191,7 @@ def _ways(
         if way is Way.UNLOCK and how.again and state.copied_back:
             way = Way.ROLL_BACK  # it was moved live, which has left it a mode
         refused = by_table(state, Action.UNDO, how.force)
-        if how.digest and record.plan != how.digest and not record.copies_back:
+        if _is_other(state, how):
             yield state, Way.ROLL_BACK  # which finds out whether the plan has changed the group
         elif refused is not None and refused.outcome is not Outcome.WAS_DONE:
             yield refused
@@ -202,13 +202,19 @@ def _ways(
         elif way is Way.COPY_BACK and (how.force or _unused(stores, state)):
             yield state, Way.ROLL_BACK
         elif way is Way.ROLL_BACK and record.stage in (Recorded.NONE, Recorded.UNDONE):
-            moved = state.moved_to is Store.KAFKA
-            if (moved and record.stage is Recorded.NONE) or (moved and not how.digest):
+            # A copy back that was ended may have left no plan.
+            undone = how.digest and record.plan and record.stage is Recorded.UNDONE
+            if state.moved_to is Store.KAFKA and not undone:
                 yield state, Way.COPY_BACK
             else:
                 yield state, Way.ROLL_BACK
         else:
             yield state, way
+
+
+def _is_other(state: GroupState, how: _How) -> bool:
+    """Whether the last change is not that of the plan which is to be undone."""
+    return bool(how.digest) and how.digest != state.record.of_plan
 
 
 def _is_done(state: GroupState, how: _How) -> bool:
@@ -247,7 +253,7 @@ def _announce(ways: dict[Way, list[GroupState]], execute: bool, how: _How) -> No
     """Say how each group is taken back, before anything is changed."""
     verb = "now" if execute else "would"
     for way, every in ways.items():
-        states = [state for state in every if not _is_done(state, how)]
+        states = [one for one in every if not (_is_other(one, how) or _is_done(one, how))]
         if not states:
             continue
         names = ", ".join(state.group for state in states[:5])
