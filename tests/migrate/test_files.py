@@ -120,10 +120,10 @@ def test_a_plan_of_another_format_is_refused() -> None:
     """A plan has the number of the version that made it: its keys may mean something else."""
     first, *rest = whole().decode().splitlines(keepends=True)
     head = json.loads(first)
-    assert head["zkmigrate"] == 2
+    assert head["zkmigrate"] == 3
     for number, words in (
         (1, "in format 1"),
-        (3, "in format 3, which this zkmigrate does not know"),
+        (4, "in format 4, which this zkmigrate does not know"),
         ("2", "not a"),
     ):
         changed = json.dumps({**head, "zkmigrate": number}) + "\n"

@@ -249,3 +249,27 @@ def test_a_plan_says_that_a_rollback_would_fail(simulated: Simulated) -> None:
         "a": False,
         "b": True,
     }
+
+
+@pytest.mark.parametrize("words", [(), ("--at-apply",)])
+@pytest.mark.parametrize("reviewed", [(), ("backup",)])
+@pytest.mark.parametrize("late", ["notes", "partition_0"])
+def test_a_znode_that_nobody_reviewed_is_not_ignored(
+    simulated: Simulated, words: tuple[str, ...], reviewed: tuple[str, ...], late: str
+) -> None:
+    """It appeared after the plan. A new plan shows it, and then it may be ignored."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    for name in reviewed:
+        simulated.znode(f"/consumers/g/{name}", b"2020")
+    ignore = ("plan", "--all", *words, "--other-znodes", "ignore", "--out")
+    assert simulated.run(*ignore, "plan").rows[0]["verdict"] == "ready"
+    simulated.znode(f"/consumers/g/{late}", b"7")
+    for more in ((), ("--execute",)):
+        ran = simulated.run("apply", "plan", *more)
+        assert ran.status == 3, ran
+        assert late == "partition_0" or ran.rows[0]["reasons"] == ["not-reviewed"], ran
+    assert not simulated.kafka.committed.get("g")
+    if late == "notes":
+        assert simulated.run(*ignore, "again").rows[0]["verdict"] == "ready"
+        assert simulated.run("apply", "again", "--execute").status == 0

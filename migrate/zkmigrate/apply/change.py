@@ -49,6 +49,8 @@ class Change:
     """Whether the source store may hold anything, because nothing was moved from it."""
     plan: str = ""
     """The digest of the plan."""
+    znodes: frozenset[str] | None = None
+    """The znodes of an unknown kind that the plan leaves as they are; ``None``: all."""
     may_have_expired: bool = False
     """Whether Kafka may have deleted offsets before the change, because nothing consumed."""
 
@@ -104,6 +106,7 @@ def forward(plan: PlanFile, group: GroupPlan) -> Change:
         group.in_kafka,
         misplaced if plan.direction.source is Store.ZOOKEEPER else None,
         plan=plan.digest,
+        znodes=frozenset(group.znodes),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from zkconsumer.admin.snapshot import read_group
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import read_many
@@ -19,6 +20,7 @@ from zkmigrate.errors import check_members, refused
 from zkmigrate.model import KafkaOffset, LogRange, Store, TopicState, number
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
+from zkmigrate.stores.group_states import foreign_znodes
 from zkmigrate.stores.offset_znodes import (
     misplaced_offsets,
     misplaced_path,
@@ -26,7 +28,7 @@ from zkmigrate.stores.offset_znodes import (
     offset_partitions,
 )
 from zkmigrate.stores.sessions import Stores
-from zkmigrate.text import show
+from zkmigrate.text import show, shown
 
 _SINCE: Final = ": it was changed since; plan again from what is there now"
 
@@ -60,6 +62,7 @@ class Checks:
         if claimed:
             return held
         check_members(group, self._stores.zk.run(ownership.list_members(group)))
+        self._znodes_reviewed(change)
         marker = self._marker(group)
         content = None if marker is None else marker.data
         if content != change.before and not (resumed and content in change.between):
@@ -69,6 +72,16 @@ class Checks:
                 f"{migration_marker.path(group)} changed since the plan: plan again",
             )
         return held
+
+    def _znodes_reviewed(self, change: Change) -> None:
+        """Check that all znodes of unknown kinds are those that the plan leaves as they are."""
+        if change.znodes is None:
+            return
+        snapshot = self._stores.zk.run(read_group(change.group))
+        new = set() if snapshot is None else set(foreign_znodes(snapshot)) - change.znodes
+        if new:
+            text = f"znodes that nobody has reviewed: {shown(sorted(new))}: plan again"
+            raise refused(change.group, Reason.NOT_REVIEWED, text)
 
     def znodes_as_expected(self, change: Change, resumed: bool) -> None:
         """Check that ZooKeeper's offsets are as expected. Claims are checked separately."""

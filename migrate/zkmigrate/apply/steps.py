@@ -97,7 +97,7 @@ class Steps:
         if live is not None:
             raise in_use(group.group, live.kind, f"{live.what}: {live.fix}")
         _decided_before(group, made)
-        return replace(made, made_ms=now_ms)
+        return replace(made, made_ms=now_ms, znodes=group.znodes)
 
     def move(
         self,

@@ -25,13 +25,13 @@ from zkmigrate.plan.options import Options, covers
 from zkmigrate.plan.values import Entry, GroupPlan, Problem, StaysBehind, Verdict
 from zkmigrate.reasons import Reason
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Raised whenever a key is added that changes what ``apply`` does, so that no older version applies
 the plan without it, and whenever a key has another meaning."""
 _HEAD: Final = frozenset({"zkmigrate", "direction", "made_ms", "cluster", "made_with", "at_apply"})
 _GROUP: Final = frozenset(
     {"group", "verdict", "partitions", "writes", "problems", "notes", "marker", "topics", "skipped",
-     "kafka_group", "stays_behind", "ignored"}
+     "kafka_group", "stays_behind", "ignored", "znodes"}
 )  # fmt: skip
 _PROBLEM: Final = frozenset({"kind", "what", "names", "fix", "skips"})
 _STAYS: Final = frozenset({"topic", "partition", "offset", "why"})
@@ -121,6 +121,7 @@ def render(
             "skipped": sorted(group.skipped),
             **({"kafka_group": group.kafka_group} if group.kafka_group else {}),
             **({"ignored": group.ignored} if group.ignored else {}),
+            **({"znodes": group.znodes} if group.znodes else {}),
             "stays_behind": [one.document for one in group.stays],
         }
         yield line(head)
@@ -365,6 +366,7 @@ class _Reader:
             moved=moved,
             kafka_group=renamed,
             ignored=self.text(line, "ignored") if "ignored" in line else "",
+            znodes=self.texts(line, "znodes") if "znodes" in line else (),
         )
         if plan.ignored and (entries or parsed):
             self.refuse(f"group {group!a} is ignored, but has partitions or problems")

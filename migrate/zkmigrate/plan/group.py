@@ -43,6 +43,7 @@ class _Planner:
     retention: Retention | None
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.findings = Findings(self.state.group)
@@ -106,6 +107,7 @@ class _Planner:
             tuple(sorted(self.left_out.stays)),
             moved=moved,
             kafka_group=state.kafka_group,
+            znodes=self.ignored,
         )
 
     def _is_moved(self, entries: Iterable[Entry]) -> bool:
@@ -216,6 +218,7 @@ class _Planner:
             )
         elif foreign and self.options.of_group(self.state.group).other_znodes is OtherZnodes.IGNORE:
             self.notes.append(Note("these znodes stay as they are: ", foreign))
+            self.ignored = foreign
         elif foreign:
             self._refuse(
                 Reason.OTHER_ZNODES,

@@ -147,6 +147,8 @@ class GroupPlan:
     """The group's name in Kafka, if it differs."""
     ignored: str = ""
     """Why an operator decided to leave the group as it is."""
+    znodes: tuple[str, ...] = ()
+    """Znodes of an unknown kind that an operator decided to leave as they are."""
 
     @property
     def in_kafka(self) -> str:
