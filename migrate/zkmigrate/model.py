@@ -146,10 +146,11 @@ class Record:
 
     ``id``: of the last write. ``by``: the operator, as ``user@host``. ``plan``: the digest.
     ``mode``: of a live move. ``locked``: whether old consumers are to be kept out. ``claim``: the
-    name under which the last change claimed the group. ``late``: partitions whose offsets a command
-    committed after its session had ended, so that newer ones may be lost. ``late_more``: how many
+    name under which the last change claimed the group. ``late``: partitions in Kafka where
+    a command may have overwritten newer offsets. ``late_more``: how many
     others of these had no room. ``by_undo``: whether ``undo`` made the last change. ``undoes``: the
-    digest of the plan whose change it takes back.
+    digest of the plan whose change it takes back. ``commits``: where the commits' log ended when
+    the change began, if it is to Kafka; -1: not known.
     """
 
     version: int = -1
@@ -167,6 +168,12 @@ class Record:
     late_more: int = 0
     by_undo: bool = False
     undoes: str = ""
+    commits: int = -1
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a change has begun and not finished."""
+        return self.stage in (Stage.BEGUN, Stage.UNDOING)
 
     @property
     def of_plan(self) -> str:

@@ -111,8 +111,8 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Run it again.",
     ),
     Reason.WRITTEN_LATE: (
-        "Offsets were committed after the session had ended, or over another client's commit, and "
-        "may have replaced newer ones.",
+        "A command may have overwritten newer offsets in Kafka: its session had ended, or another "
+        "client has committed meanwhile.",
         "Compare them with their consumers, set the right ones with `reset`, then make a new plan.",
     ),
     Reason.COORDINATOR_AWAY: (

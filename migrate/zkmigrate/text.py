@@ -47,8 +47,8 @@ def late_text(partitions: Sequence[object], more: int = 0) -> str:
     """
     others = f", and {more} that only the journal of that run names" if more else ""
     return (
-        f"{shown(map(str, partitions))}{others}: committed after the session with ZooKeeper had "
-        "ended, or over another client's commit, so newer offsets may have been overwritten: "
+        f"{shown(map(str, partitions))}{others}: newer offsets may have been overwritten in Kafka, "
+        "as the session with ZooKeeper had ended, or another client has committed meanwhile: "
         "compare them with their consumers, and set the right ones with zkmigrate reset"
     )
 

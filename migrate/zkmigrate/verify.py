@@ -108,15 +108,14 @@ def compare(
 def doubtful(
     plan: GroupPlan, direction: Direction, held: HeldNow, late: Iterable[TopicPartition]
 ) -> Iterator[Difference]:
-    """Yield every offset that a run wrote after its session had ended, if it is still there.
-
-    It may have replaced a newer one, and looks as planned.
+    """Yield every offset that may have overwritten a newer one, and is still there: it looks as
+    planned.
     """
     target = held[direction.target]
     planned = {entry.tp: entry.to for entry in plan.entries}
     for tp in late:
         if target.get(tp) == planned.get(tp):
-            what = "was written after the session had ended: it may have replaced a newer offset"
+            what = "may have overwritten a newer offset: compare it with its consumer"
             yield Difference(plan.group, *tp, planned.get(tp), target.get(tp), BEHIND, what)
 
 

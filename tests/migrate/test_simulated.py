@@ -105,8 +105,8 @@ class Stores:
         self.committed |= {tp: to for tp, to in new.items() if tp not in self.refuses}
         return self.refuses
 
-    def commits_end(self, _group: str) -> None:
-        return None
+    def commits_end(self, _group: str) -> int:
+        return -1
 
     def delete(
         self, _group: str, gone: list[TopicPartition], permit: Callable[[], object]

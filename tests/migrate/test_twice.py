@@ -48,7 +48,7 @@ class Committed(Stores):
         self._foreign(after)
         return found
 
-    def commits_end(self, _group: str) -> int:  # type: ignore[override]
+    def commits_end(self, _group: str) -> int:
         """The position after the last commit."""
         return len(self._log)
 

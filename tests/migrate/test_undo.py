@@ -22,7 +22,7 @@ from zkmigrate.stores import migration_marker, record
 from tests.migrate import matrix
 from tests.migrate.matrix import DO
 from tests.migrate.operators import Killed, Machine, machines, virtual_time
-from tests.migrate.simulated import Ran, Simulated, simulated
+from tests.migrate.simulated import SENT, Ran, Simulated, simulated
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import GetMany, Multi, SetData, ZkOp
 from zkconsumer.core.zookeeper.znodes import GroupPaths
@@ -337,6 +337,64 @@ def test_a_copy_back_of_a_group_that_was_moved_live_is_undone(simulated: Simulat
         assert stored(simulated) == offsets
         row = status(simulated)
         assert (row["truth"], row["reasons"]) == (truth, []), row
+
+
+@pytest.mark.parametrize("ends", ["the same", "undo", "another plan"])
+@pytest.mark.parametrize("first", ["apply", "undo"])
+def test_an_overwritten_offset_is_given_back_after_a_kill(
+    simulated: Simulated, first: str, ends: str
+) -> None:
+    """A client that is not a member commits while a command's commit is on its way, and the command
+    is killed before it looks for that. Whoever ends the change on another machine finds it."""
+    simulated.topic("__consumer_offsets", (0, 0))
+    matrix.moved(simulated) if first == "undo" else matrix.untouched(simulated)
+    one, two = machines(simulated)
+    words = ("undo", "--group", "g")
+    if first == "apply":
+        one.plan()
+        words = ("apply", str(one.folder / "plan"), "--journal", "own")
+
+    def point(what: str) -> None:
+        if what == SENT:
+            simulated.in_kafka("g", "t", 600)
+        elif what.startswith("after "):
+            one.kill()
+
+    one.point = point
+    with pytest.raises(Killed):
+        one.run(*words, *DO)
+    one.point = lambda what: None
+    one.zk.expire()
+    assert stored(simulated)[1] == ({0: 100, 1: 50} if first == "apply" else {})
+    if ends == "undo":
+        words = ("undo", "--group", "g")
+    elif ends == "another plan":
+        simulated.now_ms += 1
+        two.run("plan", "--group", "g", "--expired-offsets", "moved", "--out", "plan")
+        words = ("apply", "plan")
+    ran = two.run(*words, *DO)
+    assert (ran.status, ran.rows[0]["reasons"]) == (3, ["other-writer"]), ran
+    assert stored(simulated)[1][0] == 600
+    assert status(simulated)["case"] == "interrupted"
+
+
+def test_an_undo_after_a_reset_is_not_refused_by_an_old_journal(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All undos without PLAN have the same journal, and one of them was late. Once ``reset`` has
+    set the right offsets, nothing is in doubt."""
+    virtual_time(monkeypatch)
+    simulated.topic("__consumer_offsets", (0, 0))
+    matrix.moved(simulated)
+    one, _ = machines(simulated)
+    one.point = lambda what: one.suspend() if what == SENT else None
+    undo = ("undo", "--group", "g", *DO)
+    assert one.run(*undo).rows[0]["reasons"] == ["written-late"]
+    one.point = lambda what: None
+    assert one.run(*undo).rows[0]["reasons"] == ["written-late"]
+    to = ("--topic", "t", "--to-offset", "60", *DO)
+    assert one.run("reset", "--group", "g", "--store", "kafka", *to).status == 0
+    assert one.run(*undo).status == 0
 
 
 def test_a_group_that_another_operator_undoes_during_the_hook(

@@ -87,7 +87,7 @@ class Holding:
             if hold.name not in registered:
                 lost.append(group)
         for group in lost:
-            text = "was not held for a moment, because the session with ZooKeeper had ended"
+            text = "was not held for a moment: its registration was gone"
             yield group, Event.OTHER, text
         yield from self.take(lost)
 

@@ -168,8 +168,8 @@ class InKafka:
     def in_doubt(self, lost: Iterable[TopicPartition]) -> GroupRefusedError:
         """Return the error about newer offsets that may be lost, once it is noted.
 
-        In the journal, and in the group's record as far as ZooKeeper can be reached. Raises
-        JournalError.
+        In the journal, and in the group's record as far as ZooKeeper can be reached. Then the
+        record alone counts. Raises JournalError.
         """
         rows = sorted(lost)
         try:
@@ -177,4 +177,5 @@ class InKafka:
         finally:  # the disk may be full
             with suppress(ZkConsumerError):
                 self._stores.zk.run(record.note_late(self._group, rows))
+                self._note(())
         return refused(self._group, Reason.WRITTEN_LATE, late_text(rows))

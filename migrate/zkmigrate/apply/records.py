@@ -39,7 +39,7 @@ WITHOUT_PLAN: Final = ("reset", "undo", "live", "lock", "unlock")
 _UNWRITTEN: Final = (PLAN, "claim")
 _MOVE: Final = ("claim", "write", "mark", "done")
 _LATE: Final = ("late", "undo-late")
-"""Offsets were committed after the session had ended: a remark, not a step."""
+"""Newer offsets may have been overwritten: a remark, not a step."""
 _STEPS: Final = frozenset(
     {PLAN, RESET, *_LATE, *_MOVE, *ALONE, *(f"undo-{step}" for step in _MOVE)}
 )
@@ -220,13 +220,15 @@ def recorded(records: Records) -> GroupPlan | None:
 
 
 def late_partitions(records: Records) -> list[TopicPartition]:
-    """Return the partitions whose offsets a run may have overwritten without a claim."""
-    partitions = {
-        TopicPartition(str(topic), int(number))
-        for record in since_plan(records)
-        if record["step"] in _LATE
-        for topic, number in record["held"]
-    }
+    """Return the partitions whose offsets a run may have overwritten without a claim.
+
+    An empty remark follows them once the group's record in ZooKeeper has them.
+    """
+    partitions: set[TopicPartition] = set()
+    for record in since_plan(records):
+        if record["step"] in _LATE:
+            late = {TopicPartition(str(topic), int(number)) for topic, number in record["held"]}
+            partitions = partitions | late if late else late
     return sorted(partitions)
 
 

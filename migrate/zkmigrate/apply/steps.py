@@ -11,9 +11,10 @@ object.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from threading import Event
 from typing import Any, Final
 
@@ -129,7 +130,7 @@ class Steps:
         begun = found.plan == change.plan and (found.stage is Stage.BEGUN or marked)
         # What was begun and then taken back partly may be anywhere between the two ends.
         resumed = undo or begun or bool(mine)
-        claims = {found.claim} if found.stage in (Stage.BEGUN, Stage.UNDOING) else set()
+        claims = {found.claim} if found.interrupted else set()
         self.wait_for_earlier_runs(names_in(records) | claims, change.group)
         self.checks.as_expected(change, resumed)
         before = self.stores.zk.run(guard.look(change.group))
@@ -148,9 +149,11 @@ class Steps:
         hold = ownership.Hold(change.group, name, int(time.time() * 1000), locked)
         first_locked = locked
         earlier: Before | None = None
-        if undo or begun:
+        if undo or begun or found.interrupted:
             earlier = zk.run(record.read_before(change.group))
-            first_locked = locked if earlier is None else earlier.locked
+        if earlier is not None and (undo or begun):
+            first_locked = earlier.locked
+        ended = earlier if found.interrupted and _same_target(change, earlier) else None
         if undo:  # what is undone is locked again if it was before
             lock = first_locked
         else:
@@ -169,20 +172,21 @@ class Steps:
             if before.record is not None and not locked:
                 self._run(guard.unlock(change.group))
             self._run(ownership.take(hold, partitions, accept))
-            end: int | None = None
-            if change.target is Store.KAFKA:
+            end = found.commits if ended else -1
+            if change.target is Store.KAFKA and end < 0:
                 end = self.stores.commits_end(change.kafka_group)
             held = self.checks.as_expected(change, resumed, claimed=True)
             journal.write(group=change.group, step=f"{prefix}write")
-            keep = None if undo or begun else self._before(change, first_locked, found)
-            found = self._begin(change, hold, found, undo, keep)
+            keep = None if undo or begun else self._before(change, first_locked, found, ended)
+            lost = partial(self._overwritten, change, found, ended, end)
+            found = self._begin(change, hold, replace(found, commits=end), undo, keep)
             permission.serial = found.version
             hold.serial = Check(record.path(change.group), found.version)
             first = [one["held"] for one in mine if "held" in one]
-            kafka = self._in_kafka(change, permission, held, end, journal, prefix)
+            kafka = self._in_kafka(change, permission, lost, journal, prefix)
             written = self._write(change, hold, held, kafka, seen, first)
-            if end is not None and not self._force:
-                self._restore_overwritten(change, hold, found, held, end, kafka, permission)
+            if not self._force:
+                self._restore_overwritten(change, hold, found, lost(), kafka, permission)
             self.checks.read_back(change)
             journal.write(group=change.group, step=f"{prefix}mark")
             self._mark(change, hold, found, earlier if undo else None, lock)
@@ -269,23 +273,22 @@ class Steps:
         )
         return self._run(ownership.begin(hold, begun, before))
 
-    def _before(self, change: Change, locked: bool, found: Record) -> Before:
+    def _before(self, change: Change, locked: bool, found: Record, old: Before | None) -> Before:
         """Return what the record keeps of the state before a change.
 
         If a change by another plan was interrupted, the target's offsets are those before both.
+        ``old``: what the record has from before that one.
         """
         made = before_of(change, locked)
-        if found.stage is Stage.BEGUN:
-            old = self.stores.zk.run(record.read_before(change.group))
-            if old is not None and (old.target, old.kafka_group) == (made.target, made.kafka_group):
-                zk = {tp: old.zk.get(tp) for tp in old.to}
-                kafka = {tp: old.kafka.get(tp) for tp in old.to}
-                if made.target is Store.KAFKA:  # ZooKeeper may have changed since
-                    zk, kafka = {**zk, **made.zk}, {**made.kafka, **kafka}
-                else:
-                    zk, kafka = {**made.zk, **zk}, {**kafka, **made.kafka}
-                to = {**old.to, **made.to}
-                return replace(old, zk=zk, kafka=kafka, to=to, skipped=made.skipped)
+        if found.stage is Stage.BEGUN and old is not None:
+            zk = {tp: old.zk.get(tp) for tp in old.to}
+            kafka = {tp: old.kafka.get(tp) for tp in old.to}
+            if made.target is Store.KAFKA:  # ZooKeeper may have changed since
+                zk, kafka = {**zk, **made.zk}, {**made.kafka, **kafka}
+            else:
+                zk, kafka = {**made.zk, **zk}, {**kafka, **made.kafka}
+            to = {**old.to, **made.to}
+            return replace(old, zk=zk, kafka=kafka, to=to, skipped=made.skipped)
         if found.stage is not Stage.DONE:
             return made
         earlier = self.stores.zk.run(record.before_data(change.group))
@@ -397,25 +400,18 @@ class Steps:
         self,
         change: Change,
         permission: Permission,
-        held: Held,
-        end: int | None,
+        overwritten: Callable[[], Collection[TopicPartition]],
         journal: Journal,
         prefix: str,
     ) -> InKafka:
-        """Return the changes of a group in Kafka. ``held``: its offsets there before.
-
-        ``end``: of the commits' log when these were read.
-        """
+        """Return the changes of a group in Kafka."""
 
         def lost() -> Collection[TopicPartition]:
             """Return the offsets that may have been overwritten; all, if that cannot be read."""
-            if end is None:
-                return change.to
             try:
-                seen = self.stores.commits_since(change.kafka_group, end)
+                return overwritten() or change.to
             except ZkConsumerError:
                 return change.to
-            return _overwritten(change, held, seen) or change.to
 
         def note(late: Collection[TopicPartition]) -> None:
             rows = [[*tp] for tp in late]
@@ -429,16 +425,15 @@ class Steps:
         change: Change,
         hold: ownership.Hold,
         found: Record,
-        held: Held,
-        end: int,
+        lost: Mapping[TopicPartition, int],
         kafka: InKafka,
         permission: Permission,
     ) -> None:
         """Give back what another client has committed between the look at Kafka and the commit.
 
-        Such a client is not a member, or the coordinator would have refused our commit. ``end``: of
-        the commits' log at that look. Until it is given back, the group's record ``found`` says
-        that it is in doubt. Raises GroupRefusedError when there was such a commit.
+        Such a client is not a member, or the coordinator would have refused our commit. Until it is
+        given back, the group's record ``found`` says that it is in doubt. Raises GroupRefusedError
+        when there was such a commit.
         """
 
         def write(written: Record) -> Record:
@@ -446,8 +441,6 @@ class Steps:
             permission.serial = begun.version
             return begun
 
-        seen = self.stores.commits_since(change.kafka_group, end)
-        lost = _overwritten(change, held, seen)
         if lost:
             restored = {tp: StoredOffset(offset) for tp, offset in lost.items()}
             try:
@@ -463,6 +456,36 @@ class Steps:
                 f"{tp}: a client that is not a member committed {offset} to Kafka while the group "
                 "was moved; its offset was restored: stop that client, then plan again",
             )
+
+    def _overwritten(
+        self, change: Change, found: Record, ended: Before | None, end: int
+    ) -> Mapping[TopicPartition, int]:
+        """Return the offsets of other clients that our own commits have replaced.
+
+        ``found``: the record before this change; ``ended``: what it has from before an interrupted
+        one, whose commits are our own, too. ``end``: where the commits' log ended before these.
+        """
+        if end < 0:
+            return {}
+        ours = {tp: {number(to)} for tp, to in change.to.items()}
+        known = {tp: {number(change.kafka.get(tp))} for tp in change.to}
+        if ended is not None:
+            for tp, to in ended.to.items():
+                first = number(ended.kafka.get(tp))
+                ours.setdefault(tp, set()).add(number(to))
+                known.setdefault(tp, set()).add(first)
+                if found.command == "undo":
+                    ours[tp].add(first)
+        lost: dict[TopicPartition, int] = {}
+        last: dict[TopicPartition, int | None] = {}
+        for tp, offset in self.stores.commits_since(change.kafka_group, end):
+            before = last.get(tp)
+            if offset not in ours.get(tp, ()) or offset == before:
+                lost.pop(tp, None)  # a client has gone on since
+            elif before is not None and before not in known[tp] | ours[tp]:
+                lost[tp] = before
+            last[tp] = offset
+        return lost
 
     def wait_for_earlier_runs(self, names: set[str], group: str) -> None:
         """Wait until the sessions of killed runs have ended."""
@@ -548,26 +571,12 @@ def _noting(accept: ownership.Accept, seen: dict[TopicPartition, int | None]) ->
     return noted
 
 
-def _overwritten(
-    change: Change, held: Held, seen: Iterable[tuple[TopicPartition, int | None]]
-) -> dict[TopicPartition, int]:
-    """Return the offsets of other clients that our own commit has replaced.
-
-    ``held``: the offsets at the last look; ``seen``: all commits since, in order.
-    """
-    lost: dict[TopicPartition, int] = {}
-    passed: dict[TopicPartition, int | None] = {}
-    for tp, offset in seen:
-        if tp not in change.to:
-            continue
-        before = passed.get(tp, number(held.get(tp)))
-        if offset == number(change.to[tp]) and before != number(held.get(tp)):
-            if before is not None:
-                lost[tp] = before
-        else:
-            lost.pop(tp, None)
-        passed[tp] = offset
-    return lost
+def _same_target(change: Change, before: Before | None) -> bool:
+    """Whether an earlier change wrote to the same store and group in Kafka."""
+    return before is not None and (before.target, before.kafka_group or change.group) == (
+        change.target,
+        change.kafka_group,
+    )
 
 
 def _decided_before(preview: GroupPlan, made: GroupPlan) -> None:

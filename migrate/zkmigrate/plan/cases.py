@@ -8,7 +8,7 @@ from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkmigrate.model import GroupState, Stage, Store
+from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.layout import reason_for
 from zkmigrate.reasons import Reason
 
@@ -43,8 +43,8 @@ MEANING: Final[Mapping[Case, str]] = {
     Case.UNTOUCHED: "Its offsets are in ZooKeeper, and it was never moved.",
     Case.IN_KAFKA: "Its offsets are in Kafka only, as with `offsets.storage=kafka`.",
     Case.INTERRUPTED: "A command has begun to change its offsets and has not finished.",
-    Case.WRITTEN_LATE: "The same, and it has committed offsets to Kafka after its session had "
-    "ended, so that newer ones may be lost. `reset` sets the right ones, and ends that change.",
+    Case.WRITTEN_LATE: "The same, and it may have overwritten newer offsets in Kafka. `reset` sets "
+    "the right ones, and ends that change.",
     Case.EMPTY: "No store has an offset.",
     Case.MISPLACED: "Never moved; a 1.1.0 broker has stored offsets below `offset`.",
     Case.HIDDEN: "Never moved; the broker's access lists hide the offsets of a topic in Kafka.",
@@ -78,7 +78,7 @@ def case_of(state: GroupState) -> Case:
         moved_to is not Store.KAFKA and any(one.fault for one in state.zk.values())
     ):
         return Case.UNREADABLE
-    if state.record.stage in (Stage.BEGUN, Stage.UNDOING):
+    if state.record.interrupted:
         return Case.WRITTEN_LATE if state.record.in_doubt else Case.INTERRUPTED
     if state.mode in _LIVE:
         return _LIVE[state.mode]

@@ -229,7 +229,7 @@ class _Planner:
         record = self.state.record
         if record.in_doubt:
             fix = "compare these with their consumers, and set the right ones with zkmigrate reset"
-            text = "committed after the session had ended: "
+            text = "newer offsets may have been overwritten in Kafka: "
             more = (f"{record.late_more} others",) if record.late_more else ()
             self._refuse(Reason.WRITTEN_LATE, text, fix, (*map(str, record.late), *more))
         for fault in self.state.faults:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from zkconsumer.admin.ids_lock import Guard
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
-from zkmigrate.model import GroupState, Retention, Stage, Store
+from zkmigrate.model import GroupState, Retention, Store
 from zkmigrate.plan.cases import Case, case_of, changed_since
 from zkmigrate.plan.table import Action, add_reasons
 from zkmigrate.reasons import Reason
@@ -100,7 +100,7 @@ def status_of(
     if locked == Guard.OPEN.value and (live or moved_to is Store.KAFKA):
         lock = "repeat the last step of zkmigrate live" if live else "run zkmigrate lock"
         needs(Reason.NOT_LOCKED, f"is not locked, so old consumers can start: {lock}")
-    begun = state.record.stage in (Stage.BEGUN, Stage.UNDOING)
+    begun = state.record.interrupted
     settled = truth == Store.ZOOKEEPER.value and not (live or begun or state.faults)
     if locked == Guard.LOCKED.value and settled:
         text = "is locked, so old consumers cannot start: run zkmigrate unlock"

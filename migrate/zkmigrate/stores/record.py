@@ -81,6 +81,7 @@ def decode(where: str, node: Node) -> Record:
             "stage": Stage(document["stage"]),
             "late": tuple(TopicPartition(str(topic), _int(at)) for topic, at in document["late"]),
             "late_more": _int(document["late_more"], 0),
+            "commits": _int(document["commits"], -1),
         }
         return Record(**{**document, **read})
     except (KeyError, TypeError, ValueError):

@@ -172,15 +172,15 @@ class Stores:
         count = self._offsets_partitions
         return offset_times.place(group, count) if count else group
 
-    def commits_end(self, group: str) -> int | None:
-        """Return a position for ``commits_since``; ``None`` where the log cannot be read."""
+    def commits_end(self, group: str) -> int:
+        """Return a position for ``commits_since``; -1 where the log cannot be read."""
         partition = self._offsets_partition(group)
         if not isinstance(partition, int):
-            return None
+            return -1
         try:
             return self.kafka.log_end(group, partition)
         except BrokerError:
-            return None
+            return -1
 
     def commits_since(self, group: str, position: int) -> list[tuple[TopicPartition, int | None]]:
         """Return all commits of a group since a position, in order.
