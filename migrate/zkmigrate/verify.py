@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
@@ -55,6 +55,7 @@ def compare(
     held: HeldNow,
     marker: MigrationMarker | None = None,
     misplaced: Mapping[TopicPartition, int] | None = None,
+    deleted: Set[TopicPartition] = frozenset(),
 ) -> Iterator[Difference]:
     """Yield every partition whose offset in a store has changed since the end of the move.
 
@@ -62,7 +63,7 @@ def compare(
     An offset that was deleted from the source store is not a difference, because nothing stays
     behind. Without the marker of a move to the target, the group is not moved, and the target is
     not compared. ``misplaced``: the offsets that are below ``offset`` now; they count on the way to
-    Kafka.
+    Kafka. ``deleted``: partitions that do not exist any more, whose offsets have gone with them.
     """
     planned = {entry.tp: entry.to for entry in plan.entries}
     before = plan.source_offsets(direction)
@@ -95,6 +96,8 @@ def compare(
             continue
         kind = BEHIND
         if stored is None:
+            if tp in deleted:
+                continue
             what = "missing"
         elif to is None:
             kind, what = AHEAD, "was to have no offset" if tp in planned else "not in the plan"

@@ -120,7 +120,8 @@ def test_a_commit_during_the_move_is_noticed(
         found = group.run("apply", file, *DO)
         assert done
         assert (found.status, found.rows[0]["outcome"]) == (3, "refused"), found
-        assert f"t-{partition}: zookeeper holds 81 below offset" in found.rows[0]["why"]
+        assert f"t-{partition}: zookeeper holds 81" in found.rows[0]["why"]
+        assert "below offset" in found.rows[0]["why"]
 
 
 def test_a_commit_after_the_move_is_noticed(group: Simulated) -> None:
@@ -130,7 +131,7 @@ def test_a_commit_after_the_move_is_noticed(group: Simulated) -> None:
     group.zk.set(f"{BELOW}/0", b"82")
     again = group.run("apply", file, *DO)
     assert again.status == 3
-    assert "t-0: zookeeper holds 82 below offset" in again.rows[0]["why"]
+    assert "t-0: zookeeper holds 82" in again.rows[0]["why"]
     found = group.run("status", file)
     assert found.status == 3
     assert [(row["kind"], row["found"]) for row in found.rows] == [("source-moved-on", 82)]

@@ -229,7 +229,9 @@ def test_05_verify_compares_every_value(
     assert verified()[:2] == (3, [(0, 3, 6, "source-moved-on")])
     (again,) = rows_of(said(capsys, "apply", plan, "--execute", "--json", *zookeeper)[1])
     assert again["outcome"] == "refused"
-    assert f"{topic}-0: zookeeper holds 6, not 3, since the group was moved" in again["why"]
+    assert (
+        f"{topic}-0: zookeeper holds 6, not 3: zookeeper has changed since the move" in again["why"]
+    )
 
 
 def test_06_a_rewind_is_not_undone(filled: Bench, group: str, topic: str) -> None:

@@ -252,7 +252,7 @@ def test_a_commit_after_the_move_is_noticed(stores: Stores) -> None:
 
     at(stores, deregisters, lambda: stores.write(b"8"))
     for _ in range(2):
-        assert "since the group was moved" in stores.apply(plan).why
+        assert "has changed since the move" in stores.apply(plan).why
     assert stores.done[-1] == "done"
 
 

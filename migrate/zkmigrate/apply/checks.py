@@ -5,28 +5,35 @@ Each raises GroupRefusedError, which names the difference. Used from one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
-from zkconsumer.admin.snapshot import read_group
+from zkconsumer.admin.snapshot import GroupSnapshot, read_group
+from zkconsumer.admin.takeover import data_of
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
+from zkmigrate import verify
 from zkmigrate.apply import ownership
 from zkmigrate.apply.change import Change, Held
+from zkmigrate.apply.outcome import unreadable
 from zkmigrate.errors import check_members, refused
-from zkmigrate.model import KafkaOffset, LogRange, Store, TopicState, number
+from zkmigrate.model import (
+    Direction,
+    KafkaOffset,
+    LogRange,
+    MigrationMarker,
+    Store,
+    TopicState,
+    number,
+)
+from zkmigrate.plan.values import GroupPlan, Problem
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
-from zkmigrate.stores.group_states import foreign_znodes
-from zkmigrate.stores.offset_znodes import (
-    misplaced_offsets,
-    misplaced_path,
-    offset_in,
-    offset_partitions,
-)
+from zkmigrate.stores.group_states import foreign_znodes, read_offsets
+from zkmigrate.stores.offset_znodes import misplaced_path, numbered, offset_in
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import show, shown
 
@@ -57,14 +64,13 @@ class Checks:
         group = change.group
         check_members(group, joined=self._stores.kafka.members(change.kafka_group))
         held = self._kafka_as_expected(change, resumed)
-        self._nothing_unplanned_in_zookeeper(change)
+        found = self._stores.zk.run(read_group(group)) or GroupSnapshot(group)
+        self._nothing_unplanned_in_zookeeper(change, found)
         self._logs_hold_offsets(change, claimed)
         if claimed:
             return held
-        check_members(group, self._stores.zk.run(ownership.list_members(group)))
-        self._znodes_reviewed(change)
-        marker = self._marker(group)
-        content = None if marker is None else marker.data
+        check_members(group, sorted(found.members))
+        content = data_of(found.moved)
         if content != change.before and not (resumed and content in change.between):
             raise refused(
                 group,
@@ -72,16 +78,6 @@ class Checks:
                 f"{migration_marker.path(group)} changed since the plan: plan again",
             )
         return held
-
-    def _znodes_reviewed(self, change: Change) -> None:
-        """Check that all znodes of unknown kinds are those that the plan leaves as they are."""
-        if change.znodes is None:
-            return
-        snapshot = self._stores.zk.run(read_group(change.group))
-        new = set() if snapshot is None else set(foreign_znodes(snapshot)) - change.znodes
-        if new:
-            text = f"znodes that nobody has reviewed: {shown(sorted(new))}: plan again"
-            raise refused(change.group, Reason.NOT_REVIEWED, text)
 
     def znodes_as_expected(self, change: Change, resumed: bool) -> None:
         """Check that ZooKeeper's offsets are as expected. Claims are checked separately."""
@@ -104,15 +100,31 @@ class Checks:
         _nothing_unplanned(change, Store.KAFKA, {tp: number(stored) for tp, stored in held.items()})
         return held
 
-    def _nothing_unplanned_in_zookeeper(self, change: Change) -> None:
-        """Check that ZooKeeper holds no offset that is not planned; a claim checks the others."""
+    def _nothing_unplanned_in_zookeeper(self, change: Change, found: GroupSnapshot) -> None:
+        """Check that ZooKeeper holds nothing that is not planned; a claim checks known offsets.
+
+        An offset below ``offset`` that was deleted does not differ, because nothing stays behind.
+        """
+        if change.znodes is not None:
+            new = set(foreign_znodes(found)) - change.znodes
+            if new:
+                text = f"znodes that nobody has reviewed: {shown(sorted(new))}: plan again"
+                raise refused(change.group, Reason.NOT_REVIEWED, text)
         if self._force or change.source is not Store.ZOOKEEPER:
             return
-        held = self._in_zookeeper(change, lambda tp: not change.knows(tp))
+        path = found.paths.offset
+        held = {
+            tp: offset_in(node, path(tp))
+            for tp, node in numbered(found.offsets)
+            if not change.knows(tp)
+        }
         _nothing_unplanned(change, Store.ZOOKEEPER, held)
-        for tp, current, planned in self._misplaced_since(change):
-            text = f"{tp}: zookeeper holds {current} below offset, not {show(planned)}"
-            raise refused(change.group, Reason.CHANGED, f"{text}{_SINCE}")
+        for tp, node in () if change.misplaced is None else sorted(numbered(found.misplaced)):
+            planned = (change.misplaced or {}).get(tp)
+            offset = offset_in(node, misplaced_path(change.group, tp))
+            if offset not in (None, planned) and not change.leaves_out(tp):
+                text = f"{tp}: zookeeper holds {offset} below offset, not {show(planned)}"
+                raise refused(change.group, Reason.CHANGED, f"{text}{_SINCE}")
 
     def _logs_hold_offsets(self, change: Change, again: bool) -> None:
         """Check that topics are still those of the plan and that their logs hold its offsets.
@@ -169,86 +181,35 @@ class Checks:
             check_members(change.group, joined=self._stores.kafka.members(change.kafka_group))
             self._kafka_as_expected(change, False)
 
-    def still_moved(self, change: Change, planned: Mapping[TopicPartition, int]) -> None:
-        """Check that a move is the group's last one, and that the target has what was moved.
+    def still_moved(
+        self, group: GroupPlan, direction: Direction, after: bytes | None = None
+    ) -> None:
+        """Check that both stores have what was moved, or consumers of the target have gone on.
 
-        ``planned``: the target's offsets after the move. It may be ahead of them. The journal alone
+        ``after``: the marker of the move, which must be the group's last one. The journal alone
         does not show that: another operator may have undone the move, and offsets expire.
+        ``None``: the move has just ended, and only the source store is compared.
         """
-        group, target = change.group, change.target
-        node = self._marker(group)
-        if node is None or node.data != change.after:
-            raise refused(
-                group,
-                Reason.MOVED_SINCE,
-                f"{_moved_since(group, node, target)} since it was moved by this plan",
-            )
-        self.source_unchanged(change)
-        if target is Store.KAFKA:
-            held = {tp: number(stored) for tp, stored in self.kafka(change).items()}
-        else:
-            held = self._in_zookeeper(change, lambda tp: tp in planned)
-        lacking = {tp for tp, to in planned.items() if (now := held.get(tp)) is None or now < to}
-        if not lacking:
-            return
-        topics, _ = self._stores.logs.of({tp.topic for tp in lacking})
-        for tp in sorted(lacking):
-            if tp.topic not in topics or tp.partition not in topics[tp.topic].partitions:
-                continue  # the topic was deleted, and its offsets with it
-            raise refused(
-                group,
-                Reason.EXPIRED,
-                f"{tp}: {target.value} holds {show(held.get(tp))}, less than {planned[tp]}, which "
-                "was moved: it expired, or was deleted or reset since; make a new plan, which "
-                "shows what to decide",
-            )
-
-    def source_unchanged(self, change: Change) -> None:
-        """Check that the source store still has the offsets that were moved.
-
-        An offset that was deleted is not a newer offset, so nothing stays behind.
-        """
-        if change.source is Store.KAFKA:
-            before = change.kafka
-            now = {tp: number(stored) for tp, stored in self.kafka(change).items()}
-        else:
-            before = change.zk
-            now = self._in_zookeeper(change, lambda tp: not change.leaves_out(tp))
-        source = change.source.value
-        found = [
-            (tp, f"{source} holds {stored}", number(before.get(tp)))
-            for tp, stored in sorted(now.items())
-            if stored is not None and not change.leaves_out(tp)
-            if stored != number(before.get(tp))
-        ]
-        for tp, offset, planned in self._misplaced_since(change):
-            found.append((tp, f"zookeeper holds {offset} below offset", planned))
-        for tp, text, moved in found[:1]:
-            raise refused(
-                change.group,
-                Reason.SOURCE_MOVED_ON,
-                f"{tp}: {text}, not {show(moved)}, since the group was moved: a consumer is or was "
-                "alive; stop it, then plan again",
-            )
-
-    def _misplaced_since(self, change: Change) -> Iterator[tuple[TopicPartition, int, int | None]]:
-        """Yield the offsets below ``offset`` that differ from the planned ones.
-
-        One that was deleted does not differ, because nothing stays behind.
-        """
-        if change.misplaced is None:
-            return
-        nodes = self._stores.zk.run(misplaced_offsets(change.group))
-        for tp, node in sorted(nodes.items()):
-            planned = change.misplaced.get(tp)
-            offset = offset_in(node, misplaced_path(change.group, tp))
-            if offset not in (None, planned) and not change.leaves_out(tp):
-                assert offset is not None
-                yield tp, offset, planned
-
-    def _marker(self, group: str) -> Node | None:
-        (node,) = self._stores.zk.run(read_many([migration_marker.path(group)]))
-        return node
+        ((_, held),) = read_offsets(self._stores, [group])
+        if isinstance(held, Problem):
+            raise unreadable(group.group, held)
+        if after is not None and (held.marker is None or held.marker.data != after):
+            text = f"{_moved_since(held.marker, direction.target)} since it was moved by this plan"
+            raise refused(group.group, Reason.MOVED_SINCE, text)
+        now = (held.offsets, held.marker, held.misplaced, held.deleted)
+        for one in verify.compare(group, direction, *now):
+            where = f"{one.topic}-{one.partition}"
+            if one.kind == verify.SOURCE:
+                held_now = f"{direction.source.value} holds {show(one.found)}"
+                text = f"{where}: {held_now}, not {show(one.planned)}: {one.what}, then plan again"
+                raise refused(group.group, Reason.SOURCE_MOVED_ON, text)
+            if one.kind == verify.BEHIND and after is not None:
+                text = (
+                    f"{where}: {direction.target.value} holds {show(one.found)}, less than "
+                    f"{show(one.planned)}, which was moved: it expired, or was deleted or reset "
+                    "since; make a new plan, which shows what to decide"
+                )
+                raise refused(group.group, Reason.EXPIRED, text)
 
     def kafka(self, change: Change) -> Held:
         """Return a group's current offsets in Kafka."""
@@ -256,32 +217,13 @@ class Checks:
         return {tp: KafkaOffset(*stored) for tp, stored in offsets.items()}
 
     def _znodes(self, change: Change) -> dict[TopicPartition, Node | None]:
-        return self._read(change, sorted({*change.zk, *change.kafka}))
-
-    def _read(
-        self, change: Change, tps: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, Node | None]:
+        tps = sorted({*change.zk, *change.kafka})
         paths = map(GroupPaths(change.group).offset, tps)
         return dict(zip(tps, self._stores.zk.run(read_many(paths)), strict=True))
 
-    def _in_zookeeper(
-        self, change: Change, wanted: Callable[[TopicPartition], bool]
-    ) -> dict[TopicPartition, int | None]:
-        """Return the group's wanted offsets that ZooKeeper has now. Raises ZnodeFormatError."""
-        there = self._stores.zk.run(offset_partitions(change.group))
-        path = GroupPaths(change.group).offset
-        nodes = self._read(change, list(filter(wanted, there)))
-        return {tp: offset_in(node, path(tp)) for tp, node in nodes.items()}
 
-
-def _moved_since(group: str, node: Node | None, target: Store) -> str:
+def _moved_since(marker: MigrationMarker | None, target: Store) -> str:
     """Return what has happened to a group that has another marker than expected."""
-    marker = None
-    if node is not None:
-        try:
-            marker = migration_marker.decode(migration_marker.path(group), node)
-        except ZnodeFormatError as fault:
-            return f"{fault}; it was changed"
     if marker is None or marker.moved_to is None:
         return "the group was rolled back"
     return "the group was moved again" if marker.moved_to is target else "the group was moved back"

@@ -111,10 +111,8 @@ class Migrator:
                 run.begin(names[0], lambda: case_in(steps.stores, *names), names[1])
             if plan.at_apply is not None:
                 group = recorded(records) or steps.plan_now(plan, plan.at_apply, group, records)
-            planned = {one.tp: one.to for one in group.entries if one.to is not None}
             if group.verdict is Verdict.MOVED:
-                before = replace(forward(plan, group), after=group.marker)
-                steps.checks.still_moved(before, planned)
+                steps.checks.still_moved(group, plan.direction, group.marker)
                 return Result(group.group, Outcome.NOTHING, 0, "was moved before")
             if group.verdict is not Verdict.READY:
                 return _skipped(group)
@@ -124,13 +122,16 @@ class Migrator:
                     claim = next(one for one in since_plan(records) if one["step"] == "claim")
                     held = {TopicPartition(*row[:2]): row[2] for row in claim["held"]}
                     steps.changed = changes_of(change, held)
-                steps.checks.still_moved(change, planned)
+                steps.checks.still_moved(group, plan.direction, change.after)
                 return Result(group.group, Outcome.WAS_DONE, 0)
             if plan.at_apply is not None and recorded(records) is None and journal is not None:
                 text = plan_file.render_one(plan.direction, group)
                 journal.write(group=group.group, step="plan", plan=text)
-                return steps.move(change, [*records, {"step": "plan"}], "", journal)
-            return steps.move(change, records, "", journal)
+                records = [*records, {"step": "plan"}]
+            result = steps.move(change, records, "", journal)
+            if result.outcome is Outcome.DONE:
+                steps.checks.still_moved(group, plan.direction)
+            return result
 
         return self._each(plan.groups, one, on_group, run, wait)
 

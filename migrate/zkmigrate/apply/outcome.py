@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from zkconsumer.errors import GroupActiveError, ZkConsumerError, ZkUnavailableError
-from zkmigrate.errors import GroupRefusedError, JournalError
+from zkmigrate.errors import GroupRefusedError, JournalError, MigrationError
 from zkmigrate.exits import exit_status
 from zkmigrate.model import GroupState
 from zkmigrate.plan.cases import case_of
@@ -121,6 +121,14 @@ def not_read(group: str, problem: Problem) -> Result:
     away = problem.kind is Reason.COORDINATOR_AWAY
     outcome = Outcome.FAILED if away else Outcome.REFUSED
     return Result(group, outcome, 0, f"{problem.what}: {problem.fix}", (problem.kind,))
+
+
+def unreadable(group: str, problem: Problem) -> MigrationError:
+    """Return the error of a group that cannot be read."""
+    text = f"group {group}: {problem.what}: {problem.fix}"
+    if problem.kind is Reason.COORDINATOR_AWAY:
+        return MigrationError(text)
+    return GroupRefusedError(text, problem.kind)
 
 
 def result_of(group: str, work: Callable[[], Result], *raised: type[ZkConsumerError]) -> Result:

@@ -206,8 +206,6 @@ class Steps:
                 Reason.LIVE_MEMBER,
             )
         journal.write(group=change.group, step=f"{prefix}done")
-        if not undo:
-            self.checks.source_unchanged(change)
         if unlocked:
             why = f"{NOT_LOCKED}: {unlocked}"
             return Result(

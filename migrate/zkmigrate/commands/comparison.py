@@ -68,9 +68,9 @@ def look_at_plan(
                 mine.append(verify.about_group(group, verify.UNREADABLE, what))
             else:
                 mine += verify.compare(
-                    group, loaded.direction, held.offsets, held.marker, held.misplaced
+                    group, loaded.direction, held.offsets, held.marker, held.misplaced, held.deleted
                 )
-                late = late_partitions(begun.get(group.group, []))
+                late = {*late_partitions(begun.get(group.group, [])), *held.late}
                 mine += verify.doubtful(group, loaded.direction, held.offsets, late)
                 mine += verify.stays_behind(group, loaded.direction, held.offsets)
                 groups += 1

@@ -18,7 +18,14 @@ from zkconsumer.console.tables import print_notes
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError
-from zkmigrate.apply.outcome import Changed, Outcome, Result, result_of, status_of_outcomes
+from zkmigrate.apply.outcome import (
+    Changed,
+    Outcome,
+    Result,
+    result_of,
+    status_of_outcomes,
+    unreadable,
+)
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import RESET
 from zkmigrate.commands.options.running import Work, journal_path, open_run, work_options
@@ -27,7 +34,6 @@ from zkmigrate.commands.options.servers import open_stores
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import print_table
 from zkmigrate.commands.status import names_of_both
-from zkmigrate.errors import GroupRefusedError, MigrationError
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.reset import (
@@ -40,7 +46,6 @@ from zkmigrate.plan.reset import (
     reset as reset_group,
     stores_of,
 )
-from zkmigrate.reasons import Reason
 from zkmigrate.text import unlisted_note
 
 if TYPE_CHECKING:
@@ -260,10 +265,7 @@ def _reset(
     extra = {group: {TopicPartition(topic, 0): 0 for topic in named}}
     (state,) = read_states(stores, [group], extra, False)
     if not isinstance(state, GroupState):
-        text = f"group {group}: {state[1].what}: {state[1].fix}"
-        if state[1].kind is Reason.COORDINATOR_AWAY:
-            raise MigrationError(text)
-        raise GroupRefusedError(text, state[1].kind)
+        raise unreadable(group, state[1])
     resetting.check_stopped(state)
     where = stores_of(state, wanted)
     both = len(where) > 1

@@ -124,12 +124,15 @@ def case_in(stores: Stores, group: str, in_kafka: str = "") -> Case:
 class Held(NamedTuple):
     """A group's current offsets in both stores, and its migration marker.
 
-    ``misplaced``: the offsets below ``offset``.
+    ``misplaced``: the offsets below ``offset``. ``deleted``: planned partitions of which a store
+    has no offset, as they do not exist any more. ``late``: see ``Record``.
     """
 
     offsets: HeldNow
     marker: MigrationMarker | None
     misplaced: Mapping[TopicPartition, int]
+    deleted: frozenset[TopicPartition]
+    late: tuple[TopicPartition, ...]
 
 
 def read_offsets(
@@ -143,10 +146,8 @@ def read_offsets(
         if isinstance(offsets, ZooKeeperError):
             yield plan, _unreadable(plan.group, offsets)
             continue
-        nodes, stored, others = offsets
+        state, nodes, others = offsets
         try:
-            where = migration_marker.path(plan.group)
-            marker = None if stored is None else migration_marker.decode(where, stored)
             below = {
                 tp: offset
                 for tp, node in others.items()
@@ -159,9 +160,21 @@ def read_offsets(
         except BrokerError as error:
             yield plan, _unreadable(plan.group, error)
             continue
+        if state.faults:
+            what = "; ".join(state.faults)
+            yield plan, Problem(Reason.UNREADABLE, what, "repair it, then verify again")
+            continue
         zk = {tp: zk_offset("", node).offset for tp, node in nodes.items()}
         kafka = {tp: one.offset for tp, one in committed.items()}
-        yield plan, Held({Store.ZOOKEEPER: zk, Store.KAFKA: kafka}, marker, below)
+        lacking = [one.tp for one in plan.entries if one.tp not in zk or one.tp not in kafka]
+        topics, _ = stores.logs.of({tp.topic for tp in lacking})
+        deleted = frozenset(
+            tp
+            for tp in lacking
+            if tp.topic not in topics or tp.partition not in topics[tp.topic].partitions
+        )
+        now: HeldNow = {Store.ZOOKEEPER: zk, Store.KAFKA: kafka}
+        yield plan, Held(now, state.marker, below, deleted, state.record.late)
 
 
 _Nodes = dict[TopicPartition, Node]
@@ -169,19 +182,19 @@ _Nodes = dict[TopicPartition, Node]
 
 def _in_zookeeper(
     plan: GroupPlan,
-) -> Script[tuple[GroupPlan, tuple[_Nodes, Node | None, _Nodes] | ZooKeeperError]]:
+) -> Script[tuple[GroupPlan, tuple[GroupState, _Nodes, _Nodes] | ZooKeeperError]]:
     return plan, (yield from or_refusal(_nodes(plan.group)))
 
 
-def _nodes(group: str) -> Script[tuple[_Nodes, Node | None, _Nodes]]:
-    """Return a group's offset znodes, its migration marker, and the znodes below ``offset``."""
+def _nodes(group: str) -> Script[tuple[GroupState, _Nodes, _Nodes]]:
+    """Return what ZooKeeper says of a group's moves, its offset znodes, and those below
+    ``offset``."""
     wanted = yield from offset_partitions(group)
-    *nodes, marker = yield from read_many(
-        [*map(GroupPaths(group).offset, wanted), migration_marker.path(group)]
-    )
+    nodes = yield from read_many(map(GroupPaths(group).offset, wanted))
     pairs = zip(wanted, nodes, strict=True)
     others = yield from misplaced_offsets(group)
-    return {tp: node for tp, node in pairs if node is not None}, marker, others
+    state = yield from migration_marker.state_of(group)
+    return state, {tp: node for tp, node in pairs if node is not None}, others
 
 
 def _learn(stores: Stores, topics: Iterable[Iterable[str]]) -> None:
