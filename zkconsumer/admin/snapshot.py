@@ -64,7 +64,7 @@ class GroupSnapshot:
     strange: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()
     mode: Node | None = None
-    migratable: tuple[str, ...] = ()
+    migratable: Mapping[str, Node] = field(default_factory=dict)
     exists: bool = True
     record: Node | None = None
 
@@ -156,13 +156,14 @@ def read_offsets(group: str) -> Script[Nodes]:
     return (yield from _read_tree(GroupPaths(group).offsets, True))[0]
 
 
-def _read_live(group: str, there: bool) -> Script[tuple[Node | None, tuple[str, ...]]]:
-    """Return the mode of a live move, and the names of the members that take part in it."""
+def _read_live(group: str, there: bool) -> Script[tuple[Node | None, dict[str, Node]]]:
+    """Return the mode of a live move, and the members that take part in it."""
     if not there:
-        return None, ()
+        return None, {}
     paths = LivePaths.of(group)
     (mode,) = yield from read_many([paths.mode])
-    return mode, tuple(sorted((yield from children(paths.members)) or ()))
+    names = sorted((yield from children(paths.members)) or ())
+    return mode, (yield from _read_below(paths.members, names))
 
 
 def _read_below(parent: str, names: list[str]) -> Script[dict[str, Node]]:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Set
+from collections.abc import Callable, Generator, Iterable, Set
 from typing import Any, Final, NamedTuple, TypeVar
 
-from zkconsumer.admin.reads import children
-from zkconsumer.admin.snapshot import read_group
+from zkconsumer.admin.snapshot import MISPLACED, GroupSnapshot, Nodes, read_group
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.gates import (
     Code,
@@ -40,12 +39,13 @@ from zkconsumer.core.zookeeper.ops import (
     Delete,
     Multi,
     MultiOp,
+    Node,
     Ok,
     SetData,
     ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path, read_many
-from zkconsumer.core.zookeeper.znodes import GroupPaths, is_ours
+from zkconsumer.core.zookeeper.znodes import is_ours
 from zkmigrate.apply import guard
 from zkmigrate.apply.guard import Guard
 from zkmigrate.errors import GroupRefusedError
@@ -54,13 +54,7 @@ from zkmigrate.plan.layout import is_foreign_layout
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.group_states import foreign_znodes
-from zkmigrate.stores.offset_znodes import (
-    misplaced_offsets,
-    misplaced_path,
-    numbered,
-    offset_in,
-    offset_partitions,
-)
+from zkmigrate.stores.offset_znodes import numbered, offset_in, offset_partitions
 
 T = TypeVar("T")
 _POLL: Final = 0.2
@@ -105,55 +99,54 @@ LiveScript = Generator[ZkOp | Request, Any, T]
 """Yields requests and is sent their replies. A script that asks ZooKeeper alone is one, too."""
 
 
-class InZooKeeper(NamedTuple):
-    """A group as ZooKeeper shows it. ``ids``: kind and host of each registration."""
-
-    mode: Mode
-    version: int
-    ids: Mapping[str, str]
-    members: Mapping[str, int | None]
-    member_ids: frozenset[str]
-    locked: bool
-    offsets: Mapping[TopicPartition, int]
-    misplaced: Mapping[TopicPartition, int]
-    foreign: frozenset[str]
-    moved: bool
-    all_locked: bool
-
-
 def look(group: str) -> LiveScript[Facts]:
     """Read everything that the gates need. Raises the errors of both stores."""
     # In this order: what is stored in one only while it is read must look behind, not ahead.
     known = yield from offset_partitions(group)
     before = yield from _in_kafka(group, known)
-    group_now = yield from _in_zookeeper(group)
-    after = yield from _in_kafka(group, group_now.offsets)
-    members = yield ListMembers(group)
-    others = {name for name in members if _id_of(name) not in group_now.member_ids}
-    clients = {_client_of(one) for one in group_now.member_ids} - {""}
+    live = LivePaths.of(group)
+    mode, version = yield from read_mode(live)
+    found = (yield from read_group(group)) or GroupSnapshot(group)
+    acknowledged = {
+        name: decode_member(f"{live.members}/{name}", node.data)
+        for name, node in found.migratable.items()
+    }
+    lock = yield from guard.look(group)
+    offsets = _offsets(found.offsets, found.paths.offsets)
+    after = yield from _in_kafka(group, offsets)
+    joined = yield ListMembers(group)
+    member_ids = {member_id_of(node.data) for node in found.migratable.values()}
+    others = {name for name in joined if _id_of(name) not in member_ids}
+    clients = {_client_of(one) for one in member_ids} - {""}
     former = {name for name in others if _client_of(_id_of(name)) in clients}
-    back = group_now.mode in (Mode.LOCKED, Mode.ZOOKEEPER)
+    marker = migration_marker.decoded(group, found.moved, None, None).marker
     return Facts(
-        group_now.mode,
-        group_now.version,
+        mode,
+        version,
         frozenset(
-            f"{name} ({group_now.ids[name]})"
-            for name in group_now.ids
-            if name not in group_now.members
-        )
-        | frozenset(name for name in group_now.ids if name in group_now.members),
-        group_now.members,
-        group_now.locked,
+            name if name in acknowledged else f"{name} ({_whose(group, name, node)})"
+            for name, node in found.members.items()
+        ),
+        acknowledged,
+        lock.guard is not Guard.OPEN,
         frozenset(others - former),
-        group_now.offsets,
-        before if back else after,
+        offsets,
+        before if mode in (Mode.LOCKED, Mode.ZOOKEEPER) else after,
         frozenset(former),
-        group_now.misplaced,
-        group_now.foreign,
-        (yield FindHidden(frozenset(tp.topic for tp in group_now.offsets))),
-        group_now.moved,
-        group_now.all_locked,
+        _offsets(found.misplaced, f"{found.paths.root}/{MISPLACED}"),
+        _foreign(found) if mode is Mode.ZOOKEEPER else frozenset(),
+        (yield FindHidden(frozenset(tp.topic for tp in offsets))),
+        marker is not None and marker.moved_to is Store.KAFKA,
+        lock.guard is Guard.LOCKED and not lock.lets_live_in,
     )
+
+
+def _offsets(tree: Nodes, root: str) -> dict[TopicPartition, int]:
+    """Return the offsets in znodes. Raises ZnodeFormatError."""
+    offsets = {
+        tp: offset_in(node, f"{root}/{tp.topic}/{tp.partition}") for tp, node in numbered(tree)
+    }
+    return {tp: offset for tp, offset in offsets.items() if offset is not None}
 
 
 def _in_kafka(group: str, known: Iterable[TopicPartition]) -> LiveScript[dict[TopicPartition, int]]:
@@ -478,75 +471,21 @@ def _complete(paths: LivePaths, writes: tuple[MultiOp, ...], after: bytes) -> Sc
             return node is not None and node.data == after
 
 
-def _in_zookeeper(group: str) -> Script[InZooKeeper]:
-    paths, live = GroupPaths(group), LivePaths.of(group)
-    mode, version = yield from read_mode(live)
-    names = (yield from children(paths.ids)) or []
-    nodes = yield from read_many([f"{paths.ids}/{name}" for name in names])
-    ids = {
-        name: f"{_host_of(group, name)}, {'zkconsumer' if is_ours(node.data) else 'JVM consumer'}"
-        for name, node in zip(names, nodes, strict=True)
-        if node is not None
-    }
-    named = (yield from children(live.members)) or []
-    where = [f"{live.members}/{name}" for name in named]
-    texts = yield from read_many(where)
-    members: dict[str, int | None] = {}
-    member_ids = set()
-    for name, path, node in zip(named, where, texts, strict=True):
-        if node is not None:
-            members[name] = decode_member(path, node.data)
-            member_ids.add(member_id_of(node.data))
-    lock = yield from guard.look(group)
-    partitions = yield from offset_partitions(group)
-    stored = yield from read_many([paths.offset(tp) for tp in partitions])
-    offsets = {}
-    for tp, node in zip(partitions, stored, strict=True):
-        offset = offset_in(node, paths.offset(tp))
-        if offset is not None:
-            offsets[tp] = offset
-    misplaced = {}
-    for tp, node in (yield from misplaced_offsets(group)).items():
-        offset = offset_in(node, misplaced_path(group, tp))
-        if offset is not None:
-            misplaced[tp] = offset
-    foreign = (yield from _foreign(group)) if mode is Mode.ZOOKEEPER else frozenset()
-    moved = (yield from migration_marker.state_of(group)).moved_to is Store.KAFKA
-    return InZooKeeper(
-        mode,
-        version,
-        ids,
-        members,
-        frozenset(member_ids),
-        lock.guard is not Guard.OPEN,
-        offsets,
-        misplaced,
-        foreign,
-        moved,
-        lock.guard is Guard.LOCKED and not lock.lets_live_in,
-    )
-
-
-def _foreign(group: str) -> Script[frozenset[str]]:
+def _foreign(found: GroupSnapshot) -> frozenset[str]:
     """Return the znodes of another client's layout, without those of members that run."""
-    snapshot = yield from read_group(group)
-    if snapshot is None:
-        return frozenset()
-    paths = snapshot.paths
-    kept = [
-        path
-        for path in foreign_znodes(snapshot)
-        if not path.startswith((f"{paths.ids}/", f"{paths.owners}/"))
-    ]
-    foreign = is_foreign_layout(group, kept, any(numbered(snapshot.offsets)))
+    of_members = (f"{found.paths.ids}/", f"{found.paths.owners}/")
+    kept = [path for path in foreign_znodes(found) if not path.startswith(of_members)]
+    foreign = is_foreign_layout(found.group, kept, any(numbered(found.offsets)))
     return frozenset(kept if foreign else ())
 
 
-def _host_of(group: str, consumer_id: str) -> str:
-    """The host in a generated consumer id, ``GROUP_HOST-TIME-RANDOM``; else the id's own part."""
+def _whose(group: str, consumer_id: str, node: Node) -> str:
+    """Return the host in a generated consumer id, ``GROUP_HOST-TIME-RANDOM``, or the id's own part,
+    and what kind of member it is."""
     rest = consumer_id.removeprefix(f"{group}_")
     parts = rest.rsplit("-", 2)
-    return f"host {parts[0]}" if len(parts) == 3 and parts[1].isdigit() else f"id {rest}"
+    host = f"host {parts[0]}" if len(parts) == 3 and parts[1].isdigit() else f"id {rest}"
+    return f"{host}, {'zkconsumer' if is_ours(node.data) else 'JVM consumer'}"
 
 
 def _id_of(member: str) -> str:

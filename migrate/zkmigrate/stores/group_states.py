@@ -283,7 +283,7 @@ def _state(
         from_file=from_file,
         exists=snapshot.exists,
         mode=known.mode,
-        migratable=snapshot.migratable,
+        migratable=tuple(snapshot.migratable),
         record=known.record,
         has_mode=snapshot.mode is not None or bool(snapshot.migratable),
     )
