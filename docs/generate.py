@@ -139,25 +139,32 @@ def migrate_cases_page() -> str:
         *(f"| {case.value} | {meaning} |" for case, meaning in MEANING.items()),
         "",
         "## What each command may do\n",
-        "Every command decides from this table before it makes its own checks, such as those",
-        "for members and for offsets that have changed. `go`: it makes these checks and acts.",
+        "Every command decides by the case before it makes its own checks, such as those for",
+        "members and for offsets that have changed. `go`: it makes these checks and acts.",
         "`done before`: there is nothing to do. With another word, it does not begin, and its",
-        "row has the code of the [reason](#reasons). For `gate`, `refuse` means that ZooKeeper",
-        "is still needed; for `status`, that the group needs attention. `apply`, `lock`,",
-        "`unlock` and `live` know the group's record alone, and check its offsets themselves.\n",
+        "row has the code of the [reason](#reasons), here followed by the cases in brackets. For",
+        "`gate`, `refuse` means that ZooKeeper is still needed; for `status`, that the group",
+        "needs attention. `apply`, `lock`, `unlock` and `live` know the group's record alone, and",
+        "check its offsets themselves.\n",
     ]
-    actions = list(TABLE)
-    for start in range(0, len(actions), 5):
-        some = actions[start : start + 5]
-        lines += [
-            f"| Case | {' | '.join(f'`{one.value}`' for one in some)} |",
-            f"|---|{'---|' * len(some)}",
-            *(
-                f"| {case.value} | {' | '.join(str(TABLE[one][case]) for one in some)} |"
-                for case in Case
-            ),
-            "",
-        ]
+    for action, answers in TABLE.items():
+        verbs: dict[str, dict[str, list[str]]] = {}
+        for case in Case:
+            verb, _, code = str(answers[case]).partition(": ")
+            verbs.setdefault(verb, {}).setdefault(code, []).append(case.value)
+        most = Counter(map(str, answers.values())).most_common(1)[0][0]
+        parts = []
+        for verb, codes in verbs.items():
+            found = [
+                _answer(code, cases)
+                for code, cases in codes.items()
+                if most not in (verb, f"{verb}: {code}")
+            ]
+            parts += [f"{verb}: {', '.join(found)}"] if found else []
+        verb, _, code = most.partition(": ")
+        parts.append(f"{verb}: {_answer(code, ['all others'])}")
+        lines.append(f"- **`{action.value}`**: {'; '.join(parts)}")
+    lines.append("")
     lines += [
         "## Reasons\n",
         "JSON has these codes in `reasons`, and `plan` in `kind`. Programs decide by them. The",
@@ -171,6 +178,13 @@ def migrate_cases_page() -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _answer(code: str, cases: list[str]) -> str:
+    """The code of a reason, with its cases in brackets, unless there is one of this name."""
+    if not code:
+        return ", ".join(cases)
+    return f"`{code}`" if cases == [code.replace("-", " ")] else f"`{code}` ({', '.join(cases)})"
 
 
 def _commands(parts: list[str], root: click.Command, program: str, shared_by: int = 3) -> str:
