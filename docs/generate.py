@@ -453,7 +453,9 @@ def _coordinator_states() -> list[str]:
         "`FETCHING_OFFSETS`, `NOTIFYING_START` and `STARTING` with those that it gets. The other",
         "partitions are delivered all the time.\n",
         "## Error codes of the coordinator\n",
-        "What a member does when the answer to a request has an error code.\n",
+        "What a member does when the answer to a request has an error code:\n",
+        *(f"- *{_word(one)}*: {one.value}." for one in Reaction if one != Reaction.PROCEED),
+        "",
         "### With group.protocol=classic\n",
         reactions_table(),
         "### With group.protocol=consumer\n",
@@ -473,15 +475,19 @@ def reactions_table(
         for request, what in row.reactions.items():
             requests.setdefault(what, []).append(called[request])
         most = max(requests, key=lambda what: len(requests[what]))
-        texts = {what: f"{', '.join(n)}: {what.value}" for what, n in requests.items()}
+        texts = {what: f"{', '.join(n)}: {_word(what)}" for what, n in requests.items()}
         if len(requests[most]) > 1:
-            texts[most] = f"otherwise: {most.value}"
+            texts[most] = f"otherwise: {_word(most)}"
         rare = [text for what, text in texts.items() if what != most]
-        text = "; ".join([*rare, texts[most]] if rare else [most.value])
+        text = "; ".join([*rare, texts[most]] if rare else [_word(most)])
         code, name = row.code, ErrorCode(row.code).name
         number, name = ("", "(no answer)") if code == UNREACHABLE else (str(code), name)
         lines.append(f"| {number} | {name} | {row.meaning} | {text} |")
     return "\n".join(lines) + "\n"
+
+
+def _word(what: Reaction) -> str:
+    return what.name.lower().replace("_", " ")
 
 
 _CONSUMER_REQUESTS = {
