@@ -36,8 +36,8 @@ from tests.audit.test_compressed import packed
 
 
 def test_logs_that_begin_an_hour_later_are_not_read(tmp_path: Path) -> None:
-    """The audit reads up to an hour after the last finding. If all logs begin later, it skips none,
-    so that it can report this."""
+    """``log`` and ``who`` read up to an hour after the time. If all logs begin later, they skip
+    none, so that they can report this."""
     logs, _ = find(list(directories(tmp_path).values()))
     late = max(logs, key=lambda log: log.zxid)
     first = next(read_transactions(late.path))

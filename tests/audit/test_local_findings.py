@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,30 @@ def test_times_may_be_the_first_and_the_last_that_there_are(
     assert "the logs end before that" in capsys.readouterr().err
     assert run(["who", "g", "t-0", *at, "0001-01-01"]) == 2
     assert "the logs begin after that" in capsys.readouterr().err
+
+
+def test_an_effect_that_shows_after_the_chosen_time_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A member starts from a tool's offset hours after ``--to``, in a later log. ``--to`` chooses
+    findings, and does not make them milder."""
+    h = History()
+    h.join("g", "a", 5)
+    h.claim("g", 0, "a", 5)
+    h.add("create", 5, "/consumers/g/offsets/t/0", data=b"10", ephemeral=False)
+    h.add("closeSession", 5)
+    h.commit("g", 0, 500, 9, version=1)
+    end = h.now + timedelta(minutes=1)
+    first = len(h.rows)
+    h.join("g", "a", 6, seconds=4 * 3600)
+    h.claim("g", 0, "a", 6)
+    h.commit("g", 0, 510, 6, version=2)
+    write_log(tmp_path, h.rows[:first])
+    write_log(tmp_path, h.rows[first:])
+    words = [str(tmp_path), "--servers", "1", "--kind", "lost messages"]
+    (whole,) = found(capsys, *words)
+    assert (whole["severity"], whole["messages"]) == ("critical", 490)
+    assert found(capsys, *words, "--to", end.isoformat()) == [whole]
 
 
 def test_a_log_that_is_cut_off_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,7 +133,7 @@ def findings_command(
             )
         from zkaudit.local.history import Question
 
-        question = Question(places, None, start, end, servers, allow_damage)
+        question = Question(places, None, start, end, servers, allow_damage, to_end=True)
         try:
             every = _in_logs(question, group, limits, clock if form == "table" else None)
         except NoLogsError as error:

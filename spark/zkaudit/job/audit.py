@@ -68,8 +68,9 @@ class Snapshots:
 class Options:
     """What to audit. ``start`` and ``end`` (ISO times, UTC) choose findings by the leader's clock.
     The history is read from the last snapshot at least an hour before ``start``, which shows owners
-    and offsets of that time; without one, the whole history before ``start`` is read. Logs that
-    begin an hour or more after ``end`` are not read."""
+    and offsets of that time; without one, the whole history before ``start`` is read. All logs
+    after ``end`` are read: what a wrong offset did, and which transactions were committed, may show
+    only there."""
 
     logs: Sequence[str]
     out: str
@@ -110,21 +111,15 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     with our_settings(spark), errors_named(), staged(out):
         before = selection.begin_snapshot(logs, snapshots, options.start)
         begin = None if before is None else before.zxid + 1
-        last = selection.end_zxid(logs, options.end)
-        wanted = selection.within(logs, begin, last)
-        usable = [
-            piece
-            for piece in snapshots
-            if (begin or 1) - 1 <= piece.zxid <= (2**63 - 1 if last is None else last)
-        ]
+        wanted = selection.within(logs, begin, None)
+        usable = [piece for piece in snapshots if piece.zxid >= (begin or 1) - 1]
         in_snapshot = None if options.servers else selection.config_in(usable)
 
         def keep(name: str, frame: DataFrame) -> DataFrame:
             return kept(out, f"staging/{name}", frame)
 
         voters = options.servers or committed.participants(in_snapshot)
-        asked = (options.group, begin, last, voters)
-        rows = inputs.once(spark, options.logs, wanted, keep, *asked)
+        rows = inputs.once(spark, options.logs, wanted, keep, options.group, begin, voters)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
             parts: list[DataFrame] = []

@@ -35,17 +35,16 @@ def transactions(
     directories: Sequence[str | Path],
     group: str | None = None,
     begin: int | None = None,
-    end: int | None = None,
     files: Sequence[Piece] = (),
 ) -> DataFrame:
     """Rows of ``schema.TXNLOG_GROUPS``, including runs and duplicates.
 
     ``group``: a Java regex. Rows of other groups are left out if the start of the regex rules them
-    out. So all rows of matching groups are returned, and maybe others. ``begin`` and ``end``: the
-    first and the last zxid to read. ``files``: read only these logs. A damaged log is read up to
-    the damage, which its last run names.
+    out. So all rows of matching groups are returned, and maybe others. ``begin``: the first zxid to
+    read. ``files``: read only these logs. A damaged log is read up to the damage, which its last
+    run names.
     """
-    options = {"table": "groups", "corruption": "stop", **_of_group(group), **_between(begin, end)}
+    options = {"table": "groups", "corruption": "stop", **_of_group(group), **_from(begin)}
     return _logs(spark, directories, options, files)
 
 
@@ -56,7 +55,6 @@ def once(
     keep: Callable[[str, DataFrame], DataFrame],
     group: str | None = None,
     begin: int | None = None,
-    end: int | None = None,
     voters: int | None = None,
 ) -> DataFrame:
     """The rows of ``transactions`` for ``logs``, with few duplicates.
@@ -69,10 +67,10 @@ def once(
     name = min(log.server for log in logs)
     first = [log for log in logs if log.server == name]
     others = [log for log in logs if log.server != name]
-    rows = keep("rows", transactions(spark, directories, group, begin, end, first))
+    rows = keep("rows", transactions(spark, directories, group, begin, first))
     if not others:
         return rows
-    found = keep("runs", runs(spark, directories, begin, end, others))
+    found = keep("runs", runs(spark, directories, begin, others))
     known = found.where("first_zxid is not null")
     listed = _limited(known.select("server", "first_zxid", "last_zxid", "file"))
     here = as_runs(logged_runs(rows))
@@ -80,7 +78,7 @@ def once(
     wanted = {(row[0], row[3]) for row in listed if committed.takes(plan, *row[:3])}
     more = [log for log in others if (log.server, log.name) in wanted]
     if more:
-        part = transactions(spark, directories, group, begin, end, more)
+        part = transactions(spark, directories, group, begin, more)
         rows = rows.unionByName(keep("more", part.where(~is_run())))
     of_runs = found.withColumn("kind", F.lit(RUN))
     return rows.unionByName(of_runs, allowMissingColumns=True)
@@ -111,12 +109,11 @@ def runs(
     spark: SparkSession,
     directories: Sequence[str | Path],
     begin: int | None = None,
-    end: int | None = None,
     files: Sequence[Piece] = (),
 ) -> DataFrame:
     """Rows of ``schema.TXNLOG_RUNS``. The other arguments are as in ``transactions``."""
     options = {"table": "runs", "corruption": "stop", "bytesPerTask": str(_FAST_TASK)}
-    options |= _between(begin, end)
+    options |= _from(begin)
     return _logs(spark, directories, options, files)
 
 
@@ -145,9 +142,8 @@ def _of_group(group: str | None) -> dict[str, str]:
     return {"groupBegins": ",".join(begins), "bytesPerTask": str(_FAST_TASK)}
 
 
-def _between(begin: int | None, end: int | None) -> dict[str, str]:
-    between = (("startZxid", begin), ("endZxid", end))
-    return {name: str(zxid) for name, zxid in between if zxid is not None}
+def _from(begin: int | None) -> dict[str, str]:
+    return {} if begin is None else {"startZxid": str(begin)}
 
 
 def snapshots(

@@ -65,6 +65,8 @@ class Question:
         end: ISO time, UTC.
         servers: number of voting servers; ``None``: as many as there are directories.
         allow_damage: whether to read on although no server has what follows a damaged record.
+        to_end: whether to read logs that begin an hour or more after ``end``. What a wrong offset
+            did may show only there.
         options: the names of ``start`` and ``end`` on the command line.
     """
 
@@ -74,6 +76,7 @@ class Question:
     end: str | None = None
     servers: int | None = None
     allow_damage: bool = False
+    to_end: bool = False
     options: tuple[str, str] = ("--from", "--to")
 
 
@@ -119,7 +122,7 @@ def read(question: Question) -> GroupHistory:
     logs, snapshots = selection.find(question.directories)
     before = selection.begin_snapshot(logs, snapshots, question.start)
     begin = None if before is None else before.zxid + 1
-    end = selection.end_zxid(logs, question.end)
+    end = None if question.to_end else selection.end_zxid(logs, question.end)
     wanted = selection.within(logs, begin, end)
 
     def settings(source: str, table: str, begins: Sequence[str] = ()) -> Settings:

@@ -28,7 +28,7 @@ from zkaudit.text import names_of
 BEFORE_START: Final = timedelta(hours=1)
 """How much of the logs is read before the start of the time range."""
 AFTER_END: Final = timedelta(hours=1)
-"""How much of the logs is read after the end of the time range: the effect of a wrong offset shows
+"""How much of the logs is read after a time about which there is a question: a session may register
 only later."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
@@ -87,7 +87,7 @@ def _found(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece],
 
 
 def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
-    """Return the last zxid to read for findings before ``end`` (ISO, UTC); ``None``: read all.
+    """Return the last zxid to read for changes before ``end`` (ISO, UTC); ``None``: read all.
 
     It is the start of a log that begins at least ``AFTER_END`` later, so only whole logs are left
     out. Each server's logs are checked up to the first such log. ``None`` also if all begin later.
