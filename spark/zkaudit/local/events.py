@@ -76,7 +76,7 @@ class Sessions:
 def fold_of(history: GroupHistory, events: Iterable[Event]) -> Fold:
     """Return a fold to which no event has been applied yet. ``events``: all of them."""
     coverage = Coverage(history.log_gaps, history.known)
-    shown = list(shown_of(history))
+    shown = list(shown_of(history.nodes))
     later = LaterEvents(coverage, shown)
     if history.log_gaps:
         for event in events:
@@ -104,9 +104,9 @@ def _shared(column: pa.ChunkedArray) -> Iterator[Any]:
     return (None if place is None else values[place] for place in encoded.indices.to_pylist())
 
 
-def shown_of(history: GroupHistory) -> Iterator[Shown]:
-    """Yield what the snapshots show."""
-    nodes = history.nodes.select(_SHOWN)
+def shown_of(nodes: pa.Table) -> Iterator[Shown]:
+    """Yield what the snapshots show. ``nodes``: those of ``GroupHistory``, or some."""
+    nodes = nodes.select(_SHOWN)
     for name in ("ctime", "mtime"):
         at = nodes.schema.get_field_index(name)
         nodes = nodes.set_column(at, name, nodes[name].cast(pa.int64()))

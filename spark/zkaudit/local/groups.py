@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zkaudit.group import ACTS, Act, Coverage, Facts, Moment, Opened, TopicEvent, topics_of
+from zkaudit.group import ACTS, Coverage, Facts, FactsReader, Moment
 from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
 from zkaudit.limits import Limits
+from zkaudit.local.events import events_of, shown_of
 from zkaudit.local.history import GroupHistory
 from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, arrow_schema
 
@@ -25,11 +26,6 @@ _GROUP: Final = re.compile(
     r"(?:(?:ids|owners|offsets)/.+|(?:migration|ids|live/mode|live/members/[^/]+)\Z)"
 )
 _OFFSET: Final = re.compile(r"(?s).*/consumers/[^/]+/offsets/[^/]+/[0-9]+\Z")
-_BROKER: Final = re.compile(r"(?s)(.*?)/brokers/ids/([0-9]+)\Z")
-_TOPIC: Final = re.compile(r"(?s)(.*?)/brokers/topics/([^/]+)\Z")
-_TOPIC_ACTS: Final = (
-    dict.fromkeys(CREATES, Act.CREATE) | dict.fromkeys(DELETES, Act.DELETE) | {"setData": Act.SET}
-)
 _ROWS: Final = 20_000
 
 
@@ -184,65 +180,22 @@ def _as_input(taken: pa.Table, columns: dict[str, Any], absent: set[str]) -> pa.
 
 def facts_of(history: GroupHistory) -> Facts:
     """Return what the rules need from outside the groups."""
-    rows = history.rows
-    opened = rows.filter(pc.equal(rows["type"], "createSession"))
-    sessions: dict[int, int] = {}
-    for session, zxid in _values(opened, "session", "zxid"):
-        sessions[session] = min(zxid, sessions.get(session, zxid))
+    reader = FactsReader(Coverage(history.log_gaps))
+    opened = history.rows.filter(pc.equal(history.rows["type"], "createSession"))
+    for row in opened.select(["session", "zxid"]).to_pylist():
+        reader.open(**row)
+    rows, nodes = (
+        table.filter(pc.match_substring_regex(table["path"], "/brokers/(ids|topics)/"))
+        for table in (history.rows, history.nodes)
+    )
+    for event in events_of(rows):
+        reader.read(event)
+    for shown in shown_of(nodes):
+        reader.show(shown)
     ends = [(run.last, run.last_ms) for run in history.logged if run.last is not None]
     zxid, time = max(ends, default=(0, None), key=lambda end: end[0] or 0)
     end = Moment(zxid or 0, 0, None if time is None else time * 1000)
-    return Facts(
-        end, Opened(sessions.items()), _brokers(history), topics_of(_topics(history)),
-        _known_us(history),
-    )  # fmt: skip
-
-
-def _values(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    return zip(*(table[name].to_pylist() for name in names), strict=True)
-
-
-def _brokers(history: GroupHistory) -> dict[int, str]:
-    """The id of the broker of each session; of several, the first one."""
-    created = history.rows.filter(pc.is_in(history.rows["type"], pa.array(CREATES)))
-    named: set[tuple[str, int]] = set()
-    for table, owner in ((created, "session"), (history.nodes, "ephemeral_owner")):
-        table = table.filter(pc.match_substring(table["path"], "/brokers/ids/"))
-        for path, session in _values(table, "path", owner):
-            if place := _BROKER.match(path):
-                named.add((place[2], session))
-    return {session: broker for broker, session in sorted(named, reverse=True)}
-
-
-def _topics(history: GroupHistory) -> Iterator[TopicEvent]:
-    coverage = Coverage(history.log_gaps, history.known)
-    tables = [
-        table.filter(pc.match_substring(table["path"], "/brokers/topics/"))
-        for table in (history.rows, history.nodes)
-    ]
-    known = set()
-    for path, zxid, idx, time, kind, data in _values(
-        tables[0].set_column(
-            tables[0].schema.get_field_index("time"), "time", tables[0]["time"].cast(pa.int64())
-        ),
-        "path", "zxid", "idx", "time", "type", "data",
-    ):  # fmt: skip
-        act, place = _TOPIC_ACTS.get(kind), _TOPIC.match(path)
-        if act is not None and place is not None:
-            known.add((path, zxid))
-            yield TopicEvent(place[1], place[2], zxid, idx, coverage.segment(zxid), time, act, data)
-    shown = set()
-    nodes = tables[1]
-    times = nodes["mtime"].cast(pa.int64()).to_pylist()
-    for (path, zxid, czxid, mzxid, data), time in zip(
-        _values(nodes, "path", "zxid", "czxid", "mzxid", "data"), times, strict=True
-    ):
-        place = _TOPIC.match(path)
-        if place is not None and (path, mzxid) not in known:
-            act = Act.CREATE if czxid == mzxid else Act.SET
-            segment = coverage.segment(zxid + 1)
-            shown.add(TopicEvent(place[1], place[2], mzxid, 0, segment, time, act, data))
-    yield from shown
+    return reader.facts(end, _known_us(history))
 
 
 def _known_us(history: GroupHistory) -> int | None:

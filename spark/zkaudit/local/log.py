@@ -113,7 +113,7 @@ def _in_snapshot(history: GroupHistory, group: str, before: int) -> Iterator[Ent
     """The members and owners that a snapshot shows, and that were there when the logs continue."""
     segment = Coverage(history.log_gaps).segment
     shown: dict[int, set[Znode]] = {}
-    for row in shown_of(history):
+    for row in shown_of(history.nodes):
         znode = znode_of(row.path)
         if znode is None or znode.group != group or znode.tree not in (IDS, OWNERS):
             continue
