@@ -524,6 +524,12 @@ def test_writes_after_a_move_to_kafka() -> None:
 
     late = only(*running(), move(4, "kafka"), commit(5, 110), commit(6, 120))
     assert (late.kind, late.severity) == ("commit past the end of a move", "critical")
+    # The owner may commit to both stores. Another session does not.
+    assert late.basis == "inferred"
+    assert "unless this member commits to both stores" in late.sentence
+    other = only(*running(), move(4, "kafka"), commit(5, 110, TOOL))
+    assert (other.severity, other.basis) == ("critical", "proven")
+    assert "both stores" not in other.sentence
     assert (late.zxid, late.end_zxid) == (5, 6)
     assert "wrote 2 times to the offset of t-0" in late.sentence
     assert judged(*running(), move(4, "kafka"), move(5, "zookeeper"), commit(6, 120)) == []
@@ -543,6 +549,7 @@ def test_a_log_gap_may_hide_that_a_group_was_moved_back() -> None:
 
     assert past(None) == [("critical", "inferred", True)]
     assert past(20) == []
+    late[2] = commit(27, 120, TOOL)
     assert past(20, Shown(20, marker, content, 4, 0, 4, 0, 0)) == [("critical", "proven", False)]
     in_gap = Shown(20, marker, content, 12, 0, 12, 0, 0)
     assert past(20, in_gap) == [("critical", "proven", False)]

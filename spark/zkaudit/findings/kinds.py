@@ -161,9 +161,10 @@ _KINDS: Final = (
         "commit past the end of a move",
         ("critical",),
         "An offset was written to ZooKeeper after `zkmigrate` had moved the group to Kafka.",
-        "The migration marker and the write after it.",
-        "A legacy consumer runs still or again: stop it. `zkmigrate status` shows what it has "
-        "committed since.",
+        "The migration marker and the write after it. Inferred if the partition's owner wrote it: "
+        "with `dual.commit.enabled` it also commits to Kafka, which ZooKeeper's logs do not show.",
+        "A legacy consumer runs still or again: stop it, unless it commits to both stores on "
+        "purpose. `zkmigrate status` shows what it has committed since.",
     ),
     FindingKind(
         "foreign release",

@@ -79,14 +79,21 @@ class CommitsPastMoves(Rule):
         begin, newest = offsets
         many = writes.times > 1
         doubt = ", unless it was moved back in a log gap" if writes.may_be_back else ""
+        owner = first.owner
+        is_owner = owner is UNKNOWN or (owner is not None and owner.session == session)
+        unseen = "Members that read their offsets from Kafka do not see it."
+        if is_owner:
+            unseen = (
+                "Members that read their offsets from Kafka do not see it, unless this member "
+                "commits to both stores (offsets.storage=kafka, dual.commit.enabled=true)."
+            )
         return Finding(
             severity="critical",
             kind="commit past the end of a move",
-            basis="inferred" if writes.may_be_back else "proven",
+            basis="inferred" if writes.may_be_back or is_owner else "proven",
             sentence=f"{writer} wrote {writes.times} times to the offset of {partition_of(znode)} "
             f"of group {self.group.name} in ZooKeeper, the last time {newest}, after the group had "
-            f"been moved to Kafka{doubt}. Members that read their offsets from Kafka do not see "
-            "it.",
+            f"been moved to Kafka{doubt}. {unseen}",
             evidence=(
                 Evidence("moves", writes.moved_zxid, what="moved to kafka"),
                 Evidence("commits", first.zxid, first.idx, session, f"wrote {begin}"),
