@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.support.groups import Producer, Reader
+from tests.support.groups import Producer, Reader, delivered_once
 from tests.support.members import started
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -118,14 +118,7 @@ def test_members_share_and_take_over(cluster: LocalCluster, make: Make, topic: s
         wait_until(
             lambda: first.metrics().owned_partitions == 4, 15, "the first member owns everything"
         )
-        sent = set(producer.stop())
-        wait_until(
-            lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
-            15,
-            "everything is delivered",
-        )
-        got = [(d.partition, d.offset) for r in readers for d in r.deliveries]
-        assert len(got) == len(set(got))
+        delivered_once(producer, readers)
 
 
 def test_commits_by_hand(cluster: LocalCluster, make: Make, topic: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.groups import Producer, Reader
+from tests.support.groups import Producer, Reader, delivered_once
 from tests.support.members import quick, started
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
@@ -88,15 +88,7 @@ def test_two_members_share(cluster: LocalCluster, make: Make, topic: str, strate
             assert len(held(first)) == 4, "the first member has two of three streams"
         second.shutdown()
         wait_until(lambda: len(held(first)) == 6, 10, "the first member owns everything again")
-        sent = producer.stop()
-        expected = {(partition, offset) for partition, offset in sent}
-        wait_until(
-            lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= expected,
-            10,
-            "everything is delivered",
-        )
-        got = [(d.partition, d.offset) for r in readers for d in r.deliveries]
-        assert len(got) == len(set(got)), "nothing is delivered twice"
+        delivered_once(producer, readers)
 
 
 def test_commits(cluster: LocalCluster, make: Make, topic: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.groups import Producer, Reader
+from tests.support.groups import Producer, Reader, delivered_once
 from tests.support.members import quick
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import ConfigError, UnsupportedBrokerError
@@ -139,14 +139,7 @@ def test_brokers_of_1_1(middle: LocalCluster, group: str, topic: str, strategy: 
         readers[1].wait(20)
         two.shutdown()
         wait_until(lambda: one.metrics().owned_partitions == 4, 15, "all")
-        sent = set(producer.stop())
-        wait_until(
-            lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
-            15,
-            "everything is delivered",
-        )
-        got = [(d.partition, d.offset) for r in readers for d in r.deliveries]
-        assert len(got) == len(set(got))
+        delivered_once(producer, readers)
 
 
 def test_static_members_need_2_3(middle: LocalCluster, group: str) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.groups import Producer, Reader
+from tests.support.groups import Producer, Reader, delivered_once
 from tests.support.members import quick, started
 from tests.support.scripts import write_mode
 from zkconsumer.admin.reads import children
@@ -133,15 +133,7 @@ def test_forward_back_and_forward(
         members.pop().shutdown()
         wait_until(lambda: sum(map(held, members)) == 6, 20, "the others have its partitions")
         check_pauses(members, before)
-        sent = producer.stop()
-        wait_until(
-            lambda: sum(len(one.deliveries) for one in readers) >= len(sent),
-            20,
-            "everything is read",
-        )
-        got = [(found.partition, found.offset) for one in readers for found in one.deliveries]
-        assert len(got) == len(set(got)), "delivered twice"
-        assert set(got) == set(sent), "lost"
+        delivered_once(producer, readers)
         assert longest_pause(readers) < 2
 
 
@@ -177,12 +169,4 @@ def test_plain_consumers_join_in_open_only(
             )
             wait_until(lambda: len(readers[1].deliveries) > 20, 20, "the plain consumer reads")
         wait_until(lambda: held(mine) == 4, 20, "the member owns everything again")
-        sent = producer.stop()
-        wait_until(
-            lambda: sum(len(one.deliveries) for one in readers) >= len(sent),
-            20,
-            "everything is read",
-        )
-        got = [(found.partition, found.offset) for one in readers for found in one.deliveries]
-        assert len(got) == len(set(got)), "delivered twice"
-        assert set(got) == set(sent), "lost"
+        delivered_once(producer, readers)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from confluent_kafka import Consumer
 
-from tests.support.groups import Producer, Reader
+from tests.support.groups import Producer, Reader, delivered_once
 from tests.support.members import started
 from zkconsumer import Trouble
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
@@ -163,10 +163,7 @@ def test_partitions_that_stay_never_pause(
         wait_until(lambda: len(held(first)) == 6, 10, "the first member owns everything again")
         for tp in kept:
             assert first._plane._held[tp][0] is before[tp], f"{tp} was stopped"
-        sent = set(producer.stop())
-        wait_until(lambda: set(found(readers)) >= sent, 10, "everything is delivered")
-        got = found(readers)
-        assert len(got) == len(set(got)), "nothing is delivered twice"
+        delivered_once(producer, readers)
 
 
 def test_a_killed_member_is_replaced(kraft: LocalCluster, make: Make, topic: str) -> None:

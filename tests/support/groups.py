@@ -388,3 +388,14 @@ class Producer:
                 count += 1
                 with contextlib.suppress(KafkaError):
                     self._send_one()
+
+
+def delivered_once(producer: Producer, readers: Iterable[Reader], timeout: float = 20.0) -> None:
+    """Stop a producer, and wait until its messages are delivered. None was delivered twice."""
+    sent = set(producer.stop())
+
+    def got() -> list[tuple[int, int]]:
+        return [(one.partition, one.offset) for reader in readers for one in reader.deliveries]
+
+    wait_until(lambda: set(got()) >= sent, timeout, "everything is delivered")
+    assert len(got()) == len(set(got())), "delivered twice"
