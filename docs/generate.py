@@ -167,8 +167,8 @@ def migrate_cases_page() -> str:
     lines.append("")
     lines += [
         "## Reasons\n",
-        "JSON has these codes in `reasons`, and `plan` in `kind`. Programs decide by them. The",
-        "sentences next to them may change.\n",
+        "JSON has these codes in `reasons`, and `plan` in `kind`. Programs should use them,",
+        "because the sentences for people may change.\n",
         "| Code | Meaning | What to do |",
         "|---|---|---|",
         *(f"| `{one.value}` | {meaning} | {fix} |" for one, (meaning, fix) in REASONS.items()),

@@ -113,7 +113,7 @@ def export(
     if (to is None) == (catalog is None):
         raise ValueError("give one of to and catalog")
     if append and overwrite:
-        raise ValueError("append and overwrite exclude each other")
+        raise ValueError("append and overwrite cannot be used together")
     if format not in FORMATS:
         raise ValueError(f"format: {format!r} is not one of {', '.join(FORMATS)}")
     target = Target(None if to is None else str(to).rstrip("/"), catalog, format)

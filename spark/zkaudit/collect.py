@@ -55,7 +55,7 @@ def collect(sources: Sequence[Path], target: Path) -> Kept:
             if kept.exists():
                 if not _same(path, kept, piece in logs):
                     raise AuditError(
-                        f"{kept}: is another file than {path}: the ensemble was set up again, or "
+                        f"{kept} differs from {path}: the ensemble was set up again, or "
                         "its data were restored: choose another TARGET"
                     )
                 done.known += 1

@@ -109,7 +109,7 @@ def test_a_timeline_for_other_tools(tmp_path: Path, zkaudit: Any) -> None:
     assert lines[1]["timestamp_desc"] == "registered"
     assert lines[1]["message"] == "member a registered for t (session 0x5)"
     (line,) = zkaudit(*words, "--timeline", "--json", status=2)[-1:]
-    assert "--json and --timeline exclude each other" in line
+    assert "--json and --timeline cannot be used together" in line
 
 
 def test_a_range_of_time_and_topics(tmp_path: Path, zkaudit: Any) -> None:

@@ -146,4 +146,4 @@ def test_the_version_and_what_is_installed(capsys: pytest.CaptureFixture[str]) -
     assert run(["--version", "--verbose", "groups"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "record decoder  pure Python"
     assert run(["--verbose"]) == 2
-    assert "--verbose goes with --version" in capsys.readouterr().err
+    assert "--verbose requires --version" in capsys.readouterr().err

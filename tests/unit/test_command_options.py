@@ -105,7 +105,7 @@ def test_no_option_overwrites_another(name: str, command: click.Command) -> None
                 continue
             done = CliRunner().invoke(command, pair, help_option_names=HELP)
             assert done.exit_code == 2, done.output
-            assert f"{pair[0]} and {pair[1]} exclude each other" in done.output
+            assert f"{pair[0]} and {pair[1]} cannot be used together" in done.output
 
 
 @pytest.mark.parametrize("program", ROOTS)
@@ -218,23 +218,35 @@ def test_the_command_line_wins_over_the_environment(
         (perf, [*PERF, "--json", "--hide-header"], "--hide-header has no effect with --json"),
         (config, ["--check", "f", "--json"], "--json has no effect with --check"),
         (config, ["--check", "f", "group.id"], "KEY has no effect with --check"),
-        (config, ["--strict"], "--strict goes with --check"),
+        (config, ["--strict"], "--strict requires --check"),
         (describe, ["g", "--verbose"], "--verbose"),
-        (describe, ["g", "--all"], "GROUP and --all exclude each other"),
+        (describe, ["g", "--all"], "GROUP and --all cannot be used together"),
         (describe, [], "name groups, or give --all"),
         (describe, ["g", "--state", "--no-lag"], "--no-lag has no effect with --state"),
-        (verify, ["g", "--every", "1s", *ZK], "--every goes with --watch"),
+        (verify, ["g", "--every", "1s", *ZK], "--every requires --watch"),
         (
             verify,
             ["g", "--hash", "[topic,partition]", *ZK],
-            "--hash goes with --strategy roundrobin",
+            "--hash requires --strategy roundrobin",
         ),
         (verify, ["g", "--watch", "--csv", *ZK], "--csv has no effect with --watch"),
-        (tree, ["g", "--every", "1s", *ZK], "--every goes with --watch"),
+        (tree, ["g", "--every", "1s", *ZK], "--every requires --watch"),
         (MIGRATE["status"], ["--all", "--watch", "1s", "--csv", *ZK], "--csv has no effect with"),
-        (MIGRATE["status"], ["--all", "--group", "g", *ZK], "--group and --all exclude each"),
-        (MIGRATE["reset"], [*RESET, "--to-latest"], "--to-earliest and --to-latest exclude"),
-        (MIGRATE["reset"], [*RESET, "--topic", "t"], "--topic and --all-topics exclude"),
+        (
+            MIGRATE["status"],
+            ["--all", "--group", "g", *ZK],
+            "--group and --all cannot be used together",
+        ),
+        (
+            MIGRATE["reset"],
+            [*RESET, "--to-latest"],
+            "--to-earliest and --to-latest cannot be used together",
+        ),
+        (
+            MIGRATE["reset"],
+            [*RESET, "--topic", "t"],
+            "--topic and --all-topics cannot be used together",
+        ),
         (MIGRATE["lock"], ["--all", "--hold", "--execute", *ZK], "--execute has no effect with"),
         (MIGRATE["lock"], ["--all", "--hold", "--csv", *ZK], "--csv has no effect with --hold"),
         (
@@ -247,12 +259,16 @@ def test_the_command_line_wins_over_the_environment(
             ["--all", "--out", "p", "--at-apply", "--from-file", "f", *ZK],
             "--from-file has no effect with --at-apply",
         ),
-        (MIGRATE["status"], ["--group", "g", "--all", *ZK], "--group and --all exclude"),
-        (AUDIT["run"], [*LOGS, "--command-config", "f"], "--command-config goes with"),
+        (
+            MIGRATE["status"],
+            ["--group", "g", "--all", *ZK],
+            "--group and --all cannot be used together",
+        ),
+        (AUDIT["run"], [*LOGS, "--command-config", "f"], "--command-config requires"),
         (
             AUDIT["run"],
             [*LOGS, "--group", "g", "--groups-regex", "g"],
-            "--group and --groups-regex exclude each other",
+            "--group and --groups-regex cannot be used together",
         ),
         (AUDIT["stream"], [*LOGS, "--once", "--every", "5s"], "--every has no effect with --once"),
     ],
@@ -304,7 +320,7 @@ def test_consume_needs_a_server_that_it_can_tell_apart() -> None:
         consume, ["--topic", "t", "--partition", "0", "--zookeeper", "127.0.0.1:1"]
     )
     assert done.exit_code == 2
-    assert "--partition goes with --topic and --bootstrap-server" in done.output
+    assert "--partition requires --topic and --bootstrap-server" in done.output
 
 
 def test_a_group_on_the_brokers_is_configured_as_in_kafka(tmp_path: Path) -> None:
@@ -525,7 +541,9 @@ def test_groups_of_an_audit_are_names_or_a_regex() -> None:
     assert group_regex(("a.b", "c"), None) == r"\Qa.b\E|\Qc\E"
     assert group_regex((), "a.*") == "a.*"
     assert group_regex((), None) is None
-    with pytest.raises(click.UsageError, match="--group and --groups-regex exclude each other"):
+    with pytest.raises(
+        click.UsageError, match="--group and --groups-regex cannot be used together"
+    ):
         group_regex(("a",), "b")
 
 

@@ -323,7 +323,7 @@ def delete(
     out: groups that have either need --force.
     """
     if everything and topic is None:
-        raise click.UsageError("--all goes with --topic")
+        raise click.UsageError("--all requires --topic")
     _check_choice(names, everything)
     refused = 0
     with GroupTools(zookeeper, timeout, security) as tools:

@@ -96,7 +96,7 @@ def cli(context: click.Context, show_version: bool, verbose: bool) -> None:
             _echo_build()
         context.exit()
     if verbose:
-        raise click.UsageError("--verbose goes with --version")
+        raise click.UsageError("--verbose requires --version")
     if context.invoked_subcommand is None:
         raise click.UsageError("Missing command.")
     # What kazoo logs about a server that is away is said once by zkconsumer.zk.

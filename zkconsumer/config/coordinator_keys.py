@@ -90,8 +90,7 @@ class CoordinatorKeys(ConsumerKeys):
     )
     group_id: str = key(
         "group.id",
-        "The group's name, as any client may have chosen it. Members with the same name share the "
-        "partitions",
+        "The group's name, with any characters. Members with the same name share the partitions",
         default=REQUIRED,
         check=Check("any text but the empty one", _group_fault),
         importance="high",

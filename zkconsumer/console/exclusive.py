@@ -25,7 +25,7 @@ def at_most_one(options: Iterable[str]) -> None:
     given = list(dict.fromkeys(options))
     if len(given) > 1:
         names = f"{', '.join(given[:-1])} and {given[-1]}"
-        raise click.UsageError(f"{names} exclude each other: give one of them")
+        raise click.UsageError(f"{names} cannot be used together: give one of them")
 
 
 def no_effect(other: str, *parameters: str) -> None:
@@ -37,7 +37,7 @@ def no_effect(other: str, *parameters: str) -> None:
 def only_with(other: str, *parameters: str) -> None:
     """Refuse parameters of the present command that were typed although ``other`` was not."""
     for option in _typed(parameters):
-        raise click.UsageError(f"{option} goes with {other}")
+        raise click.UsageError(f"{option} requires {other}")
 
 
 def _typed(parameters: Iterable[str]) -> Iterable[str]:

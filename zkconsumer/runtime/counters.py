@@ -147,7 +147,7 @@ class RebalanceCounts:
         self._moved = False
 
     def stepped(self, state: Enum, following: Sequence[object]) -> None:
-        """The machine is in ``state`` now; its last step gave these commands."""
+        """Count a step of the machine that ended in ``state`` and returned these commands."""
         if any(isinstance(command, _MOVES) for command in following):
             self._moved = True
         if state in self._outside:

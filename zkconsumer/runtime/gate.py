@@ -24,7 +24,7 @@ LEASE: Final = 2 / 3
 
 
 class DeliveryGate:
-    """Open until ``valid_until``, which the session keeper extends while the session lives.
+    """Allows delivery until ``valid_until``, which is extended while the session is alive.
 
     A new gate is closed. ``always_open`` creates the legacy gate, which delivers even after the
     session is lost. ``now`` is the clock; the simulator has its own. ``on_change`` is

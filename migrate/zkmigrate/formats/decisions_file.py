@@ -69,7 +69,7 @@ def _rule(where: str, table: object) -> Rule:
     if "ignore" in values and values.keys() - {"group", "ignore"}:
         raise PlanFileError(f"{where}: ignore is about whole groups: give only group with it")
     if "partition" in values and any(key in values for key in DECIDED):
-        raise PlanFileError(f"{where}: partition goes with skip only")
+        raise PlanFileError(f"{where}: partition requires skip")
     for key in ("max_idle_days", "other_znodes"):
         if key in values and values.get("topic", "*") != "*":
             raise PlanFileError(f"{where}: {key} is about groups: leave topic out")

@@ -68,7 +68,7 @@ class Problem:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether an option of ``plan`` can solve it, or something else must change first."""
+        """``DECIDE`` if an option of ``plan`` can solve the problem, otherwise ``REFUSED``."""
         return Verdict.DECIDE if self.kind in _DECIDABLE else Verdict.REFUSED
 
     @property
@@ -157,7 +157,7 @@ class GroupPlan:
 
     @property
     def verdict(self) -> Verdict:
-        """The hardest of the problems' verdicts."""
+        """The strictest verdict of the problems."""
         if self.ignored:
             return Verdict.IGNORED
         verdicts = {problem.verdict for problem in self.problems}

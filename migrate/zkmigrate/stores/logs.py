@@ -112,7 +112,7 @@ class Logs:
             return self._read_again(partitions)
 
     def past_ends(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Read again what is remembered of logs that cannot hold these offsets.
+        """Read the ranges of logs again if an offset is past the end that was read before.
 
         Topics and the ends of their logs are remembered for some seconds. An offset that was
         committed since may be above such an end although the log has grown, or belong to a new

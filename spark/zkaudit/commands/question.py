@@ -149,7 +149,7 @@ def question_options(command: F) -> F:
 
 
 def logs_options(command: F) -> F:
-    """Add the options about what the logs lack."""
+    """Add the options for incomplete logs."""
     return _with(_LOGS, command)
 
 

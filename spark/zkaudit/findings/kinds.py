@@ -21,7 +21,7 @@ class FindingKind:
         meaning: what happened.
         proof: what shows it, and which assumption an inferred finding makes.
         action: what to do.
-        lasts: it has no end while it lasts to the end of the logs.
+        lasts: it has no end if it lasts until the end of the logs.
         verdict: the sentence for all findings of this kind; empty: the name.
     """
 
@@ -427,6 +427,6 @@ def page() -> str:
             f"- **What to do**: {kind.action}",
         ]
         if kind.lasts:
-            lines.append("- **End**: none while it lasts to the end of the logs.")
+            lines.append("- **End**: none if it lasts until the end of the logs.")
         lines.append("")
     return "\n".join(lines)

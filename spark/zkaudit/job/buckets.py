@@ -396,7 +396,7 @@ class State:
 
     @classmethod
     def of(cls, tables: Path) -> State | None:
-        """Read that of the tables of a finished round."""
+        """Read it from the tables of a finished round."""
         file = tables / _STATE
         if not file.exists():
             return None

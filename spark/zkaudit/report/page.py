@@ -507,7 +507,7 @@ class _Intervals:
     ends: list[str]
 
     def numbers(self, members: dict[str, int]) -> np.ndarray:
-        """The number that each of ``names`` has in the page."""
+        """Return the number of each of ``names`` on the page."""
         return np.array([members.setdefault(n or "?", len(members)) for n in self.names], "i8")
 
 

@@ -225,8 +225,11 @@ def test_the_command(
     ("arguments", "told"),
     [
         ([], "name the target with --to or --catalog"),
-        (["--to", "a", "--catalog", "b"], "--to and --catalog exclude each other"),
-        (["--to", "a", "--append", "--overwrite"], "--append and --overwrite exclude each other"),
+        (["--to", "a", "--catalog", "b"], "--to and --catalog cannot be used together"),
+        (
+            ["--to", "a", "--append", "--overwrite"],
+            "--append and --overwrite cannot be used together",
+        ),
         (["--to", "a", "--conf", "x"], "'x' is not KEY=VALUE"),
         (["--to", "a", "--run-id", " "], "is empty"),
         (["--to", "a", "--format", "csv"], "'csv' is not one of"),
@@ -247,7 +250,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     nothing: Any = None
     with pytest.raises(ValueError, match="one of to and catalog"):
         zkaudit.export(nothing, tmp_path)
-    with pytest.raises(ValueError, match="append and overwrite exclude each other"):
+    with pytest.raises(ValueError, match="append and overwrite cannot be used together"):
         zkaudit.export(nothing, tmp_path, "x", append=True, overwrite=True)
     with pytest.raises(ValueError, match="'csv' is not one of parquet, delta, iceberg"):
         zkaudit.export(nothing, tmp_path, "x", format="csv")

@@ -308,7 +308,7 @@ def consume(
         with signals_raise() as check_signals:
             if partition is not None:
                 if topic is None or isinstance(config, ConsumerConfig):
-                    raise click.UsageError("--partition goes with --topic and --bootstrap-server")
+                    raise click.UsageError("--partition requires --topic and --bootstrap-server")
                 start = "earliest" if from_beginning else _offset(offset)
                 return _read_partition(
                     config, TopicPartition(topic, partition), start, output, check_signals

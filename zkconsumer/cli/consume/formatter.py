@@ -77,7 +77,7 @@ def message_format(
     }
     used = [option for option, there in given.items() if there]
     if used and form != "value":
-        raise ConfigError([f"{used[0]} goes with --format value"])
+        raise ConfigError([f"{used[0]} requires --format value"])
     name = _FORMATTERS.get(formatter or "", formatter or "default")
     if name != "default":
         others = [option for option in used if option != "--formatter"]

@@ -1,4 +1,4 @@
-"""Machine: the common base of every member's machine: tokens, timers, dispatch, a commit queue.
+"""The common base of all machines: tokens, timers, dispatch of events, a commit queue.
 
 Events in, commands out. Rules that every machine keeps:
 

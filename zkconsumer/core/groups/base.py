@@ -66,7 +66,7 @@ from zkconsumer.core.groups.states import BETWEEN, COMMIT_STATES, ENDED, WAITING
 
 
 class GroupMachine(Machine[State, Any, Any]):
-    """One member. ``on`` takes in an event and returns the commands that follow from it.
+    """One member. ``on`` handles an event and returns the commands that follow from it.
 
     ``generation`` is -1 outside the group; KIP-848 calls it the member epoch. ``held`` maps the
     member's partitions to the stream of each; ``rejoins`` counts how often it joined; ``assigned``

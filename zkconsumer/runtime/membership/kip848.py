@@ -17,7 +17,7 @@ from zkconsumer.runtime.membership.classic import BrokerCoordination
 
 
 class ConsumerGroupCoordination(BrokerCoordination):
-    """The coordinator's side of one member. Arguments as of ``BrokerCoordination``."""
+    """Carries out a KIP-848 member's commands. Arguments: see ``BrokerCoordination``."""
 
     def carry_out(self, command: Any) -> None:
         """Send a request."""

@@ -369,7 +369,7 @@ class MemberLoop(Generic[MachineT]):
     # -- the loop's thread ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The host begins to run this member."""
+        """Start this member."""
         if self._auto_commit_interval is not None:
             self.every(self._auto_commit_interval, self._auto_commit)
         self.coordination.begin(self)

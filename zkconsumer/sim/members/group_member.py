@@ -67,7 +67,7 @@ class Connected(Protocol):
         """An answer has arrived; ``sent``: when the request left, seconds."""
 
     def cut(self, seconds: float) -> None:
-        """Its connections break, and none can be opened for this long."""
+        """Break the member's connections. None can be opened for this long."""
 
 
 class Group(Protocol):
@@ -245,7 +245,7 @@ class Line:
 
 
 class LinesProcess(SimProcess[MachineT]):
-    """A member's process with lines to the brokers of its group's coordinator.
+    """A member's process and its connections to its group's coordinator.
 
     A subclass sets ``group_spec``.
     """

@@ -61,7 +61,7 @@ class Stage:
 
     @property
     def kernel(self) -> Kernel:
-        """The clock."""
+        """The virtual clock of the run."""
         return self.world.kernel
 
     def write(self, entry: Entry) -> None:
@@ -381,7 +381,7 @@ def _say(entry: Entry, late: dict[str, int]) -> str:
 
 
 def tell(stage: Stage) -> list[str]:
-    """The interleaving since the event, one line for each relevant step."""
+    """Return what happened since the event, one line for each relevant step."""
     late: dict[str, int] = {}
     lines = []
     for entry in stage.entries:

@@ -150,7 +150,7 @@ class FakeZk:
         Raises ValueError for an ephemeral, because there is no session.
         """
         if any(isinstance(o, Create) and o.ephemeral for o in _ops_of(op)):
-            raise ValueError(f"an ephemeral needs a session: {op}")
+            raise ValueError(f"an ephemeral znode needs a session: {op}")
         return self._write(op, 0, None)
 
     def session_alive(self, session_id: int) -> bool:
@@ -274,8 +274,7 @@ class FakeZk:
         client._adopt(connection)
 
     def start_expiry(self, session_id: int) -> None:
-        """The server's last message from the client was now: end the session unless it
-        reconnects."""
+        """Start the session timeout: end the session unless the client reconnects in time."""
         session = self._sessions.get(session_id)
         if session is not None:
             self.stop_expiry(session_id)

@@ -138,8 +138,7 @@ class Server(Protocol):
         """A watch has fired: send the event to its client."""
 
     def start_expiry(self, session_id: int) -> None:
-        """The server's last message from the client was now: end the session unless it
-        reconnects."""
+        """Start the session timeout: end the session unless the client reconnects in time."""
 
     def stop_expiry(self, session_id: int) -> None:
         """The client has reconnected."""

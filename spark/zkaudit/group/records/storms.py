@@ -28,8 +28,8 @@ def recent(events: Events, span: int) -> list[int]:
 
 
 def storms_of(events: Events, span: int, least: int) -> list[Storm]:
-    """Return the storms: times at which there are ``least`` events or more within the span before,
-    no farther apart than it, and all events up to a span before each of these times."""
+    """Return the storms. A storm has times with ``least`` events or more in the span before them,
+    at most a span apart, and all events of these spans."""
     counts = recent(events, span)
     hot: dict[int, int] = {}  # place to the number of the storm
     last: int | None = None

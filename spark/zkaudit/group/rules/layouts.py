@@ -174,7 +174,7 @@ class UnreadableRegistrations(Rule):
         return ()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Report each fault."""
+        """Return a finding for each fault."""
         for (reason, writer), odd in self._odd.items():
             yield self._finding(reason, writer, odd)
 
