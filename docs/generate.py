@@ -78,7 +78,7 @@ def audit_cli_page() -> str:
         "options or missing inputs, 3 findings at least as severe as `--fail-on`, 130 Ctrl-C, 141",
         "the reader of stdout exited.\n",
     ]
-    return _commands(head, audit_cli, "zkaudit", shared_by=2)
+    return _commands(head, audit_cli, "zkaudit")
 
 
 def migrate_cli_page() -> str:
@@ -187,9 +187,9 @@ def _answer(code: str, cases: list[str]) -> str:
     return f"`{code}`" if cases == [code.replace("-", " ")] else f"`{code}` ({', '.join(cases)})"
 
 
-def _commands(parts: list[str], root: click.Command, program: str, shared_by: int = 3) -> str:
-    """Add the help of each command. Options that ``shared_by`` commands have, with the same text,
-    are listed once, before it."""
+def _commands(parts: list[str], root: click.Command, program: str) -> str:
+    """Add the help of each command. Options that several commands have, with the same text, are
+    listed once, before it."""
     contexts = [one for one in _contexts(root, program, None) if one.command not in ELSEWHERE]
     options: dict[tuple[str, str], list[click.Option]] = {}
     for context in contexts:
@@ -197,7 +197,7 @@ def _commands(parts: list[str], root: click.Command, program: str, shared_by: in
             record = param.get_help_record(context)
             if record is not None and isinstance(param, click.Option):
                 options.setdefault(record, []).append(param)
-    common = {record: found for record, found in options.items() if len(found) >= shared_by}
+    common = {record: found for record, found in options.items() if len(found) > 1}
     parts += ["## Common options\n"]
     parts += ["Several commands have these options. The help of each command has them, too.\n"]
     for title in dict.fromkeys([*SETS.values(), OTHER]):
@@ -258,10 +258,13 @@ SETS = {
             *("expect-cluster", "max-requests-per-second"),
         ),
         "Work on each group": (
-            *("before-group", "after-group", "hook-timeout", "parallel", "journal", "note"),
-            *("approved-by", "metrics-file"),
+            *("before-group", "after-group", "hook-timeout", "parallel", "note", "approved-by"),
+            "metrics-file",
         ),
         "Output": ("only-problems", "json", "csv"),
+        "Groups that are changed": (
+            *("partitions", "topics", "event", "session-timeout", "backoff", "rate", "html"),
+        ),
         "Limits of findings": tuple(limit.name.replace("_", "-") for limit in fields(Limits)),
     }.items()
     for name in (f"--{one}" for one in names)
