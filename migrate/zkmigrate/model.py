@@ -197,6 +197,24 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Mirror:
+    """What the mirror of a group has agreed on: the content of the mirror's znode.
+
+    ``leader``: the store whose offsets are copied to the other. ``since_ms``: when it became that.
+    ``values``: the offsets that both stores had when they were compared last. ``topics``: the
+    transaction that created each of their topics. ``stopped``: why it copies nothing, as the value
+    of a reason and a sentence. ``version``: of the znode; -1: there is none.
+    """
+
+    leader: Store
+    since_ms: int = 0
+    values: Mapping[TopicPartition, int] = field(default_factory=dict)
+    topics: Mapping[str, int] = field(default_factory=dict)
+    stopped: tuple[str, str] | None = None
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Before:
     """What both stores held before a change, and what it writes to its target.
 

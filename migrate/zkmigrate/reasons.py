@@ -78,6 +78,9 @@ class Reason(Enum):
     FORMER_MEMBER = "former-member"
     BEHIND = "behind"
     AHEAD_IN_KAFKA = "ahead-in-kafka"
+    # Mirrored groups
+    BOTH_SIDES = "members-on-both-sides"
+    FOLLOWER_MOVED = "follower-moved"
 
 
 MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
@@ -302,6 +305,15 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Offsets are higher in Kafka than in ZooKeeper, where a live move starts.",
         "If members have `offsets.storage=kafka`, let them store in ZooKeeper again first. If they "
         "are from an earlier use, stop the members and set them with `reset --store kafka`.",
+    ),
+    Reason.BOTH_SIDES: (
+        "A mirrored group has members in ZooKeeper and at the coordinator at the same time.",
+        "Stop the members of one side, then begin again with `mirror --lead` and the other store.",
+    ),
+    Reason.FOLLOWER_MOVED: (
+        "An offset was changed in the store to which the mirror copies.",
+        "Stop the client that commits there. Then begin again with `mirror --lead` and the store "
+        "whose offsets are right.",
     ),
 }
 """The meaning of each reason, and what to do. The reference shows this table."""

@@ -1,0 +1,237 @@
+"""What the mirror of a group does next, from one reading of both stores. Pure.
+
+One store leads: its offsets are copied to the other, which follows. The side with live members
+leads. Without members the store that led last continues to lead, since clients that commit through
+OffsetCommit version 0 have no registration in ZooKeeper.
+
+An offset that the mirror commits to Kafka carries a mark in its metadata. So a commit of the mirror
+that was not recorded, because the process was killed, is not mistaken for one of a consumer.
+Offsets in ZooKeeper need no mark: they are written in one request with the record of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.model import KafkaOffset, Mirror, Store, TopicState, ZkOffset, number
+from zkmigrate.reasons import Reason
+from zkmigrate.text import show, shown
+
+_MARK: Final = "zkmigrate mirror "
+
+
+class Reading(NamedTuple):
+    """One group in both stores. ``old`` are the members in ZooKeeper, ``new`` those at the
+    coordinator. ``topics``: those that exist."""
+
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    zk: Mapping[TopicPartition, ZkOffset]
+    kafka: Mapping[TopicPartition, KafkaOffset]
+    topics: Mapping[str, TopicState]
+
+    def offset(self, store: Store, tp: TopicPartition) -> int | None:
+        """Return the offset in a store; ``None`` for none."""
+        if store is Store.KAFKA:
+            return number(self.kafka.get(tp))
+        node = self.zk.get(tp)
+        return None if node is None else node.offset
+
+    @property
+    def members_in(self) -> frozenset[Store]:
+        """The stores whose side has members."""
+        sides = ((Store.ZOOKEEPER, self.old), (Store.KAFKA, self.new))
+        return frozenset(store for store, members in sides if members)
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        """Yield the partitions that have an offset in a store and whose topic has them."""
+        for tp in sorted({*self.zk, *self.kafka}):
+            topic = self.topics.get(tp.topic)
+            if topic is not None and tp.partition in topic.partitions:
+                yield tp
+
+    def is_stale(self, tp: TopicPartition) -> bool:
+        """Whether the offset in ZooKeeper was stored before its topic was created."""
+        node, topic = self.zk.get(tp), self.topics.get(tp.topic)
+        return node is not None and topic is not None and topic.is_younger_than(node)
+
+
+class Decision(NamedTuple):
+    """What to write, and what is agreed on when that is done.
+
+    ``stop``: a reason and its sentence; then nothing is copied. ``notes``: remarks for people.
+    """
+
+    leader: Store
+    values: Mapping[TopicPartition, int]
+    to_kafka: Mapping[TopicPartition, int] = {}
+    to_zookeeper: Mapping[TopicPartition, int] = {}
+    stop: tuple[Reason, str] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def copies(self) -> int:
+        """How many offsets are written."""
+        return len(self.to_kafka) + len(self.to_zookeeper)
+
+
+def mark(offset: int) -> str:
+    """Return the metadata of an offset that the mirror commits."""
+    return f"{_MARK}{offset}"
+
+
+def is_marked(stored: KafkaOffset | None) -> bool:
+    """Whether the mirror has committed this offset."""
+    return stored is not None and stored.metadata == mark(stored.offset)
+
+
+def first_leader(
+    seen: Reading, wanted: Store | None
+) -> tuple[Store, dict[TopicPartition, int]] | tuple[Reason, str]:
+    """Return which store leads when a group is mirrored for the first time, and what is agreed on.
+
+    Or return why it cannot begin. ``wanted``: what the operator has chosen. Its offsets then
+    replace those of the other store.
+    """
+    if len(seen.members_in) > 1:
+        return Reason.BOTH_SIDES, _both_sides(seen)
+    every = list(seen.partitions())
+    leader = wanted or next(iter(seen.members_in), Store.ZOOKEEPER)
+    if wanted is not None and seen.members_in - {wanted}:
+        names = shown(seen.old or seen.new)
+        text = f"members of the side of {wanted.other.value} run: stop {names} first"
+        return (Reason.LIVE_MEMBER if seen.old else Reason.COORDINATOR_MEMBER), text
+    agreed: dict[TopicPartition, int] = {}
+    differ: list[str] = []
+    for tp in every:
+        there = seen.offset(leader.other, tp)
+        if there is None:
+            continue
+        agreed[tp] = there
+        marked = leader is Store.ZOOKEEPER and is_marked(seen.kafka.get(tp))
+        if there != (here := seen.offset(leader, tp)) and not marked and wanted is None:
+            differ.append(f"{tp}: {leader.value} has {show(here)}, {leader.other.value} {there}")
+    if differ:
+        text = f"{shown(differ)}: choose the store whose offsets are right with mirror --lead"
+        return Reason.CONFLICT, text
+    return leader, agreed
+
+
+def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
+    """Return what the mirror does with a group.
+
+    ``refresh``: commit the offsets in Kafka again, so that they do not expire, if no member does
+    that.
+    """
+    agreed = {tp: offset for tp, offset in mirror.values.items() if _is_same(seen, mirror, tp)}
+    if len(seen.members_in) > 1:
+        return Decision(mirror.leader, agreed, stop=(Reason.BOTH_SIDES, _both_sides(seen)))
+    leader = next(iter(seen.members_in), mirror.leader)
+    moved = sorted(_moved(seen, agreed, leader))
+    if moved:
+        store = leader.other.value
+        text = (
+            f"{shown(_texts(seen, agreed, leader, moved))}: stop the client that commits to "
+            f"{store}, then begin again with mirror --lead and the store whose offsets are right"
+        )
+        return Decision(mirror.leader, agreed, stop=(Reason.FOLLOWER_MOVED, text))
+    notes: list[str] = []
+    values = dict(agreed)
+    copies: dict[TopicPartition, int] = {}
+    to_kafka: dict[TopicPartition, int] = {}
+    for tp in seen.partitions():
+        here, before = seen.offset(leader, tp), agreed.get(tp)
+        if leader is Store.ZOOKEEPER:
+            fault = seen.zk[tp].fault if tp in seen.zk else ""
+            if fault:
+                notes.append(f"{fault}: not copied")
+            if seen.is_stale(tp):
+                notes.append(f"{tp}: not copied, its topic is younger than {show(here)}")
+                continue
+        elif is_marked(seen.kafka.get(tp)) and here != before:
+            if before is not None and not seen.new:  # a late commit of a mirror that was suspended
+                to_kafka[tp] = before
+            continue
+        if here is None:
+            continue
+        if before is not None and here < before:
+            notes.append(f"{tp}: {leader.value} went back from {before} to {here}, also copied")
+        values[tp] = here
+        if seen.offset(leader.other, tp) != here:
+            copies[tp] = here
+    if leader is Store.ZOOKEEPER:
+        if refresh:
+            copies = {tp: offset for tp, offset in values.items() if _exists(seen, tp)}
+        return Decision(leader, values, to_kafka=copies, notes=tuple(notes))
+    if not seen.new:
+        for tp, offset in agreed.items():
+            gone = seen.offset(Store.KAFKA, tp) is None
+            if _exists(seen, tp) and (gone or (refresh and is_marked(seen.kafka.get(tp)))):
+                to_kafka[tp] = offset
+    return Decision(leader, values, to_kafka, copies, notes=tuple(notes))
+
+
+def in_step(seen: Reading, leader: Store) -> bool:
+    """Whether the store that follows has every offset of the one that leads."""
+    return behind(seen, leader) == {}
+
+
+def behind(seen: Reading, leader: Store) -> dict[TopicPartition, int]:
+    """Return by how much each partition differs in the store that follows."""
+    found: dict[TopicPartition, int] = {}
+    for tp in seen.partitions():
+        here, there = seen.offset(leader, tp), seen.offset(leader.other, tp)
+        stale = leader is Store.ZOOKEEPER and seen.is_stale(tp)
+        if here is not None and here != there and not stale:
+            found[tp] = abs(here - (there or 0))
+    return found
+
+
+def _is_same(seen: Reading, mirror: Mirror, tp: TopicPartition) -> bool:
+    """Whether an agreed offset is one of the topic that exists now, as far as that is known."""
+    topic = seen.topics.get(tp.topic)
+    return topic is None or mirror.topics.get(tp.topic, topic.czxid) == topic.czxid
+
+
+def _exists(seen: Reading, tp: TopicPartition) -> bool:
+    topic = seen.topics.get(tp.topic)
+    return topic is not None and tp.partition in topic.partitions
+
+
+def _moved(
+    seen: Reading, agreed: Mapping[TopicPartition, int], leader: Store
+) -> Iterator[TopicPartition]:
+    """Yield the partitions whose offset another client has changed in the store that follows."""
+    for tp in seen.partitions():
+        there = seen.offset(leader.other, tp)
+        if there is None or there in (agreed.get(tp), seen.offset(leader, tp)):
+            continue
+        if leader is Store.ZOOKEEPER and is_marked(seen.kafka.get(tp)):
+            continue
+        if leader is Store.KAFKA and seen.is_stale(tp):
+            continue  # of a topic that was deleted; its members in Kafka begin again
+        yield tp
+
+
+def _texts(
+    seen: Reading,
+    agreed: Mapping[TopicPartition, int],
+    leader: Store,
+    moved: Iterable[TopicPartition],
+) -> Iterator[str]:
+    for tp in moved:
+        yield (
+            f"{tp}: {leader.other.value} follows, but has {show(seen.offset(leader.other, tp))} "
+            f"now, not {show(agreed.get(tp))}, and {leader.value} has "
+            f"{show(seen.offset(leader, tp))}"
+        )
+
+
+def _both_sides(seen: Reading) -> str:
+    return (
+        f"{shown(seen.old)} in ZooKeeper and {shown(seen.new)} at the coordinator run at the same "
+        "time: stop the members of one side, then begin again with mirror --lead and the other "
+        "side's store"
+    )
