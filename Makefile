@@ -30,7 +30,7 @@ BY_TEST = -n $(WORKERS) --dist worksteal
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser jars test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
+.PHONY: help setup system browser jars test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -50,6 +50,9 @@ demo-audit: setup ## members with injected faults on real servers, and the audit
 
 demo-migrate: setup ## move legacy groups to Kafka and back on real servers, with a kill in between
 	$(BIN)/python -m tests.migrate.demo
+
+demo-mirror: setup ## a JVM group is mirrored, cut over to a new program, back and forward again (2 minutes)
+	$(BIN)/python -m tests.migrate.demo_mirror
 
 demo-live: setup ## a running group moves to the coordinator, back and forward again (2 minutes)
 	$(BIN)/python -m tests.migrate.demo_live

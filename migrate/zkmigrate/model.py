@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
@@ -25,6 +26,9 @@ class Store(Enum):
         """The other one."""
         return Store.KAFKA if self is Store.ZOOKEEPER else Store.ZOOKEEPER
 
+
+STOPPED: Final = "stopped"
+"""In a group's record: it is mirrored, and nothing is copied until an operator decides."""
 
 HeldNow = Mapping[Store, Mapping[TopicPartition, int | None]]
 """A group's offset in each store. ``None``, like a negative number, means no offset."""
@@ -150,7 +154,8 @@ class Record:
     a command may have overwritten newer offsets. ``late_more``: how many
     others of these had no room. ``by_undo``: whether ``undo`` made the last change. ``undoes``: the
     digest of the plan whose change it takes back. ``commits``: where the commits' log ended when
-    the change began, if it is to Kafka; -1: not known.
+    the change began, if it is to Kafka; -1: not known. ``mirror``: the store that leads in a
+    mirrored group, or ``STOPPED``.
     """
 
     version: int = -1
@@ -169,6 +174,7 @@ class Record:
     by_undo: bool = False
     undoes: str = ""
     commits: int = -1
+    mirror: str = ""
 
     @property
     def interrupted(self) -> bool:
@@ -179,6 +185,11 @@ class Record:
     def of_plan(self) -> str:
         """The digest of the plan that made the last change, or that a copy back takes back."""
         return self.plan or self.undoes
+
+    @property
+    def mirror_leads(self) -> Store | None:
+        """The store whose offsets the mirror copies, if it does."""
+        return None if self.mirror in ("", STOPPED) else Store(self.mirror)
 
     @property
     def taken_back(self) -> bool:
@@ -271,6 +282,10 @@ class GroupState:
     has_mode: bool = False
     """Whether it has a mode, or migratable members."""
     record: Record = Record()
+    mirror: Mirror | None = None
+    """What its mirror has agreed on, if it is mirrored."""
+    mirrored_by: str = ""
+    """Who runs its mirror now."""
 
     @property
     def in_kafka(self) -> str:
@@ -286,10 +301,10 @@ class GroupState:
     @property
     def moved_to(self) -> Store | None:
         """The store that the group was moved to; ``None``: it was not moved, or rolled back, or
-        was moved back before the live move that is under way."""
+        was moved back before the live move or the mirror that is under way."""
         to = None if self.marker is None else self.marker.moved_to
         live = self.mode is not Mode.ZOOKEEPER and to is Store.ZOOKEEPER
-        return None if live else to
+        return None if live or self.record.mirror else to
 
     @property
     def copied_back(self) -> bool:

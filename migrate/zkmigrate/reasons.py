@@ -79,6 +79,10 @@ class Reason(Enum):
     BEHIND = "behind"
     AHEAD_IN_KAFKA = "ahead-in-kafka"
     # Mirrored groups
+    MIRRORED = "mirrored"
+    NOT_MIRRORED = "not-mirrored"
+    NO_MIRROR = "no-mirror-runs"
+    MIRROR_STOPPED = "mirror-stopped"
     BOTH_SIDES = "members-on-both-sides"
     FOLLOWER_MOVED = "follower-moved"
 
@@ -305,6 +309,19 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Offsets are higher in Kafka than in ZooKeeper, where a live move starts.",
         "If members have `offsets.storage=kafka`, let them store in ZooKeeper again first. If they "
         "are from an earlier use, stop the members and set them with `reset --store kafka`.",
+    ),
+    Reason.MIRRORED: (
+        "The group is mirrored: both stores are kept in step.",
+        "Go on with `cut-over` and `complete`, go back with `undo`, or end it with `mirror --end`.",
+    ),
+    Reason.NOT_MIRRORED: ("The group is not mirrored.", "Begin with `mirror`."),
+    Reason.NO_MIRROR: (
+        "The group is mirrored, but no process keeps its stores in step now.",
+        "Run `mirror` for it.",
+    ),
+    Reason.MIRROR_STOPPED: (
+        "The mirror of the group has stopped, and `status` shows why.",
+        "Follow the advice in its row, then begin again with `mirror --lead`.",
     ),
     Reason.BOTH_SIDES: (
         "A mirrored group has members in ZooKeeper and at the coordinator at the same time.",

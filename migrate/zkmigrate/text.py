@@ -8,7 +8,17 @@ from typing import Final, Self
 
 from zkconsumer.admin.printable import shown
 
-__all__ = ["DAY_MS", "SOON_DAYS", "Note", "day", "late_text", "show", "shown", "unlisted_note"]
+__all__ = [
+    "DAY_MS",
+    "SOON_DAYS",
+    "Note",
+    "day",
+    "late_text",
+    "moment",
+    "show",
+    "shown",
+    "unlisted_note",
+]
 
 
 DAY_MS: Final = 86_400_000
@@ -32,7 +42,13 @@ class Note(str):
 
 def day(at_ms: int) -> str:
     """Return the UTC day of a moment, as ``2024-05-31``."""
-    return datetime.fromtimestamp(min(at_ms, 253_402_300_799_000) / 1000, UTC).date().isoformat()
+    return moment(at_ms)[:10]
+
+
+def moment(at_ms: int) -> str:
+    """Return a moment in UTC, as ``2024-05-31T07:00:00Z``."""
+    at = datetime.fromtimestamp(min(at_ms, 253_402_300_799_000) / 1000, UTC)
+    return at.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def show(offset: int | None) -> str:

@@ -42,8 +42,8 @@ from zkaudit.sources.journal import read_journal_rows
 from zkmigrate.apply import journal as migration_journal
 from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import decisions_file, offset_csv, plan_file
-from zkmigrate.model import Before, KafkaOffset, Record, Stage, Store
-from zkmigrate.stores import migration_marker, record
+from zkmigrate.model import Before, KafkaOffset, Mirror, Record, Stage, Store
+from zkmigrate.stores import migration_marker, mirror_state, record
 
 from zkconsumer.admin import ids_lock, offset_files, topics
 from zkconsumer.broker import api_versions, sasl
@@ -714,6 +714,12 @@ TARGETS: Final[dict[str, Target]] = {
             record.encode(Record(id="x", by="a@b", stage=Stage.DONE, moved_to="kafka")),
             record.encode(Record(late=(TopicPartition("t", 0),))),
         ),
+    ),
+    "mirror-state": Target(
+        lambda data: mirror_state.decode("/z", _node(data)),
+        (ZnodeFormatError,),
+        ZNODE_S,
+        (mirror_state.encode(Mirror(Store.KAFKA, 7, {TopicPartition("t", 0): 9}, {"t": 3})),),
     ),
     "migration-before": Target(
         lambda data: record.decode_before("/z", data),

@@ -226,11 +226,34 @@ def live_finished(one: Cluster) -> None:
     good(one.run("live", "complete", "--group", one.group, "--execute", "--wait", "0"))
 
 
+def mirror_zookeeper_leads(one: Cluster) -> None:
+    """It is mirrored, and old consumers have committed since."""
+    untouched(one)
+    good(one.run("mirror", "--group", one.group, "--execute", "--once"))
+    one.in_zookeeper(one.group, one.topic_name, 110, 60)
+
+
+def mirror_kafka_leads(one: Cluster) -> None:
+    """It is mirrored and was cut over, and new consumers have committed since."""
+    mirror_zookeeper_leads(one)
+    good(one.run("cut-over", "--group", one.group, "--execute", "--wait", "0"))
+    one.in_kafka(one.group, one.topic_name, 500, 501)
+
+
+def mirror_stopped(one: Cluster) -> None:
+    """It is mirrored, and was stopped: an old client has committed to ZooKeeper after the
+    cut-over."""
+    mirror_kafka_leads(one)
+    good(one.run("mirror", "--group", one.group, "--execute", "--once"))
+    one.in_zookeeper(one.group, one.topic_name, 700)
+    assert one.run("mirror", "--group", one.group, "--execute", "--once").status == 3
+
+
 STATES: Final[tuple[Callable[[Any], None], ...]] = (
     untouched, moved, used, expired, expired_in_part, late_commit, rolled_back, interrupted,
     written_late, moved_back, renamed, in_kafka, was_in_kafka, was_in_kafka_expired, other_layout,
     other_znodes, misplaced, hidden, hidden_in_kraft, unreadable, prepared, live_locked, live_kafka,
-    live_open, live_finished,
+    live_open, live_finished, mirror_zookeeper_leads, mirror_kafka_leads, mirror_stopped,
 )  # fmt: skip
 
 
@@ -335,6 +358,26 @@ def reset(one: Cluster) -> str:
     return said(ran, "store")
 
 
+def mirror(one: Cluster) -> str:
+    """Lets it be mirrored, and brings it into step once."""
+    return said(one.run("mirror", "--group", one.group, "--execute", "--once"), "state", "reasons")
+
+
+def mirror_end(one: Cluster) -> str:
+    """Ends that, while ZooKeeper leads."""
+    return said(one.run("mirror", "--group", one.group, "--execute", "--end"), "state", "reasons")
+
+
+def cut_over(one: Cluster) -> str:
+    """Lets Kafka lead."""
+    return step(one, "cut-over")
+
+
+def complete(one: Cluster) -> str:
+    """Ends the mirror once Kafka leads."""
+    return step(one, "complete")
+
+
 def offsets_import(one: Cluster) -> str:
     """``zkconsumer offsets import``."""
     Path(one.file("jvm")).write_text(f"/consumers/{one.group}/offsets/{one.topic_name}/0:7\n")
@@ -368,6 +411,7 @@ COMMANDS: Final[tuple[Callable[[Cluster], str], ...]] = (
     gate, plan, plan_back, apply, apply_again, undo, status_of_plan, status, lock, unlock,
     reset, offsets_import, groups_delete,
     *map(live_step, ("prepare", "to-kafka", "finalize", "complete", "to-zookeeper")),
+    mirror, mirror_end, cut_over, complete,
 )  # fmt: skip
 
 

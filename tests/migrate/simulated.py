@@ -83,7 +83,11 @@ class SimulatedZk(ToolZk):
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        """End the session, if that changes anything."""
+        if any(self.zk._leader.tree.ephemerals.get(self._client.session_id, ())):
+            self._client.close()
+            self._pass(1.0)
+            self.connect()
 
     def run_in_zookeeper(self, script: Any) -> Any:
         """Carry out a script; read everything in ZooKeeper."""

@@ -35,6 +35,9 @@ GOOD: Final[Mapping[str, str]] = {
     "reset": "reset --group good --all-topics --to-earliest",
     "report": "report moved.plan",
     "export": "export --group good",
+    "mirror": "mirror --group good",
+    "cut-over": "cut-over --group mirrored",
+    "complete": "complete --group moved",
     **{f"live {step}": f"live {step} --group {'moved' if step == 'complete' else 'good'}"
        for step in ("prepare", "complete", "to-zookeeper")},
 }  # fmt: skip
@@ -50,6 +53,9 @@ ODD: Final[Mapping[str, str]] = {
     "reset": "reset --group bad --topic none --to-earliest",
     "report": "report bad.plan",
     "export": "export --group torn",
+    "mirror": "mirror --group moved",
+    "cut-over": "cut-over --group good",
+    "complete": "complete --group mirrored",
     **{f"live {step}": f"live {step} --group {group}"
        for step in STAGES
        for group in ("moved" if step in ("prepare", "to-zookeeper") else "bad",)},
@@ -79,10 +85,10 @@ LEAVES: Final = leaves(cli)
 @pytest.fixture
 def groups(simulated: Simulated) -> Simulated:
     """The groups: good; bad, whose offset is outside of the log; moved; used, moved and used
-    since; late, with a commit in ZooKeeper since; torn, whose offset is no number. And their
-    plans."""
+    since; late, with a commit in ZooKeeper since; torn, whose offset is no number; mirrored. And
+    their plans."""
     simulated.topic("t", (0, 100))
-    for group in ("good", "moved", "used", "late"):
+    for group in ("good", "moved", "used", "late", "mirrored"):
         simulated.in_zookeeper(group, "t", 5)
     simulated.in_zookeeper("bad", "t", 500)
     for group in ("good", "bad", "moved", "used", "late"):
@@ -92,6 +98,7 @@ def groups(simulated: Simulated) -> Simulated:
     simulated.in_kafka("used", "t", 9)
     simulated.in_zookeeper("late", "t", 9)
     simulated.znode("/consumers/torn/offsets/t/0", b"x")
+    assert simulated.run("mirror", "--group", "mirrored", "--execute", "--once").status == 0
     return simulated
 
 

@@ -175,6 +175,8 @@ def test_an_offset_is_not_copied_to_a_younger_topic() -> None:
     assert found.copies == 0
     assert found.values == {}
     assert found.notes == ("t-0: not copied, its topic is younger than 7",)
+    late = decide(seen({T0: 7}, {T0: ours(7)}, czxid=90), mirror(ZK, t0=7))
+    assert (late.copies, late.forget) == (0, {T0})
     again = {T0: ZkOffset(1, 0, 95, 0)}
     assert decide(seen(again, {}, czxid=90), mirror(ZK, t0=7)).to_kafka == {T0: 1}
     assert decide(seen({T0: 7}, {}, czxid=90), mirror(KAFKA, t0=7)).copies == 0

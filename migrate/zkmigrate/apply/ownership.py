@@ -64,6 +64,7 @@ __all__ = [
     "Hold",
     "begin",
     "counted",
+    "like_root",
     "list_members",
     "migrators",
     "release",
@@ -152,7 +153,7 @@ def begin(hold: Hold, written: Record, before: Before | None) -> Script[Record]:
     begun = yield from record.write(group, written, (hold.check,), more)
     for path in (record.path(group), record.before_path(group)):
         if written.version < 0 or there is None:
-            yield from _like_root(group, path)
+            yield from like_root(group, path)
     return begun
 
 
@@ -185,7 +186,7 @@ def write_marker(
         current = Record() if found is None else record.decode(where, found)
         if current.id == written.id:
             if made:
-                yield from _like_root(hold.group, path)
+                yield from like_root(hold.group, path)
             return
         if current.version != written.version:
             raise refused(hold.group, Reason.OTHER_OPERATOR, record.MEANWHILE)
@@ -212,7 +213,7 @@ def write_marker(
             _still_unwritten(hold, reply, guards)
 
 
-def _like_root(group: str, path: str) -> Script[None]:
+def like_root(group: str, path: str) -> Script[None]:
     """Give a new znode the access list of the group's own, as far as that can be read.
 
     It says which store counts, so nobody else may write it. A list with which nobody could change

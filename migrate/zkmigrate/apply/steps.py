@@ -38,7 +38,7 @@ from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.table import Action, Way, decide
 from zkmigrate.plan.values import LIVE, GroupPlan
-from zkmigrate.reasons import Reason
+from zkmigrate.reasons import MEANING, Reason
 from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.offset_znodes import offset_in
@@ -345,6 +345,9 @@ class Steps:
         refusal = by_table(state, Action.UNDO, self._force)
         if refusal is not None:
             return refusal
+        if state.record.mirror:
+            why = " ".join(MEANING[Reason.MIRRORED]).replace("`", "")
+            return Result(group, Outcome.REFUSED, 0, why, (Reason.MIRRORED,))
         found = state.record
         if found.stage is Stage.NONE or digest not in ("", found.of_plan):
             last = records[-1]["step"] if records else ""

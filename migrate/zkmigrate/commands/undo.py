@@ -75,6 +75,9 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
 
     live back: the modes of a live move, back to zookeeper, while the members run. Then unlock.
 
+    mirror back: a mirrored group that was cut over. ZooKeeper gets the last offsets and leads
+    again, and the group stays mirrored. Stop the new consumers first.
+
     unlock: a group that was not moved, but is locked.
 
     It needs neither plan nor journal of the move, so another operator can run it on another
@@ -156,6 +159,8 @@ def _take_back(
 ) -> None:
     """Take groups back in one way."""
     from zkmigrate.apply.migrator import Migrator  # loads kafka-python, which takes long
+    from zkmigrate.apply.mirroring import Mirroring
+    from zkmigrate.commands.mirror import each_mirrored
 
     groups = [state.group for state in states]
     if way in (Way.UNLOCK, Way.LIVE_BACK):
@@ -164,6 +169,10 @@ def _take_back(
             if way is Way.UNLOCK
             else carry_out(LIVE_BACK, run, stores, groups, frozenset(groups), work)
         ):
+            on_group(result)
+        return
+    if way is Way.MIRROR_BACK:
+        for result in each_mirrored(run, stores, groups, work, Mirroring.back):
             on_group(result)
         return
     migrator = Migrator(stores, force=how.force, parallel=work.parallel, hooks=run.hooks)
@@ -221,7 +230,7 @@ def _is_done(state: GroupState, how: _How) -> bool:
     """Whether ``undo`` has taken the group back already, and should not take that back."""
     if how.again or not (state.copied_back if how.digest else state.record.taken_back):
         return False
-    return decide(state, Action.UNDO).way not in (Way.LIVE_BACK, Way.UNLOCK)
+    return decide(state, Action.UNDO).way not in (Way.LIVE_BACK, Way.MIRROR_BACK, Way.UNLOCK)
 
 
 def _not_locked(stores: Stores, group: str) -> Result | None:

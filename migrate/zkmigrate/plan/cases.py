@@ -8,7 +8,7 @@ from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkmigrate.model import GroupState, Store
+from zkmigrate.model import STOPPED, GroupState, Store
 from zkmigrate.plan.layout import reason_for
 from zkmigrate.reasons import Reason
 
@@ -34,6 +34,9 @@ class Case(Enum):
     LOCKED = "live: locked"
     KAFKA = "live: kafka"
     OPEN = "live: open"
+    MIRROR_ZOOKEEPER = "mirrored: zookeeper leads"
+    MIRROR_KAFKA = "mirrored: kafka leads"
+    MIRROR_STOPPED = "mirrored: stopped"
     OTHER_LAYOUT = "other layout"
     OTHER_ZNODES = "other znodes"
     UNREADABLE = "unreadable"
@@ -59,9 +62,17 @@ MEANING: Final[Mapping[Case, str]] = {
     Case.LOCKED: "In a live move: locked, and ZooKeeper assigns its partitions.",
     Case.KAFKA: "In a live move: the coordinator assigns its partitions.",
     Case.OPEN: "In a live move: plain Kafka consumers may join.",
+    Case.MIRROR_ZOOKEEPER: "Mirrored; each new offset in ZooKeeper goes to Kafka.",
+    Case.MIRROR_KAFKA: "Mirrored, after its cut-over; each new offset in Kafka goes to ZooKeeper.",
+    Case.MIRROR_STOPPED: "Mirrored, but nothing is copied until an operator has decided.",
     Case.OTHER_LAYOUT: "Never moved; another client keeps its offsets in the group's znode.",
     Case.OTHER_ZNODES: "Never moved; next to its offsets are znodes of an unknown kind.",
     Case.UNREADABLE: "Something of it cannot be read.",
+}
+_MIRROR: Final = {
+    Store.ZOOKEEPER.value: Case.MIRROR_ZOOKEEPER,
+    Store.KAFKA.value: Case.MIRROR_KAFKA,
+    STOPPED: Case.MIRROR_STOPPED,
 }
 _LIVE: Final = {Mode.LOCKED: Case.LOCKED, Mode.KAFKA: Case.KAFKA, Mode.OPEN: Case.OPEN}
 
@@ -74,12 +85,13 @@ def case_of(state: GroupState) -> Case:
     """
     marker = state.marker
     moved_to = state.moved_to
-    if state.faults or (
-        moved_to is not Store.KAFKA and any(one.fault for one in state.zk.values())
-    ):
+    in_kafka = Store.KAFKA in (moved_to, state.record.mirror_leads)
+    if state.faults or (not in_kafka and any(one.fault for one in state.zk.values())):
         return Case.UNREADABLE
     if state.record.interrupted:
         return Case.WRITTEN_LATE if state.record.in_doubt else Case.INTERRUPTED
+    if state.record.mirror:
+        return _MIRROR[state.record.mirror]
     if state.mode in _LIVE:
         return _LIVE[state.mode]
     if marker is not None and moved_to is not None:

@@ -15,7 +15,7 @@ from zkmigrate.plan.options import Options, OtherZnodes, covers
 from zkmigrate.plan.partition import PartitionRules
 from zkmigrate.plan.table import Action, decide
 from zkmigrate.plan.values import Entry, GroupPlan, Problem
-from zkmigrate.reasons import Reason
+from zkmigrate.reasons import MEANING, Reason
 from zkmigrate.text import DAY_MS, SOON_DAYS, Note, day
 
 
@@ -176,8 +176,12 @@ class _Planner:
             )
 
     def _live_move(self) -> None:
-        """Refuse a group that is moved while it runs: its mode says which store counts."""
+        """Refuse a group that is mirrored, or moved while it runs: its mode says which store
+        counts."""
         answer = decide(self.state, Action.plan(self.direction))
+        if answer.reason in (Reason.MIRRORED, Reason.MIRROR_STOPPED):
+            what, fix = (text.replace("`", "") for text in MEANING[answer.reason])
+            self._refuse(answer.reason, what, fix)
         if answer.reason is Reason.LIVE_MOVE:
             fix = (
                 "run zkmigrate live complete; then it counts as moved"

@@ -6,17 +6,14 @@ A group passes only if everything below its znode is accounted for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.table import Action, add_reasons
 from zkmigrate.reasons import Reason
-from zkmigrate.text import shown
-
-_LAST_MS: Final = 253_402_300_799_000
+from zkmigrate.text import moment, shown
 
 
 class Left(NamedTuple):
@@ -118,7 +115,7 @@ def what_is_left(state: GroupState) -> Left:
         len(decided - lost),
         len(state.foreign),
         len(state.members),
-        "" if newest is None else _time(newest),
+        "" if newest is None else moment(newest),
         "mixed" if len(compared) > 1 else next(iter(compared), "none"),
         "; ".join(text for _, text in whys),
         tuple(reason for reason, _ in whys),
@@ -136,8 +133,3 @@ def _stored(state: GroupState) -> Iterator[tuple[TopicPartition, int | None, int
             yield tp, znode.offset, marker.values.get(tp) if marker else None
     for tp, offset in state.misplaced.items():
         yield tp, offset, marker.misplaced.get(tp) if marker else None
-
-
-def _time(at_ms: int) -> str:
-    moment = datetime.fromtimestamp(min(at_ms, _LAST_MS) / 1000, UTC)
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.model import KafkaOffset, Mirror, Store, TopicState, ZkOffset, number
+from zkmigrate.model import GroupState, KafkaOffset, Mirror, Store, TopicState, ZkOffset, number
 from zkmigrate.reasons import Reason
 from zkmigrate.text import show, shown
 
@@ -58,16 +58,23 @@ class Reading(NamedTuple):
         return node is not None and topic is not None and topic.is_younger_than(node)
 
 
+def reading_of(state: GroupState) -> Reading:
+    """Return the reading of a group that was read completely."""
+    return Reading(state.members, state.coordinator_members, state.zk, state.kafka, state.topics)
+
+
 class Decision(NamedTuple):
     """What to write, and what is agreed on when that is done.
 
-    ``stop``: a reason and its sentence; then nothing is copied. ``notes``: remarks for people.
+    ``forget``: offsets of a deleted topic, which are deleted from Kafka. ``stop``: a reason and its
+    sentence; then nothing is copied. ``notes``: remarks for people.
     """
 
     leader: Store
     values: Mapping[TopicPartition, int]
     to_kafka: Mapping[TopicPartition, int] = {}
     to_zookeeper: Mapping[TopicPartition, int] = {}
+    forget: frozenset[TopicPartition] = frozenset()
     stop: tuple[Reason, str] | None = None
     notes: tuple[str, ...] = ()
 
@@ -141,6 +148,7 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
     values = dict(agreed)
     copies: dict[TopicPartition, int] = {}
     to_kafka: dict[TopicPartition, int] = {}
+    forget: set[TopicPartition] = set()
     for tp in seen.partitions():
         here, before = seen.offset(leader, tp), agreed.get(tp)
         if leader is Store.ZOOKEEPER:
@@ -149,6 +157,8 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
                 notes.append(f"{fault}: not copied")
             if seen.is_stale(tp):
                 notes.append(f"{tp}: not copied, its topic is younger than {show(here)}")
+                if is_marked(seen.kafka.get(tp)):
+                    forget.add(tp)
                 continue
         elif is_marked(seen.kafka.get(tp)) and here != before:
             if before is not None and not seen.new:  # a late commit of a mirror that was suspended
@@ -163,8 +173,13 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
             copies[tp] = here
     if leader is Store.ZOOKEEPER:
         if refresh:
-            copies = {tp: offset for tp, offset in values.items() if _exists(seen, tp)}
-        return Decision(leader, values, to_kafka=copies, notes=tuple(notes))
+            copies = {
+                tp: offset
+                for tp, offset in values.items()
+                if _exists(seen, tp) and tp not in forget
+            }
+        kept = {tp: offset for tp, offset in values.items() if tp not in forget}
+        return Decision(leader, kept, copies, forget=frozenset(forget), notes=tuple(notes))
     if not seen.new:
         for tp, offset in agreed.items():
             gone = seen.offset(Store.KAFKA, tp) is None

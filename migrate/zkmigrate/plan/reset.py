@@ -62,10 +62,20 @@ BOTH: Final = "both"
 def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
     """Return the stores to set offsets in, Kafka first. ``wanted``: the value of ``--store``.
 
-    By default the one whose offsets count, and both in a live move, whose members begin at the
-    higher offset. Raises GroupRefusedError when it is not clear which one counts.
+    By default the one whose offsets count: in a mirrored group the one that leads. In a live move
+    both, as members begin at the higher offset. Raises GroupRefusedError when it is not clear which
+    one counts.
     """
     every = (Store.KAFKA, Store.ZOOKEEPER)
+    leader = state.record.mirror_leads
+    if leader is not None:
+        if wanted not in (None, leader.value):
+            raise refused(
+                state.group,
+                Reason.MIRRORED,
+                f"is mirrored, and {leader.value} leads: leave out --store; the mirror copies it",
+            )
+        return (leader,)
     if wanted == BOTH:
         return every
     if state.mode is not Mode.ZOOKEEPER:
@@ -98,7 +108,7 @@ def check_undone(state: GroupState, store: Store, rows: Iterable[Reset]) -> None
     A member with dual commit begins at the higher of both, unless a move shows which store counts.
     Raises GroupRefusedError.
     """
-    if state.moved_to is not None:
+    if state.moved_to is not None or state.record.mirror:
         return
     others = state.offsets(store.other)
     above = [

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from zkconsumer.admin.ids_lock import Guard
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
 from zkmigrate.model import GroupState, Retention, Store
 from zkmigrate.plan.cases import Case, case_of, changed_since
+from zkmigrate.plan.mirror import behind, reading_of
 from zkmigrate.plan.table import Action, add_reasons
 from zkmigrate.reasons import Reason
-from zkmigrate.text import DAY_MS, SOON_DAYS, day, shown
+from zkmigrate.text import DAY_MS, SOON_DAYS, day, moment, shown
 
 _RUN: Final = re.compile(r"[0-9a-f]{1,8}|probe")
 
@@ -57,6 +58,14 @@ class Status(NamedTuple):
     """The version of the record."""
     kafka_group: str = ""
     """The group's name in Kafka, if it differs."""
+    mirror: str = ""
+    """Of a mirrored group: who runs its mirror, or ``none``."""
+    mirror_lag: int | None = None
+    """Of a mirrored group: by how much the store that follows differs, in offsets."""
+    mirror_seconds: int | None = None
+    """Of a mirrored group that is not in step: seconds since the oldest change not copied."""
+    mirror_since: str = ""
+    """Of a mirrored group: since when its store leads, in UTC."""
 
 
 def status_of(
@@ -97,7 +106,8 @@ def status_of(
     live = state.mode is not Mode.ZOOKEEPER
     if (moved_to is Store.KAFKA and members) or (live and old):
         needs(Reason.LIVE_MEMBER, f"old consumers run: stop {shown(old if live else members)}")
-    if locked == Guard.OPEN.value and (live or moved_to is Store.KAFKA):
+    in_kafka = Store.KAFKA in (moved_to, state.record.mirror_leads)
+    if locked == Guard.OPEN.value and (live or in_kafka):
         lock = "repeat the last step of zkmigrate live" if live else "run zkmigrate lock"
         needs(Reason.NOT_LOCKED, f"is not locked, so old consumers can start: {lock}")
     begun = state.record.interrupted
@@ -108,6 +118,7 @@ def status_of(
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
         names = shown(state.coordinator_members)
         needs(Reason.COORDINATOR_MEMBER, f"consumers run at the broker: stop {names}")
+    mirror = _mirror(state, now_ms, needs)
     if differing(state, first):
         text = "the stores differ, and zkmigrate has not moved the group: plan shows how"
         needs(Reason.CONFLICT, text)
@@ -157,9 +168,36 @@ def status_of(
             plan=state.record.plan,
             serial=state.record.version if state.record.version >= 0 else None,
             kafka_group=state.kafka_group,
+            **mirror,
         ),
         bool(faults),
     )
+
+
+def _mirror(
+    state: GroupState, now_ms: int, needs: Callable[[Reason, str], object]
+) -> dict[str, Any]:
+    """Return what the status shows of a group's mirror; ``needs``: called if it needs attention."""
+    mirror = state.mirror
+    if mirror is None:
+        return {}
+    if mirror.stopped is not None:
+        reason, text = mirror.stopped
+        needs(Reason(reason), text)
+    elif not state.mirrored_by:
+        needs(Reason.NO_MIRROR, "no process mirrors it now: run zkmigrate mirror")
+    old = [name for name in state.members if not is_migrator(state.group, name)]
+    if mirror.leader is Store.KAFKA and old:
+        needs(Reason.LIVE_MEMBER, f"old consumers run, although kafka leads: stop {shown(old)}")
+    late = behind(reading_of(state), mirror.leader)
+    nodes = (state.zk.get(tp) for tp in late) if mirror.leader is Store.ZOOKEEPER else ()
+    since = min((node.mtime_ms for node in nodes if node is not None), default=None)
+    return {
+        "mirror": state.mirrored_by or "none",
+        "mirror_lag": sum(late.values()),
+        "mirror_seconds": None if since is None else max(0, (now_ms - since) // 1000),
+        "mirror_since": moment(mirror.since_ms),
+    }
 
 
 def unknown(group: str, why: str, reason: Reason) -> Status:
@@ -194,6 +232,9 @@ def _truth(state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: boo
         return MOVING
     if moved_to is not None:
         return moved_to.value
+    if state.record.mirror:
+        leader = state.record.mirror_leads or (state.mirror and state.mirror.leader)
+        return leader.value if leader else BOTH
     if state.in_live_move:
         follows = RULES[state.mode].follows
         if follows is Follows.COORDINATOR:

@@ -33,6 +33,9 @@ class Action(Enum):
     FINALIZE = "live finalize"
     COMPLETE = "live complete"
     TO_ZOOKEEPER = "live to-zookeeper"
+    MIRROR = "mirror"
+    CUT_OVER = "cut-over"
+    FINISH = "complete"
     GATE = "gate"
     STATUS = "status"
 
@@ -51,6 +54,9 @@ class Way(Enum):
     """ZooKeeper gets the offsets that Kafka has now."""
     LIVE_BACK = "live back"
     """The group's mode goes back to ``zookeeper``, while its members run."""
+    MIRROR_BACK = "mirror back"
+    """ZooKeeper leads again in a mirrored group, whose offsets it has, and old consumers may start
+    again."""
     UNLOCK = "unlock"
     """Old consumers may start again."""
 
@@ -95,6 +101,7 @@ _IN_KAFKA: Final = (Case.MOVED, Case.USED, Case.LATE_COMMIT, *_EXPIRED)
 """Moved to Kafka."""
 _FOLLOWS_KAFKA: Final = (Case.KAFKA, Case.OPEN)
 _LIVE: Final = (Case.LOCKED, *_FOLLOWS_KAFKA)
+_MIRRORED: Final = (Case.MIRROR_ZOOKEEPER, Case.MIRROR_KAFKA, Case.MIRROR_STOPPED)
 _NEVER: Final = (
     Case.UNTOUCHED, Case.IN_KAFKA, Case.EMPTY, Case.MISPLACED, Case.HIDDEN, Case.OTHER_LAYOUT,
     Case.OTHER_ZNODES,
@@ -117,6 +124,8 @@ _INTERRUPTED: Final = ((Case.INTERRUPTED,), Do.REFUSE, Reason.UNFINISHED)
 _LATE: Final = ((Case.WRITTEN_LATE,), Do.REFUSE, Reason.WRITTEN_LATE)
 _UNFINISHED: Final = (_INTERRUPTED, _LATE)
 _LIVE_REFUSED: Final = (_LIVE, Do.REFUSE, Reason.LIVE_MOVE)
+_MIRRORED_REFUSED: Final = (_MIRRORED, Do.REFUSE, Reason.MIRRORED)
+_STOPPED: Final = ((Case.MIRROR_STOPPED,), Do.REFUSE, Reason.MIRROR_STOPPED)
 _PROBLEMS: Final = (
     _LATE,
     ((Case.UNREADABLE,), Do.DECIDE, Reason.UNREADABLE),
@@ -126,8 +135,20 @@ _PROBLEMS: Final = (
     (_EXPIRED, Do.DECIDE, Reason.EXPIRED),
     ((Case.LATE_COMMIT,), Do.DECIDE, Reason.CONFLICT),
     _LIVE_REFUSED,
+    _MIRRORED_REFUSED,
 )
-_BEFORE_LIVE: Final = (_UNREADABLE, *_UNFINISHED, (_IN_KAFKA, Do.REFUSE, Reason.MOVED))
+_BEFORE_LIVE: Final = (
+    _UNREADABLE,
+    *_UNFINISHED,
+    (_IN_KAFKA, Do.REFUSE, Reason.MOVED),
+    _MIRRORED_REFUSED,
+)
+_BEFORE_MIRROR: Final = (
+    _UNREADABLE,
+    *_UNFINISHED,
+    (_IN_KAFKA, Do.SKIP, Reason.MOVED),
+    ((*_LIVE, Case.PREPARED), Do.SKIP, Reason.LIVE_MOVE),
+)
 _LAYOUT: Final = (
     ((Case.OTHER_LAYOUT,), Do.REFUSE, Reason.FOREIGN_LAYOUT),
     ((Case.OTHER_ZNODES,), Do.REFUSE, Reason.OTHER_ZNODES),
@@ -141,13 +162,14 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         ((Case.MOVED, Case.USED), Do.DONE, None),
     ),
     Action.PLAN_BACK: _row(*_PROBLEMS, ((Case.MOVED_BACK,), Do.DONE, None)),
-    Action.APPLY: _row(_UNREADABLE, _LATE, _LIVE_REFUSED),
+    Action.APPLY: _row(_UNREADABLE, _LATE, _LIVE_REFUSED, _MIRRORED_REFUSED),
     Action.UNDO: {
         **_row(
             _UNREADABLE,
             _LATE,
             ((Case.LATE_COMMIT,), Do.REFUSE, Reason.CONFLICT),
             ((Case.ROLLED_BACK,), Do.DONE, None),
+            _STOPPED,
         ),
         **dict.fromkeys(
             (Case.INTERRUPTED, Case.MOVED, *_EXPIRED, Case.MOVED_BACK),
@@ -156,11 +178,24 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         Case.USED: Answer(Do.GO, way=Way.COPY_BACK),
         **dict.fromkeys(_LIVE, Answer(Do.GO, way=Way.LIVE_BACK)),
         **dict.fromkeys((Case.PREPARED, *_NEVER), Answer(Do.GO, way=Way.UNLOCK)),
+        Case.MIRROR_ZOOKEEPER: Answer(Do.GO, way=Way.UNLOCK),
+        Case.MIRROR_KAFKA: Answer(Do.GO, way=Way.MIRROR_BACK),
     },
-    Action.LOCK: _row(_UNREADABLE, (_NO_MODE, Do.SKIP, Reason.NOT_MOVED)),
-    Action.UNLOCK: _row(_UNREADABLE, (_FOLLOWS_KAFKA, Do.REFUSE, Reason.LIVE_MOVE)),
+    Action.LOCK: _row(
+        _UNREADABLE,
+        (_NO_MODE, Do.SKIP, Reason.NOT_MOVED),
+        ((Case.MIRROR_ZOOKEEPER,), Do.REFUSE, Reason.MIRRORED),
+        _STOPPED,
+    ),
+    Action.UNLOCK: _row(
+        _UNREADABLE,
+        (_FOLLOWS_KAFKA, Do.REFUSE, Reason.LIVE_MOVE),
+        ((Case.MIRROR_KAFKA,), Do.REFUSE, Reason.MIRRORED),
+        _STOPPED,
+    ),
     Action.RESET: _row(
         _INTERRUPTED,
+        _STOPPED,
         ((Case.UNREADABLE,), Do.REFUSE, Reason.UNREADABLE),
         *_LAYOUT,
         ((Case.HIDDEN,), Do.REFUSE, Reason.HIDDEN),
@@ -181,9 +216,35 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         _UNREADABLE,
         *_UNFINISHED,
         (_IN_KAFKA, Do.DONE, None),
+        _MIRRORED_REFUSED,
         ((*_NO_MODE, Case.PREPARED, Case.LOCKED, Case.KAFKA), Do.REFUSE, Reason.WRONG_MODE),
     ),
     Action.TO_ZOOKEEPER: _row(*_BEFORE_LIVE, ((*_NO_MODE, Case.PREPARED), Do.DONE, None)),
+    Action.MIRROR: _row(
+        *_BEFORE_MIRROR,
+        ((Case.EMPTY,), Do.SKIP, Reason.NOTHING),
+        ((Case.IN_KAFKA,), Do.SKIP, Reason.NOTHING),
+        ((Case.HIDDEN,), Do.REFUSE, Reason.HIDDEN),
+        ((Case.MISPLACED,), Do.REFUSE, Reason.MISPLACED),
+        *_LAYOUT,
+        ((Case.MIRROR_ZOOKEEPER, Case.MIRROR_KAFKA), Do.DONE, None),
+        _STOPPED,
+    ),
+    Action.CUT_OVER: _row(
+        *_BEFORE_MIRROR,
+        (_NO_MODE, Do.SKIP, Reason.NOT_MIRRORED),
+        ((Case.MIRROR_KAFKA,), Do.DONE, None),
+        _STOPPED,
+    ),
+    Action.FINISH: _row(
+        _UNREADABLE,
+        *_UNFINISHED,
+        ((*_LIVE, Case.PREPARED), Do.SKIP, Reason.LIVE_MOVE),
+        (_IN_KAFKA, Do.DONE, None),
+        (_NO_MODE, Do.SKIP, Reason.NOT_MIRRORED),
+        ((Case.MIRROR_ZOOKEEPER,), Do.REFUSE, Reason.WRONG_MODE),
+        _STOPPED,
+    ),
     Action.GATE: _row(
         *_UNFINISHED,
         ((Case.UNREADABLE,), Do.REFUSE, Reason.UNREADABLE),
@@ -191,6 +252,7 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         ((Case.HIDDEN,), Do.REFUSE, Reason.HIDDEN),
         (_EXPIRED, Do.REFUSE, Reason.EXPIRED),
         _LIVE_REFUSED,
+        _MIRRORED_REFUSED,
     ),
     Action.STATUS: _row(
         *_UNFINISHED,
@@ -198,6 +260,7 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         *_LAYOUT,
         ((Case.LATE_COMMIT,), Do.REFUSE, Reason.SOURCE_MOVED_ON),
         (_EXPIRED, Do.REFUSE, Reason.EXPIRED),
+        _STOPPED,
     ),
 }
 """For ``gate``, ``refuse`` means that the group is left. For ``status`` it means that the group
@@ -207,7 +270,7 @@ needs attention."""
 BY_RECORD: Final = frozenset(
     {
         Action.APPLY, Action.LOCK, Action.UNLOCK, Action.PREPARE, Action.TO_KAFKA, Action.FINALIZE,
-        Action.COMPLETE, Action.TO_ZOOKEEPER,
+        Action.COMPLETE, Action.TO_ZOOKEEPER, Action.CUT_OVER, Action.FINISH,
     }
 )  # fmt: skip
 """Actions that know a group's record and mode alone, and then make their own checks of offsets."""

@@ -27,6 +27,7 @@ from zkmigrate.model import (
     HeldNow,
     KafkaOffset,
     MigrationMarker,
+    Mirror,
     Store,
     ZkOffset,
 )
@@ -34,7 +35,7 @@ from zkmigrate.plan.cases import Case, case_of
 from zkmigrate.plan.status import is_migrator
 from zkmigrate.plan.values import GroupPlan, Problem
 from zkmigrate.reasons import Reason
-from zkmigrate.stores import migration_marker
+from zkmigrate.stores import migration_marker, mirror_state
 from zkmigrate.stores.migration_marker import Known, decoded
 from zkmigrate.stores.offset_znodes import (
     misplaced_offsets,
@@ -97,6 +98,8 @@ def read_states(
         _learn(stores, ((tp.topic for tp in some) for some in partitions))
         for name in kafka:
             stores.logs.past_ends(_offsets(parts[name], kafka[name], from_file.get(name, {})))
+        mirrored = [name for name, one in known.items() if one.record.mirror]
+        mirrors = dict(zip(mirrored, stores.zk.run_all(map(_mirror, mirrored)), strict=True))
         unseen = hidden | _unproven(stores, parts.values(), kafka, from_file)
         joined = stores.kafka.members_of([called[name] for name in kafka])
         for name in chunk:
@@ -109,9 +112,23 @@ def read_states(
                 offsets = from_file.get(name)
                 part = parts[name]
                 state = _state(stores, part, known[name], kafka[name], members, offsets, unseen)
+                if name in mirrors:
+                    agreed, by, faults = mirrors[name]
+                    faults = (*state.faults, *faults)
+                    state = replace(state, mirror=agreed, mirrored_by=by, faults=faults)
                 if called[name] != name:
                     state = replace(state, kafka_group=called[name])
                 yield state
+
+
+def _mirror(group: str) -> Script[tuple[Mirror | None, str, tuple[str, ...]]]:
+    """Return what a group's mirror has agreed on, who runs it, and what cannot be read."""
+    try:
+        mirror, by = yield from mirror_state.read_mirror(group)
+    except ZnodeFormatError as fault:
+        return None, "", (str(fault),)
+    gone = f"{mirror_state.path(group)} is gone: begin again with zkmigrate mirror --lead"
+    return mirror, by, () if mirror is not None else (gone,)
 
 
 def case_in(stores: Stores, group: str, in_kafka: str = "") -> Case:

@@ -148,6 +148,16 @@ class Logs:
                 ranges.update(self._ranges[name])
             return states, ranges
 
+    def topics(self, names: Collection[str]) -> dict[str, TopicState]:
+        """Return those of these topics that exist, as they are now, without their logs."""
+        with self._lock:
+            self._describe(names)
+            found = {name: state for name in names if (state := self._topics[name]) is not None}
+            for name in names:
+                if name not in self._ranges:  # ``of`` reads them
+                    del self._topics[name]
+            return found
+
     def _learn(self, topics: Sequence[str]) -> None:
         """Describe topics, and read the ranges of all of their partitions."""
         wanted = self._describe(topics)

@@ -66,10 +66,10 @@ def encode(
         "version": FORMAT,
         "moved_to": moved_to.value,
         "at_ms": at_ms,
-        "offsets": _by_topic(values),
+        "offsets": by_topic(values),
     }
     others = {"left": left, "misplaced": misplaced, "kept": kept}
-    document |= {name: _by_topic(offsets) for name, offsets in others.items() if offsets}
+    document |= {name: by_topic(offsets) for name, offsets in others.items() if offsets}
     if kafka_group:
         document["kafka_group"] = kafka_group
     data = record.as_json(document)
@@ -83,15 +83,16 @@ def encode(
     return data
 
 
-def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets by topic and partition, as JSON takes them."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), value in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = value
     return topics
 
 
-def _offsets(topics: Mapping[str, Mapping[str, object]]) -> dict[TopicPartition, int]:
-    """Reverse ``_by_topic``. Raises ValueError and AttributeError for anything else."""
+def offsets_in(topics: Mapping[str, Mapping[str, object]]) -> dict[TopicPartition, int]:
+    """Reverse ``by_topic``. Raises ValueError and AttributeError for anything else."""
     values: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         for number, value in partitions.items():
@@ -122,8 +123,8 @@ def decode(where: str, node: Node) -> MigrationMarker:
             or document["at_ms"] < 0
         ):
             raise ValueError
-        values = _offsets(document["offsets"])
-        others = [_offsets(document.get(name, {})) for name in ("left", "misplaced", "kept")]
+        values = offsets_in(document["offsets"])
+        others = [offsets_in(document.get(name, {})) for name in ("left", "misplaced", "kept")]
         renamed = document.get("kafka_group", "")
         if not isinstance(renamed, str):
             raise ValueError

@@ -1,7 +1,8 @@
 """``/consumers/GROUP/record``: who works on a group's move, and what was there before it. Scripts.
 
-The record is small JSON: operator, command, plan digest, mode, lock, the store that counts, and the
-state of the last change (``begun``, ``undoing`` or ``done``). Its version is the group's *serial*.
+The record is small JSON: operator, command, plan digest, mode, lock, the store that counts, the
+store that leads if the group is mirrored, and the state of the last change (``begun``, ``undoing``
+or ``done``). Its version is the group's *serial*.
 Every command reads it first, and writes it in one request with each change of the migration marker
 or of the mode, or right before a change that ZooKeeper cannot put into a request with others. The
 write fails if another command has written it meanwhile.
@@ -32,7 +33,7 @@ from zkconsumer.core.zookeeper.scripts.common import Script, attempt, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.errors import refused
-from zkmigrate.model import Before, KafkaOffset, Record, Stage, Store
+from zkmigrate.model import STOPPED, Before, KafkaOffset, Record, Stage, Store
 from zkmigrate.reasons import Reason
 
 FORMAT: Final = 1
@@ -82,6 +83,7 @@ def decode(where: str, node: Node) -> Record:
             "late": tuple(TopicPartition(str(topic), _int(at)) for topic, at in document["late"]),
             "late_more": _int(document["late_more"], 0),
             "commits": _int(document["commits"], -1),
+            "mirror": _mirror(document.get("mirror", "")),
         }
         return Record(**{**document, **read})
     except (KeyError, TypeError, ValueError):
@@ -169,6 +171,10 @@ def _document(where: str, data: bytes, keys: frozenset[str]) -> dict[str, Any]:
             where, "was written by another version of zkmigrate: use that version"
         )
     return document  # type: ignore[no-any-return]
+
+
+def _mirror(value: str) -> str:
+    return value if value in ("", STOPPED) else Store(value).value
 
 
 def _offset(stored: KafkaOffset | None) -> int | None:

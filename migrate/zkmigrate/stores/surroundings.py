@@ -84,7 +84,10 @@ def below_leaves(group: str) -> Script[tuple[str, ...]]:
         leaves += [f"{root}/{tp.topic}/{tp.partition}" for tp in (yield from partitions_at(root))]
     for parent in (where.ids, live.members):
         leaves += [f"{parent}/{name}" for name in (yield from children(parent)) or []]
-    inner = {record.path(group): {"before"}, f"{where.root}/{LIVE}": {"mode", "members"}}
+    inner = {
+        record.path(group): {"before", "mirror", "lease"},
+        f"{where.root}/{LIVE}": {"mode", "members"},
+    }
     paths = [*leaves, *inner]
     lists = yield from children_of(paths)
     return tuple(

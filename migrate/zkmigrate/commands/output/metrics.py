@@ -32,6 +32,9 @@ METRICS: Final = {
     "begin_time_seconds": "When the command began, in seconds since 1970.",
     "update_time_seconds": "When this file was written, in seconds since 1970.",
     "running": "1 while the command runs, 0 once it has ended.",
+    "mirrored_groups": "Of mirror: groups by the store that leads and their state.",
+    "mirrored_offsets": "Of mirror: offsets that were copied since it began.",
+    "mirror_late_groups": "Of mirror: groups that are not in step.",
 }
 """Name, without ``zkmigrate_``, and meaning. All are gauges with the label ``command``."""
 
@@ -66,6 +69,8 @@ class MetricsFile:
         self._began = time.time()
         self._ended: Counter[str] = Counter()
         self._offsets = 0
+        self._mirrored: Counter[tuple[str, str]] | None = None
+        self._copied = self._late = 0
         self._fault = ""
         """Why the last write failed."""
         self._lock = threading.Lock()
@@ -82,6 +87,14 @@ class MetricsFile:
         with self._lock:
             self._ended[outcome] += 1
             self._offsets += offsets
+
+    def mirrored(self, groups: Counter[tuple[str, str]], copied: int, late: int) -> None:
+        """Set what ``mirror`` has seen in a pass: the groups by leader and state, how many offsets
+        it has copied, and how many groups are not in step."""
+        with self._lock:
+            self._mirrored = groups
+            self._copied += copied
+            self._late = late
 
     def close(self) -> None:
         """Write for the last time."""
@@ -126,7 +139,16 @@ class MetricsFile:
                 "update_time_seconds": {label: time.time()},
                 "running": {label: int(running)},
             }
+            if self._mirrored is not None:
+                values["mirrored_groups"] = {
+                    f'{label},leader="{leader}",state="{state}"': count
+                    for (leader, state), count in sorted(self._mirrored.items())
+                }
+                values["mirrored_offsets"] = {label: self._copied}
+                values["mirror_late_groups"] = {label: self._late}
         for name, meaning in METRICS.items():
+            if name not in values:
+                continue
             yield f"# HELP zkmigrate_{name} {meaning}\n# TYPE zkmigrate_{name} gauge\n"
             for labels, value in values[name].items():
                 yield f"zkmigrate_{name}{{{labels}}} {value}\n"

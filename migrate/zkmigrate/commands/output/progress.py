@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
@@ -94,6 +95,11 @@ class Progress:
         elif now - self._printed >= INTERVAL:
             self._printed = now
             self._line(now, after=_cut(name))
+
+    def mirrored(self, groups: Counter[tuple[str, str]], copied: int, late: int) -> None:
+        """Pass on what ``mirror`` has seen; see ``MetricsFile``."""
+        if self._metrics is not None:
+            self._metrics.mirrored(groups, copied, late)
 
     def waiting(self, what: str) -> None:
         """Show why the command waits. Any thread."""

@@ -93,13 +93,13 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "outcome": Schema(
         1,
-        ("apply", "undo", "live", "lock", "unlock"),
+        ("apply", "undo", "live", "lock", "unlock", "cut-over", "complete"),
         "each group",
         (
             _GROUP,
             _OUTCOME,
-            Column("way", "string", "Of `undo`: `roll back`, `copy back`, `live back`, `unlock`, "
-                   "or empty.", table=InTable.IF_ANY),
+            Column("way", "string", "Of `undo`: `roll back`, `copy back`, `live back`, `mirror "
+                   "back`, `unlock`, or empty.", table=InTable.IF_ANY),
             Column("mode", "string", "Mode of a group in a live move.", True, InTable.IF_ANY),
             Column("offsets", "integer", "Offsets that were written.", table=InTable.IF_ANY),
             _WHY,
@@ -154,6 +154,15 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                    table=InTable.NO),
             Column("serial", "integer", "Version of its record.", True, InTable.NO),
             _KAFKA,
+            Column("mirror", "string", "Of a mirrored group: who runs its mirror, as `USER@HOST`, "
+                   "or `none`; else empty.", table=InTable.IF_ANY),
+            Column("mirror_lag", "integer", "Of a mirrored group: by how many offsets the store "
+                   "that follows differs.", True, InTable.IF_ANY),
+            Column("mirror_seconds", "integer", "Of a mirrored group in which ZooKeeper leads: "
+                   "seconds since the oldest offset that is not copied was stored; null: none.",
+                   True, InTable.IF_ANY),
+            Column("mirror_since", "string", "Of a mirrored group: since when its store leads, in "
+                   "UTC; else empty.", table=InTable.IF_ANY),
         ),
     ),
     "gate": Schema(
@@ -179,6 +188,24 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         ("lock --hold",),
         "each event of a group",
         (_GROUP, Column("what", "string", "What has happened, for people.")),
+    ),
+    "mirror": Schema(
+        1,
+        ("mirror",),
+        "each group, and with `--watch` each change of one",
+        (
+            _GROUP,
+            Column("leader", "string", "Store whose offsets are copied to the other: `zookeeper` "
+                   "or `kafka`; empty: unknown."),
+            Column("state", "string", "`in step`, `standby` (another process mirrors it), "
+                   "`behind`, `stopped`, `refused`, `skipped`, `failed`, `would be done` or "
+                   "`not mirrored`."),
+            Column("since", "string", "Since when this store leads, in UTC; empty: unknown."),
+            Column("late_since", "string", "Since when the stores are not in step, in UTC; empty: "
+                   "they are.", table=InTable.IF_ANY),
+            _WHY,
+            _REASONS,
+        ),
     ),
     "reset": Schema(
         1,

@@ -1,0 +1,562 @@
+"""Keeps both stores of groups in step, and changes which of them leads.
+
+Every change of a mirrored group is made from one reading, and names the versions of what was read:
+the group's record, what its mirror has agreed on, and the offset znodes. So a mirror, a cut-over
+and an undo may run at the same time, in any processes. The one that acted on an older reading
+changes nothing and reads again. Kafka knows no such versions. So each commit there is permitted
+right before it is sent, and carries a mark: a late one is recognized and put right.
+
+One thread uses a ``Mirroring``.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from threading import Event
+from typing import Any, Final, NamedTuple, TypeVar
+
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.errors import (
+    BrokerError,
+    GroupActiveError,
+    ZkUnavailableError,
+    ZnodeFormatError,
+    ZooKeeperError,
+)
+from zkconsumer.zk.blocking import or_refusal
+from zkmigrate.apply import guard, ownership
+from zkmigrate.apply.guard import Guard
+from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read
+from zkmigrate.errors import GroupRefusedError, check_members, refused
+from zkmigrate.model import STOPPED, KafkaOffset, Mirror, Record, Stage, Store
+from zkmigrate.plan.mirror import (
+    Decision,
+    Reading,
+    behind,
+    decide,
+    first_leader,
+    is_marked,
+    mark,
+    reading_of,
+)
+from zkmigrate.plan.table import Action
+from zkmigrate.reasons import Reason
+from zkmigrate.stores import migration_marker, mirror_state, record
+from zkmigrate.stores.group_states import read_states
+from zkmigrate.stores.mirror_state import InZooKeeper
+from zkmigrate.stores.offset_znodes import misplaced_offsets, offset_in
+from zkmigrate.stores.sessions import Stores
+from zkmigrate.text import moment, shown
+
+T = TypeVar("T")
+_POLL: Final = 0.2
+"""Seconds between two looks at a group that is waited for."""
+_AGAIN: Final = 10
+"""How often a group is read again, because it was changed meanwhile, before that is reported."""
+REFRESH_S: Final = 6 * 3600.0
+"""Seconds after which offsets in Kafka are committed again; a quarter of the shortest default
+retention."""
+START: Final = "the new program may start"
+
+
+class Step(NamedTuple):
+    """One group after one pass. ``state``: ``in step``, ``standby``, ``behind``, ``stopped``,
+    ``refused``, ``failed`` or ``not mirrored``. ``since``: when its store began to lead, in UTC.
+    ``late_since``: since when it is not in step; empty if it is. ``copied``: how many offsets were
+    copied."""
+
+    group: str
+    leader: str
+    state: str
+    since: str = ""
+    late_since: str = ""
+    why: str = ""
+    reasons: tuple[Reason, ...] = ()
+    copied: int = 0
+
+    @property
+    def good(self) -> bool:
+        """Whether no operator is needed."""
+        return self.state in (IN_STEP, STANDBY, ENDED, Outcome.WOULD.value)
+
+
+IN_STEP: Final = "in step"
+STANDBY: Final = "standby"
+ENDED: Final = "not mirrored"
+
+
+class _Seen(NamedTuple):
+    """A mirrored group: as ZooKeeper shows it, and as both stores do."""
+
+    at: InZooKeeper
+    mirror: Mirror
+    reading: Reading
+
+
+class Mirroring:
+    """Mirrors groups.
+
+    Args:
+        stores: both, opened.
+        say: called with remarks for people.
+        stopped: ends waiting early.
+    """
+
+    def __init__(
+        self,
+        stores: Stores,
+        say: Callable[[str], object] = lambda text: None,
+        stopped: Event | None = None,
+    ) -> None:
+        self._stores = stores
+        self._say = say
+        self._stopped = stopped or Event()
+        self._run = uuid.uuid4().hex[:8]
+        self._leases: dict[str, int] = {}
+        self._refreshed: dict[str, float] = {}
+        """When the offsets of a group in Kafka were committed, all of them."""
+        self._late: dict[str, str] = {}
+        """Since when a group is not in step."""
+        self._had_members: set[str] = set()
+        self._said: dict[str, tuple[str, ...]] = {}
+
+    # -- begin and end -------------------------------------------------------------------------
+
+    def begin(self, groups: Iterable[str], lead: Store | None, execute: bool) -> Iterator[Result]:
+        """Let groups be mirrored; yield the outcome of each, also of those that are already.
+
+        ``lead``: the store whose offsets replace those of the other, if they differ. It also lets
+        a mirror that has stopped begin again.
+        """
+        for state in read_states(self._stores, groups, {}, False):
+            if isinstance(state, tuple):
+                yield not_read(*state)
+                continue
+            again = lead is not None and state.record.mirror == STOPPED
+            refusal = None if again else by_table(state, Action.MIRROR)
+            if refusal is not None:
+                yield refusal
+                continue
+            first = first_leader(reading_of(state), lead)
+            if isinstance(first[0], Reason):
+                yield Result(state.group, Outcome.REFUSED, 0, str(first[1]), (first[0],))
+                continue
+            leader, agreed = first
+            assert not isinstance(agreed, str)
+            if not execute:
+                yield Result(state.group, Outcome.WOULD, 0, f"{leader.value} leads")
+                continue
+            now_ms = int(time.time() * 1000)
+            topics = {name: one.czxid for name, one in state.topics.items()}
+            mirror = Mirror(leader, now_ms, agreed, topics)
+            fields = {"command": "mirror", "mirror": leader.value}
+            written = record.written(state.record, now_ms, **fields)
+            try:
+                self._zk(_begin(state.group, written, mirror))
+            except GroupRefusedError as error:
+                yield Result(state.group, Outcome.REFUSED, 0, str(error), (error.reason,))
+                continue
+            yield Result(state.group, Outcome.DONE, 0, f"{leader.value} leads")
+
+    def end(self, group: str, execute: bool) -> Result:
+        """Let a group no longer be mirrored, while ZooKeeper leads, or led when it was stopped.
+
+        What it has committed to Kafka is deleted there. Raises GroupRefusedError.
+        """
+        state = self._zk(migration_marker.state_of(group))
+        if state.faults:
+            return by_table(state, Action.CUT_OVER) or Result(group, Outcome.FAILED, 0)
+        found = state.record
+        ended = not found.mirror
+        mirror, _ = (None, "") if ended else self._zk(mirror_state.read_mirror(group))
+        if mirror is not None and mirror.leader is Store.KAFKA:
+            text = "kafka leads: run zkmigrate undo first, or zkmigrate complete"
+            raise refused(group, Reason.MIRRORED, text)
+        if not ended and execute:
+            now_ms = int(time.time() * 1000)
+            written = record.written(found, now_ms, command="mirror --end", mirror="")
+            gone = [] if mirror is None else [Delete(mirror_state.path(group), mirror.version)]
+            found = self._zk(record.write(group, written, then=gone))
+        stored = self._stores.fetch(group, [])
+        ours = [tp for tp, one in sorted(stored.items()) if is_marked(KafkaOffset(*one))]
+        if ended and (state.moved_to is Store.KAFKA or state.in_live_move or not ours):
+            return Result(group, Outcome.NOTHING, 0, "is not mirrored", (Reason.NOT_MIRRORED,))
+        if not execute:
+            return Result(group, Outcome.WOULD, 0)
+
+        def permit() -> None:
+            if self._zk(record.read(group)).version != found.version:
+                raise mirror_state.changed(group)
+
+        self._check(group, self._stores.kafka.delete(group, ours, permit), len(ours))
+        return Result(group, Outcome.DONE, len(ours))
+
+    # -- one pass ------------------------------------------------------------------------------
+
+    def steps(self, groups: Iterable[str], when_empty: bool = False) -> Iterator[Step]:
+        """Bring groups into step once; yield each afterwards.
+
+        ``when_empty``: cut a group over as soon as its last old member has left, if it had one
+        since this object was made.
+        """
+        names = list(groups)
+        looks = self._stores.zk.run_all(_look(name) for name in names)
+        for name, at in zip(names, looks, strict=True):
+            yield self._timed(self._step(name, at, when_empty))
+
+    def _timed(self, step: Step) -> Step:
+        """Add for how long a group is not in step."""
+        if step.good:
+            self._late.pop(step.group, None)
+            return step
+        return step._replace(
+            late_since=self._late.setdefault(step.group, moment(int(time.time() * 1000)))
+        )
+
+    def _step(
+        self, name: str, at: InZooKeeper | ZnodeFormatError | ZooKeeperError, when_empty: bool
+    ) -> Step:
+        for _ in range(_AGAIN):
+            if isinstance(at, Exception):
+                return Step(name, "", "failed", why=str(at), reasons=(Reason.UNREADABLE,))
+            if at.mirror is None:
+                return Step(name, "", ENDED)
+            leader, since = at.mirror.leader, moment(at.mirror.since_ms)
+            if at.mirror.stopped is not None:
+                code, text = at.mirror.stopped
+                return Step(name, leader.value, STOPPED, since, "", text, _stopped(Reason(code)))
+            try:
+                if not self._has_lease(at):
+                    by = "" if at.lease is None else at.lease.data.decode(errors="replace")
+                    text = f"{by.partition(' ')[0]} mirrors it"
+                    return Step(name, leader.value, STANDBY, since, "", text)
+                if at.old:
+                    self._had_members.add(name)
+                elif when_empty and name in self._had_members and leader is Store.ZOOKEEPER:
+                    self._had_members.discard(name)
+                    result = self.cut_over(name, True, 0)
+                    self._say(f"group {name}: {result.why or result.outcome.value}")
+                    at = self._zk(mirror_state.look(name))
+                    continue
+                seen = self._complete_reading(at)
+                due = time.monotonic() - self._refreshed.get(name, float("-inf")) > REFRESH_S
+                decision = decide(seen.reading, seen.mirror, due)
+                seen = self._carry_out(seen, decision, self._leases[name])
+                if due:
+                    self._refreshed[name] = time.monotonic()
+            except ZkUnavailableError:
+                raise
+            except (GroupActiveError, GroupRefusedError) as error:
+                if not isinstance(error, GroupRefusedError) or (
+                    error.reason is Reason.OTHER_OPERATOR
+                ):
+                    at = self._again(name)  # another process or member was faster
+                    continue
+                return Step(name, leader.value, "refused", since, "", str(error), (error.reason,))
+            except (BrokerError, ZooKeeperError) as error:
+                away = isinstance(error, BrokerError) and error.retriable
+                reason = Reason.COORDINATOR_AWAY if away else Reason.UNREADABLE
+                return Step(name, leader.value, "failed", since, "", str(error), (reason,))
+            return self._after(seen, decision)
+        text = "it changes faster than it is read"
+        return Step(name, leader.value, "behind", why=text, reasons=(Reason.OTHER_OPERATOR,))
+
+    def _after(self, seen: _Seen, decision: Decision) -> Step:
+        name, mirror = seen.at.group, seen.mirror
+        since = moment(mirror.since_ms)
+        if decision.notes != self._said.get(name, ()):
+            self._said[name] = decision.notes
+            for note in decision.notes:
+                self._say(f"group {name}: {note}")
+        if decision.stop is not None:
+            reason, text = decision.stop
+            return Step(name, mirror.leader.value, STOPPED, since, "", text, _stopped(reason))
+        return Step(name, mirror.leader.value, IN_STEP, since, copied=decision.copies)
+
+    def _has_lease(self, at: InZooKeeper) -> bool:
+        mine = self._leases.get(at.group, 0)
+        if at.lease is None:
+            mine = self._leases[at.group] = self._zk(mirror_state.take_lease(at.group, self._run))
+            return bool(mine)
+        return at.lease.stat.ephemeral_owner == mine
+
+    def _again(self, name: str) -> InZooKeeper | ZnodeFormatError | ZooKeeperError:
+        return self._zk(_look(name))
+
+    def _complete_reading(self, at: InZooKeeper) -> _Seen:
+        """Read the other store. Members are read last: one that has committed is seen, too."""
+        assert at.mirror is not None
+        zk = at.offsets
+        stored = self._stores.fetch(at.group, [*zk, *at.mirror.values])
+        kafka = {tp: KafkaOffset(*one) for tp, one in stored.items()}
+        topics = self._stores.logs.topics({tp.topic for tp in (*zk, *kafka, *at.mirror.values)})
+        new = self._stores.kafka.members(at.group)
+        return _Seen(at, at.mirror, Reading(at.old, new, zk, kafka, topics))
+
+    def _read(self, group: str) -> _Seen:
+        """Read a group that must be mirrored. Raises GroupRefusedError if it is not."""
+        at = self._zk(mirror_state.look(group))
+        if at.mirror is None or at.mirror.stopped is not None:
+            raise mirror_state.changed(group)
+        return self._complete_reading(at)
+
+    def _carry_out(self, seen: _Seen, decision: Decision, session: int = 0) -> _Seen:
+        """Write what was decided; return the group as it is then.
+
+        Raises GroupRefusedError with ``OTHER_OPERATOR``, and GroupActiveError, if it has changed.
+        """
+        at, group = seen.at, seen.at.group
+        if decision.stop is not None:
+            return self._stop(seen, decision.stop)
+
+        def permit() -> None:
+            if not self._zk(mirror_state.permit(at, session)):
+                raise mirror_state.changed(group)
+
+        new = {tp: StoredOffset(one, -1, mark(one)) for tp, one in decision.to_kafka.items()}
+        if new:
+            self._check(group, self._stores.kafka.commit(group, new, permit), len(new))
+        if decision.forget:
+            gone = sorted(decision.forget)
+            self._check(group, self._stores.kafka.delete(group, gone, permit), len(gone))
+        topics = {
+            name: one.czxid
+            for name, one in seen.reading.topics.items()
+            if any(tp.topic == name for tp in decision.values)
+        }
+        mirror = replace(seen.mirror, values=decision.values, topics=topics)
+        if decision.leader is not seen.mirror.leader:
+            return self._change_leader(seen._replace(mirror=mirror), decision)
+        if mirror != seen.mirror or decision.to_zookeeper:
+            at = self._zk(mirror_state.write(at, mirror, decision.to_zookeeper))
+        if at.mirror is None:
+            raise mirror_state.changed(group)
+        return _Seen(at, at.mirror, seen.reading)
+
+    def _stop(self, seen: _Seen, why: tuple[Reason, str]) -> _Seen:
+        at, now_ms = seen.at, int(time.time() * 1000)
+        stopped = replace(seen.mirror, stopped=(why[0].value, why[1]))
+        written = record.written(at.record, now_ms, command="mirror", mirror=STOPPED)
+        self._zk(record.write(at.group, written, [mirror_state.written_op(at, stopped)]))
+        return seen._replace(mirror=stopped)
+
+    def _change_leader(self, seen: _Seen, decision: Decision) -> _Seen:
+        """Let the other store lead, whose members have come; keep old consumers out of Kafka."""
+        now_ms, to = int(time.time() * 1000), decision.leader
+        at = self._lead(seen, to, decision.to_zookeeper, locked=to is Store.KAFKA)
+        if to is Store.KAFKA:
+            fault = self._zk(guard.lock(at.group, now_ms))
+            self._say(f"group {at.group}: kafka leads, as {shown(seen.reading.new)} joined")
+            if fault:
+                self._say(f"group {at.group}: old consumers are not locked out: {fault}")
+        assert at.mirror is not None
+        return _Seen(at, at.mirror, seen.reading)
+
+    def _lead(
+        self, seen: _Seen, to: Store, offsets: Mapping[TopicPartition, int], **fields: Any
+    ) -> InZooKeeper:
+        """Let a store lead from now on, if no offset in ZooKeeper has changed since the reading.
+
+        ``offsets``: written to ZooKeeper with it. ``fields``: more of the group's record.
+        """
+        at, now_ms = seen.at, int(time.time() * 1000)
+        if offsets:
+            at = self._zk(mirror_state.write(at, seen.mirror, offsets))
+            if any(at.offsets[tp].offset != one for tp, one in offsets.items() if tp in at.offsets):
+                raise mirror_state.changed(at.group)
+        mirror = replace(seen.mirror, leader=to, since_ms=now_ms)
+        written = record.written(at.record, now_ms, mirror=to.value, **fields)
+        ops = [*mirror_state.checks(at), mirror_state.written_op(at, mirror)]
+        self._zk(record.write(at.group, written, ops))
+        return self._zk(mirror_state.look(at.group))
+
+    # -- the commands --------------------------------------------------------------------------
+
+    def cut_over(self, group: str, execute: bool, wait: float) -> Result:
+        """Let Kafka lead: lock out old members, wait until they have left, copy what they stored.
+
+        ``wait``: seconds to wait for them. After it, the new program may start.
+        """
+        state = self._zk(migration_marker.state_of(group))
+        refusal = by_table(state, Action.CUT_OVER)
+        if refusal is not None:
+            return refusal
+        if not execute:
+            return Result(group, Outcome.WOULD, 0)
+        now_ms = int(time.time() * 1000)
+        fields = {"command": "cut-over", "locked": True}
+        self._zk(record.write(group, record.written(state.record, now_ms, **fields)))
+        fault = self._zk(guard.lock(group, now_ms))
+        if fault is not None:
+            return Result(group, Outcome.FAILED, 0, fault, (Reason.CANNOT_LOCK,))
+        copied = 0
+
+        def once() -> Result:
+            nonlocal copied
+            seen = self._read(group)
+            if seen.mirror.leader is Store.KAFKA:  # a mirror has seen the first new member
+                return Result(group, Outcome.DONE, copied, START)
+            check_members(group, seen.reading.old)
+            decision = decide(seen.reading, seen.mirror)
+            if decision.stop is not None:
+                self._stop(seen, decision.stop)
+                return Result(group, Outcome.REFUSED, copied, decision.stop[1], decision.stop[:1])
+            seen = self._carry_out(seen, decision)
+            copied += decision.copies
+            if seen.mirror.leader is Store.ZOOKEEPER:
+                self._lead(seen, Store.KAFKA, {}, command="cut-over", locked=True)
+            return Result(group, Outcome.DONE, copied, START)
+
+        return self._until(group, once, wait, "its old members to leave")
+
+    def back(self, group: str, execute: bool, wait: float) -> Result:
+        """Let ZooKeeper lead again, once it has the last offsets, and let old members in.
+
+        ``wait``: seconds to wait until the new members have left.
+        """
+        state = self._zk(migration_marker.state_of(group))
+        refusal = by_table(state, Action.UNDO)
+        if refusal is not None:
+            return refusal
+        if not execute:
+            return Result(group, Outcome.WOULD, 0)
+        copied = 0
+
+        def once() -> Result:
+            nonlocal copied
+            seen = self._read(group)
+            if seen.mirror.leader is Store.KAFKA:
+                check_members(group, joined=seen.reading.new)
+                decision = decide(seen.reading, seen.mirror)
+                if decision.stop is not None:
+                    self._stop(seen, decision.stop)
+                    why = decision.stop
+                    return Result(group, Outcome.REFUSED, copied, why[1], why[:1])
+                seen = self._carry_out(seen, decision)
+                copied += decision.copies
+                self._lead(seen, Store.ZOOKEEPER, {}, command="undo", by_undo=False)
+            return Result(group, Outcome.DONE, copied)
+
+        result = self._until(group, once, wait, "its new members to leave")
+        if result.outcome is not Outcome.DONE:
+            return result
+        self._zk(guard.unlock_recorded(group, int(time.time() * 1000)))
+        if self._zk(guard.look(group)).guard is Guard.LOCKED:
+            why = guard.LOCKED_MEANWHILE
+            return Result(group, Outcome.REFUSED, copied, why, (Reason.OTHER_OPERATOR,))
+        return result
+
+    def complete(self, group: str, execute: bool, wait: float) -> Result:
+        """End the mirror with Kafka: the group then counts as moved, as after ``apply``."""
+        state = self._zk(migration_marker.state_of(group))
+        refusal = by_table(state, Action.FINISH)
+        if refusal is not None:
+            return refusal
+
+        def once() -> Result:
+            seen = self._read(group)
+            if seen.mirror.leader is not Store.KAFKA:
+                raise mirror_state.changed(group)
+            check_members(group, seen.reading.old)
+            decision = decide(seen.reading, seen.mirror)
+            if decision.stop is not None:
+                return Result(group, Outcome.REFUSED, 0, decision.stop[1], decision.stop[:1])
+            if not execute:
+                return Result(group, Outcome.WOULD, 0)
+            now_ms = int(time.time() * 1000)
+            lock = self._zk(guard.lock_found(group, now_ms, exactly=True))
+            if isinstance(lock, str):
+                return Result(group, Outcome.FAILED, 0, lock, (Reason.CANNOT_LOCK,))
+            seen = self._carry_out(seen, decision)
+            late = behind(self._complete_reading(seen.at).reading, Store.KAFKA)
+            if late and not seen.reading.new:
+                raise mirror_state.changed(group)
+            self._mark(seen.at, now_ms)
+            return Result(group, Outcome.DONE, decision.copies)
+
+        return self._until(group, once, wait, "its old members to leave")
+
+    def _mark(self, at: InZooKeeper, now_ms: int) -> None:
+        """Write the migration marker, and the record of a group that is no longer mirrored."""
+        assert at.mirror is not None
+        group, where = at.group, migration_marker.path(at.group)
+        zk = {tp: one.offset for tp, one in at.offsets.items() if one.offset is not None}
+        below = self._zk(misplaced_offsets(group))
+        misplaced = {tp: one for tp, node in below.items() if (one := offset_in(node)) is not None}
+        after = migration_marker.encode(Store.KAFKA, now_ms, zk, misplaced=misplaced)
+        there = self._zk(migration_marker.state_of(group)).marker is not None
+        fields = {"command": "complete", "mirror": "", "locked": True, "moved_to": "kafka"}
+        written = record.written(
+            at.record, now_ms, stage=Stage.NONE, plan="", by_undo=False, **fields
+        )
+        ops = (
+            *mirror_state.checks(at),
+            SetData(where, after) if there else Create(where, after),
+            Delete(mirror_state.path(group), at.mirror.version),
+        )
+        self._zk(record.write(group, written, ops))
+        self._zk(ownership.like_root(group, where))
+
+    def _until(self, group: str, once: Callable[[], Result], wait: float, what: str) -> Result:
+        """Try until it succeeds, or ``wait`` seconds are over. Raises its last error then."""
+        deadline = time.monotonic() + wait
+        tries = 0
+        told = False
+        while True:
+            try:
+                return once()
+            except (GroupActiveError, GroupRefusedError) as error:
+                tries += 1
+                if isinstance(error, GroupRefusedError) and error.reason is Reason.OTHER_OPERATOR:
+                    if tries >= _AGAIN and time.monotonic() >= deadline:
+                        raise
+                    continue
+                if time.monotonic() >= deadline or self._stopped.is_set():
+                    raise
+            if not told:
+                told = True
+                self._stores.on_wait(f"{what}, in group {group}")
+            time.sleep(_POLL)
+
+    # -- help ----------------------------------------------------------------------------------
+
+    def _zk(self, script: Script[T]) -> T:
+        return self._stores.zk.run(script)
+
+    @staticmethod
+    def _check(group: str, failed: Mapping[TopicPartition, BrokerError], count: int) -> None:
+        """Check that the coordinator has accepted all offsets. Raises GroupRefusedError."""
+        if failed:
+            tp, error = min(failed.items())
+            text = f"the coordinator refused {len(failed)} of {count} offsets, such as {tp}"
+            raise refused(group, Reason.COORDINATOR_REFUSED, f"{text} ({error})")
+
+
+def _look(group: str) -> Script[InZooKeeper | ZnodeFormatError | ZooKeeperError]:
+    """Read a group, or return why it cannot be read."""
+    try:
+        return (yield from or_refusal(mirror_state.look(group, watch=True)))
+    except ZnodeFormatError as fault:
+        return fault
+
+
+def _begin(group: str, written: Record, mirror: Mirror) -> Script[None]:
+    """Record that a group is mirrored, and what is agreed on. Raises GroupRefusedError."""
+    where = mirror_state.path(group)
+    (there,) = yield from read_many([where])
+    data = mirror_state.encode(mirror)
+    op = Create(where, data) if there is None else SetData(where, data, there.stat.version)
+    yield from record.write(group, written, then=[op])
+    for path in (record.path(group), where):
+        if written.version < 0 or there is None:
+            yield from ownership.like_root(group, path)
+
+
+def _stopped(reason: Reason) -> tuple[Reason, ...]:
+    return reason, Reason.MIRROR_STOPPED

@@ -1,0 +1,232 @@
+"""``zkmigrate mirror``, ``cut-over`` and ``complete``: both stores of a group are kept in step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from zkconsumer.admin.printable import printable
+from zkconsumer.admin.snapshot import list_groups
+from zkconsumer.console.tables import How
+from zkconsumer.console.times import duration_option
+from zkconsumer.core.zookeeper.znodes import is_legal_group
+from zkmigrate.apply.outcome import Outcome, Result, result_of
+from zkmigrate.apply.parallel import Run
+from zkmigrate.commands.options.running import Work, open_run, work_options
+from zkmigrate.commands.options.selection import Selection, selection
+from zkmigrate.commands.options.servers import Servers, open_stores, server_options
+from zkmigrate.commands.output.cells import only_problems_option
+from zkmigrate.commands.output.metrics import metrics_option
+from zkmigrate.commands.output.outcomes import Outcomes
+from zkmigrate.commands.output.progress import Progress
+from zkmigrate.commands.output.rows import format_options
+from zkmigrate.commands.output.watch import Look, look_once_or_often
+from zkmigrate.exits import HELP, exit_status
+from zkmigrate.model import Direction, Store
+from zkmigrate.reasons import Reason
+
+if TYPE_CHECKING:
+    from zkmigrate.apply.mirroring import Mirroring, Step
+    from zkmigrate.stores.sessions import Stores
+
+    Act = Callable[[Mirroring, str, bool, float], Result]
+
+_POLL: Final = 1.0
+
+
+@click.command(epilog=HELP)
+@selection
+@click.option("--execute", is_flag=True, help="Mirror them; without it nothing is changed.")
+@click.option(
+    "--lead",
+    type=click.Choice([one.value for one in Store]),
+    help="The store whose offsets are right. They replace those of the other store, when a group "
+    "begins whose stores differ, and when one begins again that was stopped.",
+)
+@click.option(
+    "--when-empty",
+    is_flag=True,
+    help="Cut a group over as soon as its last old member has left, if this process has seen one.",
+)
+@click.option("--end", is_flag=True, help="No longer mirror them, while ZooKeeper leads.")
+@click.option("--once", is_flag=True, help="Bring them into step once, and end.")
+@duration_option(
+    "--poll",
+    default=_POLL,
+    least=0.1,
+    help="How often both stores of each group are read.",
+)
+@metrics_option
+@server_options
+@only_problems_option
+@format_options
+def mirror(
+    which: Selection,
+    execute: bool,
+    lead: str | None,
+    when_empty: bool,
+    end: bool,
+    once: bool,
+    poll: float,
+    servers: Servers,
+    only_problems: bool,
+    how: How,
+) -> None:
+    """Keep the offsets of groups in step in both stores, until complete or --end.
+
+    It needs no change to the group's clients. ZooKeeper leads first: each offset that a member
+    stores there goes to Kafka. After zkmigrate cut-over Kafka leads, and each offset goes to
+    ZooKeeper. So a program may go back at any time without losing its position: see undo.
+
+    It runs until Ctrl-C, and prints a row when the state of a group changes. If it is killed, run
+    it again, on any machine; meanwhile nothing is lost. A second process for the same groups is on
+    standby. It takes the groups that are chosen when it begins.
+
+    A group is stopped, and needs attention, if members run on both sides, or if a client has
+    committed to the store that follows. Its row shows both values. Then begin again with --lead.
+    """
+    if end and (lead or when_empty or once):
+        raise click.UsageError("--end cannot be combined with --lead, --when-empty or --once")
+    with Progress("mirroring", changes=False) as progress, open_stores(servers, progress) as stores:
+        from zkmigrate.apply.mirroring import Mirroring
+
+        every = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
+        names = list(filter(is_legal_group, every))
+        progress.total = len(names)
+        mirroring = Mirroring(stores, lambda text: click.echo(printable(text), err=True))
+        leader = None if lead is None else Store(lead)
+        if not execute:
+            click.echo("dry run: nothing was changed; give --execute to act", err=True)
+        if end:
+            results: Iterable[Result] = (
+                result_of(name, lambda name=name: mirroring.end(name, execute))  # type: ignore[misc]
+                for name in names
+            )
+        else:
+            results = mirroring.begin(names, leader, execute)
+        begun = {one.group: one for one in results if which.names or not _idle(one)}
+
+        def look() -> Look:
+            steps = {name: _as_step(one) for name, one in begun.items()}
+            passing = [] if end or not execute else list(filter(_mirrored(begun), names))
+            steps |= {one.group: one for one in mirroring.steps(passing, when_empty)}
+            return _as_look(
+                [steps[name] for name in names if name in steps], progress, only_problems
+            )
+
+        often = None if once or end or not execute else poll
+        status = look_once_or_often(look, often, how)
+    click.get_current_context().exit(status)
+
+
+def _idle(result: Result) -> bool:
+    return result.outcome in (Outcome.NOTHING, Outcome.SKIPPED)
+
+
+def _mirrored(begun: dict[str, Result]) -> Callable[[str], bool]:
+    """Return whether a group is mirrored now, as far as its beginning has shown."""
+
+    def mirrored(name: str) -> bool:
+        one = begun.get(name)
+        if one is None:
+            return False
+        going = one.outcome in (Outcome.DONE, Outcome.WAS_DONE)
+        return going or Reason.MIRROR_STOPPED in one.reasons
+
+    return mirrored
+
+
+def _as_step(result: Result) -> Step:
+    """Return the row of a group that did not begin, or has ended."""
+    from zkmigrate.apply.mirroring import ENDED, Step
+
+    done = result.outcome in (Outcome.DONE, Outcome.NOTHING)
+    state = ENDED if done else result.outcome.value
+    return Step(result.group, "", state, why=result.why, reasons=result.reasons)
+
+
+def _as_look(steps: list[Step], progress: Progress, only_problems: bool) -> Look:
+    counts = Counter((one.leader, one.state) for one in steps)
+    late = sum(not one.good for one in steps)
+    progress.mirrored(counts, sum(one.copied for one in steps), late)
+    rows = [one[:7] for one in steps if not (only_problems and one.good)]
+    states = Counter(one.state for one in steps)
+    said = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    failed = any(one.state == Outcome.FAILED.value for one in steps)
+    ended = exit_status(failed=failed, attention=late > 0)
+    return Look("mirror", 1, rows, f"groups: {said or 'none'}", ended)
+
+
+@click.command("cut-over", epilog=HELP)
+@work_options("Cut them over", "How long to wait until the old members have left.")
+def cut_over(work: Work) -> None:
+    """Let a mirrored group's new program take over. A dry run unless --execute is given.
+
+    Old members can no longer register. Stop the old program; as soon as its last member has left,
+    Kafka has all of its offsets and leads, and the new program may start. Until zkmigrate complete,
+    zkmigrate undo takes the group back.
+
+    If old members remain when --wait is over, they stay locked out: stop them and run it again, or
+    run zkmigrate undo.
+    """
+    from zkmigrate.apply.mirroring import Mirroring  # loads kafka-python, which takes long
+
+    _each_group("cutting over", work, Mirroring.cut_over)
+
+
+@click.command(epilog=HELP)
+@work_options("Complete them", "How long to wait until old members have left.")
+def complete(work: Work) -> None:
+    """End the mirror of groups that were cut over. A dry run unless --execute is given.
+
+    It compares both stores once more. Then the group counts as moved, as after zkmigrate apply, and
+    stays locked. ZooKeeper keeps the last offsets as a record. From now on it gets no newer ones,
+    so to go back needs a copy: see undo.
+    """
+    from zkmigrate.apply.mirroring import Mirroring  # loads kafka-python, which takes long
+
+    _each_group("completing", work, Mirroring.complete)
+
+
+def _each_group(verb: str, work: Work, act: Act) -> None:
+    """Act on each chosen group; print the outcomes and exit."""
+    named = frozenset(work.which.groups)
+    with (
+        Outcomes(verb, work, named) as outcomes,
+        open_stores(work.servers, outcomes.progress) as stores,
+        open_run(work, stores.cluster_id(), {}, Direction.ZK_TO_KAFKA) as run,
+    ):
+        every = work.which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
+        names = list(filter(is_legal_group, every))
+        outcomes.progress.total = len(names)
+        for result in each_mirrored(run, stores, names, work, act):
+            outcomes.add(result)
+    outcomes.finish(names)
+
+
+def each_mirrored(
+    run: Run, stores: Stores, groups: Iterable[str], work: Work, act: Act
+) -> Iterator[Result]:
+    """Act on mirrored groups, or only check; yield the outcomes in any order."""
+    from zkmigrate.apply.mirroring import Mirroring
+    from zkmigrate.stores.group_states import case_in
+
+    command = str(click.get_current_context().command.name)
+
+    def one(stores: Stores, name: str) -> Result:
+        def say(text: str) -> None:
+            click.echo(printable(text), err=True)
+
+        mirroring = Mirroring(stores, say, run.stopped)
+        result = act(mirroring, name, False, 0.0)
+        if result.outcome is not Outcome.WOULD or not work.execute:
+            return result
+        run.begin(name, lambda: case_in(stores, name))
+        run.step(name, command)
+        return act(mirroring, name, True, work.wait)
+
+    workers = stores.each_thread(work.parallel)
+    yield from run.each(workers, groups, one, stores.kafka.stop_waiting)

@@ -1,0 +1,238 @@
+"""``/consumers/GROUP/record/mirror``: what the mirror of a group has agreed on. Scripts.
+
+JSON with the store that leads and since when, the offsets that both stores had when they were
+compared last, the transactions that created their topics, and why the mirror has stopped, if it
+has. That a group is mirrored at all is in its record, which every command reads. A write to this
+znode names its version, and checks the record's, so two processes cannot act on the same reading.
+
+``/consumers/GROUP/record/lease`` is ephemeral: whoever runs the mirror of the group. It saves a
+second process the work. Nothing is wrong if two believe that they hold it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from zkconsumer.admin.snapshot import list_members
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import (
+    Check,
+    Code,
+    Create,
+    Failed,
+    GetMany,
+    Multi,
+    MultiOp,
+    Node,
+    Ok,
+    SetData,
+)
+from zkconsumer.core.zookeeper.scripts.common import (
+    READ_BATCH,
+    Script,
+    attempt,
+    ensure_path,
+    packets,
+    read,
+    read_many,
+)
+from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset
+from zkconsumer.errors import ZnodeFormatError
+from zkmigrate.errors import GroupRefusedError, refused
+from zkmigrate.model import Mirror, Record, Store, ZkOffset
+from zkmigrate.plan.status import is_migrator
+from zkmigrate.reasons import Reason
+from zkmigrate.stores import record
+from zkmigrate.stores.migration_marker import by_topic, offsets_in
+from zkmigrate.stores.offset_znodes import offset_partitions, zk_offset
+
+FORMAT: Final = 1
+
+
+def path(group: str) -> str:
+    """Return the path of what a group's mirror has agreed on."""
+    return f"{record.path(group)}/mirror"
+
+
+def lease_path(group: str) -> str:
+    """Return the path of the lease of a group's mirror."""
+    return f"{record.path(group)}/lease"
+
+
+def encode(mirror: Mirror) -> bytes:
+    """Return the content of the znode."""
+    return record.as_json(
+        {
+            "version": FORMAT,
+            "leader": mirror.leader.value,
+            "since_ms": mirror.since_ms,
+            "offsets": by_topic(mirror.values),
+            "topics": dict(sorted(mirror.topics.items())),
+            "stopped": mirror.stopped,
+        }
+    )
+
+
+def decode(where: str, node: Node) -> Mirror:
+    """Decode it. Raises ZnodeFormatError."""
+    try:
+        document = json.loads(node.data.decode())
+        if document["version"] != FORMAT:
+            raise ZnodeFormatError(
+                where, "was written by another version of zkmigrate: use that version"
+            )
+        stopped = document["stopped"]
+        return Mirror(
+            Store(document["leader"]),
+            int(document["since_ms"]),
+            offsets_in(document["offsets"]),
+            {str(name): int(at) for name, at in document["topics"].items()},
+            None if stopped is None else (Reason(stopped[0]).value, str(stopped[1])),
+            node.stat.version,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        raise ZnodeFormatError(where, "is not what a mirror of zkmigrate wrote") from None
+
+
+class InZooKeeper(NamedTuple):
+    """A mirrored group as ZooKeeper shows it. ``mirror`` is ``None`` if it is not mirrored.
+
+    ``lease``: of who runs its mirror. ``old``: its members. ``nodes``: its offset znodes.
+    """
+
+    group: str
+    record: Record
+    mirror: Mirror | None
+    lease: Node | None
+    old: tuple[str, ...]
+    nodes: Mapping[TopicPartition, Node]
+
+    @property
+    def offsets(self) -> dict[TopicPartition, ZkOffset]:
+        """The offsets in these znodes."""
+        paths = GroupPaths(self.group)
+        return {tp: zk_offset(paths.offset(tp), node) for tp, node in self.nodes.items()}
+
+
+def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
+    """Read a group. Raises ZnodeFormatError.
+
+    ``watch``: leave a watch at each offset znode. Members are read after the offsets: one that has
+    committed is seen, unless it has left already.
+    """
+    paths = GroupPaths(group)
+    wanted = yield from offset_partitions(group)
+    at = list(map(paths.offset, wanted))
+    nodes: list[Node | None] = []
+    for start in range(0, len(at), READ_BATCH):
+        reply = yield from read(GetMany(tuple(at[start : start + READ_BATCH]), watch=watch))
+        assert isinstance(reply, Ok)
+        nodes += reply.value  # type: ignore[arg-type]
+    where = [record.path(group), path(group), lease_path(group)]
+    written, agreed, lease = yield from read_many(where)
+    found = Record() if written is None else record.decode(where[0], written)
+    mirror = decode(where[1], agreed) if agreed is not None and found.mirror else None
+    if found.mirror and mirror is None:
+        raise ZnodeFormatError(where[1], "is gone: begin again with zkmigrate mirror --lead")
+    members = yield from list_members(group)
+    old = tuple(name for name in members if not is_migrator(group, name))
+    pairs = zip(wanted, nodes, strict=True)
+    there = {tp: node for tp, node in pairs if node is not None}
+    return InZooKeeper(group, found, mirror, lease, old, there)
+
+
+def read_mirror(group: str) -> Script[tuple[Mirror | None, str]]:
+    """Return what a group's mirror has agreed on, and who runs it now. Raises ZnodeFormatError."""
+    node, lease = yield from read_many([path(group), lease_path(group)])
+    by = "" if lease is None else lease.data.decode(errors="replace").partition(" ")[0]
+    return None if node is None else decode(path(group), node), by
+
+
+def take_lease(group: str, run: str) -> Script[int]:
+    """Take the lease of a group; return the session that holds it, or 0 if it is not free."""
+    where = lease_path(group)
+    data = f"{record.operator()} {run}".encode()
+    reply = yield from attempt(Create(where, data, ephemeral=True))
+    taken = isinstance(reply, Failed) and reply.code is Code.NODE_EXISTS
+    (node,) = yield from read_many([where])
+    return 0 if taken or node is None or node.data != data else node.stat.ephemeral_owner
+
+
+def permit(at: InZooKeeper, session: int) -> Script[bool]:
+    """Whether what was read still holds: the record, what was agreed on, and the lease, if any."""
+    assert at.mirror is not None
+    where = [record.path(at.group), path(at.group), lease_path(at.group)]
+    written, agreed, lease = yield from read_many(where)
+    return (
+        written is not None
+        and written.stat.version == at.record.version
+        and agreed is not None
+        and agreed.stat.version == at.mirror.version
+        and (not session or (lease is not None and lease.stat.ephemeral_owner == session))
+    )
+
+
+def write(
+    at: InZooKeeper, mirror: Mirror, offsets: Mapping[TopicPartition, int]
+) -> Script[InZooKeeper]:
+    """Write offsets to ZooKeeper, and what is agreed on with them in the same request.
+
+    Many offsets are written in several requests, of which each agrees on its part. Returns what
+    ZooKeeper has now. Raises GroupRefusedError if another client or command has changed any of it.
+    """
+    paths = GroupPaths(at.group)
+    known: set[str] = set()
+    for topic in sorted({tp.topic for tp in offsets}):
+        yield from ensure_path(known, paths.offsets_topic(topic))
+    first = at.mirror
+    assert first is not None
+    agreed = {tp: offset for tp, offset in mirror.values.items() if tp not in offsets}
+    agreed |= {tp: first.values[tp] for tp in offsets if tp in first.values}
+    ops = ((tp, (_offset_op(at, tp, offset),)) for tp, offset in sorted(offsets.items()))
+    version = first.version
+    for packet in list(packets(ops)) or [{}]:
+        agreed |= {tp: offsets[tp] for tp in packet}
+        data = encode(Mirror(mirror.leader, mirror.since_ms, agreed, mirror.topics))
+        some = [op for several in packet.values() for op in several]
+        check = Check(record.path(at.group), at.record.version)
+        multi = Multi((check, SetData(path(at.group), data, version), *some))
+        while not isinstance((reply := (yield from attempt(multi))), Ok):
+            if reply.code is Code.CONNECTION_LOSS:
+                (node,) = yield from read_many([path(at.group)])
+                if node is not None and node.stat.version == version:
+                    continue
+                if node is not None and (node.stat.version, node.data) == (version + 1, data):
+                    break
+            raise changed(at.group)
+        version += 1
+    if not offsets:  # which have not changed
+        written = Mirror(mirror.leader, mirror.since_ms, agreed, mirror.topics, version=version)
+        return at._replace(mirror=written)
+    return (yield from look(at.group))
+
+
+def changed(group: str) -> GroupRefusedError:
+    """Return the error that a group is to be read again."""
+    return refused(group, Reason.OTHER_OPERATOR, record.MEANWHILE)
+
+
+def written_op(at: InZooKeeper, mirror: Mirror) -> MultiOp:
+    """Return the operation that writes what is agreed on, if it is still as it was read."""
+    if at.mirror is None:
+        return Create(path(at.group), encode(mirror))
+    return SetData(path(at.group), encode(mirror), at.mirror.version)
+
+
+def checks(at: InZooKeeper) -> Iterable[MultiOp]:
+    """Return operations that check that no offset was written since it was read."""
+    paths = GroupPaths(at.group)
+    return [Check(paths.offset(tp), node.stat.version) for tp, node in sorted(at.nodes.items())]
+
+
+def _offset_op(at: InZooKeeper, tp: TopicPartition, offset: int) -> MultiOp:
+    node, where = at.nodes.get(tp), GroupPaths(at.group).offset(tp)
+    if node is None:
+        return Create(where, encode_offset(offset))
+    return SetData(where, encode_offset(offset), node.stat.version)

@@ -1,0 +1,421 @@
+"""Mirrored groups on a simulated cluster: whole commands, killed or overtaken at any point.
+
+What may be lost is what the leading store had: after each fault, and one more pass of a mirror on
+another machine, the store that follows has it, and the store that leads was not changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from zkmigrate.apply import mirroring
+from zkmigrate.model import Mirror, Store
+from zkmigrate.stores import mirror_state, record
+
+from tests.migrate import matrix
+from tests.migrate.operators import Machine, World, joins, registers, virtual_time
+from tests.migrate.simulated import SENT, Ran, Simulated, simulated
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node, Stat
+
+__all__ = ["simulated"]  # the fixture
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ONCE: Final = ("mirror", "--group", "g", "--execute", "--once")
+CUT_OVER: Final = ("cut-over", "--group", "g", "--execute", "--wait", "0")
+UNDO: Final = ("undo", "--group", "g", "--execute", "--wait", "0")
+COMPLETE: Final = ("complete", "--group", "g", "--execute", "--wait", "0")
+END: Final = ("mirror", "--group", "g", "--execute", "--end")
+
+
+def row(one: Simulated, *words: str, status: int = 0) -> dict[str, Any]:
+    """Run a command and return the group's row."""
+    ran = one.run(*words)
+    assert ran.status == status, ran
+    return ran.rows[0]
+
+
+def held(one: Simulated) -> tuple[list[int], list[int]]:
+    """The offsets in both stores."""
+    zk, kafka = one.held("g", "t")
+    return [zk[at] for at in sorted(zk)], [kafka[at] for at in sorted(kafka)]
+
+
+def test_there_and_back_and_there(simulated: Simulated) -> None:
+    """A group is mirrored, cut over, taken back while its new consumers have committed, cut over
+    again and completed. It then counts as moved."""
+    matrix.untouched(simulated)
+    assert row(simulated, *ONCE)["state"] == "in step"
+    assert held(simulated) == ([100, 50], [100, 50])
+    simulated.in_zookeeper("g", "t", 120)
+    row(simulated, *ONCE)
+    assert held(simulated) == ([120, 50], [120, 50])
+    simulated.in_zookeeper("g", "t", 130)
+    assert row(simulated, *CUT_OVER)["why"] == mirroring.START
+    assert held(simulated) == ([130, 50], [130, 50])
+    simulated.in_kafka("g", "t", 400, 300)
+    row(simulated, *ONCE)
+    assert held(simulated) == ([400, 300], [400, 300])
+    simulated.in_kafka("g", "t", 500)
+    assert row(simulated, *UNDO)["way"] == "mirror back"
+    assert held(simulated) == ([500, 300], [500, 300])
+    assert row(simulated, "status", "--group", "g", status=3)["locked"] == "no"
+    simulated.in_zookeeper("g", "t", 600)
+    row(simulated, *CUT_OVER)
+    simulated.in_kafka("g", "t", 700)
+    assert row(simulated, *COMPLETE)["outcome"] == "done"
+    assert held(simulated) == ([700, 300], [700, 300])
+    found = row(simulated, "status", "--group", "g")
+    assert (found["case"], found["locked"], found["mirror"]) == ("moved", "locked", "")
+    assert row(simulated, "gate", "--group", "g")["left"] is False
+
+
+def test_end_leaves_the_group_as_it_was(simulated: Simulated) -> None:
+    """Kafka has no offset of it any more, and it counts as untouched."""
+    matrix.untouched(simulated)
+    row(simulated, *ONCE)
+    assert row(simulated, *END)["state"] == "not mirrored"
+    assert held(simulated) == ([100, 50], [])
+    assert row(simulated, "status", "--group", "g")["case"] == "untouched"
+    assert "mirror" not in simulated.zk.zk.children(record.path("g"))
+
+
+def test_a_stopped_group_begins_again_with_the_store_that_is_chosen(simulated: Simulated) -> None:
+    """Its row names both values before."""
+    matrix.mirror_zookeeper_leads(simulated)
+    row(simulated, *ONCE)
+    simulated.in_zookeeper("g", "t", 120)
+    simulated.in_kafka("g", "t", 500)
+    row(simulated, *ONCE, status=3)
+    why = row(simulated, *ONCE, status=3)["why"]
+    assert "500" in why
+    assert "120" in why
+    assert held(simulated) == ([120, 60], [500, 60])
+    assert row(simulated, *ONCE, "--lead", "zookeeper")["state"] == "in step"
+    assert held(simulated) == ([120, 60], [120, 60])
+    simulated.in_kafka("g", "t", 500)
+    row(simulated, *ONCE, status=3)
+    assert row(simulated, *ONCE, "--lead", "kafka")["leader"] == "kafka"
+    assert held(simulated) == ([500, 60], [500, 60])
+
+
+def test_stores_that_differ_need_a_decision_first(simulated: Simulated) -> None:
+    """Nothing is written before."""
+    matrix.untouched(simulated)
+    simulated.in_kafka("g", "t", 70)
+    found = row(simulated, *ONCE, status=3)
+    assert (found["state"], found["reasons"]) == ("refused", ["conflict"])
+    assert held(simulated) == ([100, 50], [70])
+    assert "record" not in simulated.zk.zk.children("/consumers/g")
+    row(simulated, *ONCE, "--lead", "zookeeper")
+    assert held(simulated) == ([100, 50], [100, 50])
+
+
+def test_a_dry_run_changes_nothing(simulated: Simulated) -> None:
+    """Of each command."""
+    matrix.untouched(simulated)
+    before = simulated.znodes("g")
+    found = row(simulated, *(word for word in ONCE if word != "--execute"))
+    assert found["state"] == "would be done"
+    assert (simulated.znodes("g"), simulated.kafka.committed) == (before, {})
+    for words in (CUT_OVER, UNDO, COMPLETE):
+        row(simulated, *ONCE)
+        if words is not CUT_OVER:
+            row(simulated, *CUT_OVER)
+        before, offsets = simulated.znodes("g"), dict(simulated.kafka.committed["g"])
+        found = row(simulated, *(word for word in words if word != "--execute"))
+        assert found["outcome"] == "would be done"
+        assert (simulated.znodes("g"), simulated.kafka.committed["g"]) == (before, offsets)
+
+
+def test_old_members_that_stay_are_locked_out_and_named(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cut-over may be repeated, or undone, which only unlocks."""
+    matrix.mirror_zookeeper_leads(simulated)
+    old = Machine(simulated, simulated.folder / "old")
+    registers(old)
+    found = row(simulated, *CUT_OVER, status=3)
+    assert found["reasons"] == ["live-member"]
+    assert "g_old" in found["why"]
+    assert row(simulated, *UNDO)["way"] == "unlock"
+    assert row(simulated, "status", "--group", "g", status=3)["locked"] == "no"
+    old.zk.expire()
+    row(simulated, *CUT_OVER)
+    assert held(simulated) == ([110, 60], [110, 60])
+
+
+def test_new_members_must_stop_before_the_way_back(simulated: Simulated) -> None:
+    """And the group stays as it is."""
+    matrix.mirror_kafka_leads(simulated)
+    simulated.kafka.joined["g"] = ("new-1",)
+    found = row(simulated, *UNDO, status=3)
+    assert (found["outcome"], found["reasons"]) == ("refused", ["coordinator-member"])
+    assert row(simulated, "status", "--group", "g", status=3)["truth"] == "kafka"
+
+
+def test_new_members_without_a_cut_over_lead_and_old_ones_are_locked_out(
+    simulated: Simulated,
+) -> None:
+    """All that the old ones have stored was copied."""
+    matrix.mirror_zookeeper_leads(simulated)
+    row(simulated, *ONCE)
+    simulated.kafka.joined["g"] = ("new-1",)
+    simulated.in_kafka("g", "t", 800)
+    assert row(simulated, *ONCE)["leader"] == "kafka"
+    assert held(simulated) == ([800, 60], [800, 60])
+    assert row(simulated, "status", "--group", "g", status=3)["locked"] == "locked"
+
+
+def test_what_status_shows(simulated: Simulated) -> None:
+    """Who mirrors it, by how much the follower differs, and since when."""
+    matrix.mirror_zookeeper_leads(simulated)
+    found = row(simulated, "status", "--group", "g", status=3)
+    assert (found["truth"], found["mirror"], found["mirror_lag"]) == ("zookeeper", "none", 20)
+    assert found["mirror_seconds"] >= 0
+    assert found["mirror_since"].endswith("Z")
+    row(simulated, *ONCE)
+    found = row(simulated, "status", "--group", "g", status=3)
+    assert (found["mirror_lag"], found["mirror_seconds"]) == (0, None)
+
+
+def test_a_second_mirror_is_on_standby(simulated: Simulated, tmp_path: Path) -> None:
+    """Until the session of the first has ended."""
+    matrix.mirror_zookeeper_leads(simulated)
+    first = mirroring.Mirroring(simulated.stores())
+    assert [one.state for one in first.steps(["g"])] == ["in step"]
+    second = Machine(simulated, tmp_path / "second")
+    simulated.in_zookeeper("g", "t", 120)
+    (found,) = second.run(*ONCE).rows
+    assert found["state"] == "standby"
+    assert row(simulated, "status", "--group", "g")["mirror"] == record.operator()
+    simulated.zk.expire()
+    (found,) = second.run(*ONCE).rows
+    assert found["state"] == "in step"
+    assert held(simulated) == ([120, 60], [120, 60])
+
+
+def test_a_mirror_cuts_over_when_the_last_member_has_left(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    """If it has seen one."""
+    matrix.mirror_zookeeper_leads(simulated)
+    said: list[str] = []
+    mirror = mirroring.Mirroring(simulated.stores(), said.append)
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
+    old = Machine(simulated, tmp_path / "old")
+    registers(old)
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
+    simulated.in_zookeeper("g", "t", 150)
+    old.zk.expire()
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["kafka"]
+    assert held(simulated) == ([150, 60], [150, 60])
+    assert said == [f"group g: {mirroring.START}"]
+
+
+def test_offsets_are_committed_again_before_they_expire(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when nothing moves."""
+    virtual_time(monkeypatch)
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    commits = []
+    for seconds in (0.0, 60.0, mirroring.REFRESH_S, 60.0):
+        mirroring.time.sleep(seconds)
+        before = len(simulated.kafka.log)
+        assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+        commits.append(len(simulated.kafka.log) - before)
+    assert commits == [2, 0, 2, 0]
+
+
+def test_a_coordinator_that_is_away_is_named(simulated: Simulated) -> None:
+    """The group is in step again when it is back."""
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    simulated.kafka.away.add("g")
+    (found,) = mirror.steps(["g"])
+    assert (found.state, found.good) == ("failed", False)
+    assert found.late_since
+    simulated.kafka.away.clear()
+    (found,) = mirror.steps(["g"])
+    assert (found.state, found.late_since) == ("in step", "")
+
+
+def test_many_offsets_are_written_in_several_requests(simulated: Simulated) -> None:
+    """Each agrees on its part."""
+    count = 1201
+    simulated.topic("t", *[(0, 1000)] * count)
+    simulated.znode("/consumers/g/ids")
+    simulated.in_zookeeper("g", "t", *[5] * count)
+    row(simulated, *ONCE)
+    row(simulated, *CUT_OVER)
+    simulated.in_kafka("g", "t", *range(6, 6 + count))
+    row(simulated, *ONCE)
+    assert held(simulated) == (list(range(6, 6 + count)),) * 2
+
+
+def test_metrics(simulated: Simulated) -> None:
+    """The file has the groups by leader and state."""
+    matrix.mirror_zookeeper_leads(simulated)
+    path = simulated.file("metrics")
+    row(simulated, *ONCE, "--metrics-file", path)
+    text = Path(path).read_text()
+    assert (
+        'zkmigrate_mirrored_groups{command="mirror",leader="zookeeper",state="in step"} 1\n' in text
+    )
+    assert 'zkmigrate_mirrored_offsets{command="mirror"} 2\n' in text
+
+
+def test_what_is_agreed_on_is_read_as_it_was_written() -> None:
+    """All of it."""
+    stopped = ("follower-moved", "why")
+    mirror = Mirror(Store.KAFKA, 7, {T0: 1, T1: 2}, {"t": 9}, stopped, 3)
+    node = Node(mirror_state.encode(mirror), Stat(0, 0, 3, 0))
+    assert mirror_state.decode("/z", node) == mirror
+    assert json.loads(node.data)["leader"] == "kafka"
+
+
+# -- at every point --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], World]:
+    """Return a world of a state."""
+    virtual_time(monkeypatch)
+    made: dict[str, World] = {}
+
+    def world(state: str) -> World:
+        if state not in made:
+            made[state] = World(monkeypatch, tmp_path, state)
+        return made[state].new()
+
+    return world
+
+
+def points(worlds: Callable[[str], World], state: str, words: tuple[str, ...]) -> Iterator[int]:
+    """Yield the number of each point of a command in a state."""
+    world = worlds(state)
+    seen: list[str] = []
+    world.first.point = seen.append
+    world.first.run(*words)
+    world.close()
+    assert len(seen) > 5
+    yield from range(len(seen))
+
+
+def settled(world: World, words: tuple[str, ...]) -> tuple[Ran, list[int], list[int]]:
+    """Run a command, and a mirror, on the second machine; return what the first and the stores
+    have."""
+    ran = world.second.run(*words)
+    world.second.run(*ONCE)
+    return ran, *held(world.one)
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "end"),
+    [
+        ("untouched", ONCE, ([100, 50], [100, 50])),
+        ("mirror_zookeeper_leads", ONCE, ([110, 60], [110, 60])),
+        ("mirror_kafka_leads", ONCE, ([500, 501], [500, 501])),
+        ("mirror_zookeeper_leads", CUT_OVER, ([110, 60], [110, 60])),
+        ("mirror_kafka_leads", UNDO, ([500, 501], [500, 501])),
+        ("mirror_kafka_leads", COMPLETE, ([500, 501], [500, 501])),
+    ],
+)
+def test_killed_at_every_point(
+    worlds: Callable[[str], World],
+    state: str,
+    words: tuple[str, ...],
+    end: tuple[list[int], list[int]],
+) -> None:
+    """Then the same command is run on another machine, and ends as if the first had never run."""
+    wanted = worlds(state)
+    wanted.second.run(*words)
+    wanted.second.run(*ONCE)
+    last = wanted.end()
+    for number in points(worlds, state, words):
+        world = worlds(state)
+        world.first.at(number, world.first.kill, lambda machine: machine.run(*words))
+        ran, *stores = settled(world, words)
+        assert ran.status == 0, (number, ran)
+        assert tuple(stores) == end, number
+        found = world.end()
+        assert (found.truth, found.locked, found.case) == (last.truth, last.locked, last.case)
+        world.close()
+
+
+@pytest.mark.parametrize("how", ["stopped", "suspended"])
+@pytest.mark.parametrize("words", [ONCE, CUT_OVER])
+def test_overtaken_at_every_point_by_a_cut_over(
+    worlds: Callable[[str], World], how: str, words: tuple[str, ...]
+) -> None:
+    """Another operator cuts the group over, and its new consumer commits. The first command then
+    continues: it changes nothing, in neither store."""
+    for number in points(worlds, "mirror_zookeeper_leads", words):
+        world = worlds("mirror_zookeeper_leads")
+
+        def meanwhile(_what: str, world: World = world) -> None:
+            if how == "suspended":
+                world.first.suspend()
+            ran = world.second.run(*CUT_OVER)
+            assert ran.status == 0, ran
+            joins(world.second)
+            world.one.kafka.store("g", {T0: StoredOffset(900), T1: StoredOffset(901)})
+
+        world.first.at(number, meanwhile, lambda machine: machine.run(*words))
+        world.first.zk.expire()
+        assert held(world.one)[1] == [900, 901], number
+        _, *stores = settled(world, ONCE)
+        assert tuple(stores) == ([900, 901], [900, 901]), number
+        world.close()
+
+
+def test_overtaken_at_every_point_by_an_old_member(worlds: Callable[[str], World]) -> None:
+    """It commits while the group is cut over or mirrored: its offset is not lost."""
+    for words in (ONCE, CUT_OVER):
+        for number in points(worlds, "mirror_zookeeper_leads", words):
+            world = worlds("mirror_zookeeper_leads")
+
+            def meanwhile(_what: str, world: World = world) -> None:
+                world.one.in_zookeeper("g", "t", 777)
+
+            world.first.at(number, meanwhile, lambda machine, words=words: machine.run(*words))  # type: ignore[misc]
+            world.first.zk.expire()
+            ran, zk, kafka = settled(world, ONCE)
+            assert zk == [777, 60], (words, number)
+            stopped = ran.rows[0]["state"] == "stopped"  # it came after Kafka had begun to lead
+            assert stopped or kafka == [777, 60], (words, number)
+            assert not stopped or "777" in ran.rows[0]["why"]
+            world.close()
+
+
+def test_a_late_commit_of_a_suspended_mirror_is_put_right(worlds: Callable[[str], World]) -> None:
+    """It was permitted and sent late: after a cut-over, and before the new program has started."""
+    late = 0
+    for number in points(worlds, "mirror_zookeeper_leads", ONCE):
+        world = worlds("mirror_zookeeper_leads")
+        sent: list[str] = []
+
+        def meanwhile(what: str, world: World = world, sent: list[str] = sent) -> None:
+            sent.append(what)
+            world.first.suspend()
+            world.one.in_zookeeper("g", "t", 200)
+            assert world.second.run(*CUT_OVER).status == 0
+
+        world.first.at(number, meanwhile, lambda machine: machine.run(*ONCE))
+        if sent == [SENT]:
+            stored = [offset for _, tp, offset in world.one.kafka.log if tp == T0]
+            assert stored[-3:] == [200, 110, 200]  # the last one puts it right
+            late += 1
+        world.first.zk.expire()
+        ran, *stores = settled(world, ONCE)
+        assert ran.rows[0]["state"] == "in step", (number, ran)
+        assert tuple(stores) == ([200, 60], [200, 60]), number
+        world.close()
+    assert late == 1
