@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from zkmigrate.apply import mirroring
+from zkmigrate.mirror import mirroring
 from zkmigrate.model import Mirror, Store
 from zkmigrate.stores import mirror_state, record
 

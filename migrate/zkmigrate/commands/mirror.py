@@ -29,7 +29,7 @@ from zkmigrate.model import Direction, Store
 from zkmigrate.reasons import Reason
 
 if TYPE_CHECKING:
-    from zkmigrate.apply.mirroring import Mirroring, Step
+    from zkmigrate.mirror.mirroring import Mirroring, Step
     from zkmigrate.stores.sessions import Stores
 
     Act = Callable[[Mirroring, str, bool, float], Result]
@@ -75,11 +75,12 @@ def mirror(
     only_problems: bool,
     how: How,
 ) -> None:
-    """Keep the offsets of groups in step in both stores, until complete or --end.
+    """Keep both stores of groups in step.
 
-    It needs no change to the group's clients. ZooKeeper leads first: each offset that a member
-    stores there goes to Kafka. After zkmigrate cut-over Kafka leads, and each offset goes to
-    ZooKeeper. So a program may go back at any time without losing its position: see undo.
+    Each offset goes to the other store, too, until complete or --end. It needs no change to the
+    group's clients. ZooKeeper leads first: each offset that a member stores there goes to Kafka.
+    After zkmigrate cut-over Kafka leads, and each offset goes to ZooKeeper. So a program may go
+    back at any time without losing its position: see undo.
 
     It runs until Ctrl-C, and prints a row when the state of a group changes. If it is killed, run
     it again, on any machine; meanwhile nothing is lost. A second process for the same groups is on
@@ -91,7 +92,7 @@ def mirror(
     if end and (lead or when_empty or once):
         raise click.UsageError("--end cannot be combined with --lead, --when-empty or --once")
     with Progress("mirroring", changes=False) as progress, open_stores(servers, progress) as stores:
-        from zkmigrate.apply.mirroring import Mirroring
+        from zkmigrate.mirror.mirroring import Mirroring
 
         every = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
         names = list(filter(is_legal_group, every))
@@ -141,7 +142,7 @@ def _mirrored(begun: dict[str, Result]) -> Callable[[str], bool]:
 
 def _as_step(result: Result) -> Step:
     """Return the row of a group that did not begin, or has ended."""
-    from zkmigrate.apply.mirroring import ENDED, Step
+    from zkmigrate.mirror.mirroring import ENDED, Step
 
     done = result.outcome in (Outcome.DONE, Outcome.NOTHING)
     state = ENDED if done else result.outcome.value
@@ -172,7 +173,7 @@ def cut_over(work: Work) -> None:
     If old members remain when --wait is over, they stay locked out: stop them and run it again, or
     run zkmigrate undo.
     """
-    from zkmigrate.apply.mirroring import Mirroring  # loads kafka-python, which takes long
+    from zkmigrate.mirror.mirroring import Mirroring  # loads kafka-python, which takes long
 
     _each_group("cutting over", work, Mirroring.cut_over)
 
@@ -186,7 +187,7 @@ def complete(work: Work) -> None:
     stays locked. ZooKeeper keeps the last offsets as a record. From now on it gets no newer ones,
     so to go back needs a copy: see undo.
     """
-    from zkmigrate.apply.mirroring import Mirroring  # loads kafka-python, which takes long
+    from zkmigrate.mirror.mirroring import Mirroring  # loads kafka-python, which takes long
 
     _each_group("completing", work, Mirroring.complete)
 
@@ -211,7 +212,7 @@ def each_mirrored(
     run: Run, stores: Stores, groups: Iterable[str], work: Work, act: Act
 ) -> Iterator[Result]:
     """Act on mirrored groups, or only check; yield the outcomes in any order."""
-    from zkmigrate.apply.mirroring import Mirroring
+    from zkmigrate.mirror.mirroring import Mirroring
     from zkmigrate.stores.group_states import case_in
 
     command = str(click.get_current_context().command.name)

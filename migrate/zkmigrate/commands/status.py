@@ -14,11 +14,11 @@ from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.tables import How
 from zkconsumer.core.migration.modes import neighbours
 from zkconsumer.errors import ZkConsumerError, ZooKeeperError
-from zkmigrate.commands.comparison import look_at_plan
 from zkmigrate.commands.options.running import journal_option, journal_path, load
 from zkmigrate.commands.options.selection import Selection, selection
 from zkmigrate.commands.options.servers import Servers, reading, server_options
 from zkmigrate.commands.output.cells import only_problems_option
+from zkmigrate.commands.output.comparison import look_at_plan
 from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.output.watch import Look, look_once_or_often, watch_option
 from zkmigrate.errors import MigrationError

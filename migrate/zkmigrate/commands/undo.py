@@ -159,8 +159,8 @@ def _take_back(
 ) -> None:
     """Take groups back in one way."""
     from zkmigrate.apply.migrator import Migrator  # loads kafka-python, which takes long
-    from zkmigrate.apply.mirroring import Mirroring
     from zkmigrate.commands.mirror import each_mirrored
+    from zkmigrate.mirror.mirroring import Mirroring
 
     groups = [state.group for state in states]
     if way in (Way.UNLOCK, Way.LIVE_BACK):
