@@ -43,8 +43,7 @@ from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.journal import schema
 from zkconsumer.journal.json_lines import QUEUE_BYTES
-from zkconsumer.prometheus import LABELS, PREFIX
-from zkconsumer.runtime.observation.health import GAUGES, UNHEALTHY
+from zkconsumer.prometheus import GAUGES, LABELS, PREFIX, UNHEALTHY
 from zkconsumer.runtime.observation.metrics import Kind, declared
 
 REFERENCE = Path(__file__).parent / "reference"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zkconsumer.config.migratable import MigratableConfig
     from zkconsumer.connector import ZookeeperConsumerConnector
     from zkconsumer.coordinator import CoordinatorConsumerConnector
-    from zkconsumer.core.common.faults import Trouble
+    from zkconsumer.core.common.faults import Reason, Trouble
     from zkconsumer.core.common.topic_filter import Blacklist, TopicFilter, Whitelist
     from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
     from zkconsumer.core.migration.modes import Mode
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     )
     from zkconsumer.runtime.delivery.streams import KafkaStream
     from zkconsumer.runtime.membership.listener import ConsumerRebalanceListener
-    from zkconsumer.runtime.observation.health import Health, Reason
+    from zkconsumer.runtime.observation.health import Health
     from zkconsumer.runtime.observation.metrics import Metrics
 
 __all__ = [
@@ -139,9 +139,9 @@ _HOMES = {
     "zkconsumer.core.common.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
     "zkconsumer.core.common.types": ("ConsumerThreadId", "TopicPartition"),
     "zkconsumer.migratable": ("MigratableConsumerConnector",),
-    "zkconsumer.core.common.faults": ("Trouble",),
+    "zkconsumer.core.common.faults": ("Reason", "Trouble"),
     "zkconsumer.core.migration.modes": ("Mode",),
-    "zkconsumer.runtime.observation.health": ("Health", "Reason"),
+    "zkconsumer.runtime.observation.health": ("Health",),
     "zkconsumer.runtime.membership.listener": ("ConsumerRebalanceListener",),
     "zkconsumer.runtime.delivery.messages": (
         "bytes_decoder",

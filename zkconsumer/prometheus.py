@@ -8,15 +8,16 @@ between scrapes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from zkconsumer.core.common.faults import Trouble
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.connector import StreamConnector
 from zkconsumer.runtime.counters import HistogramValue
-from zkconsumer.runtime.observation.health import GAUGES, MIN_SECONDS, UNHEALTHY
+from zkconsumer.runtime.observation.health import MIN_SECONDS, Health
 from zkconsumer.runtime.observation.metrics import Declared, Kind, declared
 
 if TYPE_CHECKING:
@@ -28,6 +29,44 @@ LABELS = ("client_id", "group", "member")
 
 AnyConnector = StreamConnector[Any]
 """``ZookeeperConsumerConnector`` or ``CoordinatorConsumerConnector``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A number of ``Health`` for Prometheus."""
+
+    name: str
+    help: str
+    value: Callable[[Health], float]
+
+
+GAUGES: Final = (
+    Gauge("healthy", "1 if the member has no problem, otherwise 0.", lambda health: health.ok),
+    Gauge(
+        "alive",
+        "1 if the member works or can recover by itself. 0 if only a new connector helps.",
+        lambda health: health.alive,
+    ),
+    Gauge("registered", "1 if the member is in its group, otherwise 0.", lambda f: f.registered),
+    Gauge(
+        "entitled", "1 if partitions are assigned to the member, otherwise 0.", lambda f: f.entitled
+    ),
+    Gauge(
+        "delivering",
+        "1 if the member owns partitions and delivery is not paused, otherwise 0.",
+        lambda health: health.delivering,
+    ),
+    Gauge(
+        "seconds_since_progress",
+        "Seconds since a message was consumed, or a broker answered that there is none, for "
+        "the owned partition for which this was longest ago.",
+        lambda health: health.seconds_since_progress or 0.0,
+    ),
+)
+UNHEALTHY: Final = (
+    "unhealthy",
+    "1 if the member has a problem of this kind, otherwise 0. The label reason names the kind.",
+)
 
 
 class ConnectorCollector:

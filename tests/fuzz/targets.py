@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -45,6 +46,7 @@ from zkmigrate.formats import decisions_file, offset_csv, plan_file
 from zkmigrate.model import Before, KafkaOffset, Mirror, Record, Stage, Store
 from zkmigrate.stores import migration_marker, mirror_state, record
 
+from tests.sim.runs.broker_log import make_batch
 from zkconsumer.admin import ids_lock, offset_files, topics
 from zkconsumer.broker import api_versions, sasl
 from zkconsumer.broker.cluster_reader import read_cluster
@@ -53,6 +55,7 @@ from zkconsumer.broker.fetching import codecs, columns
 from zkconsumer.broker.fetching.fetch import BrokerFetcher
 from zkconsumer.broker.fetching.list_offsets import EARLIEST, list_offsets
 from zkconsumer.broker.fetching.records import PythonDecoder, scan
+from zkconsumer.broker.fetching.transactions import without_aborted
 from zkconsumer.broker.groups import offset_times
 from zkconsumer.broker.groups.classic_client import GroupClient
 from zkconsumer.broker.groups.coordinator_calls import fetch_offsets
@@ -308,8 +311,9 @@ def _deleted() -> bytes:
     return _encoded(answer, 0)
 
 
-def _fetch(connection: BrokerConnection) -> object:
-    return BrokerFetcher(connection).fetch([Want("t", 0, 0, 1000)], 1, 1, 1000)
+def _fetch(committed: bool, connection: BrokerConnection) -> object:
+    fetcher = BrokerFetcher(connection, committed=committed)
+    return fetcher.fetch([Want("t", 0, 0, 1000)], 1, 1, 1000)
 
 
 def _encoded(message: Any, version: int) -> bytes:
@@ -375,13 +379,14 @@ def _listed() -> bytes:
 
 def _fetched(version: int, data: bytes) -> bytes:
     topic = FetchResponse.FetchableTopicResponse
+    aborted = topic.PartitionData.AbortedTransaction(producer_id=1, first_offset=0)
     part = topic.PartitionData(
         partition_index=0,
         error_code=0,
         high_watermark=3,
         last_stable_offset=3,
         log_start_offset=0,
-        aborted_transactions=[],
+        aborted_transactions=[aborted] if version >= 4 else None,
         records=data,
     )
     return _encoded(
@@ -419,6 +424,18 @@ def _sealed(data: bytes) -> bytes:
 def _records(data: bytes) -> object:
     scan(data)
     return sum(len(part) for part in PythonDecoder().decode(data, "t", 0, 0))
+
+
+def _without_aborted(data: bytes) -> object:
+    return without_aborted(data, [(1, 0), (2, 4)])
+
+
+def _transactions() -> bytes:
+    """Two aborted transactions, their markers, and a third one."""
+    batches = [make_batch(4 * at, 4 * at, [4 * at], 12, 0, 1 + at, 0x10).data for at in (0, 1)]
+    marker = bytes(4)
+    ends = [make_batch(9 + at, 9 + at, [9 + at], 6, 0, 1 + at, 0x30, marker).data for at in (0, 1)]
+    return b"".join((*batches, *ends, make_batch(20, 20, [20], 12, 0, 1, 0x10).data))
 
 
 def _codec(number: int, *, old_lz4: bool = False) -> Callable[[bytes], object]:
@@ -787,7 +804,7 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     **{
         f"fetch-{version}": Target(
-            _asked(_fetch, version),
+            _asked(partial(_fetch, version >= 4), version),
             (BrokerError,),
             ANSWER_S,
             (_fetched(version, b"abc"), _fetched(version, b"")),
@@ -924,6 +941,12 @@ TARGETS: Final[dict[str, Target]] = {
         (InvalidMessageError,),
         ANSWER_S,
         tuple(_batch(2, codec) for codec in (0, 1, 2, 3, 4)),
+    ),
+    "aborted": Target(
+        lambda data: _without_aborted(_sealed(data)),
+        (InvalidMessageError,),
+        ANSWER_S,
+        (_transactions(), _batch(2, 1) + _transactions(), _batch(1, 0) + _transactions()),
     ),
     "columns": Target(
         lambda data: columns.decode(_sealed(data), "t", 0, 0),
@@ -1088,6 +1111,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "zkconsumer/broker/fetching/fetch.py": ("fetch-0", "fetch-2", "fetch-4", "fetch-10"),
     "zkconsumer/broker/fetching/columns.py": ("columns",),
     "zkconsumer/broker/fetching/records.py": ("records", "records-sealed"),
+    "zkconsumer/broker/fetching/transactions.py": ("aborted",),
     "zkconsumer/broker/sasl.py": ("sasl-handshake", "sasl-answer"),
     "zkconsumer/cli/consume/formatter.py": ("deserializers",),
     "zkconsumer/cli/laboratory/demo_verdict.py": OWN,

@@ -222,6 +222,7 @@ UNUSED_PARTS = (
     *("core.common.topic_filter", "core.common.java_regex", "core.common.name_sets"),
     "core.common.scala_maps",
     *("broker.sasl", "broker.fetching.codecs", "broker.fetching.list_offsets"),
+    *("broker.fetching.transactions", "runtime.observation.stalled"),
     *("config.jaas", "config.properties"),
 )
 """Parts that a plain member in ZooKeeper does not use."""

@@ -167,6 +167,9 @@ FOUND: Mapping[str, Found] = {
     "keeps_the_position_at_a_reset": Found("fetch", 29, "committed_is_processed"),
     "overtakes_with_a_reset": Found("fetch", 10, "none_twice"),
     "resets_while_a_chunk_ends": Found("fetch", 432, "committed_is_processed"),
+    "delivers_what_was_aborted": Found("fetch-committed", 0, "none_aborted"),
+    "looks_for_the_end_in_what_is_left": Found("fetch-committed", 0, "stream_works"),
+    "takes_no_marker_for_the_end": Found("fetch-committed", 0, "committed_is_processed"),
 }
 """Each bug, and the first run that finds it. Those of kind ``fetch`` need interleavings that are
 rare in a whole member."""
@@ -199,7 +202,7 @@ def plants() -> dict[str, tuple[Plant, tuple[str, ...]]]:
     """Return all bugs by name, each with the coordinations in which it can show."""
     found: dict[str, tuple[Plant, tuple[str, ...]]] = {}
     modules = {
-        plants_fetch: (*COORDINATIONS[:4], "fetch"),
+        plants_fetch: (*COORDINATIONS[:4], "fetch", "fetch-committed"),
         plants_loop: COORDINATIONS[:4],
         plants_zookeeper: COORDINATIONS[:1],
         plants_coordinator: COORDINATIONS[1:3],

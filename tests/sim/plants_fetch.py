@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from zkconsumer.broker.fetching import transactions
 from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record, Scan, scan
-from zkconsumer.broker.types import ClusterMetadata
+from zkconsumer.broker.types import ClusterMetadata, Got
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
 from zkconsumer.runtime.delivery.control import StreamControl
@@ -345,6 +346,27 @@ def keeps_the_position_at_a_reset(patch: Patch) -> None:
             chunk.info.consumed_offset = old
 
     patch.setattr(Reader, "_begin", begin)
+
+
+def delivers_what_was_aborted(patch: Patch) -> None:
+    """The aborted transactions of an answer are ignored."""
+    patch.setattr(transactions, "without_aborted", lambda data, aborted: data)
+
+
+def takes_no_marker_for_the_end(patch: Patch) -> None:
+    """After an ABORT marker, the next transactions of that producer are left out too."""
+    patch.setattr(transactions, "_type_of", lambda _: 1)
+
+
+def looks_for_the_end_in_what_is_left(patch: Patch) -> None:
+    """The position does not pass aborted transactions at the end of an answer."""
+    right = FetchWorker._take_data
+
+    def take_data(self: FetchWorker, state: PartitionFetchState, offset: int, got: Got) -> None:
+        left = transactions.without_aborted(got.data, got.aborted)
+        right(self, state, offset, got._replace(data=left, aborted=()))
+
+    patch.setattr(FetchWorker, "_take_data", take_data)
 
 
 def resets_while_a_chunk_ends(patch: Patch) -> None:

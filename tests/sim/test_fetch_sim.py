@@ -51,6 +51,16 @@ def test_no_violation_in_any_run_by_batches(start: int) -> None:
         assert not result.violations, f"{result} (batch={batch})"
 
 
+@pytest.mark.parametrize("start", [0, SEEDS // 8])
+def test_no_violation_with_transactions(start: int) -> None:
+    """The same with ``isolation.level=read_committed``, in each way to read: no record of an
+    aborted transaction is delivered, and all others up to the last stable offset are."""
+    for seed in range(start, start + SEEDS // 8):
+        batch = (1, 0, 3, 1, 8)[seed % 5]
+        result = run(seed, coordination="fetch-committed", batch=batch)
+        assert not result.violations, f"{result} (batch={batch})"
+
+
 def test_no_violation_where_threads_die(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetching thread ends while it handles an answer: before it, after it, or with a chunk.
     Another thread continues the same worker, which may learn of the failure or not. The rules are

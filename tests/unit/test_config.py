@@ -366,11 +366,14 @@ def test_dual_commit_follows_the_storage(given: dict[str, object], dual: bool) -
         ),
     ],
 )
-def test_read_committed_is_refused(parse: Any) -> None:
-    """Records of aborted transactions would be delivered. The fault names the key and the fix."""
+def test_isolation_levels(parse: Any) -> None:
+    """Both of Kafka's, for members of every kind, in any case, as Java reads them."""
     key = "isolation.level"
-    with pytest.raises(ConfigError, match=r"isolation\.level=READ_COMMITTED: .*set it to read_unc"):
-        parse(**{"group.id": "g", key: "READ_COMMITTED"})
-    with pytest.raises(ConfigError, match="must be read_uncommitted"):
+    for value in ("READ_COMMITTED", "read_committed", "read_uncommitted"):
+        config = parse(**{"group.id": "g", key: value})
+        assert config.warnings == ()
+        for each in (config, *vars(config).values()):
+            if isinstance(each, ConsumerConfig | CoordinatorConfig):
+                assert each.isolation_level == value.lower()
+    with pytest.raises(ConfigError, match=r"isolation\.level=serializable"):
         parse(**{"group.id": "g", key: "serializable"})
-    assert parse(**{"group.id": "g", key: "read_uncommitted"}).warnings == ()

@@ -139,8 +139,6 @@ def test_keys_without_effect_are_named_so() -> None:
     for row in KEYS:
         if row not in CONSUMER_KEYS or row.name in SECURITY:
             continue
-        if row.name == "isolation.level":  # its only value is how all members read
-            continue
         unused = row.name in ZOOKEEPER_ONLY | ALIASES.keys() or row.status != "supported"
         read = re.search(rf"\.{row.attr}\b", text) is not None
         assert read is not unused, row.name

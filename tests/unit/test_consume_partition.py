@@ -22,12 +22,17 @@ TP = TopicPartition("t", 0)
 def test_the_offset_may_be_from_the_start_of_the_log_to_its_end(
     ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end is the offset of the next message; 0 is that of an empty partition."""
+    """The end is the offset of the next message; 0 is that of an empty partition. With
+    ``read_committed``, ``latest`` is the last stable offset; a later one may be given."""
 
-    def answer(_connection: Any, wanted: Any, which: int) -> Any:
-        return dict.fromkeys(wanted, ends[0] if which == EARLIEST else ends[1])
+    def answer(_connection: Any, wanted: Any, which: int, *, committed: bool) -> Any:
+        end = ends[0] if committed else ends[1]
+        return dict.fromkeys(wanted, ends[0] if which == EARLIEST else end)
 
     monkeypatch.setattr(one_log, "list_offsets", answer)
+    log = OneLog(cast(BrokerConnection, None), TP, 1, committed=True)
+    assert consume_partition._first(log, TP, "latest") == ends[0]
+    assert consume_partition._first(log, TP, str(ends[1])) == ends[1]
     log = OneLog(cast(BrokerConnection, None), TP, 1)
     for start in range(ends[0], ends[1] + 1):
         assert consume_partition._first(log, TP, str(start)) == start

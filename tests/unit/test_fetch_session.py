@@ -29,7 +29,7 @@ class Broker:
         self.full = 0
         self.rooms = True
 
-    def version(self, *_: int) -> int:
+    def version(self, *_: int, **_needs: str) -> int:
         return VERSION
 
     def close(self) -> None:
@@ -158,12 +158,13 @@ def test_a_new_claim_learns_the_end_of_the_log() -> None:
     which does not repeat its high watermark."""
     broker = Broker()
     connection: Any = broker
-    fetcher = BrokerFetcher(connection, FetchSession())
+    fetcher = BrokerFetcher(connection, FetchSession(), committed=True)
     broker.ends = {("t", 0): 5, ("t", 1): 9}
     offsets = {("t", 0): 5, ("t", 1): 9}
     fetch(fetcher, offsets)
     (got,) = fetch(fetcher, offsets, fresh=[("t", 1)])
     assert (got.partition, got.high_watermark, got.data) == (1, 9, b"")
+    assert got.last_stable_offset == 9
 
 
 def test_brokers_without_sessions_are_asked_for_everything() -> None:

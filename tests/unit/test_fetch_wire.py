@@ -61,10 +61,12 @@ def test_request_is_what_kafka_python_reads(version: int) -> None:
     """Every field arrives. Partitions keep their order, even if a topic occurs twice."""
     wanted = [Want("tü", 0, 5, 100), Want("tü", 3, 1 << 40, 200), Want("u", 1, 0, 300)]
     wanted.append(Want("tü", 9, 7, 400))
-    request = FetchRequest.decode(_encode(version, wanted, 250, 17, 5000), version=version)
+    request = FetchRequest.decode(_encode(version, wanted, 250, 17, 5000, True), version=version)
     assert (request.replica_id, request.max_wait_ms, request.min_bytes) == (-1, 250, 17)
     if version >= 3:
         assert request.max_bytes == 5000
+    if version >= 4:
+        assert request.isolation_level == 1
     if version >= 7:
         assert (request.session_id, request.session_epoch) == (0, -1)
         assert request.forgotten_topics_data == []
@@ -78,14 +80,17 @@ def test_request_is_what_kafka_python_reads(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_answer_of_kafka_python_is_read(version: int) -> None:
-    """Records, error codes and high watermarks are read in every version used."""
-    code, _, got = _decode(version, memoryview(answer(version)))
+    """Records, error codes, high watermarks and transactions are read in every version used."""
+    code, _, got = _decode(version, memoryview(answer(version)), True)
     assert code == 0
+    stable = 98 if version >= 4 else None
+    aborted = [(5, 6)] if version >= 4 else ()
     assert got[:3] == [
-        Got("tü", 0, None, 99, b"abc"),
-        Got("tü", 3, None, 99, b""),
-        Got("u", 1, None, 99, b""),
+        Got("tü", 0, None, 99, b"abc", stable, aborted),
+        Got("tü", 3, None, 99, b"", stable),
+        Got("u", 1, None, 99, b"", stable),
     ]
+    assert _decode(version, memoryview(answer(version)), False)[2][0].last_stable_offset is None
     (refused,) = got[3:]
     assert isinstance(refused.error, LeaderUnavailableError)
     assert str(refused.error).startswith("fetching u-2: ")
@@ -97,7 +102,7 @@ def test_hostile_answers(version: int) -> None:
     data = answer(version)
     for cut in range(len(data)):
         with pytest.raises(BrokerError), mapped_errors(HERE):
-            _decode(version, memoryview(data[:cut]))
+            _decode(version, memoryview(data[:cut]), True)
     rng = random.Random(version)
     for _ in range(3000):
         bad = bytearray(data)
@@ -105,7 +110,7 @@ def test_hostile_answers(version: int) -> None:
             bad[rng.randrange(len(bad))] = rng.choice((0, 1, 127, 128, 255))
         try:
             with mapped_errors(HERE):
-                _decode(version, memoryview(bytes(bad)))
+                _decode(version, memoryview(bytes(bad)), True)
         except BrokerError:
             pass
 
@@ -142,8 +147,8 @@ def test_record_bytes_that_are_cut_off_are_an_error() -> None:
     """The answer is shorter than its length field. A missing part would look like no message."""
     head = struct.pack(">ih1sii", 1, 1, b"t", 1, 0) + struct.pack(">hqi", 0, 9, 10)
     with pytest.raises(ValueError, match="cut off"):
-        _decode(0, memoryview(head + b"x" * 9))
-    _, _, (got,) = _decode(0, memoryview(head + b"x" * 10))
+        _decode(0, memoryview(head + b"x" * 9), False)
+    _, _, (got,) = _decode(0, memoryview(head + b"x" * 10), False)
     assert got.data == b"x" * 10
 
 

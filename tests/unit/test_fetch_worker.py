@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.sim.runs.broker_log import make_batch
 from tests.sim.runs.fetching import SimConfig
 from zkconsumer.broker.types import Got
 from zkconsumer.core.common.types import BrokerEndpoint
@@ -216,6 +217,30 @@ def test_an_answer_that_brings_nothing_new_is_a_fault() -> None:
     bench.worker.take(bench.choose(), [Got("t", 0, None, 99, batch(4))])
     assert (bench.infos[0].fetched_offset, len(bench.queues[0])) == (5, 0)
     assert [event.kind for event in bench.events] == [FetchEventKind.LEADER_LOST]
+
+
+def test_what_was_aborted_is_passed_over() -> None:
+    """With ``read_committed``, the position passes the records of an aborted transaction, also
+    where nothing else is left. The lag ends at the last stable offset."""
+    bench = Bench()
+    (info,) = bench.infos
+    data = make_batch(0, 4, range(5), 12, 0, 7, 0x10).data
+    bench.worker.take(bench.choose(), [Got("t", 0, None, 99, data, 9, [(7, 0)])])
+    assert (info.fetched_offset, info.lag) == (5, 9)
+    chunk = bench.queues[0].take()
+    assert chunk is not None
+    assert (chunk.data, chunk.fetch_offset, chunk.next_offset) == (b"", 0, 5)
+
+
+def test_an_unreadable_marker_ends_no_transaction() -> None:
+    """Nothing of the answer is delivered, and the partition is tried again."""
+    bench = Bench()
+    data = make_batch(0, 0, [0], 6, 0, 7, 0x30, b"").data
+    bench.worker.take(bench.choose(), [Got("t", 0, None, 99, data, 9, [(7, 0)])])
+    assert (bench.infos[0].fetched_offset, len(bench.queues[0])) == (0, 0)
+    assert [event.kind for event in bench.events] == [FetchEventKind.LEADER_LOST]
+    assert bench.infos[0].fault is not None
+    assert "t-0 from offset 0: damaged control record" in bench.infos[0].fault.text
 
 
 def test_an_answer_counts_for_each_partition_that_it_has_no_error_for() -> None:

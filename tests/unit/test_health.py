@@ -18,8 +18,9 @@ from zkconsumer.errors import (
     InvalidMessageError,
     MessageSizeTooLargeError,
 )
+from zkconsumer.prometheus import GAUGES
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.observation.health import GAUGES, HealthMonitor, Membership, Sources
+from zkconsumer.runtime.observation.health import HealthMonitor, Membership, Sources
 from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
@@ -227,6 +228,36 @@ def test_progress_is_a_message_or_an_answer_that_there_is_none() -> None:
     made.stream.failure = ValueError("damaged")
     assert made.after(1) == ["stream-failed"]
     assert not made.monitor.read(10.0).alive
+
+
+def test_an_open_transaction_is_named_when_delivery_waits_for_it() -> None:
+    """A partition that waits for one transaction is reported. One that waits for a new transaction
+    each time is not, and neither is one whose messages are not all fetched yet. The broker answers,
+    so fetching is in order."""
+    made = Made()
+    info = made.info
+    info.high_watermark, info.last_stable_offset = 9, 5
+
+    def after(seconds: int) -> list[str]:
+        for _ in range(seconds):
+            info.answers += 1
+            assert made.after(1) in ([], ["open-transaction"])
+        return made.after(0)
+
+    assert after(9) == []
+    info.last_stable_offset = info.fetched_offset = info.consumed_offset = 7
+    assert info.lag == 0
+    assert after(9) == []
+    made.now += 3600  # the process was stopped
+    assert after(2) == ["open-transaction"]
+    (reason,) = made.monitor.read(10.0).reasons
+    assert reason.text.startswith("t-0 cannot be read further: t-0 waits at offset 7 for an open")
+    assert reason.seconds == 11.0
+    info.last_stable_offset = 9
+    assert after(5) == []
+    assert info.lag == 2
+    info.last_stable_offset, info.fetched_offset, info.consumed_offset = 8, 6, 8
+    assert after(11) == []
 
 
 @pytest.mark.parametrize(

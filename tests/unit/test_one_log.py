@@ -35,7 +35,7 @@ class Fetcher:
 
 def log(monkeypatch: pytest.MonkeyPatch, fetcher: Fetcher) -> OneLog:
     """A log whose requests for up to 16 bytes are answered by ``fetcher``."""
-    monkeypatch.setattr(one_log, "BrokerFetcher", lambda _: fetcher)
+    monkeypatch.setattr(one_log, "BrokerFetcher", lambda _, committed: fetcher)
     return OneLog(cast(BrokerConnection, None), TP, 16)
 
 

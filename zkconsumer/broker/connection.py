@@ -195,10 +195,11 @@ class BrokerConnection:
         """Return the highest version of a request that the broker knows, -1 if it knows none."""
         return self._versions.get(api_key, range(0)).stop - 1
 
-    def version(self, api_key: int, *wanted: int) -> int:
+    def version(self, api_key: int, *wanted: int, needs: str = "") -> int:
         """Return the first of ``wanted`` that the broker knows; opens the connection.
 
-        Raises ``UnsupportedBrokerError`` when it knows none, and what ``open`` raises.
+        Raises ``UnsupportedBrokerError`` when it knows none, and what ``open`` raises. ``needs``
+        says in words what is needed, for its text.
         """
         self.open()
         known = self._versions.get(api_key, range(0))
@@ -206,8 +207,9 @@ class BrokerConnection:
             if version in known:
                 return version
         has = f"in the versions {known.start} to {known.stop - 1}" if known else "in no version"
+        at = f"{self.endpoint.host}:{self.endpoint.port}"
         raise UnsupportedBrokerError(
-            f"broker {self.endpoint.broker_id} at {self.endpoint.host}:{self.endpoint.port} "
+            f"{needs and f'{needs}: '}broker {self.endpoint.broker_id} at {at} "
             f"knows request {api_key} {has}, this needs {' or '.join(map(str, sorted(wanted)))}"
         )
 

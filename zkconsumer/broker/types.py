@@ -5,7 +5,7 @@ No behaviour: simulated brokers use these too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +22,10 @@ class Want(NamedTuple):
     max_bytes: int
 
 
+AbortedTransaction = tuple[int, int]
+"""Producer id, and the offset of the transaction's first record, perhaps before the answer's."""
+
+
 class Got(NamedTuple):
     """One partition in a fetch answer."""
 
@@ -31,6 +35,10 @@ class Got(NamedTuple):
     """``OffsetOutOfRangeError``, ``LeaderUnavailableError``, or another error from the broker."""
     high_watermark: int
     data: bytes
+    last_stable_offset: int | None = None
+    """Where reading ends with ``read_committed``; ``None`` with ``read_uncommitted``."""
+    aborted: Sequence[AbortedTransaction] = ()
+    """With ``read_committed``: the aborted transactions that overlap ``data``."""
 
 
 @dataclass(frozen=True, slots=True)

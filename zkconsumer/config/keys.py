@@ -34,17 +34,6 @@ def _connect_fault(value: str) -> str | None:
     return None
 
 
-def _isolation_fault(value: str) -> str | None:
-    if value == "read_uncommitted":
-        return None
-    if value == "read_committed":
-        return (
-            "records of aborted transactions cannot be left out here: set it to read_uncommitted "
-            "if the application can do with them, or read this topic with Kafka's own consumer"
-        )
-    return "must be read_uncommitted"
-
-
 def servers_fault(value: str) -> str | None:
     """Return the fault in a value of ``bootstrap.servers``; ``None`` if it is valid."""
     try:
@@ -296,10 +285,14 @@ class ConsumerKeys(SecurityKeys):
     )
     isolation_level: str = key(
         "isolation.level",
-        "Which records of transactions are delivered: always all of them, also those of aborted "
-        "transactions. `read_committed` is refused",
+        "Which messages of transactions are delivered. `read_uncommitted`: all, as soon as they "
+        "are in the log, including those of aborted transactions. `read_committed`: those of "
+        "committed transactions, and those outside of transactions. Delivery then waits at the "
+        "first message of an open transaction, until the transaction ends. Brokers before 0.11 "
+        "are refused. The JVM consumer of groups in ZooKeeper has no such key: it always reads "
+        "as `read_uncommitted`, also in a group with this library",
         default="read_uncommitted",
-        check=Check("read_uncommitted", _isolation_fault),
+        check=one_of("read_uncommitted", "read_committed"),
         since="zkconsumer",
         lower=True,
     )

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from zkconsumer.broker.types import ClusterMetadata, Got
+from zkconsumer.broker.types import AbortedTransaction, ClusterMetadata, Got
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import (
     BrokerError,
@@ -48,6 +48,8 @@ class Batch(NamedTuple):
     generation: int
     """Number of truncations of the log before the batch was appended."""
     data: bytes
+    producer: int = -1
+    attributes: int = 0
 
 
 class PartitionLog:
@@ -67,9 +69,24 @@ class PartitionLog:
     def append(self, count: int, size: int) -> None:
         """Append a batch of ``count`` records with values of ``size`` bytes."""
         base, self.end = self.end, self.end + count
-        batch = _batch(base, self.end - 1, range(base, self.end), size, self.generation)
+        self._add(make_batch(base, self.end - 1, range(base, self.end), size, self.generation))
+
+    def _add(self, batch: Batch) -> None:
         self._batches.append(batch)
         self.largest_batch = max(self.largest_batch, len(batch.data))
+
+    @property
+    def readable_end(self) -> int:
+        """Where reading ends: the last stable offset, if the log has transactions."""
+        return self.end
+
+    def is_aborted(self, offset: int, generation: int) -> bool:
+        """Whether this record belongs to a transaction that is aborted, or will be."""
+        return False
+
+    def aborted(self, first: int, end: int) -> Sequence[AbortedTransaction]:
+        """The aborted transactions that overlap these offsets."""
+        return ()
 
     def truncate(self, offset: int) -> None:
         """Lose the batch that holds ``offset`` and all after it (an unclean leader election)."""
@@ -90,10 +107,18 @@ class PartitionLog:
         at = rng.randrange(len(self._batches) - 1)
         old = self._batches[at]
         kept = [] if rng.random() < 0.4 else [o for o in old.offsets if rng.random() < 0.5]
+        self._keep(at, kept, rng)
+
+    def _keep(self, at: int, kept: Sequence[int], rng: Random) -> None:
+        """Remove all records from a batch but these; perhaps also a batch that is then empty."""
+        old = self._batches[at]
         if not kept and rng.random() < 0.5:
             del self._batches[at]
         else:
-            self._batches[at] = _batch(old.base, old.last, kept, old.size, old.generation)
+            self._batches[at] = make_batch(
+                *(old.base, old.last, kept, old.size, old.generation),
+                *(old.producer, old.attributes),
+            )
 
     def records(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield offset and generation of the records in ``[first, end)`` that are in the log."""
@@ -111,11 +136,14 @@ class PartitionLog:
         """
         if not self.start <= offset <= self.end:
             raise OffsetOutOfRangeError(f"{offset} is not in {self.start}..{self.end}")
-        if offset == self.end:
+        end = self.readable_end
+        if offset >= end:
             return b""
         data: list[bytes] = []
         size = 0
         for batch in self._batches[self._at(offset) :]:
+            if batch.base >= end:
+                break
             data.append(batch.data)
             size += len(batch.data)
             if size >= limit:
@@ -137,6 +165,7 @@ class SimBrokers:
         partitions: the partitions that they store; the leaders are chosen at random.
         old: brokers before 0.10.1, which cut the first batch as well.
         timeout: seconds after which a request that is not answered fails.
+        log: the class of the logs.
     """
 
     def __init__(
@@ -146,11 +175,13 @@ class SimBrokers:
         partitions: Sequence[TopicPartition],
         old: bool,
         timeout: float = _TIMEOUT_S,
+        log: Callable[[], PartitionLog] = PartitionLog,
     ) -> None:
         self._kernel = kernel
         self._old = old
         self._timeout = timeout
-        self.logs = {tp: PartitionLog() for tp in partitions}
+        self._new_log = log
+        self.logs = {tp: log() for tp in partitions}
         self.leaders: dict[TopicPartition, int | None] = {
             tp: kernel.rng.choice(ids) for tp in partitions
         }
@@ -166,7 +197,7 @@ class SimBrokers:
 
     def add(self, partition: TopicPartition) -> None:
         """A new, empty partition. An existing one keeps its records."""
-        self.logs.setdefault(partition, PartitionLog())
+        self.logs.setdefault(partition, self._new_log())
         self.leaders.setdefault(partition, None)
         if self.leaders[partition] is None and self.up:
             self.lead(partition, self._kernel.rng.choice(sorted(self.up)))
@@ -251,7 +282,11 @@ class SimBrokers:
                     error = out_of_range
                     self.refused.add((tp, want.offset))
             room -= len(data)
-            got.append(Got(*tp, error, -1 if error else log.end, data))
+            if error is not None:
+                got.append(Got(*tp, error, -1, data))
+                continue
+            aborted = log.aborted(want.offset, log.readable_end)
+            got.append(Got(*tp, None, log.end, data, log.readable_end, aborted))
         return got
 
     def list_offsets(self, request: OffsetsRequest) -> dict[TopicPartition, int | BrokerError]:
@@ -261,7 +296,7 @@ class SimBrokers:
         for tp in request.states:
             log = self.logs[tp]
             found[tp] = self._refusal(tp, request.endpoint) or (
-                log.start if request.earliest else log.end
+                log.start if request.earliest else log.readable_end
             )
         return found
 
@@ -288,18 +323,29 @@ class SimBrokers:
         return LeaderUnavailableError(f"{tp}: NotLeaderForPartition")
 
 
-def _batch(base: int, last: int, offsets: Sequence[int], size: int, generation: int) -> Batch:
-    body = b"".join(_record(offset - base, offset, generation, size) for offset in offsets)
+def make_batch(
+    base: int,
+    last: int,
+    offsets: Sequence[int],
+    size: int,
+    generation: int,
+    producer: int = -1,
+    attributes: int = 0,
+    key: bytes | None = None,
+) -> Batch:
+    """A batch of ``offsets``. ``key``: of each record."""
+    body = b"".join(_record(offset - base, offset, generation, size, key) for offset in offsets)
     length = _HEADER.size - 12 + len(body)
-    fields = (0, last - base, 0, 0, -1, -1, -1, len(offsets))
+    fields = (attributes, last - base, 0, 0, producer, -1, -1, len(offsets))
     crc = crc32c(_HEADER.pack(base, length, generation, 2, 0, *fields)[21:] + body)
     data = _HEADER.pack(base, length, generation, 2, crc, *fields) + body
-    return Batch(base, last, tuple(offsets), size, generation, data)
+    return Batch(base, last, tuple(offsets), size, generation, data, producer, attributes)
 
 
-def _record(delta: int, offset: int, generation: int, size: int) -> bytes:
+def _record(delta: int, offset: int, generation: int, size: int, key: bytes | None) -> bytes:
     value = STAMP.pack(offset, generation).ljust(size, b".")
-    inner = b"\0\0" + _varint(delta) + b"\x01" + _varint(len(value)) + value + b"\0"
+    name = b"\x01" if key is None else _varint(len(key)) + key
+    inner = b"\0\0" + _varint(delta) + name + _varint(len(value)) + value + b"\0"
     return _varint(len(inner)) + inner
 
 

@@ -126,6 +126,8 @@ class Judge:
         offset, generation = STAMP.unpack_from(message.value)
         if offset != message.offset:
             self.broken("content", f"{what} holds {offset}")
+        if claim.log.is_aborted(offset, generation):
+            self.broken("none_aborted", what)
         claim.settle()
         while True:
             first = claim.expected

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from tests.sim.runs.broker_log import SimBrokers
+from tests.sim.runs.broker_log import PartitionLog, SimBrokers
 from tests.sim.runs.fetch_judge import Claim, Judge
 from tests.sim.runs.fetching import SimConfig, SimFetching
 from tests.sim.runs.scenario import Scenario
+from tests.sim.runs.transactional_log import TransactionalLog
 from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import MessageSizeTooLargeError
@@ -51,21 +52,34 @@ class PlaneAlone(Scenario[Any]):
         old: with brokers before 0.10.1; by default in one of five runs.
         batch: the application takes lists of up to this many messages; 1 for single messages, 0 for
             Arrow columns.
+        committed: the logs have transactions, and are read with ``read_committed``.
     """
 
     def __init__(
-        self, seed: int, record: bool = False, old: bool | None = None, batch: int = 1
+        self,
+        seed: int,
+        record: bool = False,
+        old: bool | None = None,
+        batch: int = 1,
+        committed: bool = False,
     ) -> None:
         super().__init__(seed, record)
         self.batch = batch
         rng = self.rng = self.kernel.rng
+        old = False if committed else old
         self.old = rng.random() < 0.2 if old is None else old
         partitions = [
             TopicPartition(topic, number)
             for topic in ("a", "b")[: rng.choice((1, 2))]
             for number in range(rng.choice((1, 2, 4)))
         ]
-        self.brokers = SimBrokers(self.kernel, range(rng.choice((1, 2, 3))), partitions, self.old)
+        self.brokers = SimBrokers(
+            self.kernel,
+            range(rng.choice((1, 2, 3))),
+            partitions,
+            self.old,
+            log=(lambda: TransactionalLog(rng.randrange(1 << 32))) if committed else PartitionLog,
+        )
         self.config = SimConfig(
             fetch_message_max_bytes=1500 if self.old else rng.choice((150, 400, 20_000)),
             fetch_max_bytes=rng.choice((300, 50_000_000)),
@@ -73,6 +87,7 @@ class PlaneAlone(Scenario[Any]):
             refresh_leader_backoff_ms=rng.choice((20, 100)),
             auto_offset_reset=rng.choice(("smallest", "largest")),
             profile="scala" if rng.random() < 0.2 else "default",
+            isolation_level="read_committed" if committed else "read_uncommitted",
         )
         self.scala = self.config.profile == "scala"
         self.capacity = rng.choice((1, 2, 4))

@@ -41,6 +41,7 @@ class SimConfig:
     fetch_wait_max_ms: int = 100
     socket_timeout_ms: int = 600
     socket_receive_buffer_bytes: int = 0
+    isolation_level: str = "read_uncommitted"
 
 
 class Host(Protocol):

@@ -21,12 +21,14 @@ KINDS: Final[Mapping[str, Callable[..., Scenario[Any]]]] = {
     "live": LiveGroup,
     "mixed": MixedGroup,
     "fetch": PlaneAlone,
+    "fetch-committed": partial(PlaneAlone, committed=True),
 }
 """What decides about ownership. ``bootstrap``: ZooKeeper, and the brokers describe the cluster;
 ``consumer``: the coordinator by KIP-848; ``live``: a group that moves between ZooKeeper and the
 coordinator; ``mixed``: members of both protocols of the coordinator, which converts the group;
-``fetch``: no group, but one data plane, whose threads are interleaved more finely."""
-COORDINATIONS: Final = tuple(kind for kind in KINDS if kind != "fetch")
+``fetch``: no group, but one data plane, whose threads are interleaved more finely;
+``fetch-committed``: the same on logs with transactions, with ``read_committed``."""
+COORDINATIONS: Final = tuple(kind for kind in KINDS if not kind.startswith("fetch"))
 """Kinds of groups."""
 
 

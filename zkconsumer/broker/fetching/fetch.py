@@ -16,10 +16,14 @@ from typing import Final
 
 from zkconsumer.broker.api_versions import FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
-from zkconsumer.broker.types import Got, Want
+from zkconsumer.broker.types import AbortedTransaction, Got, Want
 from zkconsumer.core.common.error_codes import ErrorCode
 
 VERSIONS: Final = (10, 7, 4, 3, 2, 0)
+READ_COMMITTED: Final = "read_committed"
+"""The value of ``isolation.level`` that needs version 4."""
+NEEDS: Final = "isolation.level=read_committed needs Kafka 0.11 or later"
+"""What to say of a broker that does not know that version."""
 
 
 _HEAD: Final = Struct(">iii")
@@ -32,6 +36,8 @@ _ASK_NEW: Final = Struct(">iiqqi")
 _PART: Final = Struct(">ihq")
 _LENGTH: Final = Struct(">h")
 _CODE: Final = Struct(">hi")
+_STABLE: Final = Struct(">q")
+_ABORTED: Final = Struct(">qq")
 
 
 Partition = tuple[str, int]
@@ -52,8 +58,9 @@ class FetchSession:
         """The epoch of the next request; 0 names all partitions, and requests a new session."""
         self._known: dict[Partition, Want] = {}
         """The broker's knowledge of the session."""
-        self._ends: dict[Partition, int] = {}
-        """High watermarks that the broker has reported; it does not repeat them."""
+        self._ends: dict[Partition, tuple[int, int | None]] = {}
+        """High watermark and last stable offset as last reported; the broker does not repeat
+        them."""
         self._wanted: Sequence[Want] | None = None
 
     @property
@@ -90,11 +97,11 @@ class FetchSession:
         self._epoch = self._epoch % 0x7FFFFFFF + 1
         for each in got:
             if each.error is None:
-                self._ends[each.topic, each.partition] = each.high_watermark
+                self._ends[each[:2]] = each.high_watermark, each.last_stable_offset
         if fresh:
             there = {(each.topic, each.partition) for each in got}
             got += [
-                Got(topic, partition, None, end, b"")
+                Got(topic, partition, None, end[0], b"", end[1])
                 for topic, partition in fresh
                 if (topic, partition) not in there
                 and (end := self._ends.get((topic, partition))) is not None
@@ -110,12 +117,19 @@ class FetchSession:
 class BrokerFetcher:
     """Fetches record bytes of many partitions from one broker.
 
-    With ``session``, brokers of 1.1 and later remember the requested partitions.
+    Args:
+        connection: to the broker.
+        session: with it, brokers of 1.1 and later remember the requested partitions.
+        committed: answers end before the first open transaction, and list the aborted ones.
     """
 
-    def __init__(self, connection: BrokerConnection, session: FetchSession | None = None) -> None:
-        self._connection = connection
-        self._session = session
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        session: FetchSession | None = None,
+        committed: bool = False,
+    ) -> None:
+        self._connection, self._session, self._committed = connection, session, committed
 
     def fetch(
         self,
@@ -135,10 +149,14 @@ class BrokerFetcher:
         Raises:
             BrokerUnavailableError: no connection, or it was lost; a retry may help.
             BrokerError: the answer cannot be read, or the broker refused the request as a whole.
+            UnsupportedBrokerError: the broker is too old or too new.
         """
-        version = self._connection.version(FETCH, *VERSIONS)
+        if self._committed:
+            version = self._connection.version(FETCH, *VERSIONS[:3], needs=NEEDS)
+        else:
+            version = self._connection.version(FETCH, *VERSIONS)
         session = self._session if version >= 7 else None
-        limits = max_wait_ms, min_bytes, max_bytes
+        limits = max_wait_ms, min_bytes, max_bytes, self._committed
         if session is None:
             code, _, got = self._exchange(_encode(version, wanted, *limits), version)
         else:
@@ -164,7 +182,7 @@ class BrokerFetcher:
         answer = self._connection.exchange(FETCH, version, body)
         try:
             with mapped_errors(self._connection.endpoint):
-                return _decode(version, answer)
+                return _decode(version, answer, self._committed)
         except BaseException:
             self._connection.close()
             raise
@@ -176,6 +194,7 @@ def _encode(
     max_wait_ms: int,
     min_bytes: int,
     max_bytes: int,
+    committed: bool,
     session: tuple[int, int] = _NO_SESSION,
     gone: Collection[Partition] = (),
 ) -> bytes:
@@ -183,7 +202,7 @@ def _encode(
     if version >= 3:
         out.append(_INT.pack(max_bytes))
     if version >= 4:
-        out.append(b"\0")  # read uncommitted
+        out.append(b"\1" if committed else b"\0")
     if version >= 7:
         out.append(_SESSION.pack(*session))
     count_at = len(out)
@@ -223,7 +242,7 @@ def _encode(
     return b"".join(out)
 
 
-def _decode(version: int, answer: memoryview) -> tuple[int, int, list[Got]]:
+def _decode(version: int, answer: memoryview, committed: bool) -> tuple[int, int, list[Got]]:
     """Return the error of the whole answer, the session's id and the partitions.
 
     Raises ``struct.error``, ``ValueError`` when the bytes make no sense.
@@ -249,10 +268,17 @@ def _decode(version: int, answer: memoryview) -> tuple[int, int, list[Got]]:
         for _ in range(partitions):
             partition, error, high_watermark = _PART.unpack_from(answer, pos)
             pos += 14
+            stable: int | None = None
+            aborted: Sequence[AbortedTransaction] = ()
             if version >= 4:
+                if committed and (offset := _STABLE.unpack_from(answer, pos)[0]) >= 0:
+                    stable = offset
                 pos += 16 if version >= 5 else 8
-                aborted = read_int(answer, pos)[0]
-                pos += 4 + 16 * max(aborted, 0)
+                size = 16 * max(read_int(answer, pos)[0], 0)
+                pos += 4
+                if size:
+                    aborted = list(_ABORTED.iter_unpack(answer[pos : pos + size]))
+                    pos += size
             size = read_int(answer, pos)[0]
             pos += 4
             data = b""
@@ -264,5 +290,5 @@ def _decode(version: int, answer: memoryview) -> tuple[int, int, list[Got]]:
                     raise ValueError("record bytes are cut off")
                 pos += size
             failure = error_from_code(error, f"fetching {topic}-{partition}") if error else None
-            got.append(Got(topic, partition, failure, high_watermark, data))
+            got.append(Got(topic, partition, failure, high_watermark, data, stable, aborted))
     return code, session_id, got

@@ -11,6 +11,7 @@ from typing import Final
 
 from zkconsumer.broker.api_versions import LIST_OFFSETS
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.broker.fetching.fetch import NEEDS
 from zkconsumer.broker.messages import ListOffsetsRequest, ListOffsetsResponse
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError
@@ -18,23 +19,31 @@ from zkconsumer.errors import BrokerError
 EARLIEST: Final = -2
 """The offset of the first message that the broker still has."""
 LATEST: Final = -1
-"""The offset that the next message will get."""
+"""The offset that the next message will get; with ``committed``, the last stable offset."""
 NONE: Final = -1
 """There is no message with this timestamp or a later one."""
 
 
 def list_offsets(
-    connection: BrokerConnection, partitions: Collection[TopicPartition], which: int
+    connection: BrokerConnection,
+    partitions: Collection[TopicPartition],
+    which: int,
+    *,
+    committed: bool = False,
 ) -> Mapping[TopicPartition, int | BrokerError]:
     """Look up ``EARLIEST`` or ``LATEST`` for many partitions in one request.
 
     ``which`` may also be a time in milliseconds since 1970, with brokers since 0.10.1. The result
-    is then the first message of that time or later, and ``NONE`` if there is none.
+    is then the first message of that time or later, and ``NONE`` if there is none. ``committed``:
+    messages from the first open transaction on do not count (0.11 and later).
 
     Returns an offset or an error for every requested partition. Raises what
     ``BrokerConnection.exchange`` raises.
     """
-    version = connection.version(LIST_OFFSETS, *((1,) if which >= 0 else (1, 0)))
+    if committed:
+        version = connection.version(LIST_OFFSETS, 2, needs=NEEDS)
+    else:
+        version = connection.version(LIST_OFFSETS, *((1,) if which >= 0 else (1, 0)))
     topic = ListOffsetsRequest.ListOffsetsTopic
     partition = topic.ListOffsetsPartition
     by_topic: defaultdict[str, list[int]] = defaultdict(list)
@@ -42,6 +51,7 @@ def list_offsets(
         by_topic[name].append(index)
     request = ListOffsetsRequest(
         replica_id=-1,
+        isolation_level=int(committed),
         topics=[
             topic(
                 name=name,

@@ -9,6 +9,7 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.fetch import BrokerFetcher
 from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.fetching.records import PythonDecoder, Record, scan
+from zkconsumer.broker.fetching.transactions import without_aborted
 from zkconsumer.broker.types import Want
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError
@@ -21,11 +22,20 @@ class OneLog:
         connection: to the partition's leader.
         tp: the partition.
         max_bytes: what a request asks for. After a message that is larger, requests ask for more.
+        committed: ``isolation.level=read_committed``.
     """
 
-    def __init__(self, connection: BrokerConnection, tp: TopicPartition, max_bytes: int) -> None:
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        tp: TopicPartition,
+        max_bytes: int,
+        *,
+        committed: bool = False,
+    ) -> None:
         self._connection = connection
-        self._fetcher = BrokerFetcher(connection)
+        self._fetcher = BrokerFetcher(connection, committed=committed)
+        self._committed = committed
         self._tp = tp
         self._limit = max_bytes
 
@@ -39,8 +49,14 @@ class OneLog:
         """The offset that the next message will get."""
         return self._bound(LATEST)
 
-    def _bound(self, which: int) -> int:
-        offset = list_offsets(self._connection, [self._tp], which)[self._tp]
+    @property
+    def readable_end(self) -> int:
+        """``end``, or with ``committed`` the last stable offset."""
+        return self._bound(LATEST, self._committed)
+
+    def _bound(self, which: int, committed: bool = False) -> int:
+        found = list_offsets(self._connection, [self._tp], which, committed=committed)
+        offset = found[self._tp]
         if isinstance(offset, BrokerError):
             raise offset
         return offset
@@ -59,6 +75,7 @@ class OneLog:
             content = scan(got.data)
             following = position if content.next_offset is None else content.next_offset
             if following > position or content.damaged or not got.data:
-                lists = PythonDecoder().decode(got.data, *self._tp, position)
+                data = without_aborted(got.data, got.aborted)
+                lists = PythonDecoder().decode(data, *self._tp, position)
                 return chain.from_iterable(lists), following
             self._limit *= 2

@@ -322,8 +322,9 @@ class OpenBatch(NamedTuple):
     stop: int
 
 
-def open_batch(data: bytes, pos: int, stop: int) -> OpenBatch | None:
-    """Check and decompress the record batch in ``data[pos:stop]``; ``None`` for a control batch.
+def open_batch(data: bytes, pos: int, stop: int, *, control: bool = False) -> OpenBatch | None:
+    """Check and decompress the record batch in ``data[pos:stop]``; ``None`` for a control batch,
+    unless ``control``.
 
     Raises:
         InvalidMessageError: the checksum is wrong, or the compressed data is damaged.
@@ -334,7 +335,7 @@ def open_batch(data: bytes, pos: int, stop: int) -> OpenBatch | None:
     )
     if crc32c(memoryview(data)[pos + 21 : stop]) != crc:
         raise InvalidMessageError(f"wrong checksum in the batch at offset {base}")
-    if attributes & 0x20:
+    if attributes & 0x20 and not control:
         return None
     pos += 61
     if codec := attributes & 7:

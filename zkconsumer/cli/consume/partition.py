@@ -11,6 +11,7 @@ from typing import Final
 
 from zkconsumer.broker.cluster_reader import ClusterReader
 from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.fetching.fetch import READ_COMMITTED
 from zkconsumer.broker.fetching.one_log import OneLog
 from zkconsumer.broker.fetching.records import MessageAndMetadata, Record
 from zkconsumer.broker.security import KafkaSecurity
@@ -64,7 +65,8 @@ def messages_of(
                     connection = BrokerConnection(
                         _leader(reader, tp), _CLIENT, _TIMEOUT, 0, security
                     )
-                log = OneLog(connection, tp, _BYTES)
+                committed = config.isolation_level == READ_COMMITTED
+                log = OneLog(connection, tp, _BYTES, committed=committed)
                 if offset is None:
                     offset = _first(log, tp, start)
                 records, offset = log.read(offset, _WAIT_MS)
@@ -103,7 +105,7 @@ def _leader(reader: ClusterReader, tp: TopicPartition) -> BrokerEndpoint:
 def _first(log: OneLog, tp: TopicPartition, start: str) -> int:
     earliest, latest = log.start, log.end
     if start in ("earliest", "latest"):
-        return earliest if start == "earliest" else latest
+        return earliest if start == "earliest" else log.readable_end
     if not earliest <= int(start) <= latest:
         raise ConfigError(
             [f"--offset {start}: partition {tp.partition} has {earliest} to {latest}"]

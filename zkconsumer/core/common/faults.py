@@ -43,6 +43,11 @@ class Trouble(Enum):
         "Messages are waiting, and the application does not ask for them.",
     )
     FETCHING = ("fetching", "No broker answers for a partition of this member.")
+    OPEN_TRANSACTION = (
+        "open-transaction",
+        "With ``isolation.level=read_committed``: a transaction has not ended, and delivery of a "
+        "partition waits for it.",
+    )
     CLUSTER = (
         "cluster",
         "The brokers do not answer which brokers and topics there are. The member continues with "
@@ -73,6 +78,22 @@ class Fault:
     """Another member that is its cause."""
     error: BaseException | None = None
     """The error that streams raise because of it."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a member is not healthy. ``str`` gives ``text``."""
+
+    trouble: Trouble
+    text: str
+    """The problem and its fix, in one line."""
+    seconds: float
+    """How long it has lasted, as far as it was observed."""
+    count: int = 1
+    """How many partitions, registrations, streams or brokers have it."""
 
     def __str__(self) -> str:
         return self.text

@@ -110,6 +110,7 @@ class PartitionTopicInfo:
         "fault",
         "fetched_offset",
         "high_watermark",
+        "last_stable_offset",
         "leader_from",
         "partition",
         "pending_reset",
@@ -134,6 +135,9 @@ class PartitionTopicInfo:
         """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
         self.high_watermark: int | None = None
         """The content of the last answer. Written by the partition's fetch worker."""
+        self.last_stable_offset: int | None = None
+        """With ``read_committed``: the first offset of the oldest open transaction, or else the
+        high watermark. Written by the partition's fetch worker."""
         self.answered_at: float | None = None
         """When a broker last answered for it, in seconds of the fetcher's clock; ``None``: not yet.
         Written by the partition's fetch worker."""
@@ -192,11 +196,13 @@ class PartitionTopicInfo:
 
     @property
     def lag(self) -> int | None:
-        """Messages between the position and the high watermark; ``None`` until known."""
-        position = self.position
-        if self.high_watermark is None or position is None:
+        """Messages between the position and the end of what can be read; ``None`` until known."""
+        position, end = self.position, self.high_watermark
+        if (stable := self.last_stable_offset) is not None:
+            end = stable
+        if end is None or position is None:
             return None
-        return max(0, self.high_watermark - position)
+        return max(0, end - position)
 
     def __repr__(self) -> str:
         state = " revoked" if self.revoked else " stopped" if self.stopped else ""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.fetching.fetch import BrokerFetcher, FetchSession
+from zkconsumer.broker.fetching.fetch import READ_COMMITTED, BrokerFetcher, FetchSession
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import ClusterMetadata, Got, Want
@@ -45,6 +45,7 @@ class BrokerIO:
         self._client_id = client_id
         self._counts = counts
         self._security = security
+        self._committed = config.isolation_level == READ_COMMITTED
         self._lock = threading.Lock()
         self._connection: BrokerConnection | None = None
         """Written by the thread that asks, under the lock; ``abort`` reads it."""
@@ -61,7 +62,8 @@ class BrokerIO:
         def send(connection: BrokerConnection) -> Sequence[Got]:
             self._counts.sent()
             begun = time.monotonic()
-            answer = BrokerFetcher(connection, self._session).fetch(
+            fetcher = BrokerFetcher(connection, self._session, committed=self._committed)
+            answer = fetcher.fetch(
                 request.wanted, request.max_wait_ms, request.min_bytes, request.max_bytes, fresh
             )
             self._counts.answered(time.monotonic() - begun, sum(len(got.data) for got in answer))
@@ -76,7 +78,9 @@ class BrokerIO:
         which = EARLIEST if request.earliest else LATEST
         return self._ask(
             request.endpoint,
-            lambda connection: list_offsets(connection, request.states.keys(), which),
+            lambda connection: list_offsets(
+                connection, request.states.keys(), which, committed=self._committed
+            ),
         )
 
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:

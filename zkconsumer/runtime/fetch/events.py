@@ -71,4 +71,6 @@ class FetchConfig(Protocol):
     @property
     def auto_offset_reset(self) -> str: ...  # noqa: D102
     @property
+    def isolation_level(self) -> str: ...  # noqa: D102
+    @property
     def profile(self) -> str: ...  # noqa: D102

@@ -148,9 +148,10 @@ class FetchWorker:
                 self._mark_failed([state], str(got.error))
             else:
                 state.info.high_watermark = got.high_watermark
+                state.info.last_stable_offset = got.last_stable_offset
                 if got.data:
                     served.append(state)
-                    self._take_data(state, offset, got.data)
+                    self._take_data(state, offset, got)
         for state in request.states.values():  # a session's answer leaves out what has nothing new
             if state not in failed:
                 state.info.answers += 1
@@ -168,9 +169,18 @@ class FetchWorker:
         detail = f"{tp} is fetched again, from broker {broker}"
         self._report(FetchEvent(FetchEventKind.RECOVERED, tp, broker, detail))
 
-    def _take_data(self, state: PartitionFetchState, offset: int, data: bytes) -> None:
+    def _take_data(self, state: PartitionFetchState, offset: int, got: Got) -> None:
         info = state.info
-        next_offset, _, damaged = scan(data)
+        next_offset, _, damaged = scan(got.data)
+        data = got.data
+        if got.aborted:
+            from zkconsumer.broker.fetching.transactions import without_aborted
+
+            try:
+                data = without_aborted(data, got.aborted)
+            except BrokerError as error:
+                self._mark_failed([state], f"{info.topic_partition} from offset {offset}: {error}")
+                return
         if next_offset is None:  # damaged at once, or (brokers before 0.10.1) one message's head
             chunk = Chunk(info, data, offset, offset, damaged)
         elif next_offset <= offset and not damaged:

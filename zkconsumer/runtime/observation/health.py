@@ -13,13 +13,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from zkconsumer.core.common.faults import Fault, Faults, Trouble
+from zkconsumer.core.common.faults import Fault, Faults, Reason, Trouble
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import InvalidMessageError
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+
+if TYPE_CHECKING:
+    from zkconsumer.runtime.observation.stalled import OpenTransactions
 
 MIN_SECONDS: Final = 30.0
 """Default number of seconds that a problem must have lasted to count."""
@@ -30,31 +33,8 @@ _AT_ONCE: Final = frozenset(
 )
 _PAUSE: Final = 5.0
 """Seconds between two looks after which the process must have been stopped."""
-_ADVICE: Final = {
-    "TOPIC_AUTHORIZATION_FAILED": "allow this member's principal to read and describe the topic",
-    "UNKNOWN_TOPIC_OR_PARTITION": "the topic was deleted, or may not be described",
-    "KAFKA_STORAGE_ERROR": "check the disks of that broker",
-    "CORRUPT_MESSAGE": "check the log of that broker",
-    "UNSUPPORTED_VERSION": "this broker is too old or too new",
-}
 _FINAL: Final = frozenset({Trouble.FAILED, Trouble.STREAM_FAILED})
 _LOGGED_ELSEWHERE: Final = frozenset({Trouble.FAILED, Trouble.CLOSED, Trouble.NOT_STARTED})
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a member is not healthy. ``str`` gives ``text``."""
-
-    trouble: Trouble
-    text: str
-    """The problem and its fix, in one line."""
-    seconds: float
-    """How long it has lasted, as far as it was observed."""
-    count: int = 1
-    """How many partitions, registrations, streams or brokers have it."""
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,44 +72,6 @@ class Health:
     def seconds_since_progress(self) -> float | None:
         """The longest time in ``progress``; ``None`` without partitions."""
         return max(self.progress.values(), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Gauge:
-    """A number of ``Health`` for Prometheus."""
-
-    name: str
-    help: str
-    value: Callable[[Health], float]
-
-
-GAUGES: Final = (
-    Gauge("healthy", "1 if the member has no problem, otherwise 0.", lambda health: health.ok),
-    Gauge(
-        "alive",
-        "1 if the member works or can recover by itself. 0 if only a new connector helps.",
-        lambda health: health.alive,
-    ),
-    Gauge("registered", "1 if the member is in its group, otherwise 0.", lambda f: f.registered),
-    Gauge(
-        "entitled", "1 if partitions are assigned to the member, otherwise 0.", lambda f: f.entitled
-    ),
-    Gauge(
-        "delivering",
-        "1 if the member owns partitions and delivery is not paused, otherwise 0.",
-        lambda health: health.delivering,
-    ),
-    Gauge(
-        "seconds_since_progress",
-        "Seconds since a message was consumed, or a broker answered that there is none, for "
-        "the owned partition for which this was longest ago.",
-        lambda health: health.seconds_since_progress or 0.0,
-    ),
-)
-UNHEALTHY: Final = (
-    "unhealthy",
-    "1 if the member has a problem of this kind, otherwise 0. The label reason names the kind.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +138,7 @@ class HealthMonitor:
         """Held for moments, and while no other lock is held."""
         self._faults = Faults()
         self._seen: dict[PartitionTopicInfo, _Seen] = {}
+        self._waits: OpenTransactions | None = None
         self._looked = sources.clock()
         self._logged: frozenset[Trouble] = frozenset()
         """The troubles that the log reports at present. Written by the watchdog's thread."""
@@ -225,6 +168,12 @@ class HealthMonitor:
         faults = list(self._current(member, is_open))
         with self._lock:
             idle = self._progress(partitions, now)
+            if self._waits is None and any(p.last_stable_offset is not None for p, _ in partitions):
+                from zkconsumer.runtime.observation.stalled import OpenTransactions
+
+                self._waits = OpenTransactions()
+            if self._waits is not None:
+                self._waits.look((info for info, _ in partitions), now)
             self._faults.replace(faults, now)
             since = self._faults.since
             kinds = {kind: self._faults.of(kind) for kind in since}
@@ -239,7 +188,12 @@ class HealthMonitor:
                 for info, stream in partitions
                 if idle[info] >= min_seconds and stream.failure is None  # that is reported
             ]
-            reasons += _stalled(slow, idle)
+            if slow:
+                from zkconsumer.runtime.observation.stalled import stalled
+
+                reasons += stalled(slow, idle)
+        if self._waits is not None:
+            reasons += self._waits.reasons(min_seconds, now)
         return Health(
             state=member.state,
             registered=member.registered,
@@ -258,6 +212,8 @@ class HealthMonitor:
             self._faults.leave_out(pause)
             for progress in self._seen.values():
                 progress.at += pause
+            if self._waits is not None:
+                self._waits.leave_out(pause)
 
     def _progress(
         self, partitions: Iterable[tuple[PartitionTopicInfo, StreamControl]], now: float
@@ -328,39 +284,6 @@ def _in_words(trouble: Trouble, faults: list[tuple[Fault, float]], now: float) -
             return str(fault)
 
 
-def _stalled(
-    slow: list[tuple[PartitionTopicInfo, StreamControl]], idle: Mapping[PartitionTopicInfo, float]
-) -> list[Reason]:
-    """Why these partitions make no progress."""
-    waiting = [info for info, stream in slow if stream.in_hand or len(stream.queue)]
-    silent = [info for info, stream in slow if not (stream.in_hand or len(stream.queue))]
-    reasons = []
-    if waiting:
-        text = (
-            f"the application consumes nothing of {_names(waiting)}: look at what it does with "
-            "the last message"
-        )
-        seconds = max(idle[info] for info in waiting)
-        reasons.append(Reason(Trouble.APPLICATION, text, seconds, len(waiting)))
-    if silent:
-        faults = sorted({str(info.fault) for info in silent if info.fault})
-        text = f"no broker answers for {_names(silent)}: check the brokers and their leaders"
-        if faults:
-            more = f" (and {len(faults) - 1} other errors)" if len(faults) > 1 else ""
-            text = f"{_names(silent)}: {faults[0]}{more}{_advice(faults[0])}"
-        seconds = max(idle[info] for info in silent)
-        reasons.append(Reason(Trouble.FETCHING, text, seconds, len(silent)))
-    return reasons
-
-
-def _advice(fault: str) -> str:
-    """What to do about an error that does not pass by itself."""
-    for error, advice in _ADVICE.items():
-        if error in fault:
-            return f": {advice}"
-    return ": check the brokers and their leaders"
-
-
 def _remedy(failure: Exception) -> str:
     """What to do about a stream that has failed. Only a message that no member can read is to be
     skipped."""
@@ -370,11 +293,6 @@ def _remedy(failure: Exception) -> str:
             "the message"
         )
     return "then make a new connector"
-
-
-def _names(infos: list[PartitionTopicInfo]) -> str:
-    first = ", ".join(str(info.topic_partition) for info in infos[:3])
-    return first if len(infos) <= 3 else f"{first} and {len(infos) - 3} more"
 
 
 def in_a_fork(text: str) -> Health:

@@ -111,7 +111,8 @@ class Metrics:
         Kind.GAUGE,
         "messages",
         "Distance of each owned partition from the consumed offset to the end of the log, as "
-        "of the broker's last answer. A partition is missing until both are known. While a "
+        "of the broker's last answer; with `isolation.level=read_committed`, to the last stable "
+        "offset. A partition is missing until both are known. While a "
         "stream's queue is full, the broker is not asked, so the lag does not grow: see "
         "`lag_age_seconds`.",
         "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",

@@ -34,6 +34,7 @@ RULES: Final[Mapping[str, str]] = {
     # Of one member, at every moment.
     "none_lost": "a claim passes over no record that is in the log",
     "none_twice": "a claim delivers no record twice",
+    "none_aborted": "with read_committed, no record of an aborted transaction is delivered",
     "content": "a record is delivered with the offset at which it was written",
     "gate": "nothing is delivered while the gate is shut",
     "lease": "the gate is open only while the servers surely count the member as live",

@@ -1,0 +1,105 @@
+"""Why partitions make no progress, in words.
+
+Loaded when some do not, or with ``isolation.level=read_committed``. No threads of its own: its
+owner, the ``HealthMonitor``, guards ``OpenTransactions`` with its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from zkconsumer.core.common.faults import Reason, Trouble
+from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+
+_ADVICE: Final = {
+    "TOPIC_AUTHORIZATION_FAILED": "allow this member's principal to read and describe the topic",
+    "UNKNOWN_TOPIC_OR_PARTITION": "the topic was deleted, or may not be described",
+    "KAFKA_STORAGE_ERROR": "check the disks of that broker",
+    "CORRUPT_MESSAGE": "check the log of that broker",
+    "isolation.level=read_committed needs": "upgrade that broker, or set read_uncommitted",
+    "UNSUPPORTED_VERSION": "this broker is too old or too new",
+}
+
+
+def stalled(
+    slow: list[tuple[PartitionTopicInfo, StreamControl]], idle: Mapping[PartitionTopicInfo, float]
+) -> list[Reason]:
+    """Why these partitions make no progress."""
+    waiting = [info for info, stream in slow if stream.in_hand or len(stream.queue)]
+    silent = [info for info, stream in slow if not (stream.in_hand or len(stream.queue))]
+    reasons = []
+    if waiting:
+        text = (
+            f"the application consumes nothing of {_names(waiting)}: look at what it does with "
+            "the last message"
+        )
+        seconds = max(idle[info] for info in waiting)
+        reasons.append(Reason(Trouble.APPLICATION, text, seconds, len(waiting)))
+    if silent:
+        faults = sorted({str(info.fault) for info in silent if info.fault})
+        text = f"no broker answers for {_names(silent)}: check the brokers and their leaders"
+        if faults:
+            more = f" (and {len(faults) - 1} other errors)" if len(faults) > 1 else ""
+            text = f"{_names(silent)}: {faults[0]}{more}{_advice(faults[0])}"
+        seconds = max(idle[info] for info in silent)
+        reasons.append(Reason(Trouble.FETCHING, text, seconds, len(silent)))
+    return reasons
+
+
+def _advice(fault: str) -> str:
+    """What to do about an error that does not pass by itself."""
+    for error, advice in _ADVICE.items():
+        if error in fault:
+            return f": {advice}"
+    return ": check the brokers and their leaders"
+
+
+def _names(infos: list[PartitionTopicInfo]) -> str:
+    first = ", ".join(str(info.topic_partition) for info in infos[:3])
+    return first if len(infos) <= 3 else f"{first} and {len(infos) - 3} more"
+
+
+class OpenTransactions:
+    """The open transactions that keep messages of one member's partitions from being fetched."""
+
+    def __init__(self) -> None:
+        self._waits: dict[PartitionTopicInfo, tuple[int, float]] = {}
+        """First offset of the transaction that a partition waits for, and since when."""
+
+    def look(self, infos: Iterable[PartitionTopicInfo], now: float) -> None:
+        """Take a sample of all partitions."""
+        waits: dict[PartitionTopicInfo, tuple[int, float]] = {}
+        for info in infos:
+            at, before = _offset(info), self._waits.get(info)
+            if at is not None:
+                waits[info] = before if before is not None and before[0] == at else (at, now)
+        self._waits = waits
+
+    def leave_out(self, seconds: float) -> None:
+        """Nothing was observed for so long, so that time does not count."""
+        self._waits = {info: (at, since + seconds) for info, (at, since) in self._waits.items()}
+
+    def reasons(self, min_seconds: float, now: float) -> list[Reason]:
+        """The partitions that have waited for the same transaction for so long, as one reason."""
+        infos = [info for info, (_, since) in self._waits.items() if now - since >= min_seconds]
+        if not infos:
+            return []
+        infos.sort(key=lambda info: self._waits[info][1])
+        at, since = self._waits[infos[0]]
+        text = (
+            f"{_names(infos)} cannot be read further: {infos[0].topic_partition} waits at offset "
+            f"{at} for an open transaction to end (isolation.level=read_committed): look at its "
+            "producer; if it is gone, abort the transaction with kafka-transactions.sh (Kafka 3.0 "
+            "and later)"
+        )
+        return [Reason(Trouble.OPEN_TRANSACTION, text, now - since, len(infos))]
+
+
+def _offset(info: PartitionTopicInfo) -> int | None:
+    """The last stable offset, if all before it is fetched and there is more after it."""
+    fetched, stable, end = info.fetched_offset, info.last_stable_offset, info.high_watermark
+    if fetched is None or stable is None or end is None:
+        return None
+    return stable if stable <= fetched < end else None
