@@ -105,6 +105,25 @@ def test_only_a_deletion_by_another_session_is_a_foreign_release() -> None:
     assert [part.what for part in finding.evidence] == ["claimed", "deleted"]
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_a_session_that_began_after_a_log_gap_owns_nothing_older(early: bool) -> None:
+    """Whoever owned the znode, its deletion is a foreign release: also if the logs show an earlier
+    claim, whose znode may be another one. A claim shows no deletion."""
+    opened = Facts(opened=Opened([(6, 25)]))
+    gaps, claims = ([(10, 20)], [claim(2, 5)]) if early else ([(0, 20)], [])
+    (finding,) = found(*claims, delete(30, 6), gaps=gaps, facts=opened)
+    assert (finding.severity, finding.kind, finding.basis) == (
+        "critical", "foreign release", "proven",
+    )  # fmt: skip
+    assert (finding.member, finding.session) == (None, None)
+    assert [part.what for part in finding.evidence] == ["deleted"]
+    assert "a session that had claimed it before the " in finding.sentence
+    (finding,) = found(join(26, 6), *claims, delete(30, 6), gaps=gaps, facts=opened)
+    assert (finding.severity, finding.basis) == ("critical", "inferred")
+    assert found(*claims, delete(30, 6), gaps=gaps) == []
+    assert found(*claims, claim(30, 6), gaps=gaps, facts=opened) == []
+
+
 def test_the_last_transaction_may_have_no_time() -> None:
     """A time outside the years 1 to 9999 is unknown. It orders nothing."""
     last = join(3, 5)._replace(time=None)

@@ -261,8 +261,9 @@ class Fold:
     def _create(self, event: Event, rows: list[Row]) -> None:
         assert event.path is not None
         node = self._node(event.path)
-        if node.live is not None:
-            self._end(node.live, event, Ended.UNKNOWN, rows)
+        if (before := node.live) is not None:
+            self._end(before, event, Ended.UNKNOWN, rows)
+            before.ended_by = None  # another event, which a log gap hides, deleted it
         segment = self.coverage.segment(event.zxid)
         lifetime = Lifetime(
             node.znode,

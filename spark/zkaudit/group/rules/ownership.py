@@ -15,62 +15,63 @@ class ForeignReleases(Rule):
     """Owner znodes that were deleted by a session other than their own.
 
     Less than critical if both sessions belong to one member, because then no other member consumes
-    the partition. A znode older than the logs cannot belong to a session that began in them.
+    the partition. A znode older than the logs, or than the last log gap, cannot belong to a session
+    that began after that.
     """
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
         """Judge the end of an owner znode."""
         if lifetime.znode.tree != OWNERS:
             return
-        older = lifetime.start is UNKNOWN and lifetime.session is None
-        if older:
-            if lifetime.ended_by is None or not self.group.is_new(lifetime.ended_by):
-                return
-        elif lifetime.ended is not Ended.FOREIGN_DELETE:
-            return
-        yield self._finding(lifetime, self.group.is_new(lifetime.ended_by))
+        if lifetime.ended is Ended.FOREIGN_DELETE:
+            yield self._finding(lifetime, is_hidden=False)
+        elif lifetime.ended is Ended.UNKNOWN and self.group.is_new(lifetime.ended_by):
+            yield self._finding(lifetime, is_hidden=True)
 
-    def _finding(self, owned: Lifetime, is_new: bool) -> Finding:
+    def _finding(self, owned: Lifetime, is_hidden: bool) -> Finding:
+        """``is_hidden``: a log gap hides whose znode it was."""
         group = self.group.name
         end, deleter = owned.end, owned.ended_by
         assert end is not None
         assert deleter is not None
         member = self.group.member(deleter)
-        same = member is not None and member == owned.member and owned.session is not None
+        owner = None if is_hidden else owned.session
+        same = member is not None and member == owned.member and owner is not None
         what = f"Session {hex_of(deleter)}" if member is None else who(group, member, deleter)
         what += f" deleted the owner znode of {partition_of(owned.znode)} of group {group} that "
-        if same and owned.session is not None:
-            what += f"belonged to its other session {hex_of(owned.session)}."
+        if same and owner is not None:
+            what += f"belonged to its other session {hex_of(owner)}."
         else:
+            of = self._hidden(owned) if is_hidden else self._owner(owned)
             what += (
-                f"belonged to {self._owner(owned)}. From then on another member could claim the "
+                f"belonged to {of}. From then on another member could claim the "
                 "partition while that member still consumed it."
             )
         evidence = [Evidence("ownership", end.zxid, end.idx, deleter, "deleted")]
-        if owned.start is not UNKNOWN:
-            start = owned.start
-            evidence.insert(
-                0, Evidence("ownership", start.zxid, start.idx, owned.session, "claimed")
-            )
-        proven = owned.start is not UNKNOWN or member is None
+        start = owned.start
+        if start is not UNKNOWN and not is_hidden:
+            evidence.insert(0, Evidence("ownership", start.zxid, start.idx, owner, "claimed"))
         return Finding(
             severity="medium" if same else "critical",
             kind="foreign release",
-            basis="proven" if proven else "inferred",
+            basis="inferred" if is_hidden and member is not None else "proven",
             sentence=what,
             evidence=tuple(evidence),
             zxid=end.zxid,
             time=end.time,
             topic=owned.znode.topic,
             partition=owned.znode.partition,
-            member=owned.member,
-            session=owned.session,
+            member=None if is_hidden else owned.member,
+            session=owner,
         )
+
+    def _hidden(self, owned: Lifetime) -> str:
+        when = "before the logs begin" if owned.start is UNKNOWN else "before the end of a log gap"
+        return f"a session that had claimed it {when}"
 
     def _owner(self, owned: Lifetime) -> str:
         if owned.session is None:
-            before = "a session that had claimed it before the logs begin"
-            return before if owned.start is UNKNOWN else "no session, as it is not ephemeral"
+            return "no session, as it is not ephemeral"
         if owned.member is None:
             return f"session {hex_of(owned.session)}"
         return who(self.group.name, owned.member, owned.session)
