@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -347,6 +348,39 @@ def test_a_partition_that_no_member_claimed_before_a_log_gap(left: bool, behind:
         if gaps:
             assert (one.kind, one.end_zxid) == ("unowned interval", 4)
             assert "t-0 of group g had no owner for 60.0 s although" in one.sentence
+
+
+@pytest.mark.parametrize("early", [[], [claim(2, 9, "z")], [claim(2, 9, "z"), delete(3, 9)]])
+def test_an_owner_before_a_log_gap_hides_no_time_without_one(early: list[Event]) -> None:
+    """A snapshot behind the log gap shows that there is no owner. Or a session that claimed in the
+    gap, or before it, deletes the owner znode. Earlier logs take nothing away from that."""
+    facts = end_at(100, topics=topics(t=Partition(1, 0, True)))
+    later = [at(join(25, 5), 10), at(claim(40, 5), 70)]
+    gaps = [(10, 20)]
+    (one,) = found(*early, *later, gaps=gaps, known=(0, 20), facts=facts)
+    assert (one.kind, one.severity, one.zxid, one.end_zxid) == (
+        "unowned interval",
+        "medium",
+        25,
+        40,
+    )
+    gone = at(delete(26, 9), 12)
+    for known in (None, 22):
+        (one,) = found(*early, *later, gone, gaps=gaps, known=(0, known), facts=facts)
+        assert (one.kind, one.basis, one.zxid, one.end_zxid) == (
+            "unowned interval", "proven", 26, 40,
+        )  # fmt: skip
+        assert one.evidence[0].what == "owner znode deleted"
+        assert found(*early, later[0], gone, gaps=gaps, known=(0, known), facts=facts)[0].kind == (
+            "orphan partition"
+        )
+    # The snapshot shows that it still has the owner, up to another log gap.
+    shown = [Shown(21, OWNER, b"g_z-0", 2, 0, 2, 0, 9)]
+    history = [claim(2, 9, "z"), later[0], at(join(41, 6, "b", "u"), 70)]
+    facts, gaps = replace(facts, end=Moment(45, 0, 90_000_000)), [(10, 20), (50, 60)]
+    for more in ([], [at(join(61, 7, "c", "u"), 90)]):
+        findings = found(*history, *more, gaps=gaps, known=(0, 21), facts=facts, shown=shown)
+        assert not [one for one in findings if one.topic is not None]
 
 
 @pytest.mark.parametrize(("known", "since"), [(None, None), (10, None), (35, None), (35, 50)])

@@ -36,6 +36,11 @@ def _owner(group: Group, topic: str, number: int) -> Znode:
     return Znode(path, group.chroot, group.name, OWNERS, name, topic, number)
 
 
+def _is_shown(lifetime: Lifetime) -> bool:
+    """Whether the logs show when an owner znode was gone, also if a log gap hides whose it was."""
+    return lifetime.ended_by is not None and lifetime.gone_in is not None
+
+
 class _Time(NamedTuple):
     """A time in which a partition had no owner and one member was registered."""
 
@@ -62,8 +67,8 @@ class Unowned(Rule):
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._released: dict[str, Lifetime | None] = {}
-        """By path: the last lifetime, if it has ended; ``None``: there is one, or its end is
-        unknown."""
+        """Since the last log gap, by path: the last lifetime, if it has ended; ``None``: there is
+        one, or its end is unknown."""
         self._until_left: dict[str, _Time] = {}
         """By path, until the next claim: the longest time that ended because the member left."""
 
@@ -85,8 +90,8 @@ class Unowned(Rule):
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
         """Remember the owner until the next claim, and how long a member that leaves saw none."""
         if lifetime.znode.tree == OWNERS:
-            known = lifetime.ended is not Ended.UNKNOWN
-            self._released[lifetime.znode.path] = lifetime if known else None
+            if lifetime.ended_by is not None:  # otherwise it ended in the log gap
+                self._released[lifetime.znode.path] = lifetime if _is_shown(lifetime) else None
         elif lifetime.znode.tree == IDS and lifetime.ended is not Ended.UNKNOWN:
             self._left(lifetime)
         return ()
@@ -110,16 +115,19 @@ class Unowned(Rule):
                 self._until_left[free.znode.path] = time
 
     def _unclaimed(self, topics: Iterable[str]) -> Iterator[Znode]:
-        """The owner znodes of partitions that had no owner so far."""
+        """The owner znodes of partitions that had no owner since the last log gap."""
         for topic in topics:
             for number in self.group.facts.topics.get((self.group.chroot, topic), ()):
                 znode = _owner(self.group, topic, number)
-                if znode.path not in self._released:
+                owner = self.group.live.get(znode.path)
+                is_owned = owner is not None and self.group.exists(owner)
+                if znode.path not in self._released and not is_owned:
                     yield znode
 
     def gap(self) -> Iterable[Finding]:
         """Report what lasted up to the log gap or ended before it."""
         yield from self._before_gap()
+        self._released.clear()
         self._until_left.clear()
 
     def _before_gap(self) -> Iterator[Finding]:
@@ -167,7 +175,8 @@ class Unowned(Rule):
             return None
         recreated = partition is not None and partition.zxid > end.zxid
         since = partition.time if recreated and partition is not None else end.time
-        what = f"owner gone: {last.ended}"
+        is_known = last.ended is not Ended.UNKNOWN
+        what = f"owner gone: {last.ended}" if is_known else "owner znode deleted"
         evidence = Evidence("ownership", end.zxid, end.idx, last.ended_by, what)
         return _Free(last.znode, end, since, evidence)
 
@@ -309,15 +318,17 @@ class Unclaimed(Rule):
         """Note the time of a registration, and a partition with an owner."""
         if lifetime.znode.tree == OWNERS:
             assert lifetime.end is not None
-            self._own(lifetime, lifetime.end.zxid)
+            self._own(lifetime, lifetime.end.zxid, _is_shown(lifetime))
         elif lifetime.znode.tree == IDS and lifetime.ended is not Ended.UNKNOWN:
             assert lifetime.end is not None
             self._registered(self._never, lifetime, lifetime.end)
         return ()
 
-    def _own(self, lifetime: Lifetime, zxid: int) -> None:
-        key = lifetime.znode.topic, lifetime.znode.partition
+    def _own(self, lifetime: Lifetime, zxid: int, is_shown: bool = False) -> None:
+        """``is_shown``: ``Unowned`` judges the time after that."""
+        key, coverage = (lifetime.znode.topic, lifetime.znode.partition), self.group.coverage
         here = not self._known or zxid >= self._known
+        here = here or (is_shown and coverage.segment(zxid) == coverage.last_segment)
         self._owned[key] = self._owned.get(key, False) or here
 
     def _registered(
