@@ -117,7 +117,9 @@ def test_a_batch_is_recorded_once(
             {"zxid": EPOCH + number, "type": "closeSession", "session": number},
             {"kind": schema.PATH, "path": path},
             run("a", number, number, number),
-        ]
+            {"zxid": EPOCH + number, "type": "reconfig", "path": schema.CONFIG, "session": 1,
+             "data": b"server.1=x\n" * number},
+        ]  # fmt: skip
         frame = spark.createDataFrame(
             pa.Table.from_pylist([full | row for row in rows], schema=columns),
             schema.spark_type(schema.TXNLOG_GROUPS),
@@ -136,10 +138,15 @@ def test_a_batch_is_recorded_once(
     (key,) = {row["key"] for row in sets}
     assert found.where("type = 'closeSession'").count() == 7
     numbers = {key % buckets.BUCKETS, buckets.SHARED}
-    assert buckets.read(spark, recorder.batches(), numbers).where("kind is null").count() == 14
+    assert buckets.read(spark, recorder.batches(), numbers).where("kind is null").count() == 21
     runs = buckets.runs_of(recorder.batches())
     assert sorted(row["last_zxid"] - EPOCH for row in runs) == [0, 4, 5, 6]
     assert found.where(f"kind = '{schema.PATH}'").count() == 4
+    # As in ``zkaudit run``, the newest configuration says how many servers vote.
+    options = Options(["a", "b"], str(tmp_path))
+    assert stream._voters(options, recorder.batches(), []) == 6
+    assert stream._voters(options, recorder.batches()[:1], []) is None
+    assert stream._voters(replace(options, servers=3), recorder.batches(), []) == 3
 
 
 def test_what_a_server_has_logged_twice_counts_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -26,7 +26,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from zkaudit.schema import CONFIG
+
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 Range = tuple[int, int]
@@ -330,6 +333,16 @@ def participants(*configs: tuple[int, bytes] | None) -> int | None:
     lines = (b"" if newest is None else newest[1]).decode(errors="replace").splitlines()
     servers = [line.partition(";")[0] for line in lines if line.startswith("server.")]
     return sum(not server.endswith(":observer") for server in servers) or None
+
+
+def config_of(rows: pa.Table) -> tuple[int, bytes] | None:
+    """Return zxid and content of the newest configuration of the ensemble in rows with zxid, path
+    and data (``reconfig``, ZooKeeper 3.5+); ``None``: there is none."""
+    import pyarrow.compute as pc
+
+    configs = rows.filter(pc.and_(pc.equal(rows["path"], CONFIG), pc.is_valid(rows["data"])))
+    each = configs.select(["zxid", "data"]).to_pylist()
+    return max(((row["zxid"], row["data"]) for row in each), default=None)
 
 
 def apply(frame: DataFrame, history: History) -> DataFrame:

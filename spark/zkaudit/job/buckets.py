@@ -36,7 +36,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from zkaudit import schema
 from zkaudit.errors import AuditError
-from zkaudit.history.committed import Range, Run, merged
+from zkaudit.history.committed import Range, Run, config_of, merged
 from zkaudit.history.staging import (
     BUCKETS,
     Stage,
@@ -53,7 +53,8 @@ from zkaudit.job.spark import settings_of
 from zkaudit.tables import catalog
 
 SHARED: Final = BUCKETS
-"""Bucket of the rows that groups share: sessions, refused creates, topics."""
+"""Bucket of the rows that groups share: sessions, refused creates, topics, the ensemble's
+configuration."""
 RUNS: Final = BUCKETS + 1
 """Bucket of the runs of zxids."""
 REST: Final = BUCKETS + 2
@@ -301,6 +302,13 @@ def _table(files: Iterable[Path], where: pc.Expression | None, *columns: str) ->
 def runs_of(batches: Iterable[Batches]) -> list[dict[str, Any]]:
     """Rows of all runs: the columns of ``_OF_RUN``."""
     return [row for one in batches for row in _runs_in(one)]
+
+
+def config_in(batches: Iterable[Batches]) -> tuple[int, bytes] | None:
+    """As ``committed.config_of`` of all batches."""
+    rows = _table((file for one in batches for file in one.files(SHARED)), None, "zxid", "path",
+                  "data")  # fmt: skip
+    return None if rows is None else config_of(rows)
 
 
 def as_runs(rows: Iterable[dict[str, Any]]) -> list[Run]:
@@ -564,6 +572,7 @@ def _bucket_of_row() -> Column:
     """From columns kind, type, path, error and key."""
     of = F.col("type")
     shared = of.isin("createSession", "closeSession") | is_shared(F.col("path"))
+    shared |= F.col("path") == schema.CONFIG
     shared |= (of == "error") & (F.col("error") == schema.NODE_EXISTS)
     return (
         F.when(F.col("kind") == schema.RUN, RUNS)

@@ -29,7 +29,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +51,7 @@ from zkaudit.job.buckets import (
     State,
     Touched,
     as_runs,
+    config_in,
     covered,
     logged_runs,
     read,
@@ -188,7 +189,8 @@ def _history(spark: SparkSession, options: Options) -> _History:
     batches = Recorder(Path(options.out)).batches()
     runs = retention.after(runs_of(batches), begin)
     # A limit that follows the end of the logs would change findings of groups that are quiet.
-    plan = committed.settled(committed.plan(as_runs(runs), options.servers, None))
+    voters = _voters(options, batches, snapshots)
+    plan = committed.settled(committed.plan(as_runs(runs), voters, None))
     logged = logged_runs(runs)
     check_agreement(logged)
     servers = {log.server for log in logs}
@@ -201,6 +203,18 @@ def _history(spark: SparkSession, options: Options) -> _History:
     ]
     taken = _snapshots(spark, options, usable, log_gaps, begin) if log_gaps else Snapshots()
     return _History(batches, runs, plan, coverage, taken, (logs, snapshots))
+
+
+def _voters(options: Options, batches: Sequence[Batches], snapshots: Sequence[Piece]) -> int | None:
+    """How many servers vote; ``None``: unknown. As in a run."""
+    known = options.servers
+    return known or committed.participants(config_in(batches), _newest_config(tuple(snapshots)))
+
+
+@lru_cache(maxsize=1)
+def _newest_config(snapshots: tuple[Piece, ...]) -> tuple[int, bytes] | None:
+    """``selection.config_in``, which reads a whole snapshot, for the same snapshots only once."""
+    return selection.config_in(snapshots)
 
 
 def _dropped(spark: SparkSession, options: Options, history: _History) -> bool:

@@ -32,7 +32,7 @@ from zkaudit.job.coverage import (
     decided,
     logged_twice,
 )
-from zkaudit.schema import CONFIG, PATH, RUN, SNAPSHOT, TXNLOG, TXNLOG_GROUPS, arrow_schema
+from zkaudit.schema import PATH, RUN, SNAPSHOT, TXNLOG, TXNLOG_GROUPS, arrow_schema
 from zkaudit.sources import selection
 from zkaudit.sources.files import Piece
 from zkaudit.sources.options import Settings, parse_options
@@ -180,7 +180,7 @@ def _committed(
     """Decide which transactions there are. Return the rows without those logged twice."""
     if logged_twice(logged):
         table = _once_each(table)
-    voters = question.servers or committed.participants(_config(table), shown)
+    voters = question.servers or committed.participants(committed.config_of(table), shown)
     plan, damaged = decided(logged, voters, begin, question.allow_damage)
     if plan.unconfirmed:
         rows = _taken(table, plan).select(_DOUBTED)
@@ -247,15 +247,6 @@ def _once_each(table: pa.Table) -> pa.Table:
         np.stack([key.astype(np.int64) for key in keys]), axis=1, return_index=True
     )
     return table.take(pa.array(np.sort(places)))
-
-
-def _config(table: pa.Table) -> tuple[int, bytes] | None:
-    """Zxid and content of the newest configuration that the logs have."""
-    configs = table.filter(pc.and_(pc.equal(table["path"], CONFIG), pc.is_valid(table["data"])))
-    if not len(configs):
-        return None
-    newest = max(configs.select(["zxid", "data"]).to_pylist(), key=lambda row: int(row["zxid"]))
-    return newest["zxid"], newest["data"]
 
 
 def _taken(table: pa.Table, plan: History) -> pa.Table:
