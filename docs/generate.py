@@ -20,7 +20,7 @@ from zkaudit.findings.kinds import page as findings_page
 from zkaudit.limits import Limits
 from zkaudit.sources.reference import page as sources_page
 from zkaudit.tables.catalog import page as tables_page
-from zkmigrate.commands.output.rows import SCHEMAS
+from zkmigrate.commands.output.rows import SCHEMAS, Column
 from zkmigrate.commands.reset import reset
 from zkmigrate.commands.root import cli as migrate_cli
 from zkmigrate.exits import STATUSES
@@ -111,20 +111,32 @@ def migrate_json_page() -> str:
         "(`cluster`, `brokers`, `zookeeper`, `groups`), and the others show the progress",
         "(`progress`, `groups`, `of` and more). Other lines there are for people.\n",
     ]
+    uses = Counter(column for rows in SCHEMAS.values() for column in rows.columns)
+    common = [column for column, count in uses.items() if count > 2]
+    lines += ["## Common columns\n", *_json_columns(common)]
     for name, rows in SCHEMAS.items():
         commands = ", ".join(f"`{command}`" for command in rows.commands)
         lines += [
             f"## `{name}`\n",
             f"Version {rows.version}, printed by {commands}: one row for {rows.row}.\n",
-            "| Column | Type | Meaning |",
-            "|---|---|---|",
-            *(
-                f"| `{one.name}` | {one.type}{' or null' if one.nullable else ''} | {one.meaning} |"
-                for one in rows.columns
-            ),
-            "",
         ]
+        shared = [f"`{column.name}`" for column in rows.columns if column in common]
+        if shared:
+            lines.append(f"[Common columns](#common-columns): {', '.join(shared)}.\n")
+        lines += _json_columns(column for column in rows.columns if column not in common)
     return "\n".join(lines)
+
+
+def _json_columns(columns: Iterable[Column]) -> list[str]:
+    return [
+        "| Column | Type | Meaning |",
+        "|---|---|---|",
+        *(
+            f"| `{one.name}` | {one.type}{' or null' if one.nullable else ''} | {one.meaning} |"
+            for one in columns
+        ),
+        "",
+    ]
 
 
 def migrate_cases_page() -> str:
@@ -189,7 +201,8 @@ def _answer(code: str, cases: list[str]) -> str:
 def _commands(parts: list[str], root: click.Command, program: str) -> str:
     """Add the help of each command. Options that several commands have, with the same text, are
     listed once, before it."""
-    contexts = [one for one in _contexts(root, program, None) if one.command not in ELSEWHERE]
+    elsewhere = ELSEWHERE if root is cli else ()
+    contexts = [one for one in _contexts(root, program, None) if one.command not in elsewhere]
     options: dict[tuple[str, str], list[click.Option]] = {}
     for context in contexts:
         for param in context.command.get_params(context):
@@ -231,7 +244,7 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
         ]
         if lines:
             parts.append(f"Common options: {'; '.join(lines)}.\n")
-    for command in ELSEWHERE if root is cli else ():
+    for command in elsewhere:
         name = f"zkmigrate {command.name}"
         parts.append(
             f"## `zkconsumer offsets {command.name}`\n\nThe same as "
