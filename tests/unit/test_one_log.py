@@ -29,6 +29,7 @@ class Fetcher:
     def fetch(self, wanted: Sequence[Want], _wait: int, _least: int, most: int) -> list[Got]:
         (want,) = wanted
         self.limits.append(most)
+        assert most < 2**31
         assert want == (*TP, 3, most)
         return [Got(*TP, cast(Any, self.error), 9, self.data[:most])]
 
@@ -60,6 +61,15 @@ def test_at_the_end_of_the_log_the_position_stays(monkeypatch: pytest.MonkeyPatc
     fetcher = Fetcher(b"")
     records, following = log(monkeypatch, fetcher).read(3, 0)
     assert (list(records), following, fetcher.limits) == ([], 3, [16])
+
+
+def test_a_message_that_never_becomes_whole_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker cuts each answer off. No request asks for more than the protocol can express."""
+    whole = batch([(None, b"x" * 100)], 3)
+    fetcher = Fetcher(whole[:-1])
+    with pytest.raises(InvalidMessageError, match="t-0: at offset 3 "):
+        log(monkeypatch, fetcher).read(3, 0)
+    assert max(fetcher.limits) == 2**31 - 1
 
 
 def test_damaged_data_and_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Final
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.fetch import BrokerFetcher
@@ -12,7 +13,10 @@ from zkconsumer.broker.fetching.records import PythonDecoder, Record, scan
 from zkconsumer.broker.fetching.transactions import without_aborted
 from zkconsumer.broker.types import Want
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import BrokerError
+from zkconsumer.errors import BrokerError, InvalidMessageError
+
+_MOST: Final = 2**31 - 1
+"""The most that a request can ask for."""
 
 
 class OneLog:
@@ -65,7 +69,8 @@ class OneLog:
         """Return records from ``position`` on, and the position after them.
 
         That is ``position`` itself if there are none within ``max_wait_ms``. The iterator raises
-        InvalidMessageError, CodecUnavailableError.
+        InvalidMessageError, CodecUnavailableError. Raises InvalidMessageError too, if a message
+        never becomes whole.
         """
         while True:
             want = Want(*self._tp, position, self._limit)
@@ -78,4 +83,9 @@ class OneLog:
                 data = without_aborted(got.data, got.aborted)
                 lists = PythonDecoder().decode(data, *self._tp, position)
                 return chain.from_iterable(lists), following
-            self._limit *= 2
+            if self._limit == _MOST:
+                raise InvalidMessageError(
+                    f"{self._tp}: at offset {position} the broker sends no whole message, however "
+                    "much is requested: continue after it"
+                )
+            self._limit = min(2 * self._limit, _MOST)
