@@ -43,6 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     received: list[int] = []
     """The signal that ended the command. Some libraries raise their own error instead of ours."""
     try:
+        stdout.check_open()
         with _signals_interrupt(received):
             from zkmigrate.commands.root import cli
 

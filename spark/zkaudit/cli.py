@@ -74,6 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     from zkconsumer.errors import ZkConsumerError
 
     try:
+        stdout.check_open()
         status = cli.main(
             args=one_value_each(arguments), prog_name="zkaudit", standalone_mode=False
         )

@@ -92,6 +92,21 @@ def test_a_full_disk_is_one_line(program: str, arguments: list[str]) -> None:
     assert ended.stderr == "error: standard output: No space left on device\n"
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_closed_standard_output_is_one_line(program: str) -> None:
+    """``command >&-``: there is nowhere to print to."""
+    script = f'exec "$0" -c "from {program} import main; main()" --version >&-'
+    ended = subprocess.run(
+        ["sh", "-c", script, sys.executable],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == "error: standard output is closed: redirect it to /dev/null instead\n"
+
+
 def test_wrong_usage_is_2() -> None:
     """An unknown subcommand or option gives status 2."""
     assert run(["nonsense"]) == 2

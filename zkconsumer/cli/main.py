@@ -120,9 +120,10 @@ def run(arguments: Sequence[str]) -> int:
 
     One of our errors is one line on stderr, ``error: ...``, and gives its own ``exit_code``; wrong
     usage gives 2, Ctrl-C 130, 141 if the reader of stdout exited (as a program killed by SIGPIPE),
-    1 if the disk that stdout is written to is full.
+    1 if stdout is closed, or the disk that it is written to is full.
     """
     try:
+        stdout.check_open()
         status = cli.main(args=list(arguments), prog_name="zkconsumer", standalone_mode=False)
         sys.stdout.flush()
     except ZkConsumerError as error:

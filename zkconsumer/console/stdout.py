@@ -1,4 +1,4 @@
-"""Standard output that ends early: its reader has exited, or the disk it is written to is full."""
+"""Standard output that is closed, or ends early: its reader has exited, or its disk is full."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from typing import Final
 
 import click
 
+from zkconsumer.errors import ZkConsumerError
+
 EXIT_BROKEN_PIPE: Final = 141
 """As a program that SIGPIPE has ended."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Errors of a file that standard output is redirected to."""
+
+
+def check_open() -> None:
+    """Raise ZkConsumerError if the process was started without standard output."""
+    if sys.stdout is None:
+        raise ZkConsumerError("standard output is closed: redirect it to /dev/null instead")
 
 
 def discard() -> int:
