@@ -19,10 +19,10 @@ import click
 import pytest
 from zkmigrate.apply import parallel
 from zkmigrate.apply.parallel import Parallel
-from zkmigrate.commands.output import watch
 from zkmigrate.commands.output.watch import Look, look_once_or_often
 from zkmigrate.errors import JournalError
 
+from zkconsumer.console import repeating
 from zkconsumer.errors import BrokerError, ZkConsumerError
 
 
@@ -214,9 +214,9 @@ def test_watch_that_is_ended_while_a_server_is_away(
 
     def sleep(_seconds: float) -> None:
         if not looks:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(watch.time, "sleep", sleep)
+    monkeypatch.setattr(repeating.time, "sleep", sleep)
     with click.Context(click.Command("status")):
         assert look_once_or_often(look, 1.0, "table") == BrokerError.exit_code != 0
         assert "the broker does not answer; looking again" in capsys.readouterr().err

@@ -18,6 +18,7 @@ def repeat(
     failed: Callable[[ZkConsumerError], object],
     every: float,
     seconds: float | None = None,
+    patient: bool = False,
 ) -> int:
     """Look every ``every`` seconds, for ``seconds`` in total, until SIGINT or SIGTERM.
 
@@ -26,11 +27,12 @@ def repeat(
         show: gets the result, and the second of ``time.monotonic`` at which the look began. If it
             returns true, that was the last look.
         failed: gets the error of a look. The next one may succeed.
+        patient: repeat even if no look has succeeded yet.
 
     Returns the exit status: that of a signal, or 0. Raises ZkConsumerError if no look has succeeded
-    yet.
+    yet, unless it is patient.
     """
-    begun, first = time.monotonic(), True
+    begun, first = time.monotonic(), not patient
     try:
         with signals_raise() as check_signals:
             while True:

@@ -11,6 +11,7 @@ import click
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.repeating import repeat
 from zkconsumer.console.tables import How, print_rows
 from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ZkConsumerError
@@ -53,25 +54,25 @@ def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) 
     before: _Rows = {}
     status = FAILED  # nothing is known
     summary = ""
-    try:
-        while True:
-            try:
-                rows = look()
-            except ZkConsumerError as error:
-                click.echo(f"error: {printable(str(error))}; looking again", err=True)
-                status, summary = error.exit_code, ""
-            else:
-                status = rows.status
-                columns, cells = in_form(rows.schema, rows.rows, how)
-                now = {tuple(row[: rows.keys]): row for row in cells}
-                _print_changes(rows, columns, before, now, how)
-                before = now
-                if rows.summary != summary:
-                    summary = rows.summary
-                    click.echo(f"{_clock()} {summary}", err=True)
-            time.sleep(every)
-    except KeyboardInterrupt:
-        return status
+
+    def show(rows: Look, _at: float) -> None:
+        nonlocal before, status, summary
+        status = rows.status
+        columns, cells = in_form(rows.schema, rows.rows, how)
+        now = {tuple(row[: rows.keys]): row for row in cells}
+        _print_changes(rows, columns, before, now, how)
+        before = now
+        if rows.summary != summary:
+            summary = rows.summary
+            click.echo(f"{_clock()} {summary}", err=True)
+
+    def failed(error: ZkConsumerError) -> None:
+        nonlocal status, summary
+        click.echo(f"error: {printable(str(error))}; looking again", err=True)
+        status, summary = error.exit_code, ""
+
+    repeat(look, show, failed, every, patient=True)
+    return status
 
 
 def _print_changes(
