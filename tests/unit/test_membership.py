@@ -655,6 +655,17 @@ def test_who_is_out_hears_at_once_that_nothing_is_stored() -> None:
     assert tell(machine, CommitRequested(2, {})) == [AnswerCommit(2, ())]
 
 
+def test_an_offset_that_was_fetched_counts_as_stored() -> None:
+    """The member has read nothing since it fetched the committed offset, and is out of the group: a
+    commit of the same position has nothing to store."""
+    machine = stable()
+    tell(machine, events.PollExpired())
+    fetched = machine._commits.stored[A[0]]
+    assert tell(machine, CommitRequested(1, {A[0]: fetched})) == [AnswerCommit(1, ())]
+    (told,) = tell(machine, CommitRequested(2, {A[0]: fetched + 1}))
+    assert "not in the group" in told.faults[0]
+
+
 def test_no_commit_is_sent_without_a_generation() -> None:
     """Whatever happens to a waiting request: the coordinator would accept a commit of generation -1
     as one of a group without members."""

@@ -112,6 +112,13 @@ class CommitQueue:
                 self._answers.append(AnswerCommit(request, ("the caller does not wait any more",)))
                 return
 
+    def note_stored(self, tp: TopicPartition, offset: int | None) -> None:
+        """This offset is stored; ``None``: there is none that counts."""
+        if offset is None:
+            self.stored.pop(tp, None)
+        else:
+            self.stored[tp] = offset
+
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Positions of these partitions are not in the log any more. Those that a user has named
         stay."""

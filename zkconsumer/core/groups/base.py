@@ -367,7 +367,7 @@ class GroupMachine(Machine[State, Any, Any]):
         token = self._await(State.STARTING)
         self.held.update(self._starting)
         for tp in self._starting:
-            self._commits.stored.pop(tp, None)
+            self._commits.note_stored(tp, self._offsets.get(tp))
         self._emit(
             StartFetching(
                 token, {tp: (of, self._offsets.get(tp)) for tp, of in self._starting.items()}

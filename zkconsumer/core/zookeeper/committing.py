@@ -165,8 +165,8 @@ class Committing(Machine[State, Event, Command]):
                 f"{position} is below the committed offset {claim.committed}; commits never go "
                 "backwards"
             )
-        stored = position == claim.committed and not self._rule.stores_in_kafka
-        return "" if stored else None
+        stored = position == claim.committed and not claim.lags
+        return "" if stored and not self._rule.stores_in_kafka else None
 
     def _commit_answered(self, event: Event) -> None:
         if isinstance(event, events.Committed):
@@ -207,10 +207,7 @@ class Committing(Machine[State, Event, Command]):
         return faults
 
     def _note_stored(self, tp: TopicPartition, claim: Claim) -> None:
-        if claim.committed is None or claim.invalidated:
-            self._commits.stored.pop(tp, None)
-        else:
-            self._commits.stored[tp] = claim.committed
+        self._commits.note_stored(tp, None if claim.invalidated else claim.committed)
 
     def _when_no_commit_runs(self, proceed: Callable[[], None]) -> None:
         """Run ``proceed`` now, or when the commit in progress is answered."""
