@@ -383,7 +383,8 @@ def states_page() -> str:
             "Every state that an event may lead to, as read from the code.",
             "Not listed: from every state, `SessionLost` leads to `SESSIONLESS`, and "
             "`CloseRequested`",
-            "leads to `CLOSING_STOP` (or to `CLOSED`, without a session).",
+            "leads to `CLOSING_STOP` (or to `CLOSED`, without a session), from `STOPPING` and",
+            "`COMMITTING` after the answer that they wait for.",
             "",
             "| State | Event | Next states |",
             "|---|---|---|",

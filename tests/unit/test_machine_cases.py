@@ -54,11 +54,10 @@ B0, B1 = BrokerEndpoint(0, "b0", 9092), BrokerEndpoint(1, "b1", 9092)
 O = TypeVar("O")  # noqa: E741
 
 
-def machine(scala: bool = False) -> RebalanceMachine:
+def machine(scala: bool = False, **spec: Any) -> RebalanceMachine:
     """A member that subscribes to ``t`` with one stream."""
-    return RebalanceMachine(
-        MemberSpec(PATHS, "g_m", Subscription(Pattern.STATIC, {"t": 1}), scala=scala)
-    )
+    subscription = Subscription(Pattern.STATIC, {"t": 1})
+    return RebalanceMachine(MemberSpec(PATHS, "g_m", subscription, scala=scala, **spec))
 
 
 def view(*others: str, brokers: tuple[BrokerEndpoint, ...] = (B0,)) -> GroupView:
@@ -346,6 +345,68 @@ def test_a_shutdown_in_the_middle_of_a_stop_commits_what_is_being_stopped() -> N
     deregister = only(commands.Deregister, member.on(events.Released(release.token)))
     close = only(Close, member.on(events.Deregistered(deregister.token)))
     assert close.faults == ()
+
+
+def committing() -> tuple[RebalanceMachine, commands.Commit]:
+    """A member that has stopped T0, and commits its position before it releases it."""
+    member, stop = stopping()
+    return member, only(commands.Commit, member.on(FetchingStopped(stop.token, {T0: 12})))
+
+
+def test_a_shutdown_waits_for_the_commit_before_a_release() -> None:
+    """Offsets in Kafka are not fenced. So no commit may still be tried when another member owns
+    the partition."""
+    member, commit = committing()
+    assert member.on(CloseRequested()) == []
+    stored = events.Committed(commit.token, {T0: Claim(MINE, 2, 12)})
+    stop = only(StopFetching, member.on(stored))
+    last = only(commands.Commit, member.on(FetchingStopped(stop.token, {T1: 15})))
+    assert last.positions == {T1: 15}
+    release = only(
+        commands.Release, member.on(events.Committed(last.token, {T1: Claim(MINE, 2, 15)}))
+    )
+    assert set(release.claims) == {T0, T1}
+
+
+def test_a_shutdown_tries_a_failed_commit_again() -> None:
+    """The commit before a release fails while the member leaves: its position is in the last one,
+    and a failure of that is reported."""
+    member, commit = committing()
+    member.on(CloseRequested())
+    refused = events.ScriptFailed(commit.token, Code.OTHER, "", "no coordinator")
+    stop = only(StopFetching, member.on(refused))
+    last = only(commands.Commit, member.on(FetchingStopped(stop.token, {T1: 15})))
+    assert last.positions == {T0: 12, T1: 15}
+    again = events.ScriptFailed(last.token, Code.OTHER, "", "no coordinator")
+    close = only(Close, member.on(again))
+    assert "no coordinator" in close.faults[0]
+
+
+def test_a_lagging_offset_is_stored_although_it_does_not_change() -> None:
+    """The offset in Kafka was higher at the claim, and the group has moved back to ZooKeeper since:
+    a plain consumer must not find the lower one there."""
+    member = settled()
+    member.held[T0] = replace(member.held[T0], lags=True)
+    commit = only(commands.Commit, member.on(CommitRequested(1, {T0: 10, T1: 10})))
+    assert commit.positions == {T0: 10}
+
+
+@pytest.mark.parametrize("scala", [False, True])
+def test_without_a_backoff_there_is_still_a_pause(scala: bool) -> None:
+    """``rebalance.backoff.ms=0``: a member that tries indefinitely would never rest. The JVM ends
+    after a few attempts."""
+    member = machine(scala, backoff=0)
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    timer = only(SetTimer, member.on(events.ScriptFailed(load.token, Code.OTHER, "/x")))
+    assert (timer.name, timer.seconds > 0) == ("backoff", not scala)
+    if not scala:
+        load = only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
+        claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+        blocked = events.Claimed(claim.token, {}, dict.fromkeys((T0, T1), "g_other-0"))
+        watch = only(commands.WatchBlockers, member.on(blocked))
+        found = member.on(events.BlockersWatched(watch.token, False))
+        assert [one.seconds > 0 for one in found if isinstance(one, SetTimer)] == [True]
 
 
 def test_a_member_that_never_registered_does_not_deregister() -> None:

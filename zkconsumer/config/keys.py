@@ -196,7 +196,8 @@ class ConsumerKeys(SecurityKeys):
     )
     rebalance_backoff_ms: int = key(
         "rebalance.backoff.ms",
-        "Pause after a rebalance attempt that failed",
+        "Pause after a rebalance attempt that failed; at least 100 ms, except in the `scala` "
+        "profile",
         default_from="zookeeper.sync.time.ms",
         check=at_least(0),
         importance="high",

@@ -377,7 +377,10 @@ class RebalanceMachine(Committing):
 
     def _committed_before_release(self, event: events.Committed) -> None:
         self._note_committed(event)
-        self._announce_release()
+        if self._closing.wanted:
+            self._close_requested(CloseRequested())
+        else:
+            self._announce_release()
 
     def _announce_release(self) -> None:
         token = self._await(State.NOTIFYING_RELEASE)
@@ -537,7 +540,7 @@ class RebalanceMachine(Committing):
             self._settle()
 
     def _blockers_watched(self, event: events.BlockersWatched) -> None:
-        self._timer("blocked", self.spec.backoff, self.spec.backoff / 2)
+        self._timer("blocked", self.profile.pause(self.spec.backoff), self.spec.backoff / 2)
         self._due.claims = self._due.claims or event.gone
         self._settle()
 
@@ -562,7 +565,9 @@ class RebalanceMachine(Committing):
             return
         if self.profile.reports_refusals and event.code is not Code.SESSION_EXPIRED:
             self._answer_start(Outcome.REFUSED, text)
-        if self.state is State.REGISTERING:
+        if self._closing.wanted:
+            self._close_requested(CloseRequested())
+        elif self.state is State.REGISTERING:
             self._timer("register", REGISTER_RETRY)
         else:
             self._attempt_failed()
@@ -578,7 +583,8 @@ class RebalanceMachine(Committing):
                 self._schedule_attempt()
             return
         self.state = State.BACKING_OFF
-        self._timer("backoff", self.spec.backoff, self.profile.jitter(self.spec.backoff))
+        backoff = self.spec.backoff
+        self._timer("backoff", self.profile.pause(backoff), self.profile.jitter(backoff))
 
     def _answer_start(self, outcome: Outcome, detail: str = "") -> None:
         if not self._start_answered:
@@ -590,8 +596,10 @@ class RebalanceMachine(Committing):
     def _close_requested(self, _event: CloseRequested) -> None:
         if self.state in CLOSING:
             return
-        if self.state is State.STOPPING and self._awaited is not None:
-            self._closing.wanted = True  # the positions under way belong into the last commit
+        if self.state in (State.STOPPING, State.COMMITTING) and self._awaited is not None:
+            # The positions under way belong into the last commit. A commit under way is awaited: in
+            # Kafka it might be stored after the release.
+            self._closing.wanted = True
             return
         self._timers.clear()
         self._after_commit = None

@@ -14,6 +14,10 @@ EPOCHS: Final = 64
 """Registration versions start again after this many sessions (see ``commands.Register``)."""
 
 
+LEAST_PAUSE: Final = 0.1
+"""Seconds between attempts that are repeated indefinitely, even with ``rebalance.backoff.ms=0``."""
+
+
 class Modern:
     """Reads the group, then releases only what it loses. Every write is fenced by the session."""
 
@@ -59,6 +63,10 @@ class Modern:
         """Return how long changes are collected before an attempt begins."""
         return wait
 
+    def pause(self, backoff: float) -> float:
+        """Return how long a pause between attempts is at least."""
+        return max(backoff, LEAST_PAUSE)
+
     def jitter(self, backoff: float) -> float:
         """Return by how much a pause between attempts may be longer."""
         return backoff / 2
@@ -90,6 +98,10 @@ class Scala(Modern):
     def coalesce(self, wait: float) -> float:
         """See ``Modern``."""
         return 0.0
+
+    def pause(self, backoff: float) -> float:
+        """See ``Modern``: attempts are counted."""
+        return backoff
 
     def jitter(self, backoff: float) -> float:
         """See ``Modern``."""
