@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from zkconsumer.config.consumer import RULES, Rule
 from zkconsumer.config.coordinator_keys import (
     ALIASES,
     KEYS as COORDINATOR_KEYS,
@@ -14,7 +15,6 @@ from zkconsumer.config.coordinator_keys import (
 )
 from zkconsumer.config.key_table import Row
 from zkconsumer.config.keys import KEYS, SECURITY
-from zkconsumer.config.rules import RULES, Rule
 from zkconsumer.config.security_keys import RULES as SECURITY_RULES
 
 _INTRODUCTION = """\

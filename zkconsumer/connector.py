@@ -23,7 +23,7 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, Member, StreamConnector
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
-from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.interface import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.loop import MemberLoop

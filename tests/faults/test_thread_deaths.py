@@ -20,7 +20,7 @@ from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import ConnectorFailedError, ZkConsumerError
 from zkconsumer.runtime.delivery.streams import KafkaStream
-from zkconsumer.runtime.observation.watchdog import PERIOD
+from zkconsumer.runtime.membership.threads import PERIOD
 from zkconsumer.servers import LocalCluster, wait_until
 
 BOUND = 2 * PERIOD + 3.0

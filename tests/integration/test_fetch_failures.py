@@ -15,10 +15,10 @@ from tests.support.endpoints import endpoints
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, ConsumerTimeoutError, UsageError
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
-from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.interface import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.servers import LocalCluster, wait_until

@@ -20,8 +20,8 @@ from zkconsumer.errors import (
     ConsumerTimeoutError,
     MessageSizeTooLargeError,
 )
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate

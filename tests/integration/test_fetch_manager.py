@@ -15,13 +15,13 @@ from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, UsageError
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import broker_io
-from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.interface import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.servers import LocalCluster, wait_until

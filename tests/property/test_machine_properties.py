@@ -48,8 +48,8 @@ from zkconsumer.core.common.types import (
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.kip848 import Kip848Machine
 from zkconsumer.core.zookeeper import commands, events
-from zkconsumer.core.zookeeper.claims import GroupRule
 from zkconsumer.core.zookeeper.commands import Command
+from zkconsumer.core.zookeeper.committing import GroupRule
 from zkconsumer.core.zookeeper.events import Claim, Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Code

@@ -12,18 +12,16 @@ from zkconsumer.broker.fetching import transactions
 from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record, Scan, scan
 from zkconsumer.broker.types import ClusterMetadata, Got
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.delivery.chunks import Chunk, ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import worker as worker_module
-from zkconsumer.runtime.fetch.back_pressure import WaitForRoom
+from zkconsumer.runtime.fetch.interface import LeadersRequest
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
-from zkconsumer.runtime.fetch.requests import LeadersRequest
 from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
-from zkconsumer.runtime.fetch.worker import FetchWorker
+from zkconsumer.runtime.fetch.worker import FetchWorker, WaitForRoom
 from zkconsumer.runtime.gate import DeliveryGate
 
 Patch = pytest.MonkeyPatch

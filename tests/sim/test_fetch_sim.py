@@ -18,8 +18,8 @@ from tests.sim.runs.fetching import SimFetching
 from tests.sim.runs.result import Result
 from tests.sim.runs.run import run
 from zkconsumer.errors import BrokerError
-from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
-from zkconsumer.runtime.fetch.events import FetchEventKind
+from zkconsumer.runtime.delivery.chunks import Chunk, ChunkQueue
+from zkconsumer.runtime.fetch.interface import FetchEventKind
 from zkconsumer.runtime.fetch.worker import FetchWorker
 
 SEEDS = int(os.environ.get("ZKC_SEEDS", "1000"))

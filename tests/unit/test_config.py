@@ -11,11 +11,10 @@ import pytest
 
 import zkconsumer
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.consumer import examine_consumer
+from zkconsumer.config.consumer import RENAMED, RULES, examine_consumer
 from zkconsumer.config.coordinator_keys import CoordinatorConfig
 from zkconsumer.config.keys import KEYS, SECURITY
 from zkconsumer.config.migratable import MigratableConfig
-from zkconsumer.config.rules import RENAMED, RULES
 from zkconsumer.errors import ConfigError
 
 BASE = {"zookeeper.connect": "zk1:2181,zk2:2182/kafka", "group.id": "g1"}

@@ -19,11 +19,8 @@ from zkconsumer.broker.groups.kip848_requests import (
     fetch_as_member,
     heartbeat,
 )
-from zkconsumer.broker.messages import (
-    ConsumerGroupHeartbeatResponse,
-    OffsetCommitResponse,
-    OffsetFetchResponse,
-)
+from zkconsumer.broker.messages import OffsetCommitResponse, OffsetFetchResponse
+from zkconsumer.broker.schemas import ConsumerGroupHeartbeatResponse
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError

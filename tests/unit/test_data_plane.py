@@ -9,9 +9,9 @@ import pytest
 
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.runtime.counters import FetchCounts
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.gate import DeliveryGate
 
 T0, T1 = (TopicPartition("t", n) for n in range(2))

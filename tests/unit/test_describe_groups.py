@@ -16,7 +16,7 @@ from zkconsumer.broker.groups.describe_groups import (
     describe_groups,
     undeletable,
 )
-from zkconsumer.broker.messages import ConsumerGroupDescribeResponse
+from zkconsumer.broker.schemas import ConsumerGroupDescribeResponse
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError

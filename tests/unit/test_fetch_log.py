@@ -12,12 +12,16 @@ from tests.sim.runs.fetching import SimConfig
 from zkconsumer.broker.types import ClusterMetadata, Got
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
-from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.fetch.error_log import FetchLog
-from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.interface import (
+    FetchEvent,
+    FetchEventKind,
+    FetchRequest,
+    LeadersRequest,
+    Wait,
+)
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
-from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, Wait
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.observation.health import HealthMonitor, Membership, Sources

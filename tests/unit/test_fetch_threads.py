@@ -16,12 +16,17 @@ from tests.sim.runs.fetching import SimConfig
 from zkconsumer.broker.types import ClusterMetadata, Got
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import threads
-from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
-from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, OffsetsRequest
+from zkconsumer.runtime.fetch.interface import (
+    FetchEvent,
+    FetchEventKind,
+    FetchRequest,
+    LeadersRequest,
+    OffsetsRequest,
+)
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.gate import DeliveryGate

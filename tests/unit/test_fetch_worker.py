@@ -14,10 +14,15 @@ from tests.sim.runs.fetching import SimConfig
 from zkconsumer.broker.types import Got
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
-from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
-from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
+from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
+from zkconsumer.runtime.fetch.interface import (
+    FetchEvent,
+    FetchEventKind,
+    FetchRequest,
+    OffsetsRequest,
+    Retire,
+    Wait,
+)
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
 

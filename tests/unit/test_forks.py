@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.conftest import Member
 from tests.unit.test_streams import batch
-from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.chunks import Chunk
 from zkconsumer.servers import wait_until
 
 

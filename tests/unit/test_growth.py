@@ -31,9 +31,8 @@ from zkconsumer.core.common.types import (
 from zkconsumer.core.zookeeper.ops import Create, SetData
 from zkconsumer.core.zookeeper.scripts.common import packets
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_topic
-from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 from zkconsumer.runtime.gate import DeliveryGate
 

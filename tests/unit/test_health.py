@@ -19,7 +19,7 @@ from zkconsumer.errors import (
     MessageSizeTooLargeError,
 )
 from zkconsumer.prometheus import GAUGES
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.observation.health import HealthMonitor, Membership, Sources
 from zkconsumer.servers import wait_until
 

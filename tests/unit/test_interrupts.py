@@ -34,10 +34,9 @@ from tests.unit.test_streams import GZIP, batch, open_gate
 from zkconsumer.broker.fetching.codecs import decompress
 from zkconsumer.broker.fetching.records import MessageAndMetadata, MessageDecoder
 from zkconsumer.errors import ConsumerTimeoutError
-from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.handout import InUseError
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.undisturbed import Alarm
 from zkconsumer.servers import wait_until

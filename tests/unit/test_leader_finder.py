@@ -10,11 +10,9 @@ import pytest
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
-from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
+from zkconsumer.runtime.fetch.interface import FetchEvent, FetchEventKind, LeadersRequest, Wait
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
-from zkconsumer.runtime.fetch.requests import LeadersRequest, Wait
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 
 BROKERS = [BrokerEndpoint(n, "127.0.0.1", 9092 + n) for n in range(3)]

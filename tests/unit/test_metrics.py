@@ -25,9 +25,8 @@ from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.prometheus import ConnectorCollector
 from zkconsumer.runtime.counters import Histogram, Meter, RebalanceCounts
-from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.delivery.streams import KafkaStream

@@ -19,10 +19,9 @@ from zkconsumer.errors import (
     MessageSizeTooLargeError,
     UsageError,
 )
-from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.delivery.chunks import Chunk, ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.messages import integer_decoder, long_decoder, string_decoder
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.delivery.streams import KafkaStream

@@ -14,10 +14,9 @@ from tests.unit.test_streams import batch, chunk, open_gate, stream
 from zkconsumer.broker.fetching import columns
 from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.errors import ConsumerTimeoutError, InvalidMessageError, UsageError
-from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.messages import string_decoder
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 

@@ -16,9 +16,8 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.unit.test_streams import waits
 from zkconsumer.errors import ConsumerTimeoutError, UsageError
-from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.servers import wait_until

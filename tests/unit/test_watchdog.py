@@ -10,15 +10,14 @@ import pytest
 
 from tests.sim.runs.fetching import SimConfig
 from zkconsumer.errors import ConnectorFailedError
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.streams import KafkaStream
-from zkconsumer.runtime.fetch.events import FetchEvent
+from zkconsumer.runtime.fetch.interface import FetchEvent
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.membership.threads import MemberThread, has_ended
-from zkconsumer.runtime.observation import watchdog
-from zkconsumer.runtime.observation.watchdog import Watchdog
+from zkconsumer.runtime.membership import threads
+from zkconsumer.runtime.membership.threads import MemberThread, Watchdog, has_ended
 from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ def test_a_member_whose_thread_hangs_fails(member: Member, monkeypatch: pytest.M
     never = threading.Event()
     try:
         member._host.post(never.wait)
-        monkeypatch.setattr(watchdog, "PERIOD", 0.01)
-        monkeypatch.setattr(watchdog, "HUNG", 20)
+        monkeypatch.setattr(threads, "PERIOD", 0.01)
+        monkeypatch.setattr(threads, "HUNG", 20)
         with pytest.raises(ConnectorFailedError, match="in one step for 20 s"):
             next(iter(stream))
     finally:
@@ -51,14 +50,14 @@ def test_a_member_that_is_busy_or_idle_does_not_hang() -> None:
     member: Any = SimpleNamespace(ended=False, left=False, begin=lambda: None, crashed=None)
     host.start(member)
     dog = Watchdog("m_watchdog", host, member, ())
-    for _ in range(2 * watchdog.HUNG):  # in each look, the thread is in another step
+    for _ in range(2 * threads.HUNG):  # in each look, the thread is in another step
         entered, leave = threading.Event(), threading.Event()
         host.post(lambda entered=entered, leave=leave: (entered.set(), leave.wait(SOON)))
         assert entered.wait(SOON)
         dog.look()
         leave.set()
     wait_until(lambda: host.turn % 2 == 0, SOON, "the last step ends")
-    for _ in range(2 * watchdog.HUNG):
+    for _ in range(2 * threads.HUNG):
         dog.look()
     member.ended = True
     host.post(int)

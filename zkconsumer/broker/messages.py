@@ -60,30 +60,6 @@ try:
         MetadataResponse as MetadataResponse,
     )
 
-    class ConsumerGroupHeartbeatRequest(  # type: ignore[call-arg]  # kafka-python is untyped
-        ApiMessage,  # type: ignore[misc]
-        load_json="zkconsumer.broker.schemas",
-    ):
-        """KIP-848. kafka-python knows the key 68 but has no schema of it."""
-
-    class ConsumerGroupHeartbeatResponse(  # type: ignore[call-arg]  # kafka-python is untyped
-        ApiMessage,  # type: ignore[misc]
-        load_json="zkconsumer.broker.schemas",
-    ):
-        """KIP-848, the answer."""
-
-    class ConsumerGroupDescribeRequest(  # type: ignore[call-arg]  # kafka-python is untyped
-        ApiMessage,  # type: ignore[misc]
-        load_json="zkconsumer.broker.schemas",
-    ):
-        """KIP-848. kafka-python knows the key 69 but has no schema of it."""
-
-    class ConsumerGroupDescribeResponse(  # type: ignore[call-arg]  # kafka-python is untyped
-        ApiMessage,  # type: ignore[misc]
-        load_json="zkconsumer.broker.schemas",
-    ):
-        """KIP-848, the answer."""
-
     _request = MetadataRequest(topics=[]).encode(version=0)
     _answer = MetadataResponse.decode(bytes(8), version=0)
     if (MetadataRequest.API_KEY, _request, _answer.topics) != (3, bytes(4), []):

@@ -10,11 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from zkconsumer.config.consumer import examine_consumer
-from zkconsumer.config.key_table import REQUIRED, Row
+from zkconsumer.config.consumer import RENAMED, examine_consumer
+from zkconsumer.config.key_table import REQUIRED, Row, nearest_key
 from zkconsumer.config.keys import KEYS
-from zkconsumer.config.parse import nearest_key
-from zkconsumer.config.rules import RENAMED
 from zkconsumer.console.exclusive import no_effect, only_with
 from zkconsumer.errors import ConfigError, ZkConsumerError
 

@@ -10,10 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from zkconsumer.config.examine import Given, Source, examine, given_in
-from zkconsumer.config.key_table import REQUIRED, Check, Row, at_least, key, rows_of
+from zkconsumer.config.consumer import FETCH_WAIT
+from zkconsumer.config.key_table import (
+    REQUIRED,
+    Check,
+    Given,
+    Row,
+    Rule,
+    Source,
+    at_least,
+    examine,
+    given_in,
+    key,
+    rows_of,
+)
 from zkconsumer.config.keys import SECURITY, ConsumerKeys, servers_fault
-from zkconsumer.config.rules import FETCH_WAIT, Rule
 from zkconsumer.config.security_keys import RENAMED as SECURITY_NAMES, RULES as SECURITY_RULES
 from zkconsumer.config.values import split_servers
 

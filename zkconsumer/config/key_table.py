@@ -1,16 +1,23 @@
-"""The rows of the configuration table: `key` declares one, `rows_of` reads them back.
+"""The configuration table: how its rows are declared, and how texts become checked values.
 
-A row is a field of a frozen dataclass, so the table and the object that holds the values cannot
-drift apart. Pure; any thread may call it.
+`key` declares a row, `rows_of` reads them back. A row is a field of a frozen dataclass, so the
+table and the object that holds the values cannot drift apart. `examine` is the one way from a
+mapping or a properties file to checked values; it reports all faults. It works on any table; the
+keys are in `zkconsumer.config.keys`. Any thread may call it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from os import PathLike, fspath
+from typing import Any, Final, Literal, NamedTuple
+
+from zkconsumer.config.values import HIDDEN, Password
+from zkconsumer.errors import ConfigError
 
 REQUIRED: Final = "(required)"
 """The default of a key that must be given."""
@@ -163,3 +170,221 @@ def word(text: str) -> Check:
         return None if legal else "use letters, digits, '.', '_' and '-' only"
 
     return Check(text, fault)
+
+
+_INT32 = range(-(2**31), 2**31)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Values by attribute (all of them if there are no faults), and messages about them.
+
+    ``given`` has the attributes that were set and not derived; ``unknown`` has a line for each
+    unknown key.
+    """
+
+    values: Mapping[str, object]
+    given: frozenset[str]
+    faults: tuple[str, ...]
+    warnings: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+def parse(
+    rows: Sequence[Row],
+    given: Mapping[str, object],
+    *,
+    place: Callable[[str], str],
+    renamed: Mapping[str, str],
+) -> Parsed:
+    """Check the given keys against the table, and add the others' defaults.
+
+    ``place(key)`` is put before each message about a key (file and line, or nothing). ``renamed``
+    maps names from other tools to ours. A value of None counts as not given. Keys that start with
+    ``external`` are never called unknown, as in Scala VerifiableProperties.
+    """
+    values: dict[str, object] = {}
+    faults: list[str] = []
+    warnings: list[str] = []
+    unknown: list[str] = []
+    present = {name: value for name, value in given.items() if value is not None}
+    known = [row.name for row in rows]
+    nearest = {
+        name: nearest_key(name, known, renamed)
+        for name in present
+        if name not in known and not name.startswith("external")
+    }
+    for row in rows:
+        if row.name in present:
+            value, fault = _typed(row, present[row.name])
+            if fault is None:
+                values[row.attr] = value
+                if row.ignored is not None:
+                    warnings.append(f"{place(row.name)}{row.name} has no effect: {row.ignored}")
+            else:
+                shown = HIDDEN if row.kind == "password" else _shown(present[row.name])
+                faults.append(f"{place(row.name)}{row.name}={shown}: {fault}")
+        elif row.default is REQUIRED:
+            meant = [name for name, near in nearest.items() if near == row.name]
+            hint = f" (found {meant[0]}: is that what you meant?)" if meant else ""
+            what = row.doc.split(". ")[0]
+            faults.append(f"{place('')}{row.name} is missing{hint}; set it: {what}")
+        elif row.default_from is None:
+            values[row.attr] = row.default
+    for row in rows:  # a default may come from a key that itself has a derived default
+        if row.default_from is not None and row.name not in present:
+            source = next(r for r in rows if r.name == row.default_from)
+            if source.attr in values:
+                value = values[source.attr]
+                values[row.attr] = value if row.derive is None else row.derive.apply(value)
+    for name, near in nearest.items():
+        hint = f"did you mean {near}?" if near else "`zkconsumer config` lists all keys"
+        unknown.append(f"{place(name)}{name} is not a known key and has no effect: {hint}")
+    attrs = frozenset(row.attr for row in rows if row.name in present)
+    return Parsed(values, attrs, tuple(faults), tuple(warnings), tuple(unknown))
+
+
+def nearest_key(name: str, known: Collection[str], renamed: Mapping[str, str]) -> str | None:
+    """Return the known key that was probably meant, or None."""
+    plain = {re.sub(r"[._-]", "", key.lower()): key for key in known}
+    wanted = re.sub(r"[._-]", "", name.lower())
+    if name in renamed:
+        return renamed[name]
+    close = difflib.get_close_matches(wanted, plain, n=1, cutoff=0.7)
+    return plain[close[0]] if close else None
+
+
+def _typed(row: Row, raw: object) -> tuple[object, str | None]:
+    """The value in its type and None, or the fault."""
+    value: object = raw.strip() if isinstance(raw, str) else raw
+    if row.lower and isinstance(value, str):
+        value = value.lower()
+    if row.kind == "int":
+        if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,20}", value):
+            value = int(value)
+        if type(value) is not int or value not in _INT32:
+            return None, "must be a whole number of at most 32 bits"
+    elif row.kind == "boolean":
+        value = {"true": True, "false": False}.get(value, value) if type(value) is str else value
+        if type(value) is not bool:
+            return None, "must be true or false, in lower case"
+    elif row.kind == "password":
+        value = Password(value) if isinstance(value, str) else value
+        if not isinstance(value, Password):
+            return None, f"must be a text, not {type(value).__name__}"
+    elif row.kind == "function":
+        pass  # its check knows
+    elif not isinstance(value, str):
+        return None, f"must be a text, not {type(value).__name__}"
+    fault = row.check.fault(value) if row.check is not None else None
+    return value, fault
+
+
+def _shown(value: object) -> str:
+    text = text_of(value)
+    if not isinstance(value, str | int) or not text.isprintable() or text != text.strip():
+        text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+class Rule(NamedTuple):
+    """A check over several keys: ``text`` for people, ``broken`` for a configuration.
+
+    ``key`` is the key to change. ``broken`` returns one line that describes the fault, or None. It
+    gets the values by attribute and the attributes that were set on purpose, and only runs when all
+    of ``attrs`` are valid.
+    """
+
+    key: str
+    text: str
+    attrs: tuple[str, ...]
+    fatal: bool
+    broken: Callable[[Mapping[str, Any], frozenset[str]], str | None]
+
+
+def check_rules(
+    rules: Iterable[Rule], parsed: Parsed, place: Callable[[str], str]
+) -> tuple[list[str], list[str]]:
+    """Return the faults and the warnings of all ``rules``; ``place`` is as in ``parse``."""
+    faults: list[str] = []
+    warnings: list[str] = []
+    for rule in rules:
+        if parsed.values.keys() >= set(rule.attrs):
+            broken = rule.broken(parsed.values, parsed.given)
+            if broken is not None:
+                (faults if rule.fatal else warnings).append(place(rule.key) + broken)
+    return faults, warnings
+
+
+class Given(NamedTuple):
+    """Keys and values. ``place(key)`` is put before each message about a key: its file and line."""
+
+    values: Mapping[str, object]
+    place: Callable[[str], str] = lambda _: ""
+    faults: tuple[str, ...] = ()
+    """Malformed lines."""
+    notes: tuple[str, ...] = ()
+    """Warnings about repeated keys."""
+
+
+Source = Given | Mapping[str, object] | str | PathLike[str]
+"""Keys and values, or the path of a Java ``.properties`` file."""
+
+
+class Examined(NamedTuple):
+    """The values by attribute: all of them if there are no faults."""
+
+    values: dict[str, Any]
+    faults: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a configuration object. Raises ConfigError with all faults."""
+        if self.faults:
+            raise ConfigError(self.faults)
+        return {**self.values, "warnings": self.warnings}
+
+
+def given_in(source: Source, overrides: Mapping[str, object] | None = None) -> Given:
+    """Return the keys of ``source``; those of ``overrides`` take precedence.
+
+    A value of None counts as not given. If a key occurs twice in a file, the last value counts, as
+    in Java. Raises ConfigError if a file cannot be read.
+    """
+    changes = dict(overrides or {})
+    if isinstance(source, Given):
+        return source
+    if isinstance(source, Mapping):
+        every = {**source, **changes}
+        return Given({name: value for name, value in every.items() if value is not None})
+    from zkconsumer.config.properties import read_properties
+
+    file, values, lines, notes = fspath(source), dict[str, object](), dict[str, int](), list[str]()
+    entries, malformed = read_properties(source)
+    for name, value, line in entries:
+        if name in lines:
+            notes.append(f"{file}:{line}: {name} replaces its value of line {lines[name]}")
+        values[name], lines[name] = value, line
+
+    def place(name: str) -> str:
+        if name in changes:
+            return ""
+        return f"{file}:{lines[name]}: " if name in lines else f"{file}: "
+
+    return Given(values | changes, place, tuple(malformed), tuple(notes))
+
+
+def examine(
+    rows: Sequence[Row],
+    rules: Iterable[Rule],
+    renamed: Mapping[str, str],
+    given: Given,
+    strict: bool = False,
+) -> Examined:
+    """Check keys and values; ``renamed`` is as in ``parse``. With ``strict`` unknown keys are
+    faults."""
+    parsed = parse(rows, given.values, place=given.place, renamed=renamed)
+    faults, warnings = [*given.faults, *parsed.faults], [*given.notes, *parsed.warnings]
+    (faults if strict else warnings).extend(parsed.unknown)
+    broken, odd = check_rules(rules, parsed, given.place)
+    return Examined(dict(parsed.values), (*faults, *broken), (*warnings, *odd))

@@ -16,7 +16,7 @@ from zkconsumer.config.coordinator_keys import (
     CoordinatorConfig,
     translated,
 )
-from zkconsumer.config.examine import Given, Source, given_in
+from zkconsumer.config.key_table import Given, Source, given_in
 from zkconsumer.config.keys import KEYS
 from zkconsumer.errors import ConfigError
 

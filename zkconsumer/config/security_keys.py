@@ -15,9 +15,17 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
-from zkconsumer.config.examine import Given, examine, given_in
-from zkconsumer.config.key_table import Check, Row, key, one_of, rows_of
-from zkconsumer.config.rules import Rule
+from zkconsumer.config.key_table import (
+    Check,
+    Given,
+    Row,
+    Rule,
+    examine,
+    given_in,
+    key,
+    one_of,
+    rows_of,
+)
 from zkconsumer.config.values import DIGEST, OAUTH, PLAIN, SCRAM, Password
 
 if TYPE_CHECKING:

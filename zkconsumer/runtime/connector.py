@@ -47,11 +47,16 @@ from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.delivery.messages import bytes_decoder
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
-from zkconsumer.runtime.fetch.events import FetchEvent
+from zkconsumer.runtime.fetch.interface import FetchEvent
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.loop import Coordination, MachineT, MemberLoop
-from zkconsumer.runtime.membership.threads import MemberThread
+from zkconsumer.runtime.membership.threads import (
+    PERIOD as WATCHDOG_PERIOD,
+    Check,
+    MemberThread,
+    Watchdog,
+)
 from zkconsumer.runtime.observation.health import (
     MIN_SECONDS,
     Health,
@@ -61,7 +66,6 @@ from zkconsumer.runtime.observation.health import (
     in_a_fork,
     without_streams,
 )
-from zkconsumer.runtime.observation.watchdog import PERIOD as WATCHDOG_PERIOD, Check, Watchdog
 from zkconsumer.runtime.undisturbed import Undisturbed, lend
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from zkconsumer.errors import (
     LeaderUnavailableError,
     OffsetOutOfRangeError,
 )
-from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, OffsetsRequest
+from zkconsumer.runtime.fetch.interface import FetchRequest, LeadersRequest, OffsetsRequest
 from zkconsumer.sim.kernel import Kernel
 
 STAMP: Final = Struct(">qi")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tests.sim.runs.broker_log import STAMP, PartitionLog, SimBrokers
 from zkconsumer.broker.fetching.records import MessageAndMetadata
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 
 
 class Claim:

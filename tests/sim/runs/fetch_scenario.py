@@ -27,7 +27,7 @@ from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
-from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.interface import FetchEvent, FetchEventKind
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.sim.judges.invariants import Violation
 from zkconsumer.sim.kernel import Kernel

@@ -15,11 +15,16 @@ from tests.sim.runs.broker_log import Answer, Request, SimBrokers
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.counters import FetchCounts
-from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent
+from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
+from zkconsumer.runtime.fetch.interface import (
+    FetchConfig,
+    FetchEvent,
+    FetchRequest,
+    OffsetsRequest,
+    Retire,
+    Wait,
+)
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
-from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
 from zkconsumer.runtime.fetch.table import LEADER_FINDER, FetchTable, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
 

@@ -14,12 +14,8 @@ from typing import Any, Final, NamedTuple
 from zkconsumer.broker.api_versions import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
 from zkconsumer.broker.groups.coordinator_calls import check
-from zkconsumer.broker.messages import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-)
+from zkconsumer.broker.messages import DescribeGroupsRequest, DescribeGroupsResponse
+from zkconsumer.broker.schemas import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment

@@ -20,13 +20,9 @@ from zkconsumer.broker.api_versions import (
 )
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
 from zkconsumer.broker.groups.coordinator_calls import Ask, FetchedOffsets, offsets_in
-from zkconsumer.broker.messages import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
+from zkconsumer.broker.messages import OffsetFetchRequest, OffsetFetchResponse
 from zkconsumer.broker.metadata import ask_metadata
+from zkconsumer.broker.schemas import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.groups.formats.consumer_protocol import by_topic

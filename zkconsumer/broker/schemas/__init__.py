@@ -1,1 +1,36 @@
-"""Kafka messages for which kafka-python has no schema, in the format of Kafka's schemas."""
+"""Kafka messages that kafka-python has no schema of: each class, and its JSON next to this file.
+
+The JSON is in the format of Kafka's own schemas.
+"""
+
+from __future__ import annotations
+
+from zkconsumer.broker.messages import ApiMessage
+
+
+class ConsumerGroupHeartbeatRequest(  # type: ignore[call-arg]  # kafka-python is untyped
+    ApiMessage,  # type: ignore[misc]
+    load_json=__name__,
+):
+    """KIP-848. kafka-python knows the key 68 but has no schema of it."""
+
+
+class ConsumerGroupHeartbeatResponse(  # type: ignore[call-arg]  # kafka-python is untyped
+    ApiMessage,  # type: ignore[misc]
+    load_json=__name__,
+):
+    """KIP-848, the answer."""
+
+
+class ConsumerGroupDescribeRequest(  # type: ignore[call-arg]  # kafka-python is untyped
+    ApiMessage,  # type: ignore[misc]
+    load_json=__name__,
+):
+    """KIP-848. kafka-python knows the key 69 but has no schema of it."""
+
+
+class ConsumerGroupDescribeResponse(  # type: ignore[call-arg]  # kafka-python is untyped
+    ApiMessage,  # type: ignore[misc]
+    load_json=__name__,
+):
+    """KIP-848, the answer."""

@@ -28,7 +28,7 @@ from zkconsumer.cli.consume.output import Printer
 from zkconsumer.cli.consume.partition import messages_of
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.coordinator_keys import CoordinatorConfig
-from zkconsumer.config.examine import Given, given_in
+from zkconsumer.config.key_table import Given, given_in
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.security_keys import SECRETS
 from zkconsumer.connector import ZookeeperConsumerConnector

@@ -1,4 +1,4 @@
-"""The member's partitions during a rebalance: claims, commits, and the effect of their results.
+"""A member's partitions in a rebalance: which it may own, its claims and commits, their results.
 
 The part of the machine between ``Machine`` and ``RebalanceMachine``; run by the same thread.
 """
@@ -6,21 +6,77 @@ The part of the machine between ``Machine`` and ``RebalanceMachine``; run by the
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from zkconsumer.core.common.commands import AnswerCommit, Drop, Report
 from zkconsumer.core.common.events import CommitRequested
 from zkconsumer.core.common.machine import Machine
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
-from zkconsumer.core.zookeeper.claims import ClaimRule
 from zkconsumer.core.zookeeper.commands import Command
-from zkconsumer.core.zookeeper.data import Registration, Remembered
 from zkconsumer.core.zookeeper.events import Claim, Event
+from zkconsumer.core.zookeeper.ops import session_text
 from zkconsumer.core.zookeeper.profiles import profile_of
-from zkconsumer.core.zookeeper.states import CLOSING, COMMIT_STATES, State
-from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.core.zookeeper.states import CLOSING, COMMIT_STATES, Registration, Remembered, State
+from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, decide
+
+
+class ClaimRule(Protocol):
+    """What a ``RebalanceMachine`` asks about partitions, on its thread.
+
+    The machine gets ``RulesChanged`` when the rule would answer differently.
+    """
+
+    def decide(self, view: GroupView, held: Mapping[TopicPartition, Claim]) -> Decision:
+        """Return the partitions that the member should own, and the assignment they are from.
+
+        ``held``: what it owns now.
+        """
+
+    def may_claim(self, partition: TopicPartition) -> bool:
+        """Return whether the member may own a partition now."""
+
+    @property
+    def stores_in_kafka(self) -> bool:
+        """Whether a commit also stores offsets in Kafka, which may lack one that ZooKeeper has."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRule:
+    """The rule of a group that is in ZooKeeper only: its own assignment counts."""
+
+    spec: MemberSpec
+
+    def decide(self, view: GroupView, held: Mapping[TopicPartition, Claim]) -> Decision:
+        """See ``ClaimRule``."""
+        return decide(view, self.spec.consumer_id, self.spec.assignor)
+
+    def may_claim(self, partition: TopicPartition) -> bool:
+        """See ``ClaimRule``."""
+        return True
+
+    @property
+    def stores_in_kafka(self) -> bool:
+        """See ``ClaimRule``."""
+        return self.spec.kafka_storage
+
+
+def owner_of(text: str, session: int | None) -> str:
+    """Return an owner znode's text and session for people."""
+    shown = ascii(text[:60])[1:-1]
+    if session is None:
+        return shown
+    return f"{shown} (session {session_text(session)})" if session else f"{shown} (no session)"
+
+
+def consumer_of(text: str) -> str:
+    """Return the member that an owner znode's text names, or the text itself."""
+    try:
+        return ConsumerThreadId.parse(text).consumer
+    except ValueError:
+        return text
 
 
 class Committing(Machine[State, Event, Command]):
@@ -35,6 +91,9 @@ class Committing(Machine[State, Event, Command]):
         self.fetching: set[TopicPartition] = set()
         #: Claims with unknown outcome: there may be owner znodes.
         self._unknown_claims: dict[TopicPartition, ConsumerThreadId] = {}
+        self.blocked: dict[TopicPartition, str] = {}
+        self.blockers: Mapping[TopicPartition, int] = {}
+        self._known_blockers: dict[TopicPartition, str] = {}
         self._registration = Registration()
         #: How the rebalance continues when the commit under way is answered.
         self._after_commit: Callable[[], None] | None = None
@@ -88,6 +147,24 @@ class Committing(Machine[State, Event, Command]):
                 self._remembered.pop(tp, None)
             self._emit(Drop(taken))
             self._pull_trigger()
+
+    def _unwanted_claims(self, wanted: Container[TopicPartition]) -> dict[TopicPartition, Claim]:
+        """Return claims with unknown outcome that are not wanted, but may have an owner znode of
+        this session."""
+        return {
+            tp: Claim(thread, None, None)
+            for tp, thread in self._unknown_claims.items()
+            if tp not in wanted
+        }
+
+    def _report_blocked(self) -> None:
+        """Report the owners of blocked partitions, once until they change."""
+        owners = {tp: owner_of(text, self.blockers.get(tp)) for tp, text in self.blocked.items()}
+        if any(self._known_blockers.get(tp) != owner for tp, owner in owners.items()):
+            named = "; ".join(f"{tp}, owned by {owner}" for tp, owner in sorted(owners.items())[:3])
+            more = f"; and {len(owners) - 3} more" if len(owners) > 3 else ""
+            self._emit(Report("blocked", f"assigned to this member: {named}{more}"))
+        self._known_blockers = owners
 
     def _disown(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop holding these. The next attempt releases their owner znodes."""

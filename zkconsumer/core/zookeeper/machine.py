@@ -21,7 +21,7 @@ attempts the member stays registered and owns nothing.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -51,14 +51,26 @@ from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
-from zkconsumer.core.zookeeper.claims import ClaimRule, GroupRule, consumer_of, owner_of
 from zkconsumer.core.zookeeper.commands import Scope
-from zkconsumer.core.zookeeper.committing import Committing
-from zkconsumer.core.zookeeper.data import Brokers, Closing, Release, Triggers
+from zkconsumer.core.zookeeper.committing import (
+    ClaimRule,
+    Committing,
+    GroupRule,
+    consumer_of,
+    owner_of,
+)
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.known import NOTHING, Knowledge
 from zkconsumer.core.zookeeper.ops import Code, session_text
-from zkconsumer.core.zookeeper.states import CLOSING, IDLE, State
+from zkconsumer.core.zookeeper.states import (
+    CLOSING,
+    IDLE,
+    Brokers,
+    Closing,
+    Release,
+    State,
+    Triggers,
+)
 from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, obstacle
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS
 
@@ -80,8 +92,6 @@ class RebalanceMachine(Committing):
 
     def __init__(self, spec: MemberSpec, rule: ClaimRule | None = None) -> None:
         super().__init__(spec, GroupRule(spec) if rule is None else rule)
-        self.blocked: dict[TopicPartition, str] = {}
-        self.blockers: Mapping[TopicPartition, int] = {}
         self.view: GroupView | None = None
         self.decision = Decision({}, {})
         self.attempts = 0
@@ -97,7 +107,6 @@ class RebalanceMachine(Committing):
         self.quarantined: Mapping[str, str] = {}
         self.doubtful: Mapping[str, str] = {}
         self.obstacle = ""
-        self._known_blockers: dict[TopicPartition, str] = {}
         self._knowledge = Knowledge(spec.consumer_id)
         self._start_answered = False
 
@@ -339,15 +348,6 @@ class RebalanceMachine(Committing):
         else:
             self._claim()
 
-    def _unwanted_claims(self, wanted: Container[TopicPartition]) -> dict[TopicPartition, Claim]:
-        """Return claims with unknown outcome that are not wanted, but may have an owner znode of
-        this session."""
-        return {
-            tp: Claim(thread, None, None)
-            for tp, thread in self._unknown_claims.items()
-            if tp not in wanted
-        }
-
     def _stop(self, partitions: frozenset[TopicPartition]) -> None:
         self._releasing.partitions = partitions
         token = self._await(State.STOPPING)
@@ -484,15 +484,6 @@ class RebalanceMachine(Committing):
             yield Fault(Trouble.UNASSIGNABLE, self.obstacle)
         for path, text in (*self.quarantined.items(), *self.doubtful.items()):
             yield Fault(Trouble.MISREAD, text, path)
-
-    def _report_blocked(self) -> None:
-        """Report the owners of blocked partitions, once until they change."""
-        owners = {tp: owner_of(text, self.blockers.get(tp)) for tp, text in self.blocked.items()}
-        if any(self._known_blockers.get(tp) != owner for tp, owner in owners.items()):
-            named = "; ".join(f"{tp}, owned by {owner}" for tp, owner in sorted(owners.items())[:3])
-            more = f"; and {len(owners) - 3} more" if len(owners) > 3 else ""
-            self._emit(Report("blocked", f"assigned to this member: {named}{more}"))
-        self._known_blockers = owners
 
     def _start(self) -> None:
         if self.profile.releases_first or self.held.keys() - self.fetching:

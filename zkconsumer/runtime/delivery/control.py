@@ -18,9 +18,8 @@ from time import monotonic
 from typing import Final
 
 from zkconsumer.broker.fetching.records import Decode, Decoder, MessageAndMetadata
-from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.delivery.messages import bytes_decoder, message_decoder
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.undisturbed import Lock, lend

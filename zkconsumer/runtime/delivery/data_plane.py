@@ -13,9 +13,8 @@ from typing import Protocol
 
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.runtime.counters import FetchCounts, Meter
-from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
+from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 
 
 class Fetching(Protocol):

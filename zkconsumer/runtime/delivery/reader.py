@@ -39,9 +39,8 @@ from zkconsumer.errors import (
     MessageSizeTooLargeError,
     UsageError,
 )
-from zkconsumer.runtime.delivery.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.delivery.chunks import Chunk, ChunkQueue, PartitionTopicInfo, Run
 from zkconsumer.runtime.delivery.handout import HandOut, InUseError, is_refusal, refuse
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo, Run
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.undisturbed import Lock
 

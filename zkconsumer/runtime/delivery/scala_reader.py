@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from zkconsumer.runtime.delivery.chunk_queue import Chunk
+from zkconsumer.runtime.delivery.chunks import Chunk
 from zkconsumer.runtime.delivery.reader import Reader, Request
 
 

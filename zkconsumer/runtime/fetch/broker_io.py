@@ -18,8 +18,12 @@ from zkconsumer.broker.types import ClusterMetadata, Got, Want
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 from zkconsumer.runtime.counters import FetchCounts
-from zkconsumer.runtime.fetch.events import FetchConfig
-from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, OffsetsRequest
+from zkconsumer.runtime.fetch.interface import (
+    FetchConfig,
+    FetchRequest,
+    LeadersRequest,
+    OffsetsRequest,
+)
 
 _T = TypeVar("_T")
 

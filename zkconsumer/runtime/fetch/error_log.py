@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.interface import FetchEvent, FetchEventKind
 from zkconsumer.runtime.membership.loop import partitions_text
 
 REMINDER_S: Final = 30.0

@@ -17,9 +17,14 @@ from collections.abc import Callable, Collection
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind, OnEvent
-from zkconsumer.runtime.fetch.requests import LeadersRequest, Wait
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
+from zkconsumer.runtime.fetch.interface import (
+    FetchEvent,
+    FetchEventKind,
+    LeadersRequest,
+    OnEvent,
+    Wait,
+)
 from zkconsumer.runtime.fetch.table import FetchTable
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 from zkconsumer.core.common.java_hash import java_hash
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ConnectorClosedError, UsageError
-from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 
 
 class WorkerKey(NamedTuple):

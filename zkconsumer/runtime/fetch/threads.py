@@ -21,19 +21,20 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import AuthenticationError, BrokerError
 from zkconsumer.runtime.counters import FetchCounts
-from zkconsumer.runtime.delivery.chunk_queue import ChunkQueue
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.fetch.broker_io import BrokerIO
 from zkconsumer.runtime.fetch.error_log import FetchLog
-from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, OnEvent
-from zkconsumer.runtime.fetch.leaders import LeaderFinder
-from zkconsumer.runtime.fetch.requests import (
+from zkconsumer.runtime.fetch.interface import (
+    FetchConfig,
+    FetchEvent,
     FetchRequest,
     LeadersRequest,
     OffsetsRequest,
+    OnEvent,
     Retire,
     Wait,
 )
+from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.table import LEADER_FINDER, FetchTable, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.membership.threads import has_ended

@@ -2,25 +2,117 @@
 
 ``choose`` returns the next request to the broker, or how long to wait. The caller sends it, and
 passes the answer to ``take`` or the error to ``fail``. No step blocks. After any error the
-partitions concerned go to the leader finder. One thread at a time. ``back_pressure`` has what
-happens when a queue is full.
+partitions concerned go to the leader finder. One thread at a time.
+
+When a stream's queue is full, the default profile leaves its partitions out of the next request, so
+a slow stream does not delay others, and keeps one answer as a whole. In the ``scala`` profile the
+worker sends no request until all chunks of the last answer are enqueued: the JVM's thread blocks on
+the full queue meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, cast
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, Protocol, cast
 
 from zkconsumer.broker.fetching.records import scan
 from zkconsumer.broker.types import Got, Want
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
-from zkconsumer.runtime.delivery.chunk_queue import Chunk
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
-from zkconsumer.runtime.fetch.back_pressure import back_pressure_of
-from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, FetchEventKind, OnEvent
-from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
+from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
+from zkconsumer.runtime.fetch.interface import (
+    FetchConfig,
+    FetchEvent,
+    FetchEventKind,
+    FetchRequest,
+    OffsetsRequest,
+    OnEvent,
+    Retire,
+    Wait,
+)
 from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
+
+_NO_LIMIT: Final = 0x7FFFFFFF
+
+
+class BackPressure(Protocol):
+    """What a worker does when a queue is full. One worker owns it."""
+
+    asks_when_full: bool
+    """Whether a partition is requested although its queue is full."""
+    resets_at_once: bool
+    """Whether a reset moves the consumed position while older chunks are still in the queue."""
+
+    def ready(self) -> bool:
+        """Enqueue what had no room; return whether the next request may be sent."""
+
+    def put(self, state: PartitionFetchState, chunk: Chunk) -> None:
+        """Enqueue a chunk, or keep it until there is room. It counts as fetched."""
+
+    def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
+        """Return how much the next answer may contain."""
+
+
+class LeaveOutFull:
+    """The default profile's."""
+
+    asks_when_full = False
+    resets_at_once = False
+
+    def __init__(self, config: FetchConfig) -> None:
+        self._config = config
+
+    def ready(self) -> bool:
+        """See ``BackPressure``."""
+        return True
+
+    def put(self, state: PartitionFetchState, chunk: Chunk) -> None:
+        """See ``BackPressure``."""
+        state.queue.put(chunk)
+        state.info.fetched_offset = chunk.next_offset
+
+    def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
+        """See ``BackPressure``: what the streams have room for."""
+        room = sum(queue.capacity - len(queue) for queue in {state.queue for state in states})
+        limit = max(1, room) * self._config.fetch_message_max_bytes
+        return min(self._config.fetch_max_bytes, limit, _NO_LIMIT)
+
+
+class WaitForRoom:
+    """The ``scala`` profile's."""
+
+    asks_when_full = True
+    resets_at_once = True
+
+    def __init__(self) -> None:
+        self._backlog: deque[tuple[PartitionFetchState, Chunk]] = deque()
+        """Chunks of the last answer that found no room yet, in order."""
+
+    def ready(self) -> bool:
+        """See ``BackPressure``."""
+        while self._backlog:
+            state, chunk = self._backlog[0]
+            if not state.queue.offer(chunk):
+                return False
+            self._backlog.popleft()
+        return True
+
+    def put(self, state: PartitionFetchState, chunk: Chunk) -> None:
+        """See ``BackPressure``."""
+        self._backlog.append((state, chunk))
+        state.info.fetched_offset = chunk.next_offset
+        self.ready()
+
+    def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
+        """See ``BackPressure``: there is no such limit."""
+        return _NO_LIMIT
+
+
+def back_pressure_of(config: FetchConfig) -> BackPressure:
+    """Return the policy of a worker's profile."""
+    return WaitForRoom() if config.profile == "scala" else LeaveOutFull(config)
+
 
 IDLE_S: Final = 30.0
 """A worker that had no partitions for this time is ended."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from zkconsumer.core.common.faults import Fault, Faults, Reason, Trouble
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import InvalidMessageError
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 
 if TYPE_CHECKING:
     from zkconsumer.runtime.observation.stalled import OpenTransactions

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from zkconsumer.core.common.faults import Reason, Trouble
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
 
 _ADVICE: Final = {
     "TOPIC_AUTHORIZATION_FAILED": "allow this member's principal to read and describe the topic",

@@ -1,15 +1,20 @@
-"""Next actions of workers and the leader finder: a request to a broker, or a wait. Data only."""
+"""What the parts of fetching give each other, and need from outside. Data and ports only.
+
+Requests to brokers and waits, which workers and the leader finder choose; the events that they
+report; and the part of the configuration that they read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from zkconsumer.broker.types import ClusterMetadata, Got, Want
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
-from zkconsumer.runtime.delivery.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.fetch.table import PartitionFetchState
 
 
@@ -98,3 +103,69 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Retire:
     """The worker has been idle for a long time: end it, if the table has no work for it."""
+
+
+class FetchEventKind(Enum):
+    """Events of a partition or a broker."""
+
+    LEADER_FOUND = "leader found"
+    """The partition is fetched from ``broker`` from now on."""
+    LEADER_LOST = "leader lost"
+    """Fetching failed; the leader finder looks for the partition's leader again."""
+    OFFSET_RESET = "offset reset"
+    """``auto.offset.reset`` chose the position: none was committed, or it was out of range."""
+    PARTITION_FAILED = "partition failed"
+    """Its bytes are damaged or a message is too large: fetching ended, the iterator will raise."""
+    BROKER_FAILED = "broker failed"
+    """A request to ``broker`` failed as a whole."""
+    RECOVERED = "recovered"
+    """The partition is fetched again after an error."""
+    METADATA_FAILED = "metadata failed"
+    """No broker returned the leader of the partition, or of any. The next attempt is after
+    ``refresh.leader.backoff.ms``."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEvent:
+    """One report. ``detail`` is a line for people.
+
+    ``replaced`` is the offset that ``OFFSET_RESET`` found out of range, ``chosen`` the new one.
+    """
+
+    kind: FetchEventKind
+    partition: TopicPartition | None
+    broker: int | None
+    detail: str
+    replaced: int | None = None
+    chosen: int | None = None
+
+
+OnEvent = Callable[[FetchEvent], None]
+"""Called on fetch threads, without locks; must not block. Its exceptions are logged."""
+
+
+class FetchConfig(Protocol):
+    """The keys of the configuration that fetching uses (``ConsumerConfig`` has them)."""
+
+    @property
+    def fetch_message_max_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def fetch_max_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def fetch_min_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def fetch_wait_max_ms(self) -> int: ...  # noqa: D102
+    @property
+    def socket_timeout_ms(self) -> int: ...  # noqa: D102
+    @property
+    def socket_receive_buffer_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def num_consumer_fetchers(self) -> int: ...  # noqa: D102
+    @property
+    def refresh_leader_backoff_ms(self) -> int: ...  # noqa: D102
+    @property
+    def auto_offset_reset(self) -> str: ...  # noqa: D102
+    @property
+    def isolation_level(self) -> str: ...  # noqa: D102
+    @property
+    def profile(self) -> str: ...  # noqa: D102
