@@ -61,7 +61,7 @@ def test_simulator_and_ensemble_count_the_same(
     """
     simulated = simulate(Herd(members, partitions, event=event, profile=profile))
     herd = RealHerd(
-        port, members, partitions, event=event, profile=profile, session_timeout=PATIENT
+        members, partitions, port=port, event=event, profile=profile, session_timeout=PATIENT
     )
     real = run_herd(herd, tmp_path)
     for name in ("reads", "writes", "requests", "changes", "attempts"):
@@ -90,7 +90,12 @@ def test_all_members_restart(profile: str, port: int, tmp_path: Path) -> None:
     """In a rolling restart each member leaves and another one joins. Afterwards all partitions have
     owners, and the server has counted the requests of the journals."""
     herd = RealHerd(
-        port, 4, 8, event="rolling-restart", profile=profile, session_timeout=PATIENT, restart=0.3
+        *(4, 8),
+        port=port,
+        event="rolling-restart",
+        profile=profile,
+        session_timeout=PATIENT,
+        restart=0.3,
     )
     real = run_herd(herd, tmp_path)
     assert real.unowned_at_end == 0
@@ -102,7 +107,7 @@ def test_all_members_restart(profile: str, port: int, tmp_path: Path) -> None:
 
 def test_a_killed_member_and_its_journal(port: int, tmp_path: Path) -> None:
     """A killed member's partitions have no owner until its session ends. Then all have one."""
-    real = run_herd(RealHerd(port, 6, 12, event="crash", session_timeout=4.0), tmp_path)
+    real = run_herd(RealHerd(6, 12, port=port, event="crash", session_timeout=4.0), tmp_path)
     assert real.unowned_at_end == 0
     assert real.seconds_to_stable is not None
     assert 2.0 < real.unowned_longest <= real.seconds_to_stable < 60.0
@@ -123,7 +128,8 @@ def test_messages_are_consumed_twice_after_a_crash_only(
     found = {}
     for event in ("crash", "leave"):
         herd = RealHerd(
-            *(port, 4, 8),
+            *(4, 8),
+            port=port,
             event=event,
             profile=profile,
             session_timeout=6.0 if event == "crash" else PATIENT,
@@ -140,7 +146,7 @@ def test_messages_are_consumed_twice_after_a_crash_only(
 def test_original_members_beside(port: int, tmp_path: Path) -> None:
     """JVM members are in the group. The figures omit their partitions, but the server's counters
     include their requests."""
-    herd = RealHerd(port, 3, 8, profile="default", session_timeout=PATIENT, backoff=1.0)
+    herd = RealHerd(3, 8, port=port, profile="default", session_timeout=PATIENT, backoff=1.0)
     real = run_herd(herd, tmp_path, jvm=JvmHerd(1, PATIENT, 1.0))
     assert real.unowned_at_end == 0
     assert real.partitions < 8

@@ -14,6 +14,7 @@ from tests.support.sized import SizedConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups.states import State
 from zkconsumer.herd.measures import Measures, measure
+from zkconsumer.herd.parameters import HerdGroup
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import run_entry
@@ -98,17 +99,8 @@ class Herded:
             if entry["at"] <= end:
                 tally.entry(entry)
         partitions = [TopicPartition(self._topic, number) for number in range(PARTITIONS)]
-        return measure(
-            tally,
-            partitions,
-            end,
-            mode="real",
-            profile="consumer",
-            event=event,
-            members=MEMBERS,
-            topics=1,
-            seed=0,
-        )
+        herd = HerdGroup(MEMBERS, PARTITIONS, event=event, profile="consumer")
+        return measure(tally, partitions, end, herd, mode="real")
 
 
 def _requests(found: Measures) -> dict[str, int]:

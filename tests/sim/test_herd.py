@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from zkconsumer.errors import ConfigError
+from zkconsumer.herd.parameters import EVENTS
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.recorder import Entry, run_entry
 from zkconsumer.sim.members import bulk as bulk_module
 from zkconsumer.sim.runs import herd
-from zkconsumer.sim.runs.herd import EVENTS, Herd, ZooKeeperRun, simulate
+from zkconsumer.sim.runs.herd import Herd, ZooKeeperRun, simulate
 from zkconsumer.sim.runs.herd_coordinator import CoordinatorRun, simulate_any
 
 ON_BROKERS = ("coordinator", "consumer")

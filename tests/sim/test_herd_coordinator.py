@@ -15,8 +15,9 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.kip848 import Kip848Machine
+from zkconsumer.herd.parameters import EVENTS
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.runs.herd import EVENTS, Herd
+from zkconsumer.sim.runs.herd import Herd
 from zkconsumer.sim.runs.herd_coordinator import CoordinatorRun, simulate_any
 from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState
 

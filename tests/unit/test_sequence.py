@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from zkconsumer.cli.main import cli
 from zkconsumer.errors import ConfigError
+from zkconsumer.herd.parameters import member_name
 from zkconsumer.journal import JournalWriter
 from zkconsumer.journal.recorder import event_entry, run_entry
-from zkconsumer.sim.runs.herd import Herd, member_name
+from zkconsumer.sim.runs.herd import Herd
 from zkconsumer.sim.runs.herd_coordinator import simulate_any
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.herd.parameters import HerdGroup
 from zkconsumer.herd.tally import BUCKET_US, MemberTally, Sums, Tally
 
 #: Ownership over time is kept for this many partitions at most; a chart shows no more.
@@ -91,18 +92,16 @@ def measure(
     tally: Tally,
     partitions: Collection[TopicPartition],
     end_us: int,
+    herd: HerdGroup,
     *,
     mode: str,
-    profile: str,
-    event: str,
-    members: int,
-    topics: int,
-    seed: int,
+    seed: int = 0,
     consumed_twice: int | None = None,
     server: dict[str, int] | None = None,
     notes: list[str] | None = None,
 ) -> Measures:
-    """Compute the figures of a run. ``tally`` counted since the event, until ``end_us``."""
+    """Compute the figures of a run of ``herd``. ``tally`` counted since the event, until
+    ``end_us``."""
     start, total, ownership = tally.start, tally.total, tally.ownership
     unowned = ownership.unowned(start, end_us)
     gaps = [unowned.get(tp, end_us - start) for tp in partitions]
@@ -127,11 +126,11 @@ def measure(
     }
     return Measures(
         mode=mode,
-        profile=profile,
-        event=event,
-        members=members,
+        profile=herd.profile,
+        event=herd.event,
+        members=herd.members,
         partitions=len(partitions),
-        topics=topics,
+        topics=herd.topics,
         seed=seed,
         watches_fired=total.watches_fired,
         requests=total.requests,

@@ -31,7 +31,7 @@ from zkconsumer.herd.measures import Measures
 from zkconsumer.servers import LocalZooKeeper
 from zkconsumer.servers.herd.jvm_members import JvmHerd
 from zkconsumer.servers.herd.membership_change import RealHerd, run_herd
-from zkconsumer.sim.runs.herd import BOUNCE_SECONDS, RESTART_SECONDS, Herd
+from zkconsumer.sim.runs.herd import Herd
 from zkconsumer.sim.runs.herd_coordinator import simulate_any
 
 _PROFILES: Final = ("scala", "default")
@@ -126,7 +126,6 @@ def herd(
         for name in wanted:
             for size in members:
                 run = RealHerd(
-                    port,
                     size,
                     partitions,
                     topics,
@@ -134,10 +133,9 @@ def herd(
                     name,
                     session_timeout=session_timeout,
                     backoff=backoff,
-                    processes=processes,
                     rate=rate,
-                    restart=RESTART_SECONDS,
-                    bounce=BOUNCE_SECONDS,
+                    port=port,
+                    processes=processes,
                 )
                 for number in range(repeat):
                     folder = directory / f"{name}-{size}-{number}"
@@ -151,7 +149,8 @@ def herd(
             to_do = [(name, size) for name in names for size in members]
             for number, (name, size) in enumerate(to_do, 1):
                 say(f"simulating {number} of {len(to_do)}")
-                simulated = _simulated(replace(run, members=size), name, service or _IDEAL)
+                group = run.common() | {"members": size, "profile": name}
+                simulated = Herd(**group, service=service or _IDEAL)
                 runs += [simulate_any(replace(simulated, seed=seed)) for seed in range(seeds)]
     if html is not None:
         title = f"One {event.replace('-', ' ')} in a group, on a real ZooKeeper"
@@ -176,20 +175,6 @@ def _status() -> Iterator[Callable[[str], object]]:
         return
     with console.status("") as status:
         yield status.update
-
-
-def _simulated(run: RealHerd, profile: str, service: tuple[float, float]) -> Herd:
-    return Herd(
-        run.members,
-        run.partitions,
-        run.topics,
-        run.event,
-        profile,
-        session_timeout=run.session_timeout,
-        backoff=run.backoff,
-        rate=run.rate,
-        service=service,
-    )
 
 
 def _server(runs: list[Measures]) -> None:

@@ -11,7 +11,8 @@ import click
 from zkconsumer.console.tables import count_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ConfigError
-from zkconsumer.sim.runs.herd import EVENTS, Herd
+from zkconsumer.herd.parameters import EVENTS
+from zkconsumer.sim.runs.herd import Herd
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -144,7 +144,7 @@ def simulate(
             topics,
             event,
             name,
-            run_seed,
+            seed=run_seed,
             latency=latency,
             service=service,
             session_timeout=session_timeout,

@@ -5,6 +5,7 @@ They write no journal, so their cost is visible only in the server's counters. U
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from zkconsumer.servers.legacy_jvm import JvmMember, JvmMembers
@@ -20,7 +21,7 @@ class JvmHerd:
     _jvm: JvmMembers | None = None
     _members: list[JvmMember] = field(default_factory=list)
 
-    def start(self, zookeeper: str, group: str, topics: tuple[str, ...]) -> None:
+    def start(self, zookeeper: str, group: str, topics: Sequence[str]) -> None:
         """Have all join and wait for their first rebalance. Raises ClusterError."""
         self._jvm = JvmMembers()
         for number in range(self.count):

@@ -24,15 +24,12 @@ from zkconsumer.core.common import events
 from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,
-    Pattern,
-    Subscription,
     TopicPartition,
 )
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.states import State
-from zkconsumer.core.zookeeper.view import MemberSpec
-from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.herd.parameters import HerdGroup
 from zkconsumer.herd.recorders import SizedRecorder
 from zkconsumer.journal.json_lines import JournalWriter
 from zkconsumer.journal.recorder import run_entry
@@ -46,52 +43,32 @@ from zkconsumer.runtime.membership.zookeeper import (
 )
 from zkconsumer.zk.driver import ZkDriver
 
-#: A time between two periodic readings that no run lasts (seconds).
-NEVER = 1e7
 _CONNECT_SECONDS = 60.0
 _LEAVE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class HerdSettings:
-    """The settings that all members share. Times are in seconds; one of ``topics`` and ``regex`` is
-    given.
+    """The settings that all members share.
 
-    ``rate``: each partition gets this many messages a second since ``begun`` (seconds since 1970).
-    Members take them as they appear, and commit every ``commit_interval``. 0: there are none.
+    Each partition gets the herd's ``rate`` of messages since ``begun`` (seconds since 1970).
+    Members take them as they appear, and commit every ``commit_interval``.
     """
 
     zookeeper: str
     chroot: str
-    group: str
-    profile: str
-    topics: tuple[str, ...]
-    regex: str | None
-    session_timeout: float
-    backoff: float
-    max_attempts: int
-    coalesce: float
-    rate: float
-    commit_interval: float
     begun: float
+    herd: HerdGroup
 
-    def spec(self, name: str) -> MemberSpec:
-        """A member of this group."""
-        if self.regex is None:
-            subscription = Subscription(Pattern.STATIC, dict.fromkeys(self.topics, 1))
-        else:
-            subscription = Subscription(Pattern.WHITE_LIST, {self.regex: 1})
-        return MemberSpec(
-            paths=GroupPaths(self.group),
-            consumer_id=name,
-            subscription=subscription,
-            scala=self.profile == "scala",
-            coalesce=self.coalesce,
-            backoff=self.backoff,
-            reread=NEVER,
-            session_timeout=self.session_timeout,
-            max_attempts=self.max_attempts,
-        )
+    def as_json(self) -> str:
+        """The settings as one argument of a process."""
+        return json.dumps([self.zookeeper, self.chroot, self.begun, self.herd.common()])
+
+    @classmethod
+    def from_json(cls, text: str) -> HerdSettings:
+        """Read what ``as_json`` has written."""
+        zookeeper, chroot, begun, herd = json.loads(text)
+        return cls(zookeeper, chroot, begun, HerdGroup(**herd))
 
 
 class IdlePlane:
@@ -133,7 +110,7 @@ class IdlePlane:
 
     def positions(self) -> dict[TopicPartition, int]:
         """The position of each partition."""
-        end = int((time.time() - self._settings.begun) * self._settings.rate)
+        end = int((time.time() - self._settings.begun) * self._settings.herd.rate)
         return {tp: max(started, end) for tp, started in self._positions.items()}
 
     def fail(self, error: Exception) -> None:
@@ -151,6 +128,7 @@ class HerdMember:
     """
 
     def __init__(self, settings: HerdSettings, name: str, journal: JournalWriter) -> None:
+        herd = settings.herd
         host, gate = MemberThread(name), DeliveryGate(always_open=True)
         recorder = SizedRecorder(
             journal, name, lambda: time.time_ns() // 1000, len(settings.chroot)
@@ -159,20 +137,20 @@ class HerdMember:
         self.driver = ZkDriver(
             settings.zookeeper,
             settings.chroot,
-            settings.session_timeout,
+            herd.session_timeout,
             signals.on_session,
             signals.on_watch,
         )
         self.driver.start(_CONNECT_SECONDS)
         self.loop = MemberLoop(
             name,
-            RebalanceMachine(settings.spec(name)),
-            ZooKeeperCoordination(host, gate, self.driver, signals, settings.session_timeout),
+            RebalanceMachine(herd.member_spec(name, herd.subscription())),
+            ZooKeeperCoordination(host, gate, self.driver, signals, herd.session_timeout),
             IdlePlane(settings),
             gate,
             host,
             None,
-            auto_commit_interval=settings.commit_interval if settings.rate else None,
+            auto_commit_interval=herd.commit_interval if herd.rate else None,
             rebalances=rebalance_counts(),
             observer=recorder,
         )
@@ -231,9 +209,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("settings", help="HerdSettings as JSON")
     parser.add_argument("journal", type=Path)
     options = parser.parse_args(arguments)
-    given = json.loads(options.settings)
-    given["topics"] = tuple(given["topics"])
-    settings = HerdSettings(**given)
+    settings = HerdSettings.from_json(options.settings)
     # What members report stands in the journal.
     logging.getLogger("zkconsumer").addHandler(logging.NullHandler())
     with JournalWriter(options.journal) as journal:

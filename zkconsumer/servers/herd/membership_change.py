@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,14 @@ from zkconsumer.core.zookeeper.znodes import (
 from zkconsumer.errors import ClusterError
 from zkconsumer.herd.deliveries import consumed_twice
 from zkconsumer.herd.measures import Measures, measure
+from zkconsumer.herd.parameters import (
+    BOUNCE_SECONDS,
+    GROUP,
+    RESTART_SECONDS,
+    HerdGroup,
+    broker_content,
+    member_name,
+)
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal.json_lines import JournalWriter, read_journal
 from zkconsumer.journal.recorder import Entry, event_entry, run_entry
@@ -37,7 +45,6 @@ from zkconsumer.servers.herd.members import HerdSettings
 from zkconsumer.servers.servers import four_letters
 from zkconsumer.servers.waiting import wait_until
 
-GROUP = "g"
 CHROOT = "/herd"
 _START_SECONDS = 180.0
 _SETTLE_SECONDS = 300.0
@@ -47,37 +54,19 @@ _START_REQUESTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class RealHerd:
-    """The parameters of a run. Times are in seconds; ``partitions`` of each topic; ``port`` of a
-    local server.
+class RealHerd(HerdGroup):
+    """The parameters of a run on a local server's ``port``. Times are in seconds.
 
-    ``processes`` share the members, except the one that a crash kills, which has its own. ``rate``:
-    messages a second in each partition. The messages are simulated, and members take them without
-    fetching. They are committed, and counted if they are taken again. ``restart`` is the time
-    between the stop and the start of a member, and before the next one stops; ``bounce`` is how
-    long a broker is down.
+    ``processes`` share the members, except the one that a crash kills, which has its own. Messages
+    are simulated, and members take them without fetching. They are committed, and counted if they
+    are taken again. ``restart`` is the time between the stop and the start of a member, and before
+    the next one stops; ``bounce`` is how long a broker is down.
     """
 
-    port: int
-    members: int
-    partitions: int
-    topics: int = 1
-    event: str = "join"
-    profile: str = "scala"
-    brokers: int = 3
-    session_timeout: float = 6.0
-    backoff: float = 2.0
-    max_attempts: int = 4
-    coalesce: float = 0.05
+    port: int = field(kw_only=True)
     processes: int = 2
-    rate: float = 0.0
-    commit_interval: float = 5.0
-    restart: float = 1.0
-    bounce: float = 3.0
-
-    def topic_names(self) -> tuple[str, ...]:
-        """The topics before the event."""
-        return tuple(f"t{number}" for number in range(self.topics))
+    restart: float = RESTART_SECONDS
+    bounce: float = BOUNCE_SECONDS
 
 
 class Pack:
@@ -90,7 +79,7 @@ class Pack:
                 sys.executable,
                 "-m",
                 "zkconsumer.servers.herd.members",
-                json.dumps(asdict(settings)),
+                settings.as_json(),
                 str(journal),
             ],
             stdin=subprocess.PIPE,
@@ -146,25 +135,11 @@ class HerdRun:
         self._jvm = jvm
         self._directory = directory
         self._paths = GroupPaths(GROUP)
-        self._settings = HerdSettings(
-            f"127.0.0.1:{herd.port}",
-            CHROOT,
-            GROUP,
-            herd.profile,
-            herd.topic_names(),
-            "t.*" if herd.event == "topic-create" else None,
-            herd.session_timeout,
-            herd.backoff,
-            herd.max_attempts,
-            herd.coalesce,
-            herd.rate,
-            herd.commit_interval,
-            time.time(),
-        )
+        self._settings = HerdSettings(f"127.0.0.1:{herd.port}", CHROOT, time.time(), herd)
         self._packs: list[Pack] = []
         self._home: dict[str, Pack] = {}
         self._events: list[Entry] = []
-        self._topics = list(herd.topic_names())
+        self._topics = herd.topic_names()
         self._own_requests = 0
 
     def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
@@ -181,7 +156,7 @@ class HerdRun:
             for number in range(herd.members):
                 crashes = herd.event == "crash" and number == victim
                 pack = self._packs[-1 if crashes else number % herd.processes]
-                self._home[_name(number)] = pack
+                self._home[member_name(number)] = pack
             self._start(list(self._home))
             if self._jvm is not None:
                 progress(f"starting {self._jvm.count} members of the original consumer")
@@ -246,9 +221,8 @@ class HerdRun:
             self._add_topic(client, topic)
 
     def _add_broker(self, client: KazooClient, broker: int) -> None:
-        document = {"version": 1, "host": f"b{broker}", "port": 9092, "jmx_port": -1}
         self._own_requests += 1
-        client.create(CHROOT + broker_path(broker), json.dumps(document).encode())
+        client.create(CHROOT + broker_path(broker), broker_content(broker))
 
     def _add_topic(self, client: KazooClient, topic: str) -> None:
         numbers = range(self.herd.partitions)
@@ -261,8 +235,7 @@ class HerdRun:
         for answer in waiting:
             answer.get(timeout=30.0)
         self._own_requests += len(waiting) + 7
-        document = {"version": 1, "partitions": {str(n): [0] for n in numbers}}
-        client.create(CHROOT + topic_path(topic), json.dumps(document).encode())
+        client.create(CHROOT + topic_path(topic), self.herd.topic_content())
 
     def _start(self, names: Sequence[str]) -> None:
         by_pack: dict[Pack, list[str]] = {}
@@ -328,15 +301,15 @@ class HerdRun:
         herd = self.herd
         match herd.event:
             case "join":
-                name = _name(herd.members)
+                name = member_name(herd.members)
                 self._home[name] = self._packs[0]
                 self._note("join", name)
                 self._start([name])
             case "leave":
-                self._note("leave", _name(victim))
-                self._stop(_name(victim))
+                self._note("leave", member_name(victim))
+                self._stop(member_name(victim))
             case "crash":
-                self._note("crash", _name(victim))
+                self._note("crash", member_name(victim))
                 self._packs[-1].kill()
                 ids = CHROOT + self._paths.ids
 
@@ -350,10 +323,10 @@ class HerdRun:
             case "rolling-restart":
                 self._note("rolling-restart")
                 for number in range(herd.members):
-                    pack = self._home[_name(number)]
-                    self._stop(_name(number))
+                    pack = self._home[member_name(number)]
+                    self._stop(member_name(number))
                     time.sleep(herd.restart)
-                    again = _name(number, 1)
+                    again = member_name(number, 1)
                     self._home[again] = pack
                     self._start([again])
                     time.sleep(herd.restart)
@@ -432,30 +405,20 @@ class HerdRun:
             tally,
             partitions,
             end_us,
+            herd,
             mode="real",
-            profile=herd.profile,
-            event=herd.event,
-            members=herd.members,
-            topics=herd.topics,
-            seed=0,
             consumed_twice=self._consumed_twice(entries, end_us) if herd.rate else None,
             server=server,
             notes=notes,
         )
 
     def _consumed_twice(self, entries: list[Entry], end_us: int) -> int:
-        settings = self._settings
-        return consumed_twice(
-            entries, end_us, lambda at: int((at / 1e6 - settings.begun) * settings.rate)
-        )
+        begun, rate = self._settings.begun, self.herd.rate
+        return consumed_twice(entries, end_us, lambda at: int((at / 1e6 - begun) * rate))
 
 
 def _delta(before: dict[str, int], after: dict[str, int], name: str) -> int:
     return after.get(name, 0) - before.get(name, 0)
-
-
-def _name(number: int, restarts: int = 0) -> str:
-    return f"{GROUP}_m{number:05d}-{restarts}"
 
 
 def run_herd(

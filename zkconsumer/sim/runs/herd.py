@@ -7,17 +7,15 @@ happens. Everything runs in the caller's thread.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Create, Delete
 from zkconsumer.core.zookeeper.states import State
-from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
@@ -28,6 +26,15 @@ from zkconsumer.core.zookeeper.znodes import (
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.counters import MemberCounter
 from zkconsumer.herd.measures import Measures, measure
+from zkconsumer.herd.parameters import (
+    BOUNCE_SECONDS,
+    EVENTS,
+    GROUP,
+    RESTART_SECONDS,
+    HerdGroup,
+    broker_content,
+    member_name,
+)
 from zkconsumer.herd.recorders import SizedRecorder
 from zkconsumer.herd.tally import Tally, owner_partition
 from zkconsumer.journal.recorder import MemberObserver, Sink, event_entry
@@ -40,17 +47,10 @@ from zkconsumer.sim.members.process import SimProcess
 from zkconsumer.sim.members.zookeeper import SimMember
 from zkconsumer.sim.servers.zk import FakeZk, Txn
 
-EVENTS = ("join", "leave", "crash", "rolling-restart", "broker-bounce", "topic-create")
 PROFILES = ("scala", "default", "coordinator", "consumer")
-GROUP = "g"
 MemberT = TypeVar("MemberT", bound=SimProcess[Any])
-#: A time between two periodic readings that no run lasts.
-NEVER = 1e7
 #: Nothing is due for so long: the group rests.
 REST = 1e5
-#: Between the stop and the start of a member, and of a broker (seconds).
-RESTART_SECONDS = 1.0
-BOUNCE_SECONDS = 3.0
 #: Pauses and cuts begin within so many seconds.
 TROUBLE_SECONDS = 5.0
 #: How long a run with messages goes on after its event.
@@ -58,32 +58,19 @@ OBSERVE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Herd:
+class Herd(HerdGroup):
     """The parameters of a simulation. Times are in seconds.
 
-    ``partitions`` of each of ``topics`` topics. ``latency`` is the range of one way between client
-    and server, drawn for each connection; ``service`` is a server's time for one read and one
-    write. ``rate`` is messages a second in each partition; 0 means none. ``lag``: members read from
-    three servers that lag by up to this time. In the seconds after the event, a member's process is
+    ``latency`` is the range of one way between client and server, drawn for each connection;
+    ``service`` is a server's time for one read and one write. ``lag``: members read from three
+    servers that lag by up to this time. In the seconds after the event, a member's process is
     suspended ``pauses`` times (a garbage collection), and a connection breaks with its requests in
     flight ``cuts`` times; each for up to 1.5 session timeouts.
     """
 
-    members: int
-    partitions: int
-    topics: int = 1
-    event: str = "join"
-    profile: str = "scala"
     seed: int = 0
-    brokers: int = 3
     latency: tuple[float, float] = (0.0002, 0.001)
     service: tuple[float, float] = (0.00002, 0.0001)
-    session_timeout: float = 6.0
-    backoff: float = 2.0
-    max_attempts: int = 4
-    coalesce: float = 0.05
-    rate: float = 0.0
-    commit_interval: float = 5.0
     bulk: bool = True
     lag: float = 0.0
     pauses: int = 0
@@ -104,35 +91,6 @@ class Herd:
             )
         if faults:
             raise ConfigError(faults)
-
-    def topic_names(self) -> list[str]:
-        """Names of the topics that exist before the event."""
-        return [f"t{number}" for number in range(self.topics)]
-
-    def member_spec(self, paths: GroupPaths, name: str, subscription: Subscription) -> MemberSpec:
-        """A member of this group."""
-        return MemberSpec(
-            paths=paths,
-            consumer_id=name,
-            subscription=subscription,
-            scala=self.profile == "scala",
-            coalesce=self.coalesce,
-            backoff=self.backoff,
-            reread=NEVER,
-            session_timeout=self.session_timeout,
-            max_attempts=self.max_attempts,
-        )
-
-    def subscription(self) -> Subscription:
-        """Named topics, or a filter where a topic is to be created."""
-        if self.event == "topic-create":
-            return Subscription(Pattern.WHITE_LIST, {"t.*": 1})
-        return Subscription(Pattern.STATIC, dict.fromkeys(self.topic_names(), 1))
-
-
-def member_name(number: int, restarts: int = 0) -> str:
-    """Consumer id of a simulated member; a restart makes a new one, as by default in the JVM."""
-    return f"{GROUP}_m{number:05d}-{restarts}"
 
 
 class HerdRun(ABC, Generic[MemberT]):
@@ -234,11 +192,8 @@ class HerdRun(ABC, Generic[MemberT]):
             self.tally,
             partitions,
             end_us,
+            herd,
             mode="simulated",
-            profile=herd.profile,
-            event=herd.event,
-            members=herd.members,
-            topics=herd.topics,
             seed=herd.seed,
             consumed_twice=None if self._observer is None else _repeated(self._observer),
             notes=[note] if note else [],
@@ -304,13 +259,10 @@ class ZooKeeperRun(HerdRun[SimMember]):
             self._add_topic(topic)
 
     def _add_broker(self, broker: int) -> None:
-        document = {"version": 1, "host": f"b{broker}", "port": 9092, "jmx_port": -1}
-        self.zk.do(Create(broker_path(broker), json.dumps(document).encode()))
+        self.zk.do(Create(broker_path(broker), broker_content(broker)))
 
     def _add_topic(self, topic: str) -> None:
-        numbers = range(self.herd.partitions)
-        document = {"version": 1, "partitions": {str(n): [0] for n in numbers}}
-        partitions = [TopicPartition(topic, number) for number in numbers]
+        partitions = [TopicPartition(topic, number) for number in range(self.herd.partitions)]
         self._partitions += partitions
         if self._log is not None:
             self._log.add(partitions)
@@ -320,12 +272,12 @@ class ZooKeeperRun(HerdRun[SimMember]):
             self.zk.do(Create(parent))
         for tp in partitions:
             self.zk.do(Create(self._paths.offset(tp), b"0"))
-        self.zk.do(Create(topic_path(topic), json.dumps(document).encode()))
+        self.zk.do(Create(topic_path(topic), self.herd.topic_content()))
 
     def _start(self, number: int) -> None:
         herd = self.herd
         name = self._name(number)
-        spec = herd.member_spec(self._paths, name, self._subscription)
+        spec = herd.member_spec(name, self._subscription)
         watchers: list[MemberObserver] = []
         if self._counting:
             watchers.append(self._counter(name))
@@ -420,6 +372,3 @@ def _repeated(observer: Observer) -> int:
 def simulate(herd: Herd, sink: Sink | None = None) -> Measures:
     """Simulate one change. Raises ConfigError."""
     return ZooKeeperRun(herd, sink).perform()
-
-
-__all__ = ["EVENTS", "PROFILES", "Herd", "HerdRun", "ZooKeeperRun", "member_name", "simulate"]

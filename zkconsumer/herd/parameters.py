@@ -1,0 +1,86 @@
+"""The group of a study and the change in it: what real and simulated runs have in common. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+
+GROUP: Final = "g"
+EVENTS: Final = ("join", "leave", "crash", "rolling-restart", "broker-bounce", "topic-create")
+NEVER: Final = 1e7
+"""Seconds between two periodic readings that no run lasts."""
+RESTART_SECONDS: Final = 1.0
+"""Between the stop and the start of a member, and before the next one stops."""
+BOUNCE_SECONDS: Final = 3.0
+"""How long a broker is down."""
+
+
+@dataclass(frozen=True, slots=True)
+class HerdGroup:
+    """The parameters that every run has. Times are in seconds.
+
+    ``partitions`` of each of ``topics`` topics. ``rate`` is messages a second in each partition; 0
+    means none.
+    """
+
+    members: int
+    partitions: int
+    topics: int = 1
+    event: str = "join"
+    profile: str = "scala"
+    brokers: int = 3
+    session_timeout: float = 6.0
+    backoff: float = 2.0
+    max_attempts: int = 4
+    coalesce: float = 0.05
+    rate: float = 0.0
+    commit_interval: float = 5.0
+
+    def common(self) -> dict[str, Any]:
+        """These parameters by name, without those of one kind of run."""
+        return {field.name: getattr(self, field.name) for field in fields(HerdGroup)}
+
+    def topic_names(self) -> list[str]:
+        """Names of the topics that exist before the event."""
+        return [f"t{number}" for number in range(self.topics)]
+
+    def subscription(self) -> Subscription:
+        """Named topics, or a filter where a topic is to be created."""
+        if self.event == "topic-create":
+            return Subscription(Pattern.WHITE_LIST, {"t.*": 1})
+        return Subscription(Pattern.STATIC, dict.fromkeys(self.topic_names(), 1))
+
+    def member_spec(self, name: str, subscription: Subscription) -> MemberSpec:
+        """A member of this group in ZooKeeper."""
+        return MemberSpec(
+            paths=GroupPaths(GROUP),
+            consumer_id=name,
+            subscription=subscription,
+            scala=self.profile == "scala",
+            coalesce=self.coalesce,
+            backoff=self.backoff,
+            reread=NEVER,
+            session_timeout=self.session_timeout,
+            max_attempts=self.max_attempts,
+        )
+
+    def topic_content(self) -> bytes:
+        """The content of a topic's znode."""
+        partitions = {str(number): [0] for number in range(self.partitions)}
+        return json.dumps({"version": 1, "partitions": partitions}).encode()
+
+
+def broker_content(broker: int) -> bytes:
+    """The content of a broker's znode."""
+    document = {"version": 1, "host": f"b{broker}", "port": 9092, "jmx_port": -1}
+    return json.dumps(document).encode()
+
+
+def member_name(number: int, restarts: int = 0) -> str:
+    """Consumer id of a member; a restart makes a new one, as by default in the JVM."""
+    return f"{GROUP}_m{number:05d}-{restarts}"
