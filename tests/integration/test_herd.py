@@ -11,8 +11,8 @@ from zkconsumer.herd.measures import Measures
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal import read_journal
 from zkconsumer.servers import LocalZooKeeper
-from zkconsumer.servers.herd.jvm_members import JvmHerd
 from zkconsumer.servers.herd.membership_change import RealHerd, run_herd
+from zkconsumer.servers.legacy_jvm import JvmHerd
 from zkconsumer.sim.runs.herd import Herd, simulate
 
 #: So long that no pause of a busy machine ends a session.

@@ -14,8 +14,7 @@ from zkconsumer.admin.reads import children
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_mode
-from zkconsumer.core.migration.znodes import LivePaths, decode_member
+from zkconsumer.core.migration.znodes import LivePaths, decode_member, read_mode
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.errors import BrokerError
 from zkconsumer.migratable import MigratableConsumerConnector

@@ -26,8 +26,7 @@ from tests.unit.tool_zk import ToolZk
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_mode
-from zkconsumer.core.migration.znodes import LivePaths, encode_member
+from zkconsumer.core.migration.znodes import LivePaths, encode_member, read_mode
 from zkconsumer.core.zookeeper.ops import (
     AclEntry,
     Code,

@@ -12,7 +12,7 @@ from zkconsumer.core.common.commands import Drop
 from zkconsumer.core.common.machine import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import events
-from zkconsumer.core.groups.assignors.offer import JoinOffer
+from zkconsumer.core.groups.assignors.strategies import JoinOffer
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.reactions import Reaction, Request, reaction
 from zkconsumer.runtime.membership import classic as coordinator

@@ -14,14 +14,12 @@ from zkmigrate.stores import record
 
 from tests.support.handlers import replace_handler
 from zkconsumer.core.migration import machine, member, member_scripts
-from zkconsumer.core.migration.claims import LiveClaims
 from zkconsumer.core.migration.commands import LiveRegistered
 from zkconsumer.core.migration.gates import Facts, Obstacle, obstacles
 from zkconsumer.core.migration.machine import LiveMachine
-from zkconsumer.core.migration.member import LiveMember
+from zkconsumer.core.migration.member import LiveClaims, LiveMember
 from zkconsumer.core.migration.modes import Mode, Offer
-from zkconsumer.core.migration.scripts import read_mode
-from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.core.migration.znodes import LivePaths, read_mode
 from zkconsumer.core.zookeeper.ops import Multi, Ok
 from zkconsumer.core.zookeeper.scripts import ownership
 from zkconsumer.core.zookeeper.scripts.common import attempt

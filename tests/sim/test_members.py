@@ -33,8 +33,7 @@ from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.errors import ConnectorClosedError
 from zkconsumer.runtime.membership import cluster_directory
-from zkconsumer.sim.judges.group_judge import GroupJudge
-from zkconsumer.sim.judges.invariants import Observer
+from zkconsumer.sim.judges.invariants import GroupJudge, Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.host import Habits
 from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator

@@ -35,7 +35,7 @@ from zkconsumer.cli.top import History, Seen
 from zkconsumer.cli.tree import changes, drawn, tree
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.coordinator_keys import CoordinatorConfig
-from zkconsumer.console.bootstrap import chosen, either_option
+from zkconsumer.console.tables import chosen, either_option
 from zkconsumer.console.times import Duration, shown
 from zkconsumer.core.zookeeper.ops import Node, Stat
 from zkconsumer.errors import ConfigError

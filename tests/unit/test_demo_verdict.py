@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zkconsumer.cli.laboratory.demo_input import real_lines
 from zkconsumer.cli.laboratory.demo_verdict import ENTRY, Kill, Place, judge, read_record
-from zkconsumer.cli.laboratory.demo_view import ranges, verdict_lines
+from zkconsumer.cli.laboratory.demo_view import ranges, real_lines, verdict_lines
 
 SENT = {0: 3, 1: 2}
 ALL = [Place(0, 0), Place(0, 1), Place(0, 2), Place(1, 0), Place(1, 1)]

@@ -34,7 +34,7 @@ from zkconsumer.core.zookeeper.ops import (
 from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import JournalFormatError
-from zkconsumer.herd.deliveries import consumed_twice
+from zkconsumer.herd.measures import consumed_twice
 from zkconsumer.herd.owner_spans import Ownership
 from zkconsumer.herd.recorders import SizedRecorder
 from zkconsumer.herd.wire import cost

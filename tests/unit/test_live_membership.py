@@ -18,9 +18,13 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.events import FetchingStarted, ListenerDone, TimerFired
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups import commands, events
-from zkconsumer.core.groups.assignors.offer import JoinOffer, OfferChanged
 from zkconsumer.core.groups.assignors.sticky import StickyStrategy
-from zkconsumer.core.groups.assignors.strategies import MemberState, Strategy
+from zkconsumer.core.groups.assignors.strategies import (
+    JoinOffer,
+    MemberState,
+    OfferChanged,
+    Strategy,
+)
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,

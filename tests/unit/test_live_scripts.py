@@ -10,8 +10,7 @@ from tests.unit.tool_zk import ToolZk
 from zkconsumer.core.migration.machine import LiveMachine, ModeRead
 from zkconsumer.core.migration.member_scripts import scripts_of
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_mode
-from zkconsumer.core.migration.znodes import LivePaths, encode_mode
+from zkconsumer.core.migration.znodes import LivePaths, encode_mode, read_mode
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import (
     Create,

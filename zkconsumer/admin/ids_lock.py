@@ -16,8 +16,7 @@ from typing import Final
 
 from zkconsumer.admin.snapshot import MOVED
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_mode
-from zkconsumer.core.migration.znodes import LIVE_CREDENTIAL, LivePaths
+from zkconsumer.core.migration.znodes import LIVE_CREDENTIAL, LivePaths, read_mode
 from zkconsumer.core.zookeeper.ops import Acl, AclEntry, Failed, GetAcl, GetData, Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths

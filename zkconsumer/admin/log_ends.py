@@ -1,18 +1,20 @@
-"""Asks the brokers where the logs end: one thread for each broker, so that none waits for another.
+"""What tools ask many brokers at a time: where logs end, and the offsets of groups in Kafka.
 
-Each broker's requests go over one connection that is closed at the end.
+One thread for each broker, or group, so that none waits for another. Its requests use connections
+of their own, which are closed at the end.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Final
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.list_offsets import LATEST, list_offsets
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
@@ -91,3 +93,35 @@ def _batches(partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]
 
 def _count(partitions: list[TopicPartition]) -> str:
     return f"{len(partitions)} partition{'s' if len(partitions) != 1 else ''}"
+
+
+_GROUP_THREADS = 8
+
+
+def fetch_stored(
+    endpoints: Sequence[BrokerEndpoint],
+    wanted: Mapping[str, Sequence[TopicPartition]],
+    timeout: float,
+    security: KafkaSecurity | None = None,
+) -> tuple[dict[str, dict[TopicPartition, int]], list[str]]:
+    """Return each group's offsets in Kafka, only where there is one, and notes on failures.
+
+    ``timeout``: seconds for each group. Nothing is raised.
+    """
+
+    def ask(group: str) -> tuple[dict[TopicPartition, int], str | None]:
+        client = GroupCoordinators(
+            CLIENT_ID, lambda: endpoints, timeout, timeout, security=security
+        )
+        try:
+            offsets = client.stored(group, wanted[group])
+        except BrokerError as error:
+            return {}, f"{error}: offsets of {group} in Kafka are not known"
+        finally:
+            client.close()
+        return {tp: stored.offset for tp, stored in offsets.items()}, None
+
+    with ThreadPoolExecutor(_GROUP_THREADS, thread_name_prefix="zkconsumer-stored") as pool:
+        answers = list(pool.map(ask, wanted))
+    stored = {group: offsets for group, (offsets, _) in zip(wanted, answers, strict=True)}
+    return stored, [note for _, note in answers if note is not None]

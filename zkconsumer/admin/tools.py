@@ -219,7 +219,7 @@ class GroupTools:
 
     def _with_stored_offsets(self, rows: list[GroupRow]) -> list[GroupRow]:
         # Not above: loading kafka-python takes longer than most of the other commands.
-        from zkconsumer.admin.stored_offsets import fetch_stored
+        from zkconsumer.admin.log_ends import fetch_stored
 
         wanted: dict[str, list[TopicPartition]] = {}
         for row in rows:

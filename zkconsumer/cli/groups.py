@@ -16,12 +16,14 @@ from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.verifier import Finding
 from zkconsumer.cli.watch import watch
 from zkconsumer.config.security_keys import SecurityConfig
-from zkconsumer.console.bootstrap import bootstrap_option, chosen, either_option
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, flags, no_effect, only_with
 from zkconsumer.console.tables import (
     How,
+    bootstrap_option,
+    chosen,
     command_config,
+    either_option,
     format_options,
     print_notes,
     print_rows,

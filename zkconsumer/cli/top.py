@@ -15,9 +15,14 @@ from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.cli.groups import either_tools
 from zkconsumer.config.security_keys import SecurityConfig
-from zkconsumer.console.bootstrap import either_option
 from zkconsumer.console.repeating import repeat
-from zkconsumer.console.tables import command_config, count_option, print_rows, timeout_option
+from zkconsumer.console.tables import (
+    command_config,
+    count_option,
+    either_option,
+    print_rows,
+    timeout_option,
+)
 from zkconsumer.console.times import duration_option
 from zkconsumer.errors import ZkConsumerError
 

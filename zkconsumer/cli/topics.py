@@ -7,9 +7,9 @@ import click
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.topics import PartitionRow, TopicRow
 from zkconsumer.config.security_keys import SecurityConfig
-from zkconsumer.console.bootstrap import bootstrap_option
 from zkconsumer.console.tables import (
     How,
+    bootstrap_option,
     format_options,
     print_notes,
     print_rows,

@@ -1,8 +1,7 @@
 """Real servers for tests and trials: ZooKeeper and Kafka on loopback, and ways to disturb them."""
 
-from zkconsumer.servers.faults import expire_session
 from zkconsumer.servers.jars import KAFKA_LINES, fetch_jars, java
-from zkconsumer.servers.local_cluster import LocalCluster, LocalZooKeeper
+from zkconsumer.servers.local_cluster import LocalCluster, LocalZooKeeper, expire_session
 from zkconsumer.servers.servers import Server
 from zkconsumer.servers.waiting import free_port, wait_until
 

@@ -25,12 +25,12 @@ from zkconsumer.core.migration.gates import (
     start_obstacles,
 )
 from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
-from zkconsumer.core.migration.scripts import read_mode
 from zkconsumer.core.migration.znodes import (
     LivePaths,
     decode_member,
     encode_mode,
     member_id_of,
+    read_mode,
 )
 from zkconsumer.core.zookeeper.ops import (
     Check,

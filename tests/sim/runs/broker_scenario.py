@@ -22,8 +22,7 @@ from zkconsumer.core.groups.assignors.strategies import (
 )
 from zkconsumer.core.groups.spec import GroupSpec, Kip848Spec
 from zkconsumer.core.groups.states import State
-from zkconsumer.sim.judges.group_judge import GroupJudge
-from zkconsumer.sim.judges.invariants import Observer, Violation
+from zkconsumer.sim.judges.invariants import GroupJudge, Observer, Violation
 from zkconsumer.sim.members.group_member import Brokers
 from zkconsumer.sim.servers.classic import GroupCoordinator
 from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.sim.judges.group_judge import GroupJudge
-from zkconsumer.sim.judges.invariants import Observer
+from zkconsumer.sim.judges.invariants import GroupJudge, Observer
 from zkconsumer.sim.kernel import Kernel
 
 PLAIN: Final = "plain"

@@ -31,8 +31,7 @@ from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import Create, Delete, Ok, SetData
 from zkconsumer.core.zookeeper.view import Assignor, GroupView, MemberSpec
-from zkconsumer.sim.judges.group_judge import GroupJudge
-from zkconsumer.sim.judges.invariants import Observer
+from zkconsumer.sim.judges.invariants import GroupJudge, Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
 from zkconsumer.sim.members.host import Habits

@@ -146,6 +146,3 @@ def _given(assignment: Any) -> Iterable[TopicPartition]:
 def _member(member: Any, partitions: Iterable[TopicPartition]) -> DescribedMember:
     host = member.client_host.lstrip("/")
     return DescribedMember(member.member_id, member.client_id, host, tuple(sorted(partitions)))
-
-
-__all__ = ["DEAD", "DescribedGroup", "DescribedMember", "describe_groups", "undeletable"]

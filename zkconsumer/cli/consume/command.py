@@ -32,10 +32,9 @@ from zkconsumer.config.key_table import Given, given_in
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.security_keys import SECRETS
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.console.bootstrap import chosen
 from zkconsumer.console.exclusive import at_most_one, no_effect, only_with
 from zkconsumer.console.signals import EXIT_SIGNAL, SignalledError, signals_raise
-from zkconsumer.console.tables import count_option
+from zkconsumer.console.tables import chosen, count_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist

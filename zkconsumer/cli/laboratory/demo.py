@@ -23,13 +23,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from zkconsumer.admin.change import tree
 from zkconsumer.admin.snapshot import GroupSnapshot, Nodes, partition_number, read_group
-from zkconsumer.cli.laboratory.demo_input import Message, real_lines
 from zkconsumer.cli.laboratory.demo_verdict import ENTRY, Kill, Verdict, judge, read_record
 from zkconsumer.cli.laboratory.demo_view import (
     MemberRow,
+    Message,
     Moment,
     Story,
     View,
+    real_lines,
     save_svg,
     show_znodes,
     verdict_lines,

@@ -1,14 +1,17 @@
 """The output of the demo: a live table on a terminal, plain lines elsewhere, and a summary.
 
-Used by the demo's main thread only; rich redraws the live table on its own thread.
+Also its messages, which are lines of text files on this machine. Used by the demo's main thread
+only; rich redraws the live table on its own thread.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 
 from rich import box
@@ -214,3 +217,33 @@ def save_svg(path: Path, story: Story, verdict: Verdict, kill: Kill | None) -> N
     svg = console.export_svg(title="zkconsumer demo")
     without_web_fonts = re.sub(r"\s*@font-face {.*?}", "", svg, flags=re.DOTALL)
     path.write_text(without_web_fonts.replace(_DIM, _BRIGHT), encoding="utf-8")
+
+
+Message = tuple[bytes, bytes]
+"""Key (``file:line``) and value (the line)."""
+
+
+def real_lines(logs: Path, wanted: int) -> list[Message]:
+    """Up to ``wanted`` lines that are not blank: the servers' logs, then Python's own sources."""
+    return list(islice(_lines(logs), wanted))
+
+
+def _lines(logs: Path) -> Iterator[Message]:
+    for file in sorted(logs.glob("*.log")):
+        yield from _lines_of(file, file.name)
+    for name in ("stdlib", "purelib"):
+        root = Path(sysconfig.get_path(name))
+        for file in sorted(root.rglob("*.py")):
+            relative = file.relative_to(root)
+            if name == "purelib" or "site-packages" not in relative.parts:
+                yield from _lines_of(file, str(relative))
+
+
+def _lines_of(file: Path, name: str) -> Iterator[Message]:
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return  # unreadable files are no input
+    for number, line in enumerate(content.splitlines(), 1):
+        if line.strip():
+            yield f"{name}:{number}".encode(), line

@@ -29,8 +29,8 @@ from zkconsumer.console.times import Duration
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.measures import Measures
 from zkconsumer.servers import LocalZooKeeper
-from zkconsumer.servers.herd.jvm_members import JvmHerd
 from zkconsumer.servers.herd.membership_change import RealHerd, run_herd
+from zkconsumer.servers.legacy_jvm import JvmHerd
 from zkconsumer.sim.runs.herd import Herd
 from zkconsumer.sim.runs.herd_coordinator import simulate_any
 

@@ -14,8 +14,12 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands, events
-from zkconsumer.core.groups.assignors.offer import JoinOffer, OfferChanged
-from zkconsumer.core.groups.assignors.strategies import MemberState, assign_to_streams
+from zkconsumer.core.groups.assignors.strategies import (
+    JoinOffer,
+    MemberState,
+    OfferChanged,
+    assign_to_streams,
+)
 from zkconsumer.core.groups.base import GroupMachine
 from zkconsumer.core.groups.data import Goal, Purpose, Round
 from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -22,12 +23,10 @@ from zkconsumer.core.common.events import (
 )
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands as group_commands, events as group_events
-from zkconsumer.core.groups.assignors.offer import JoinOffer, OfferChanged
-from zkconsumer.core.groups.assignors.strategies import Strategy
+from zkconsumer.core.groups.assignors.strategies import JoinOffer, OfferChanged, Strategy
 from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.groups.states import ENDED
-from zkconsumer.core.migration.claims import LiveClaims
 from zkconsumer.core.migration.commands import (
     AckStored,
     FromGroup,
@@ -54,11 +53,47 @@ from zkconsumer.core.migration.machine import (
     SessionLost,
     TakeBack,
 )
-from zkconsumer.core.migration.modes import Mode, Offer, may_give_back
+from zkconsumer.core.migration.modes import RULES, Follows, Mode, Offer, may_give_back
 from zkconsumer.core.zookeeper import events as zk_events
+from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.states import State
-from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, decide
+
+
+@dataclass(frozen=True, slots=True)
+class LiveClaims:
+    """See ``ClaimRule``. ``live`` knows the mode, ``group`` has the coordinator's assignment."""
+
+    spec: MemberSpec
+    live: LiveMachine
+    group: ClassicMachine
+
+    def decide(self, view: GroupView, held: Mapping[TopicPartition, Claim]) -> Decision:
+        """See ``ClaimRule``."""
+        mode = self.live.mode
+        if mode is None:
+            return Decision({}, {})
+        if RULES[mode].follows is Follows.ZOOKEEPER:
+            decision = decide(view, self.spec.consumer_id, self.spec.assignor)
+            allowed = {tp: of for tp, of in decision.mine.items() if self.may_claim(tp)}
+            return Decision(allowed, decision.assignment)
+        assigned = {
+            tp: held[tp].thread if tp in held else thread
+            for tp, thread in self.group.held.items()
+            if self.may_claim(tp)
+        }
+        return Decision(assigned, assigned)
+
+    def may_claim(self, partition: TopicPartition) -> bool:
+        """See ``ClaimRule``."""
+        return self.live.may_claim(partition)
+
+    @property
+    def stores_in_kafka(self) -> bool:
+        """See ``ClaimRule``. An idle partition whose offset Kafka lacks would prevent ``open``."""
+        return self.spec.kafka_storage or self.live.mode not in (None, Mode.ZOOKEEPER)
+
 
 KEPT_OUT: Final = (
     "the coordinator does not let this member join: a plain Kafka consumer is in the group (stop "

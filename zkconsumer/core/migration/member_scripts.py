@@ -17,8 +17,7 @@ from zkconsumer.core.migration.commands import (
 from zkconsumer.core.migration.gates import ahead_in_kafka, lower
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.scripts import read_mode
-from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode
+from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode, read_mode
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import (

@@ -15,6 +15,7 @@ from hashlib import sha1
 from typing import Any, Final, NoReturn
 
 from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
 
@@ -113,3 +114,14 @@ def _object(path: str, data: bytes) -> dict[str, Any]:
 
 def _refuse(path: str, reason: str) -> NoReturn:
     raise ZnodeFormatError(path, reason)
+
+
+def read_mode(paths: LivePaths, watch: bool = False) -> Script[tuple[Mode, int]]:
+    """Return the mode and its version: ``ZOOKEEPER`` and -1 in a group that has no mode znode.
+
+    Raises ZnodeFormatError.
+    """
+    (node,) = yield from read_many([paths.mode], watch)
+    if node is None:
+        return Mode.ZOOKEEPER, -1
+    return decode_mode(paths.mode, node.data), node.stat.version

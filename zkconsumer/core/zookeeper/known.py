@@ -122,6 +122,3 @@ class Knowledge:
     def learned(self, known: Known) -> None:
         """A view was read."""
         self._known = known
-
-
-__all__ = ["NOTHING", "ROTATION", "Knowledge", "Known"]

@@ -218,8 +218,6 @@ class MemberThread:
         self.turn += 1
 
 
-logger = logging.getLogger("zkconsumer.member")
-
 PERIOD: Final = 1.0
 """Seconds between two checks. A thread that has ended is noticed within this time."""
 HUNG: Final = 60

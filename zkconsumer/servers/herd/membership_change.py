@@ -27,8 +27,7 @@ from zkconsumer.core.zookeeper.znodes import (
     topic_path,
 )
 from zkconsumer.errors import ClusterError
-from zkconsumer.herd.deliveries import consumed_twice
-from zkconsumer.herd.measures import Measures, measure
+from zkconsumer.herd.measures import Measures, consumed_twice, measure
 from zkconsumer.herd.parameters import (
     BOUNCE_SECONDS,
     GROUP,
@@ -40,8 +39,8 @@ from zkconsumer.herd.parameters import (
 from zkconsumer.herd.tally import Tally
 from zkconsumer.journal.json_lines import JournalWriter, read_journal
 from zkconsumer.journal.recorder import Entry, event_entry, run_entry
-from zkconsumer.servers.herd.jvm_members import JvmHerd
 from zkconsumer.servers.herd.members import HerdSettings
+from zkconsumer.servers.legacy_jvm import JvmHerd
 from zkconsumer.servers.servers import four_letters
 from zkconsumer.servers.waiting import wait_until
 

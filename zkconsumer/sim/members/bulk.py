@@ -448,6 +448,3 @@ class BulkViews:
 def _whole(replies: Sequence[Reply]) -> Reply:
     """The replies to a script that has sent these operations together."""
     return Ok(tuple(replies)) if len(replies) > 1 else replies[0]
-
-
-__all__ = ["BulkViews", "Load", "read_now"]

@@ -364,6 +364,3 @@ class SimGroupMember(LinesProcess[GroupMachine]):
     def failed(self) -> str:
         """Why it cannot continue."""
         return self.plane.failed
-
-
-__all__ = ["Brokers", "Line", "LinesProcess", "SimGroupMember"]

@@ -108,6 +108,3 @@ class Source(Protocol):
 
     def delete_topic(self, topic: str) -> bool:
         """Delete a topic; false if it does not exist."""
-
-
-__all__ = ["Plane", "PlaneOwner", "Source"]

@@ -286,6 +286,3 @@ class BulkCoordination(ZooKeeperCoordination):
 
     def _number_of(self, script: MemberScript[Event]) -> int | None:
         return next((n for n, running in self._scripts.items() if running.script is script), None)
-
-
-__all__ = ["SimMember", "ZkProcess"]

@@ -24,7 +24,6 @@ from zkconsumer.core.zookeeper.znodes import (
     topic_path,
 )
 from zkconsumer.errors import ConfigError
-from zkconsumer.herd.counters import MemberCounter
 from zkconsumer.herd.measures import Measures, measure
 from zkconsumer.herd.parameters import (
     BOUNCE_SECONDS,
@@ -35,7 +34,7 @@ from zkconsumer.herd.parameters import (
     broker_content,
     member_name,
 )
-from zkconsumer.herd.recorders import SizedRecorder
+from zkconsumer.herd.recorders import MemberCounter, SizedRecorder
 from zkconsumer.herd.tally import Tally, owner_partition
 from zkconsumer.journal.recorder import MemberObserver, Sink, event_entry
 from zkconsumer.sim.judges.invariants import Observer

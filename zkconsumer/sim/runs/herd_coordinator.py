@@ -14,13 +14,12 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups.assignors.strategies import RangeStrategy, Strategy
 from zkconsumer.core.groups.spec import ClassicSpec, GroupSpec, Kip848Spec
 from zkconsumer.core.groups.states import State
-from zkconsumer.herd.counters import GroupCounter
 from zkconsumer.herd.measures import Measures
 from zkconsumer.herd.parameters import BOUNCE_SECONDS, GROUP, RESTART_SECONDS
-from zkconsumer.herd.recorders import SizedGroupRecorder
+from zkconsumer.herd.recorders import GroupCounter, SizedGroupRecorder
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.journal.recorder import Sink
-from zkconsumer.sim.judges.group_judge import GroupJudge
+from zkconsumer.sim.judges.invariants import GroupJudge
 from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
 from zkconsumer.sim.runs.herd import OBSERVE_SECONDS, TROUBLE_SECONDS, Herd, HerdRun, simulate
 from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState

@@ -16,8 +16,8 @@ from typing import Any
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import session_text
 from zkconsumer.core.zookeeper.view import MemberSpec
-from zkconsumer.herd.counters import MemberCounter
 from zkconsumer.herd.owner_spans import Ownership
+from zkconsumer.herd.recorders import MemberCounter
 from zkconsumer.herd.tally import Tally, owner_partition
 from zkconsumer.journal.recorder import (
     Entry,

@@ -112,6 +112,3 @@ def _shown(change: Change) -> str:
     data, stat = change.after.data, change.after.stat
     content = f"{len(data)} bytes" if len(data) > 40 else repr(data)
     return f"{change.path} {content} version {stat.version} session {stat.ephemeral_owner}"
-
-
-__all__ = ["GROUP", "NEVER", "World"]

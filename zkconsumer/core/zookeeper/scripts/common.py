@@ -232,21 +232,3 @@ def packets(
         size += added
     if packet:
         yield packet
-
-
-__all__ = [
-    "Refused",
-    "Script",
-    "ScriptContext",
-    "SessionGone",
-    "attempt",
-    "attempt_all",
-    "batches",
-    "ensure_path",
-    "nodes_of",
-    "packets",
-    "path_of",
-    "read",
-    "read_all",
-    "read_many",
-]
