@@ -1,4 +1,4 @@
-"""The command ``zkmigrate``: the one place that maps errors and signals to message and status."""
+"""The command ``zkmigrate``: its start, and the signals that end it."""
 
 from __future__ import annotations
 
@@ -29,46 +29,25 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit status.
-
-    Own errors print one line on stderr and set ``exit_code``. Other statuses: 2 for a usage error,
-    130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, 141 if the reader of stdout exited.
-    """
-    import click
-
-    from zkconsumer.admin.printable import printable
-    from zkconsumer.console import stdout
-    from zkconsumer.errors import ZkConsumerError
+    """Run the command line; return the exit status: see ``exit_status``; 130 after Ctrl-C, 143
+    after SIGTERM, 129 after SIGHUP."""
+    from zkconsumer.console.run import exit_status
 
     received: list[int] = []
     """The signal that ended the command. Some libraries raise their own error instead of ours."""
-    try:
-        stdout.check_open()
+
+    def start() -> object:
         with _signals_interrupt(received):
             from zkmigrate.commands.root import cli
 
             logging.getLogger("zkconsumer").addHandler(logging.NullHandler())
-            status = cli.main(list(arguments), prog_name="zkmigrate", standalone_mode=False)
-            sys.stdout.flush()
-    except ZkConsumerError as error:
-        if received:
-            return _interrupted(received[0])
-        click.echo(f"error: {printable(str(error))}", err=True)
-        return error.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return _interrupted(received[0] if received else signal.SIGINT)
-    except BrokenPipeError:
-        return stdout.discard()
-    except OSError as error:
-        if received:  # the terminal is gone
-            return _interrupted(received[0])
-        if not stdout.reports_full(error):
-            raise
-        return ZkConsumerError.exit_code
-    return status if isinstance(status, int) else 0
+            return cli.main(list(arguments), prog_name="zkmigrate", standalone_mode=False)
+
+    return exit_status(
+        start,
+        interrupted=lambda: _interrupted(received[0] if received else signal.SIGINT),
+        signalled=lambda: bool(received),
+    )
 
 
 def _interrupted(number: int) -> int:

@@ -1,4 +1,4 @@
-"""The command ``zkaudit``: the one place that maps errors to a message and an exit status.
+"""The command ``zkaudit``: its start, and the errors of Spark as a line.
 
 Its libraries are installed with extras; this module works without them.
 """
@@ -61,41 +61,25 @@ def _load_arrow() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit status.
-
-    The project's own errors print one line on stderr and set the status to their ``exit_code``.
-    The status is 2 for a usage error, 3 for findings as severe as ``--fail-on``, 130 for Ctrl-C.
-    """
-    import click
-
+    """Run the command line; return the exit status: see ``exit_status``; 3 for findings as severe
+    as ``--fail-on``."""
     from zkaudit.commands.root import cli
     from zkaudit.text import printable
-    from zkconsumer.console import stdout
-    from zkconsumer.errors import ZkConsumerError
+    from zkconsumer.console.run import exit_status
 
-    try:
-        stdout.check_open()
-        status = cli.main(
+    return exit_status(
+        lambda: cli.main(
             args=one_value_each(arguments), prog_name="zkaudit", standalone_mode=False
-        )
-        sys.stdout.flush()
-    except ZkConsumerError as error:
-        click.echo(f"error: {printable(str(error))}", err=True)
-        return error.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return 130
-    except BrokenPipeError:
-        return stdout.discard()
-    except _foreign() as error:
-        if isinstance(error, OSError) and stdout.reports_full(error):
-            return ZkConsumerError.exit_code
-        click.echo(f"error: {printable(_line(error))}", err=True)
-        return 1
-    return status if isinstance(status, int) else 0
+        ),
+        interrupted=_interrupted,
+        reason=_line,
+        escape=printable,
+    )
+
+
+def _interrupted() -> int:
+    sys.stderr.write("interrupted\n")
+    return 130
 
 
 def one_value_each(arguments: Sequence[str]) -> list[str]:
@@ -116,22 +100,18 @@ def one_value_each(arguments: Sequence[str]) -> list[str]:
     return expanded
 
 
-def _foreign() -> tuple[type[Exception], ...]:
-    """Errors of the operating system, and of Spark if it was loaded."""
-    if sys.modules.get("pyspark") is None:
-        return (OSError,)
-    from zkaudit.job.spark import spark_errors
-
-    return (OSError, *spark_errors())
-
-
-def _line(error: Exception) -> str:
-    from zkaudit.errors import no_file
-
+def _line(error: Exception) -> str | None:
+    """The line for an error of the operating system or of Spark."""
     if isinstance(error, OSError):
-        return no_file(error.errno, error.strerror or str(error), error.filename)
-    from zkaudit.job.spark import reason_of
+        from zkaudit.errors import no_file
 
+        return no_file(error.errno, error.strerror or str(error), error.filename)
+    if sys.modules.get("pyspark") is None:
+        return None
+    from zkaudit.job.spark import reason_of, spark_errors
+
+    if not isinstance(error, spark_errors()):
+        return None
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text:
         return "Spark cannot start Java: install Java 17 or later, or set JAVA_HOME"

@@ -1,4 +1,4 @@
-"""The command ``zkconsumer``: its table of subcommands, and the one place that maps errors.
+"""The command ``zkconsumer``: its table of subcommands.
 
 A subcommand's module is imported when it is used.
 """
@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import logging
 import platform
-import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import click
 
-from zkconsumer.console import stdout
 from zkconsumer.console.lazy import LazyGroup
-from zkconsumer.errors import ZkConsumerError
+from zkconsumer.console.run import exit_status
 
 SECTIONS: Final = {
     "Work with groups": ("consume", "groups", "tree", "top", "offsets", "topics", "config"),
@@ -48,8 +46,6 @@ _LIBRARIES: Final = (
     *("kazoo", "kafka-python", "crc32c"),
     *("lz4", "python-snappy", "zstandard"),
 )
-
-EXIT_INTERRUPTED: Final = 130
 
 
 class _Root(LazyGroup):
@@ -116,28 +112,7 @@ def _echo_build() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit status.
-
-    One of our errors is one line on stderr, ``error: ...``, and gives its own ``exit_code``; wrong
-    usage gives 2, Ctrl-C 130, 141 if the reader of stdout exited (as a program killed by SIGPIPE),
-    1 if stdout is closed, or the disk that it is written to is full.
-    """
-    try:
-        stdout.check_open()
-        status = cli.main(args=list(arguments), prog_name="zkconsumer", standalone_mode=False)
-        sys.stdout.flush()
-    except ZkConsumerError as error:
-        click.echo(f"error: {error}", err=True)
-        return error.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        return stdout.discard()
-    except OSError as error:
-        if not stdout.reports_full(error):
-            raise
-        return ZkConsumerError.exit_code
-    return status if isinstance(status, int) else 0
+    """Run the command line; return the exit status, see ``exit_status``."""
+    return exit_status(
+        lambda: cli.main(args=list(arguments), prog_name="zkconsumer", standalone_mode=False)
+    )

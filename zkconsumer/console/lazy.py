@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from zkconsumer.console import stdout
+from zkconsumer.console.run import discard
 
 
 class LazyGroup(click.Group):
@@ -63,4 +63,4 @@ def _broken_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise click.exceptions.Exit(stdout.discard()) from None
+        raise click.exceptions.Exit(discard()) from None
