@@ -28,7 +28,7 @@ from zkconsumer.broker.groups.coordinator_calls import (
     commit,
     search_coordinator,
 )
-from zkconsumer.broker.groups.kip848_requests import (
+from zkconsumer.broker.groups.kip848_client import (
     LEAVE,
     LEAVE_STATIC,
     WITH_EPOCH,

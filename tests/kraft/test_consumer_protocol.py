@@ -16,7 +16,7 @@ from zkconsumer.broker.groups.coordinator_calls import (
     commit,
     search_coordinator,
 )
-from zkconsumer.broker.groups.kip848_requests import (
+from zkconsumer.broker.groups.kip848_client import (
     JOIN,
     LEAVE,
     LEAVE_STATIC,

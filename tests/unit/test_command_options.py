@@ -23,9 +23,8 @@ from zkconsumer.admin.describe import GroupRow
 from zkconsumer.broker.fetching.records import MessageAndMetadata, TimestampType
 from zkconsumer.cli.config import config
 from zkconsumer.cli.consume.command import consume, given_by
-from zkconsumer.cli.consume.formatter import message_format
+from zkconsumer.cli.consume.formatter import line_format, message_format
 from zkconsumer.cli.consume.output import MessageFormatError, Printer
-from zkconsumer.cli.consume.properties import line_format
 from zkconsumer.cli.groups import describe, verify
 from zkconsumer.cli.laboratory.herd import herd
 from zkconsumer.cli.laboratory.perf import perf

@@ -10,7 +10,7 @@ import pytest
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset, commit
-from zkconsumer.broker.groups.kip848_requests import (
+from zkconsumer.broker.groups.kip848_client import (
     JOIN,
     LEAVE,
     WITH_EPOCH,

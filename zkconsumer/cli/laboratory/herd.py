@@ -14,9 +14,10 @@ from typing import Final
 import click
 from rich.console import Console
 
-from zkconsumer.cli.laboratory.herd_options import check_herds, herd_options
-from zkconsumer.cli.laboratory.herd_output import (
+from zkconsumer.cli.laboratory.herd_common import (
     by_group,
+    check_herds,
+    herd_options,
     middles,
     show,
     spread,

@@ -15,9 +15,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from zkconsumer.cli.laboratory.herd_options import check_herds, herd_options
-from zkconsumer.cli.laboratory.herd_output import (
+from zkconsumer.cli.laboratory.herd_common import (
     by_group,
+    check_herds,
+    herd_options,
     middles,
     show,
     spread,
