@@ -83,7 +83,6 @@ def _scala_bootstrap(values: Mapping[str, Any], given: frozenset[str]) -> str | 
 FETCH_WAIT: Final = Rule(
     "fetch.wait.max.ms",
     "`fetch.wait.max.ms` must not exceed `socket.timeout.ms`",
-    ("fetch_wait_max_ms", "socket_timeout_ms"),
     True,
     _fetch_wait,
 )
@@ -93,14 +92,12 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "bootstrap.servers",
         "`zkconsumer.brokers=bootstrap` needs `bootstrap.servers`",
-        ("brokers", "bootstrap_servers"),
         True,
         _no_bootstrap,
     ),
     Rule(
         "bootstrap.servers",
         "`bootstrap.servers` is not for the `scala` profile",
-        ("profile", "bootstrap_servers"),
         True,
         _scala_bootstrap,
     ),
@@ -109,12 +106,6 @@ RULES: Final[tuple[Rule, ...]] = (
         "in the `scala` profile, `rebalance.max.retries` times `rebalance.backoff.ms` should "
         "exceed `zookeeper.session.timeout.ms`: the partitions of a member that crashed stay owned "
         "for as long as its session lasts",
-        (
-            "rebalance_max_retries",
-            "rebalance_backoff_ms",
-            "zookeeper_session_timeout_ms",
-            "profile",
-        ),
         False,
         _retries,
     ),
@@ -122,7 +113,6 @@ RULES: Final[tuple[Rule, ...]] = (
         "zkconsumer.roundrobin.hash",
         "`zkconsumer.roundrobin.hash` has an effect only with "
         "`partition.assignment.strategy=roundrobin`",
-        ("roundrobin_hash", "partition_assignment_strategy"),
         False,
         _hash_unused,
     ),

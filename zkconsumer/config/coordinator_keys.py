@@ -292,33 +292,24 @@ RULES: Final[tuple[Rule, ...]] = (
         "group.protocol",
         "`heartbeat.interval.ms`, `partition.assignment.strategy` and `zkconsumer.roundrobin.hash` "
         "have no effect with `group.protocol=consumer`",
-        (
-            "group_protocol",
-            "heartbeat_interval_ms",
-            "partition_assignment_strategy",
-            "roundrobin_hash",
-        ),
         False,
         _classic_only,
     ),
     Rule(
         "group.protocol",
         "`group.remote.assignor` and `client.rack` need `group.protocol=consumer`",
-        ("group_protocol", "group_remote_assignor", "client_rack"),
         False,
         _consumer_only,
     ),
     Rule(
         "heartbeat.interval.ms",
         "`heartbeat.interval.ms` must be smaller than `session.timeout.ms`",
-        ("session_timeout_ms", "heartbeat_interval_ms", "group_protocol"),
         True,
         _heartbeat,
     ),
     Rule(
         "zkconsumer.roundrobin.hash",
         "`zkconsumer.roundrobin.hash` has an effect only with `legacy-roundrobin`",
-        ("roundrobin_hash", "partition_assignment_strategy"),
         False,
         _hash_unused,
     ),

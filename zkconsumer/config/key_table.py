@@ -291,28 +291,32 @@ class Rule(NamedTuple):
     """A check over several keys: ``text`` for people, ``broken`` for a configuration.
 
     ``key`` is the key to change. ``broken`` returns one line that describes the fault, or None. It
-    gets the values by attribute and the attributes that were set on purpose, and only runs when all
-    of ``attrs`` are valid.
+    gets the values by attribute and the attributes that were set on purpose. A rule that asks for a
+    value which is not valid is not applied.
     """
 
     key: str
     text: str
-    attrs: tuple[str, ...]
     fatal: bool
     broken: Callable[[Mapping[str, Any], frozenset[str]], str | None]
 
 
 def check_rules(
-    rules: Iterable[Rule], parsed: Parsed, place: Callable[[str], str]
+    rows: Sequence[Row], rules: Iterable[Rule], parsed: Parsed, place: Callable[[str], str]
 ) -> tuple[list[str], list[str]]:
     """Return the faults and the warnings of all ``rules``; ``place`` is as in ``parse``."""
+    attrs = {row.attr for row in rows}
     faults: list[str] = []
     warnings: list[str] = []
     for rule in rules:
-        if parsed.values.keys() >= set(rule.attrs):
+        try:
             broken = rule.broken(parsed.values, parsed.given)
-            if broken is not None:
-                (faults if rule.fatal else warnings).append(place(rule.key) + broken)
+        except KeyError as missing:
+            if missing.args[0] not in attrs:
+                raise
+            continue
+        if broken is not None:
+            (faults if rule.fatal else warnings).append(place(rule.key) + broken)
     return faults, warnings
 
 
@@ -386,5 +390,5 @@ def examine(
     parsed = parse(rows, given.values, place=given.place, renamed=renamed)
     faults, warnings = [*given.faults, *parsed.faults], [*given.notes, *parsed.warnings]
     (faults if strict else warnings).extend(parsed.unknown)
-    broken, odd = check_rules(rules, parsed, given.place)
+    broken, odd = check_rules(rows, rules, parsed, given.place)
     return Examined(dict(parsed.values), (*faults, *broken), (*warnings, *odd))
