@@ -230,17 +230,37 @@ class Mirrored:
         return [sys.executable, "-c", code, *words, "--group", self.group, *servers]
 
     def start_mirror(self) -> None:
-        """Start the mirror, and wait until it has begun."""
-        words = self._words("mirror", "--execute", "--poll", "200ms")
-        self._say(f"$ zkmigrate mirror --execute --poll 200ms --group {self.group} &")
-        out = (self._folder / "mirror").open("wb")
-        self._mirror = subprocess.Popen(words, stdout=out, stderr=out, cwd=self._folder)
-        out.close()
-        wait_until(
-            lambda: "mirrored:" in str(self.status()["case"]) and self.status()["mirror"] != "none",
-            _SECONDS,
-            "the mirror runs",
-        )
+        """Start the mirror if it does not run, and wait until it does."""
+        if self._mirror is None or self._mirror.poll() is not None:
+            words = self._words("mirror", "--execute", "--poll", "200ms")
+            self._say(f"$ zkmigrate mirror --execute --poll 200ms --group {self.group} &")
+            out = (self._folder / "mirror").open("ab")
+            self._mirror = subprocess.Popen(words, stdout=out, stderr=out, cwd=self._folder)
+            out.close()
+        wait_until(lambda: self.status()["mirror"] not in ("", "none"), _SECONDS, "a mirror runs")
+
+    def suspend_mirror(self, seconds: float) -> None:
+        """Stop its process for some time."""
+        assert self._mirror is not None
+        self._mirror.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self._mirror.send_signal(signal.SIGCONT)
+
+    def kill_during(self, *words: str, after: float) -> None:
+        """Run a command, and kill it after some time if it has not ended."""
+        self._say(f"$ zkmigrate {' '.join(words)} --group {self.group}  # killed")
+        null = subprocess.DEVNULL
+        with subprocess.Popen(
+            self._words(*words), stdout=null, stderr=null, cwd=self._folder
+        ) as running:
+            try:
+                running.wait(after)
+            except subprocess.TimeoutExpired:
+                running.kill()
+
+    def wait_in_step(self) -> None:
+        """Wait until the follower has what the leader has."""
+        wait_until(lambda: self.status()["mirror_lag"] == 0, _SECONDS, "both stores are in step")
 
     def status(self) -> dict[str, Any]:
         """Return the group's row of ``status``."""

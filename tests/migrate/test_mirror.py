@@ -234,6 +234,40 @@ def test_offsets_are_committed_again_before_they_expire(
     assert commits == [2, 0, 2, 0]
 
 
+def test_a_group_is_read_again_when_a_watch_fires(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or after some seconds, or when watches may be lost. Not in each pass."""
+    virtual_time(monkeypatch)
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    asked: list[str] = []
+    simulated.zk.before = lambda op: asked.append(type(op).__name__)
+
+    def reads() -> bool:
+        asked.clear()
+        assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+        return bool(asked)
+
+    assert reads()
+    assert reads()  # it has written what is agreed on
+    assert not reads()
+    simulated.in_zookeeper("g", "t", 120)
+    assert reads()
+    assert held(simulated) == ([120, 60], [120, 60])
+    reads()
+    assert not reads()
+    old = Machine(simulated, simulated.folder / "old")
+    registers(old)
+    assert reads()
+    assert not reads()
+    mirroring.time.sleep(mirroring.READ_AGAIN_S)
+    assert reads()
+    assert not reads()
+    simulated.zk.expire()
+    assert reads()
+
+
 def test_a_coordinator_that_is_away_is_named(simulated: Simulated) -> None:
     """The group is in step again when it is back."""
     matrix.mirror_zookeeper_leads(simulated)

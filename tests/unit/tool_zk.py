@@ -10,7 +10,7 @@ from zkconsumer.core.zookeeper.scripts.common import Refused
 from zkconsumer.errors import SessionExpiredError
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.servers.zk import FakeZk
-from zkconsumer.sim.servers.zk_tree import ANYONE, Identities
+from zkconsumer.sim.servers.zk_tree import ANYONE, Identities, WatchEvent
 from zkconsumer.zk.blocking import refusal
 
 
@@ -27,18 +27,29 @@ class ToolZk:
 
     def __init__(self) -> None:
         self.zk = FakeZk(Kernel(1))
+        self._fired: set[str] = set()
         self.before: Callable[[ZkOp], object] = lambda op: None
         self.after: Callable[[ZkOp, Reply], Reply] = lambda op, reply: reply
         self.connect()
 
     def connect(self) -> None:
         """Open a new session."""
-        self._client = self.zk.connect(6.0, lambda event: None, lambda state, session: None)
+        self._client = self.zk.connect(6.0, self._watched, lambda state, session: None)
         self._pass(1.0)
+
+    def _watched(self, event: WatchEvent) -> None:
+        self._fired.add(event.path)
+
+    def fired(self) -> set[str] | None:
+        """Return the paths whose watches fired since the last call; ``None`` after an expiry."""
+        self._pass(0.1)
+        fired, self._fired = self._fired, set()
+        return None if "" in fired else fired
 
     def expire(self) -> None:
         """End the session. As with kazoo, the next script then runs in a new one."""
         self._client.kill()
+        self._fired.add("")
         self._pass(20.0)
         self.connect()
 

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Final, Self, TypeVar
 
 from zkconsumer.config.security_keys import SecurityKeys
@@ -83,6 +84,8 @@ class BlockingZk:
         self._opened = threading.Event()
         self._inside = False
         """Whether it is connected and not to be closed. The caller's thread."""
+        self._fired: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        """Paths whose watches fired; ``None``: the connection was lost, and watches with it."""
         self._away = False
         """Whether the log says that there is no connection. kazoo's thread."""
         self._driver = ZkDriver(
@@ -109,6 +112,8 @@ class BlockingZk:
 
     def _session_changed(self, event: SessionEvent, _session_id: int) -> None:
         """kazoo's connection thread."""
+        if event is not SessionEvent.OPENED:
+            self._fired.put(None)
         if event is SessionEvent.LOST:
             self._opened.clear()
         elif event is SessionEvent.OPENED:
@@ -129,6 +134,18 @@ class BlockingZk:
     def session_timeout(self) -> float:
         """Seconds for which ZooKeeper keeps a session that is silent."""
         return self._driver.session_timeout
+
+    def fired(self) -> set[str] | None:
+        """Return the paths whose watches have fired since the last call.
+
+        ``None``: the connection was lost meanwhile, so that other watches may be gone.
+        """
+        paths: set[str | None] = set()
+        with suppress(queue.Empty):
+            while True:
+                paths.add(self._fired.get_nowait())
+        known = {path for path in paths if path is not None}
+        return known if len(known) == len(paths) else None
 
     def sync(self) -> None:
         """Let later reads show at least what is stored now, whichever server answers them.

@@ -57,7 +57,8 @@ _POLL: Final = 1.0
     "--poll",
     default=_POLL,
     least=0.1,
-    help="How often both stores of each group are read.",
+    help="How often Kafka is read where it leads. Where ZooKeeper leads, watches show what has "
+    "changed by then, and Kafka is read every ten seconds.",
 )
 @metrics_option
 @server_options

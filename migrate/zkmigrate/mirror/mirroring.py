@@ -11,6 +11,7 @@ One thread uses a ``Mirroring``.
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -62,6 +63,8 @@ _AGAIN: Final = 10
 REFRESH_S: Final = 6 * 3600.0
 """Seconds after which offsets in Kafka are committed again; a quarter of the shortest default
 retention."""
+READ_AGAIN_S: Final = 10.0
+"""Seconds after which a group is read again although no watch has fired."""
 START: Final = "the new program may start"
 
 
@@ -89,6 +92,8 @@ class Step(NamedTuple):
 IN_STEP: Final = "in step"
 STANDBY: Final = "standby"
 ENDED: Final = "not mirrored"
+_QUIET: Final = (IN_STEP, STANDBY, STOPPED, ENDED)
+"""States of groups that are read again when a watch fires. Kafka has no watches."""
 
 
 class _Seen(NamedTuple):
@@ -124,6 +129,8 @@ class Mirroring:
         self._late: dict[str, str] = {}
         """Since when a group is not in step."""
         self._had_members: set[str] = set()
+        self._quiet: dict[str, tuple[Step, float]] = {}
+        """Groups that need not be read again before a moment, unless a watch fires."""
         self._said: dict[str, tuple[str, ...]] = {}
 
     # -- begin and end -------------------------------------------------------------------------
@@ -200,15 +207,34 @@ class Mirroring:
     # -- one pass ------------------------------------------------------------------------------
 
     def steps(self, groups: Iterable[str], when_empty: bool = False) -> Iterator[Step]:
-        """Bring groups into step once; yield each afterwards.
+        """Bring groups into step once; yield each afterwards, in any order.
+
+        Where ZooKeeper leads, a group is read if a watch has fired, and every ``READ_AGAIN_S``
+        seconds at the latest. Where Kafka leads, both stores are read each time.
 
         ``when_empty``: cut a group over as soon as its last old member has left, if it had one
         since this object was made.
         """
-        names = list(groups)
-        looks = self._stores.zk.run_all(_look(name) for name in names)
-        for name, at in zip(names, looks, strict=True):
-            yield self._timed(self._step(name, at, when_empty))
+        fired = self._stores.zk.fired()
+        if fired is None:
+            self._quiet.clear()
+        for path in fired or ():
+            self._quiet.pop(path.split("/")[2], None)
+        now = time.monotonic()
+        due: list[str] = []
+        for name in groups:
+            step, until = self._quiet.get(name, (None, 0.0))
+            if step is not None and now < until:
+                yield step
+            else:
+                due.append(name)
+        looks = self._stores.zk.run_all(_look(name) for name in due)
+        for name, at in zip(due, looks, strict=True):
+            step = self._timed(self._step(name, at, when_empty))
+            if step.state in _QUIET and (step.leader, step.state) != (Store.KAFKA.value, IN_STEP):
+                until = time.monotonic() + READ_AGAIN_S * random.uniform(0.5, 1.0)
+                self._quiet[name] = (step._replace(copied=0), until)
+            yield step
 
     def _timed(self, step: Step) -> Step:
         """Add for how long a group is not in step."""

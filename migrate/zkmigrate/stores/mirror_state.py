@@ -15,13 +15,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from zkconsumer.admin.snapshot import list_members
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,
     Failed,
+    GetChildren,
     GetMany,
     Multi,
     MultiOp,
@@ -119,28 +119,34 @@ class InZooKeeper(NamedTuple):
 def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
     """Read a group. Raises ZnodeFormatError.
 
-    ``watch``: leave a watch at each offset znode. Members are read after the offsets: one that has
-    committed is seen, unless it has left already.
+    ``watch``: leave watches at all that is read and exists, except lists of topics and partitions.
+    Members are read after the offsets: one that has committed is seen, unless it has left already.
     """
     paths = GroupPaths(group)
     wanted = yield from offset_partitions(group)
-    at = list(map(paths.offset, wanted))
-    nodes: list[Node | None] = []
-    for start in range(0, len(at), READ_BATCH):
-        reply = yield from read(GetMany(tuple(at[start : start + READ_BATCH]), watch=watch))
-        assert isinstance(reply, Ok)
-        nodes += reply.value  # type: ignore[arg-type]
+    nodes = yield from _nodes(list(map(paths.offset, wanted)), watch)
     where = [record.path(group), path(group), lease_path(group)]
-    written, agreed, lease = yield from read_many(where)
+    written, agreed, lease = yield from _nodes(where, watch)
     found = Record() if written is None else record.decode(where[0], written)
     mirror = decode(where[1], agreed) if agreed is not None and found.mirror else None
     if found.mirror and mirror is None:
         raise ZnodeFormatError(where[1], "is gone: begin again with zkmigrate mirror --lead")
-    members = yield from list_members(group)
-    old = tuple(name for name in members if not is_migrator(group, name))
+    reply = yield from read(GetChildren(paths.ids, watch=watch))
+    members = reply.value if isinstance(reply, Ok) and isinstance(reply.value, tuple) else ()
+    old = tuple(name for name in sorted(map(str, members)) if not is_migrator(group, name))
     pairs = zip(wanted, nodes, strict=True)
     there = {tp: node for tp, node in pairs if node is not None}
     return InZooKeeper(group, found, mirror, lease, old, there)
+
+
+def _nodes(paths: list[str], watch: bool) -> Script[list[Node | None]]:
+    """Return the znodes of these paths."""
+    nodes: list[Node | None] = []
+    for start in range(0, len(paths), READ_BATCH):
+        reply = yield from read(GetMany(tuple(paths[start : start + READ_BATCH]), watch=watch))
+        assert isinstance(reply, Ok)
+        nodes += reply.value  # type: ignore[arg-type]
+    return nodes
 
 
 def read_mirror(group: str) -> Script[tuple[Mirror | None, str]]:
