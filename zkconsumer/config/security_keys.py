@@ -216,7 +216,7 @@ class SecurityKeys:
     )
     ssl_enabled_protocols: str = key(
         "ssl.enabled.protocols",
-        "Versions of TLS to speak, with brokers and ZooKeeper",
+        "Versions of TLS to use with brokers and ZooKeeper",
         default="TLSv1.2,TLSv1.3",
         check=Check("TLSv1.2, TLSv1.3 or both", _versions_fault),
         importance="low",

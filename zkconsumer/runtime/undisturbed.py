@@ -81,8 +81,8 @@ class Undisturbed(Generic[_T]):
         self._ended.acquire()
 
     def start(self) -> None:
-        """Begin, unless it has begun. At the interpreter's end, which allows no new threads, the
-        work is done here."""
+        """Start the work, unless it was started. While the interpreter exits, which allows no new
+        threads, do it in this thread."""
         # Starting a ``threading.Thread`` takes locks of the whole process, so that is not done
         # here either.
         try:

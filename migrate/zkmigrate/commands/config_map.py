@@ -16,7 +16,7 @@ from zkmigrate.formats.config_map import CLIENTS, map_file
     type=click.Choice(CLIENTS),
     default=CLIENTS[0],
     show_default=True,
-    help="Client whose property names to print.",
+    help="Client for which to print the property names.",
 )
 def config_map(file: str, client: str) -> None:
     """Translate the old consumer's FILE for a new client.

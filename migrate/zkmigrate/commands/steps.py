@@ -107,7 +107,7 @@ def perform(
     from zkmigrate.apply.live import Begin, FetchOffsets, FindHidden, ListMembers, Wait
 
     def in_zookeeper(reply: object) -> Script[Request | _Ended]:
-        """Carry out its requests to ZooKeeper; return the first one that is another."""
+        """Carry out the script's requests to ZooKeeper; return its first other request."""
         try:
             request = script.send(reply)
             while isinstance(request, ZkOp):

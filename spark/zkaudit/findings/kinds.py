@@ -201,7 +201,7 @@ _KINDS: Final = (
         "Two members delivered the same messages, but not at the same time, for example after a "
         "crash or an expiry.",
         "The members' journals.",
-        "Expected after a crash: messages since the last commit are repeated. Commit more often "
+        "Nothing after a crash: messages since the last commit are repeated. Commit more often "
         "to repeat fewer.",
     ),
     FindingKind(

@@ -71,7 +71,7 @@ class Roster:
         self._offers: Counter[frozenset[str]] = Counter()
 
     def add(self, name: str, seat: Seat) -> None:
-        """Take a member in."""
+        """Add a member."""
         self.seats[name] = seat
         self._offers[_names(seat.protocols)] += 1
         if seat.spec.instance_id is not None:
