@@ -218,15 +218,17 @@ def test_a_mirror_cuts_over_when_the_last_member_has_left(
     assert said == [f"group g: {mirroring.START}"]
 
 
+@pytest.mark.parametrize(("minutes", "period"), [(10_080, mirroring.REFRESH_S), (40, 600.0)])
 def test_offsets_are_committed_again_before_they_expire(
-    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, minutes: int, period: float
 ) -> None:
-    """Also when nothing moves."""
+    """Also when nothing moves: after six hours, or a quarter of a shorter retention."""
     virtual_time(monkeypatch)
     matrix.mirror_zookeeper_leads(simulated)
+    simulated.kafka.retention = (minutes, True)
     mirror = mirroring.Mirroring(simulated.stores())
     commits = []
-    for seconds in (0.0, 60.0, mirroring.REFRESH_S, 60.0):
+    for seconds in (0.0, 60.0, period, 60.0):
         mirroring.time.sleep(seconds)
         before = len(simulated.kafka.log)
         assert [one.state for one in mirror.steps(["g"])] == ["in step"]
@@ -427,6 +429,31 @@ def test_overtaken_at_every_point_by_an_old_member(worlds: Callable[[str], World
             assert stopped or kafka == [777, 60], (words, number)
             assert not stopped or "777" in ran.rows[0]["why"]
             world.close()
+
+
+@pytest.mark.parametrize(("words", "store"), [(COMPLETE, "zookeeper"), (UNDO, "kafka")])
+def test_overtaken_at_every_point_by_a_client_of_the_other_store(
+    worlds: Callable[[str], World], words: tuple[str, ...], store: str
+) -> None:
+    """An old client commits while the group is completed, or a new one while it is taken back: the
+    offset is copied, or somebody is told."""
+    for number in points(worlds, "mirror_kafka_leads", words):
+        world = worlds("mirror_kafka_leads")
+
+        def meanwhile(_what: str, world: World = world) -> None:
+            if store == "kafka":
+                world.one.in_kafka("g", "t", 777)
+            else:
+                world.one.in_zookeeper("g", "t", 777)
+
+        world.first.at(number, meanwhile, lambda machine: machine.run(*words))
+        world.first.zk.expire()
+        world.second.run(*ONCE)
+        zk, kafka = held(world.one)
+        found = world.status()
+        told = {"follower-moved", "source-moved-on"} & set(found["reasons"])
+        assert told or (store == "kafka" and zk == kafka == [777, 501]), (number, found)
+        world.close()
 
 
 def test_a_late_commit_of_a_suspended_mirror_is_put_right(worlds: Callable[[str], World]) -> None:

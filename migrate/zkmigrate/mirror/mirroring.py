@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from threading import Event
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -61,8 +62,8 @@ _POLL: Final = 0.2
 _AGAIN: Final = 10
 """How often a group is read again, because it was changed meanwhile, before that is reported."""
 REFRESH_S: Final = 6 * 3600.0
-"""Seconds after which offsets in Kafka are committed again; a quarter of the shortest default
-retention."""
+"""Seconds after which offsets in Kafka are committed again at the latest. It is a quarter of the
+shortest default retention. If the brokers' retention is shorter than a day, a quarter of that."""
 READ_AGAIN_S: Final = 10.0
 """Seconds after which a group is read again although no watch has fired."""
 START: Final = "the new program may start"
@@ -126,6 +127,8 @@ class Mirroring:
         self._leases: dict[str, int] = {}
         self._refreshed: dict[str, float] = {}
         """When the offsets of a group in Kafka were committed, all of them."""
+        self._period: float | None = None
+        """Seconds after which that is done again."""
         self._late: dict[str, str] = {}
         """Since when a group is not in step."""
         self._had_members: set[str] = set()
@@ -268,10 +271,10 @@ class Mirroring:
                     self._had_members.discard(name)
                     result = self.cut_over(name, True, 0)
                     self._say(f"group {name}: {result.why or result.outcome.value}")
-                    at = self._zk(mirror_state.look(name))
+                    at = self._again(name)
                     continue
                 seen = self._complete_reading(at)
-                due = time.monotonic() - self._refreshed.get(name, float("-inf")) > REFRESH_S
+                due = time.monotonic() - self._refreshed.get(name, -inf) > self._refresh_s()
                 decision = decide(seen.reading, seen.mirror, due)
                 seen = self._carry_out(seen, decision, self._leases[name])
                 if due:
@@ -304,6 +307,11 @@ class Mirroring:
             reason, text = decision.stop
             return Step(name, mirror.leader.value, STOPPED, since, "", text, _stopped(reason))
         return Step(name, mirror.leader.value, IN_STEP, since, copied=decision.copies)
+
+    def _refresh_s(self) -> float:
+        if self._period is None:
+            self._period = min(REFRESH_S, self._stores.retention().minutes * 60 / 4)
+        return self._period
 
     def _has_lease(self, at: InZooKeeper) -> bool:
         mine = self._leases.get(at.group, 0)
@@ -501,7 +509,11 @@ class Mirroring:
                 return Result(group, Outcome.FAILED, 0, lock, (Reason.CANNOT_LOCK,))
             seen = self._carry_out(seen, decision)
             late = behind(self._complete_reading(seen.at).reading, Store.KAFKA)
-            if late and not seen.reading.new:
+            agreed = seen.mirror.values
+            moved = any(
+                agreed.get(tp, one.offset) != one.offset for tp, one in seen.at.offsets.items()
+            )
+            if moved or (late and not seen.reading.new):
                 raise mirror_state.changed(group)
             self._mark(seen.at, now_ms)
             return Result(group, Outcome.DONE, decision.copies)
@@ -532,16 +544,18 @@ class Mirroring:
     def _until(self, group: str, once: Callable[[], Result], wait: float, what: str) -> Result:
         """Try until it succeeds, or ``wait`` seconds are over. Raises its last error then."""
         deadline = time.monotonic() + wait
-        tries = 0
+        conflicts = 0
         told = False
         while True:
             try:
                 return once()
             except (GroupActiveError, GroupRefusedError) as error:
-                tries += 1
                 if isinstance(error, GroupRefusedError) and error.reason is Reason.OTHER_OPERATOR:
-                    if tries >= _AGAIN and time.monotonic() >= deadline:
+                    conflicts += 1
+                    if conflicts == _AGAIN:
                         raise
+                    if conflicts > 1:
+                        time.sleep(_POLL)
                     continue
                 if time.monotonic() >= deadline or self._stopped.is_set():
                     raise
