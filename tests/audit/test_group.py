@@ -151,6 +151,19 @@ def test_the_end_of_a_session_shows_who_owned_before() -> None:
     assert first.member == "g_c"
 
 
+@pytest.mark.parametrize("early", [[], [claim(2, 1)], [claim(2, 1), release(3, 1)]])
+def test_a_claim_before_a_log_gap_does_not_hide_who_owned_behind_it(early: list[Event]) -> None:
+    """The end of a session lists its znode behind a log gap, which existed since the gap. Whether
+    it is the one that the session had claimed before is unknown, but not whose it was."""
+    behind = [write(20, 1), close(21, 1, OWNER, cxid=0), write(22, 2)]
+    history = replay([*early, *behind], Coverage([(10, 20)]))
+    assert owners(history) == [1, None]
+    assert [one.end and one.end.zxid for one in history.lifetimes][-1:] == [21]
+    again = replay([*early, write(20, 1), claim(21, 1), close(22, 1, OWNER)], Coverage([(10, 20)]))
+    assert owners(again) == [UNKNOWN]
+    assert [one.start_zxid for one in again.lifetimes if one.ended is Ended.CLOSED] == [21]
+
+
 def test_a_plain_delete_does_not_show_who_owned_before() -> None:
     """The znode existed since the log gap, and nothing shows whose it was."""
     history = replay([write(10, 2), release(11, 1), write(12, 2)], Coverage([(0, 10)]))

@@ -127,8 +127,8 @@ class Lifetime:
     ended: Ended = Ended.STILL_HELD
     ended_by: int | None = None
     gone_in: int | None = None
-    """The segment in which the znode is known to be gone. A session's close after a log gap does
-    not show it: another member may have claimed in the gap."""
+    """The segment in which the znode is known to be gone. A session's close after a log gap shows
+    it only if it lists the znode: another member may have claimed in the gap."""
     member: str | None = None
     """The consumer id in an owner znode."""
 

@@ -151,7 +151,7 @@ class Fold:
         self._of_session: defaultdict[int, dict[str, Lifetime]] = defaultdict(dict)
         self._closed: dict[int, int] = {}
         """The transactions that ended sessions."""
-        self._listed = Listed()
+        self._listed = Listed(self.coverage)
         self._bursts = Bursts()
         self._members = Members(self.coverage)
         self._live_moves = LiveMoves(self.coverage)
@@ -184,7 +184,7 @@ class Fold:
                 self._offset(event, znode, rows)
             else:
                 if event.act is Act.CREATE:
-                    self._listed.create(event.session, event.path)
+                    self._listed.create(event)
                 if event.act is Act.CREATE or znode.tree not in WITH_LIFETIMES:
                     self._snapshots.logged(event.path, event.zxid)
                 self._change(event, rows)
@@ -301,12 +301,15 @@ class Fold:
             self._end(lifetime, event, how, rows)
         listed = self._listed.close(event)
         if self.coverage.log_gaps:
+            segment = self.coverage.segment(event.zxid)
             for path in listed:
                 znode = self._znodes[path]
                 if znode is not None and znode.tree in WITH_LIFETIMES:
-                    if path not in mine:
+                    if (before := mine.get(path)) is not None:
+                        before.gone_in = segment
+                    else:
                         self._end_listed(path, event, how, rows)
-                    self._node(path).event_in = self.coverage.segment(event.zxid)
+                    self._node(path).event_in = segment
 
     def _end_listed(self, path: str, event: Event, how: Ended, rows: list[Row]) -> None:
         """The close lists a znode that was created in a log gap."""
@@ -428,9 +431,11 @@ class Fold:
         return closed is not None and self.coverage.segment(closed) == segment
 
     def _is_older(self, lifetime: Lifetime | None, first: FirstEvent) -> bool:
-        """Whether a znode that is deleted was created in the log gap before its segment: the last
-        lifetime that the logs show ended before."""
+        """Whether a znode that is deleted existed since the log gap before its segment: the last
+        lifetime that the logs show ended before, or the end of its session lists the znode."""
         if lifetime is None or lifetime.end is not None:
+            return True
+        if first.listed_by is not None and first.listed_by == lifetime.session:
             return True
         assert self._later is not None
         closed = self._later.closed(lifetime.session)

@@ -35,19 +35,27 @@ class FirstEvent(NamedTuple):
 
 
 class Listed:
-    """Finds the znodes that a close lists and whose create is not in the logs."""
+    """Finds the znodes that a close lists and whose create is not in the same segment of the logs:
+    they existed since the log gap before it.
 
-    def __init__(self) -> None:
-        self._created: dict[int, set[str]] = {}
+    Args:
+        coverage: the segments of the history.
+    """
 
-    def create(self, session: int, path: str) -> None:
+    def __init__(self, coverage: Coverage) -> None:
+        self._coverage = coverage
+        self._created: dict[int, dict[str, int]] = {}
+
+    def create(self, event: Event) -> None:
         """Note a create in the logs."""
-        self._created.setdefault(session, set()).add(path)
+        if event.path is not None:
+            created = self._created.setdefault(event.session, {})
+            created[event.path] = self._coverage.segment(event.zxid)
 
     def close(self, event: Event) -> Iterable[str]:
-        """Return the paths in the close of a session that the logs show for the first time."""
-        created = self._created.pop(event.session, ())
-        return [path for path in event.deleted or () if path not in created]
+        """Return the paths in the close of a session that the segment shows for the first time."""
+        created, here = self._created.pop(event.session, {}), self._coverage.segment(event.zxid)
+        return [path for path in event.deleted or () if created.get(path) != here]
 
 
 class LaterEvents:
@@ -57,7 +65,7 @@ class LaterEvents:
     def __init__(self, coverage: Coverage, shown: Iterable[Shown] = ()) -> None:
         self._coverage = coverage
         self._znodes = Znodes()
-        self._listed = Listed()
+        self._listed = Listed(coverage)
         self._first: dict[tuple[str, int], FirstEvent] = {}
         self._closes: dict[int, int] = {}
         self._names: dict[tuple[str, str, int], set[str]] = {}
@@ -105,7 +113,7 @@ class LaterEvents:
                 first = FirstEvent(event.zxid, event.idx, event.time, created)
                 self._change(event.path, event.session, first)
                 if created:
-                    self._listed.create(event.session, event.path)
+                    self._listed.create(event)
 
     def _mark(self, path: str, session: int) -> None:
         znode = self._znodes[path]
