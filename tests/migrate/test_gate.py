@@ -7,10 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from zkmigrate.stores import record
 
+from tests.migrate import matrix
 from tests.migrate.simulated import Ran, Simulated, simulated
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Code, Failed, GetMany, Reply, ZkOp
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 
 __all__ = ["simulated"]
@@ -93,6 +96,20 @@ def test_znodes_below_the_data_of_a_group_fail(safe: Simulated, path: str) -> No
     found = gate(safe)
     assert found.status == 3
     assert f"not understood: {where}" in found.rows[0]["why"]
+
+
+def test_what_cannot_be_looked_at_fails(simulated: Simulated) -> None:
+    """Something may be below a znode that zkmigrate may not read."""
+    matrix.moved(simulated)
+    assert gate(simulated).status == 0
+
+    def after(op: ZkOp, reply: Reply) -> Reply:
+        below = isinstance(op, GetMany) and op.children and record.before_path("g") in op.paths
+        return Failed(Code.NO_AUTH) if below else reply
+
+    simulated.zk.after = after
+    found = gate(simulated)
+    assert (found.status, found.rows[0]["reasons"]) == (3, ["unreadable"]), found
 
 
 def test_owners_that_are_not_registered_fail(safe: Simulated) -> None:

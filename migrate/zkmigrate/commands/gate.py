@@ -55,15 +55,15 @@ def gate(
         progress.total = len(names)
         legal = [name for name in names if is_legal_group(name)]
         deeper = stores.zk.run_all(or_refusal(below_leaves(name)) for name in legal)
-        odd = {
-            name: paths
-            for name, paths in zip(legal, deeper, strict=True)
-            if paths and not isinstance(paths, ZooKeeperError)  # read_states reports that
-        }
+        below = dict(zip(legal, deeper, strict=True))
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):
-                foreign = (*state.foreign, *odd.get(state.group, ()))
-                one = what_is_left(replace(state, foreign=foreign))
+                odd = below[state.group]
+                if isinstance(odd, ZooKeeperError):
+                    state = replace(state, faults=(*state.faults, str(odd)))
+                else:
+                    state = replace(state, foreign=(*state.foreign, *odd))
+                one = what_is_left(state)
             else:
                 one = Left.unknown(state[0], state[1].kind, state[1].what)
             reason = options.ignored(one.group)
