@@ -322,6 +322,14 @@ def test_an_error_of_a_link_is_not_hidden(tmp_path: Path, monkeypatch: pytest.Mo
 OFFSETS = {OffsetKey("g", "t", 0): 0, OffsetKey("g", "t", 10): 2**63 - 1, OffsetKey("h", "u", 1): 5}
 
 
+def test_a_group_whose_name_begins_like_json_can_be_imported() -> None:
+    """The file has a column of groups."""
+    offsets = {OffsetKey("[etl] daily", "t", 0): 5}
+    assert offset_csv.parse("f", offset_csv.render(offsets, "csv").encode()) == offsets
+    for empty in ("[]", "[ ]", "[\n]"):
+        assert offset_csv.parse("f", empty.encode()) == {}
+
+
 @pytest.mark.parametrize("form", offset_csv.FORMATS)
 def test_files_of_offsets_are_read_as_they_were_written(form: str) -> None:
     """Each format restores exactly the offsets, CSV with and without the group."""

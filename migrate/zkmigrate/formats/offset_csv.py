@@ -22,6 +22,8 @@ from zkconsumer.errors import OffsetsFileError
 
 FORMATS: Final = ("csv", "jvm", "json")
 _NUMBER = re.compile(r"[0-9]{1,19}")
+_JSON: Final = re.compile(r"\[\s*[{\]]")
+"""How a list of objects begins. The name of a group may begin with ``[``, too."""
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 _FAULTS: Final = 100
@@ -56,7 +58,7 @@ def parse(name: str, data: bytes, group: str | None = None) -> dict[OffsetKey, i
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise OffsetsFileError([f"{name}:{line}: is not UTF-8"]) from None
-    rows = _json_rows(name, text) if text.startswith("[") else _csv_rows(text, group)
+    rows = _json_rows(name, text) if _JSON.match(text) else _csv_rows(text, group)
     offsets: dict[OffsetKey, int] = {}
     faults: list[str] = []
     for where, row in rows:
