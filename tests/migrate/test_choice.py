@@ -398,3 +398,15 @@ def test_the_help_of_plan_fits_on_two_screens() -> None:
         check=True,
     )
     assert shown.stdout.count(b"\n") <= 96
+
+
+def test_a_limit_leaves_out_what_was_rolled_back(simulated: Simulated) -> None:
+    """Such a group needs a new plan, and must not hold up the others."""
+    simulated.topic("t", (0, 100))
+    for group in ("a", "b"):
+        simulated.in_zookeeper(group, "t", 5)
+    assert simulated.run("plan", "--all", "--out", "p").status == 0
+    assert simulated.run("apply", "p", "--limit", "1", "--execute").status == 0
+    assert simulated.run("undo", "p", "--group", "a", "--execute").status == 0
+    ran = simulated.run("apply", "p", "--limit", "1", "--execute")
+    assert [(row["group"], row["outcome"]) for row in ran.rows] == [("b", "done")]

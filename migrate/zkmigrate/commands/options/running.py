@@ -131,7 +131,8 @@ def load(
 ) -> PlanFile:
     """Return a plan with the chosen groups.
 
-    ``limit``: most groups, of those that are ready and not done according to the ``journal``.
+    ``limit``: most groups, of those that are ready, and neither done nor rolled back according to
+    the ``journal``.
     ``sha256``: the digest that the file must have. Raises PlanFileError.
     """
     loaded = plan_file.load(path)
@@ -148,7 +149,9 @@ def load(
         records = read_records(journal, loaded.digest) if journal else []
         last = {name: begun[-1]["step"] for name, begun in begun_by(records).items()}
         left = [
-            name for name in names if verdicts[name] is Verdict.READY and last.get(name) != "done"
+            name
+            for name in names
+            if verdicts[name] is Verdict.READY and last.get(name) not in ("done", "undo-done")
         ]
         names = left[:limit]
         click.echo(f"--limit {limit}: {len(left) - len(names)} groups are left", err=True)
