@@ -410,3 +410,15 @@ def test_a_limit_leaves_out_what_was_rolled_back(simulated: Simulated) -> None:
     assert simulated.run("undo", "p", "--group", "a", "--execute").status == 0
     ran = simulated.run("apply", "p", "--limit", "1", "--execute")
     assert [(row["group"], row["outcome"]) for row in ran.rows] == [("b", "done")]
+
+
+def test_an_export_of_kafka_has_its_groups_by_their_names_there(simulated: Simulated) -> None:
+    """A group was moved under another name, and another group of Kafka has the old one."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    assert simulated.run("plan", "--all", "--rename", "g=new", "--out", "p").status == 0
+    assert simulated.run("apply", "p", "--execute").status == 0
+    simulated.in_kafka("g", "t", 77)
+    words = ("export", "--all", "--store", "kafka", "--out", "copy")
+    assert simulated.run(*words, rows=False).status == 0
+    assert Path("copy").read_text().split() == ["g,t,0,77", "new,t,0,5"]

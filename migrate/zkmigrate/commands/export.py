@@ -166,7 +166,8 @@ def _offsets_in_kafka(
         chosen = which.of_store(partial(stores.group_names, Store.KAFKA), Store.KAFKA)
         progress.total = len(chosen)
         hidden: frozenset[str] = frozenset()
-        for state in read_states(stores, chosen, {}, False):
+        # A group of ZooKeeper may have this name, and another one in Kafka.
+        for state in read_states(stores, chosen, {}, False, {name: name for name in chosen}):
             if isinstance(state, GroupState):
                 name, good = state.group, bool(state.kafka) or not which.all_named
                 if not good:
