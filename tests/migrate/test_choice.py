@@ -422,3 +422,17 @@ def test_an_export_of_kafka_has_its_groups_by_their_names_there(simulated: Simul
     words = ("export", "--all", "--store", "kafka", "--out", "copy")
     assert simulated.run(*words, rows=False).status == 0
     assert Path("copy").read_text().split() == ["g,t,0,77", "new,t,0,5"]
+
+
+@pytest.mark.parametrize("words", ["lock", "unlock", "live prepare", "lock --hold"])
+def test_a_named_group_that_cannot_be_moved_is_refused(simulated: Simulated, words: str) -> None:
+    """Its name is too long for zkmigrate. With --all such a group is left out."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    name = "x" * 256
+    simulated.znode(f"/consumers/{name}/offsets/t/0", b"1")
+    ran = simulated.run(*words.split(), "--group", name)
+    assert ran.status == 3
+    if words != "lock --hold":
+        assert [row["reasons"] for row in ran.rows] == [["bad-name"]]
+    assert simulated.run(*words.split(), "--all").status == 0

@@ -15,10 +15,10 @@ from zkmigrate.model import (
     TopicState,
     ZkOffset,
 )
+from zkmigrate.plan.findings import bad_name
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
 from zkmigrate.stores import migration_marker
-from zkmigrate.stores.group_states import bad_name
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node, Stat

@@ -6,15 +6,12 @@ from typing import Final
 
 import click
 
-from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkmigrate.commands.options.running import Work, open_run, work_options
 from zkmigrate.commands.options.servers import open_stores
 from zkmigrate.commands.output.outcomes import Outcomes
-from zkmigrate.commands.steps import LOCK, Stage, carry_out
+from zkmigrate.commands.steps import LOCK, Stage, carry_out, legal_names
 from zkmigrate.exits import HELP
-from zkmigrate.model import Store
 from zkmigrate.plan.table import Action
 
 STAGES: Final = {
@@ -66,8 +63,7 @@ def live(step: str, work: Work) -> None:
         open_stores(work.servers, outcomes.progress) as stores,
         open_run(work, stores.cluster_id(), {"step": step}, stage.direction) as run,
     ):
-        every = work.which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
-        names = list(filter(is_legal_group, every))
+        names = legal_names(work.which, stores.zk, outcomes.add)
         outcomes.progress.total = len(names)
         for result in carry_out(stage, run, stores, names, named, work):
             outcomes.add(result)

@@ -14,22 +14,27 @@ from typing import TYPE_CHECKING
 import click
 
 from zkconsumer.admin.printable import printable
-from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
 from zkconsumer.core.zookeeper.scripts.common import Script
-from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.zk.blocking import BlockingZk, or_refusal
+from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.options.running import Work, open_run, work_options
 from zkmigrate.commands.options.selection import Selection
 from zkmigrate.commands.options.servers import Servers, open_stores, open_zookeeper
 from zkmigrate.commands.output.outcomes import Outcomes
 from zkmigrate.commands.output.rows import print_json_line
-from zkmigrate.commands.steps import LOCK, UNLOCK, Stage, carry_out, carry_out_stopped
+from zkmigrate.commands.steps import (
+    LOCK,
+    UNLOCK,
+    Stage,
+    carry_out,
+    carry_out_stopped,
+    legal_names,
+)
 from zkmigrate.exits import HELP, exit_status
-from zkmigrate.model import GroupState, Store
+from zkmigrate.model import GroupState
 from zkmigrate.stores.cluster import read_id
 from zkmigrate.stores.migration_marker import state_of
 
@@ -92,7 +97,7 @@ def _each_group(
     Brokers are asked only about groups in a live move.
     """
     with Outcomes(verb, work, work.which.groups) as outcomes, open_zookeeper(work.servers) as zk:
-        names = _chosen(work.which, zk)
+        names = legal_names(work.which, zk, outcomes.add)
         outcomes.progress.total = len(names)
         found = list(zk.run_all(or_refusal(state_of(name)) for name in names))
         still = [one.group for one in found if isinstance(one, GroupState) and not one.in_live_move]
@@ -108,23 +113,21 @@ def _each_group(
     outcomes.finish(names)
 
 
-def _chosen(which: Selection, zk: BlockingZk) -> list[str]:
-    names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
-    return list(filter(is_legal_group, names))
-
-
 def _hold(which: Selection, servers: Servers, how: How) -> None:
     """Own every partition of the chosen groups until Ctrl-C; say what happens to them."""
     from zkmigrate.apply.holding import Event, Holding
 
     with open_zookeeper(servers) as zk:
-        holding = Holding(zk, _chosen(which, zk))
+        bad_names: list[Result] = []
+        holding = Holding(zk, legal_names(which, zk, bad_names.append))
+        for result in bad_names:
+            click.echo(printable(f"group {result.group}: {result.why}"), err=True)
         refused = 0
         try:
             bad = {Event.OTHER, Event.NOT_MOVED} if which.names else {Event.OTHER}
             quiet = set() if which.names else {Event.LOCKED, Event.NOT_MOVED}
             events = list(_said(holding.take(), how, quiet))
-            refused = sum(event in bad for event in events)
+            refused = len(bad_names) + sum(event in bad for event in events)
             others = sum(event in quiet for event in events)
             click.echo(
                 f"{len(holding.held)} groups are held; Ctrl-C releases them"

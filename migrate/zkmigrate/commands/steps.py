@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from zkconsumer.admin.printable import printable
+from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.core.migration.modes import Mode, has_reached
 from zkconsumer.core.zookeeper.ops import ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Script
+from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.zk.blocking import BlockingZk
-from zkmigrate.apply.outcome import Outcome, Result, by_table
+from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read
 from zkmigrate.apply.parallel import Run
 from zkmigrate.commands.options.running import Work
+from zkmigrate.commands.options.selection import Selection
 from zkmigrate.errors import GroupInUseError
-from zkmigrate.model import Direction
+from zkmigrate.model import Direction, Store
+from zkmigrate.plan.findings import bad_name
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
 from zkmigrate.stores.migration_marker import state_of
@@ -162,6 +166,18 @@ def carry_out(
 
     workers = stores.each_thread(work.parallel)
     return run.each(workers, groups, one, stores.kafka.stop_waiting)
+
+
+def legal_names(which: Selection, zk: BlockingZk, on_bad: Callable[[Result], object]) -> list[str]:
+    """Return the chosen groups of ZooKeeper that can be moved.
+
+    ``on_bad``: gets the outcome of each other one that was named individually.
+    """
+    names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
+    for name in which.names:
+        if not is_legal_group(name):
+            on_bad(not_read(name, bad_name(name)))
+    return list(filter(is_legal_group, names))
 
 
 def carry_out_stopped(

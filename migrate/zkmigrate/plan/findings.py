@@ -84,3 +84,14 @@ def problem(
         tuple(map(printable, names)),
         tuple(map(printable, skips)),
     )
+
+
+def bad_name(name: str) -> Problem:
+    """Return the refusal of a name that zkmigrate cannot handle in ZooKeeper."""
+    shown = ascii(name[:60]) + ("..." if len(name) > 60 else "")
+    return Problem(
+        Reason.BAD_NAME,
+        f"{shown} cannot be part of a ZooKeeper path",
+        "leave the group where it is: zkmigrate takes names of 1 to 255 characters without '/' "
+        "and control characters; if it is not needed, ignore it in a file for --decisions",
+    )

@@ -32,6 +32,7 @@ from zkmigrate.model import (
     ZkOffset,
 )
 from zkmigrate.plan.cases import Case, case_of
+from zkmigrate.plan.findings import bad_name
 from zkmigrate.plan.status import is_migrator
 from zkmigrate.plan.values import GroupPlan, Problem
 from zkmigrate.reasons import Reason
@@ -325,17 +326,6 @@ def _unproven(
         names |= {tp.topic for tp in (*kafka.get(one.group, ()), *from_file.get(one.group, ()))}
     missing = {name for name in names if is_legal_topic(name)} - set(stores.logs.of(names)[0])
     return frozenset(missing - stores.kafka.absent(missing)) if missing else frozenset()
-
-
-def bad_name(name: str) -> Problem:
-    """Return the refusal of a name that zkmigrate cannot handle in ZooKeeper."""
-    shown = ascii(name[:60]) + ("..." if len(name) > 60 else "")
-    return Problem(
-        Reason.BAD_NAME,
-        f"{shown} cannot be part of a ZooKeeper path",
-        "leave the group where it is: zkmigrate takes names of 1 to 255 characters without '/' "
-        "and control characters; if it is not needed, ignore it in a file for --decisions",
-    )
 
 
 def _unreadable(group: str, error: ZkConsumerError) -> Problem:

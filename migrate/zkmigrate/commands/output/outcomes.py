@@ -54,11 +54,12 @@ class Outcomes:
         self.progress.result(result)
 
     def finish(self, names: Sequence[str]) -> None:
-        """Print the outcomes in the order of ``names``; exit with the status."""
+        """Print the outcomes, those of ``names`` first, in that order; exit with the status."""
         if not self._work.execute:
             click.echo("dry run: nothing was changed; give --execute to act", err=True)
         by_name = {one.group: one for one in self.results}
-        self._print([by_name[name] for name in names if name in by_name])
+        first = [by_name.pop(name) for name in names if name in by_name]
+        self._print([*first, *by_name.values()])
         bad = (one.outcome for one in self.results if not self._good(one))
         click.get_current_context().exit(status_of_outcomes(bad))
 
