@@ -20,7 +20,7 @@ from zkmigrate.cli import run
 from zkmigrate.formats.plan_file import PlanFile, parse, render
 from zkmigrate.model import Direction, GroupState, MigrationMarker
 from zkmigrate.plan.group import plan_group
-from zkmigrate.plan.options import OnConflict, Options
+from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import GroupPlan
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.group_states import read_states
@@ -161,7 +161,7 @@ class Bench:
         with self.stores() as stores:
             plans: list[GroupPlan] = []
             retention = stores.retention()
-            for found in read_states(stores, groups, {}, chosen.on_conflict is OnConflict.NEWEST):
+            for found in read_states(stores, groups, {}, chosen.on_conflict == "newest"):
                 if isinstance(found, GroupState):
                     plans.append(plan_group(found, direction, chosen, now, retention))
                 else:

@@ -15,7 +15,7 @@ import pytest
 from kazoo.security import ACL, Id, make_acl
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.model import Direction
-from zkmigrate.plan.options import OnConflict, Options
+from zkmigrate.plan.options import Options
 
 from tests.support.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.core.common.types import TopicPartition
@@ -190,7 +190,7 @@ def test_a_repeated_move_never_opens_a_locked_group(filled: Bench, group: str, t
     plan, journal = filled.plan([group])
     assert filled.apply(plan, journal, lock=True)[0].outcome is Outcome.DONE
     filled.set_zk(group, topic, {0: 9})
-    again, its_journal = filled.plan([group], options=Options(OnConflict.MAX, max_idle_days=10**6))
+    again, its_journal = filled.plan([group], options=Options("max", max_idle_days=10**6))
     seen: list[str] = []
 
     def look(what: str) -> None:

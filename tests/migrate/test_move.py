@@ -11,7 +11,7 @@ import pytest
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.model import Direction
-from zkmigrate.plan.options import OnConflict, Options, Skip
+from zkmigrate.plan.options import Options, Skip
 from zkmigrate.plan.values import Verdict
 from zkmigrate.reasons import Reason
 from zkmigrate.stores.group_states import Held, read_offsets
@@ -83,7 +83,7 @@ def test_metadata_and_leader_epoch_come_back(bench: Bench, group: str, topic: st
     bench.topic(topic, 1)
     bench.set_zk(group, topic, {0: 3})
     bench.set_kafka(group, topic, {0: StoredOffset(5, 0, "note é")})
-    plan, journal = bench.plan([group], options=Options(OnConflict.ZOOKEEPER))
+    plan, journal = bench.plan([group], options=Options("zookeeper"))
     assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
     tp = TopicPartition(topic, 0)
     assert bench.committed(group, {topic: 1}) == {tp: StoredOffset(3)}
@@ -241,7 +241,7 @@ def test_newest_takes_what_was_written_last(any_bench: Bench, group: str, topic:
     wait_until(lambda: time.time() > moment + 0.005, 5, "the clock advances")
     any_bench.set_kafka(group, topic, {0: 5})
     any_bench.set_zk(group, topic, {1: 4})
-    options = Options(OnConflict.NEWEST, max_idle_days=10**6)
+    options = Options("newest", max_idle_days=10**6)
     plan, _ = any_bench.plan([group], options=options)
     assert plan.groups[0].verdict is Verdict.READY, plan.groups[0].problems
     assert [(entry.to, entry.write) for entry in plan.groups[0].entries] == [(5, False), (4, True)]
@@ -261,7 +261,7 @@ def test_newest_does_not_follow_the_migrator(
     moment = time.time()
     wait_until(lambda: time.time() > moment + 0.005, 5, "the clock advances")
     new(group, topic, {0: 9})
-    newest = Options(OnConflict.NEWEST, max_idle_days=10**6)
+    newest = Options("newest", max_idle_days=10**6)
 
     def planned() -> tuple[int | None, bool]:
         plan, journal = bench.plan([group], way, newest)
@@ -278,7 +278,7 @@ def test_newest_does_not_follow_the_migrator(
 
     assert planned() == (9, False)
     assert planned() == (9, False)
-    rule = OnConflict.ZOOKEEPER if to_kafka else OnConflict.KAFKA
+    rule = "zookeeper" if to_kafka else "kafka"
     plan, journal = bench.plan([group], way, Options(rule, max_idle_days=10**6))
     assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
     assert bench.rollback(plan, journal)[0].outcome is Outcome.DONE

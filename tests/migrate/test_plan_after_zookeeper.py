@@ -42,7 +42,7 @@ def state(
     )
 
 
-def made(found: GroupState, rule: Unproven = Unproven.REFUSE) -> GroupPlan:
+def made(found: GroupState, rule: Unproven = "refuse") -> GroupPlan:
     """The plan for ``found``."""
     options = Options(unproven_topics=rule)
     return plan_group(found, Direction.ZK_TO_KAFKA, options, NOW, Retention(10080, True))
@@ -60,10 +60,10 @@ def test_a_topic_of_unknown_identity_needs_a_decision() -> None:
     assert (kinds(plan), plan.verdict) == ([Reason.UNPROVEN], Verdict.DECIDE)
     assert "--unproven-topics trust" in plan.problems[0].fix
     assert "--skip g:orders" in plan.problems[0].fix
-    assert made(state(), Unproven.TRUST).entries[0].to == 5
-    earliest = made(state(), Unproven.EARLIEST).entries[0]
+    assert made(state(), "trust").entries[0].to == 5
+    earliest = made(state(), "earliest").entries[0]
     assert (earliest.to, earliest.write) == (2, True)
-    skipped = made(state(), Unproven.SKIP)
+    skipped = made(state(), "skip")
     assert (skipped.verdict, skipped.entries) == (Verdict.READY, ())
     assert skipped.stays == (StaysBehind(TP, 5, "topic-unproven"),)
 

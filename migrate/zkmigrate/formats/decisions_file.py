@@ -13,7 +13,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
-from enum import Enum
 from typing import Any, Final
 
 from zkconsumer.admin.printable import printable
@@ -78,11 +77,10 @@ def _rule(where: str, table: object) -> Rule:
 
 def _value(where: str, key: str, value: object) -> object:
     if key in CHOICES:
-        try:
-            return CHOICES[key](value)
-        except ValueError:
-            choices = ", ".join(one.value for one in CHOICES[key])
-            raise PlanFileError(f"{where}: {key} = {value!a} is not one of {choices}") from None
+        if value in CHOICES[key]:
+            return value
+        choices = ", ".join(CHOICES[key])
+        raise PlanFileError(f"{where}: {key} = {value!a} is not one of {choices}")
     kinds = {"group": str, "topic": str, "partition": int, "max_idle_days": int, "skip": bool,
              "ignore": str}  # fmt: skip
     if key not in kinds:
@@ -95,11 +93,11 @@ def _value(where: str, key: str, value: object) -> object:
 
 def to_json(options: Options) -> dict[str, Any]:
     """Return all decisions as an object that ``from_json`` reads."""
-    document: dict[str, Any] = {name: _plain(getattr(options, name)) for name in DECIDED}
+    document: dict[str, Any] = {name: getattr(options, name) for name in DECIDED}
     document["skips"] = [list(skip) for skip in options.skips]
     document["rules"] = [
         {
-            one.name: _plain(value)
+            one.name: value
             for one in fields(Rule)
             if (value := getattr(rule, one.name)) is not None and value is not False and value != ""
         }
@@ -126,10 +124,6 @@ def from_json(where: str, document: object) -> Options:
     except (KeyError, TypeError, ValueError):
         raise PlanFileError(f"{where}: the decisions are damaged: make the plan again") from None
     return Options(**values, skips=skips, rules=rules)  # type: ignore[arg-type]
-
-
-def _plain(value: object) -> object:
-    return value.value if isinstance(value, Enum) else value
 
 
 def template(plans: Iterable[GroupPlan]) -> Iterator[str]:
@@ -182,7 +176,7 @@ def _question(problem: Problem) -> Iterator[str]:
     yield f"# {printable(f'{problem.kind.value}: {problem.what}')}"
     key = _ASKED.get(problem.kind)
     if key is not None:
-        choices = [str(one.value) for one in CHOICES[key]]
+        choices = CHOICES[key]
         yield f'{key} = "{choices[0]}"  # or {", ".join(choices[1:])}'
     elif problem.kind is Reason.IDLE:
         yield f"max_idle_days = {Options().max_idle_days}  # {printable(problem.advice)}"

@@ -11,7 +11,7 @@ from zkmigrate.model import Direction, GroupState, Retention, Store
 from zkmigrate.plan.findings import Findings, problem
 from zkmigrate.plan.layout import reason_for
 from zkmigrate.plan.left_out import LeftOut
-from zkmigrate.plan.options import Options, OtherZnodes, covers
+from zkmigrate.plan.options import Options, covers
 from zkmigrate.plan.partition import PartitionRules
 from zkmigrate.plan.table import Action, decide
 from zkmigrate.plan.values import Entry, GroupPlan, Problem
@@ -220,7 +220,7 @@ class _Planner:
                 "move this group with its own client's tools",
                 foreign,
             )
-        elif foreign and self.options.of_group(self.state.group).other_znodes is OtherZnodes.IGNORE:
+        elif foreign and self.options.of_group(self.state.group).other_znodes == "ignore":
             self.notes.append(Note("these znodes stay as they are: ", foreign))
             self.ignored = foreign
         elif foreign:

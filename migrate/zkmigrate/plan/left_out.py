@@ -6,7 +6,7 @@ from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, GroupState, Log
-from zkmigrate.plan.options import MissingTopics, Options, Recreated, Unproven, covers
+from zkmigrate.plan.options import Options, covers
 from zkmigrate.plan.values import StaysBehind
 from zkmigrate.reasons import Reason
 
@@ -73,7 +73,7 @@ class LeftOut:
         topic = self._state.topics.get(tp.topic)
         znode = self._state.zk.get(tp)
         if (
-            options.recreated_topics is Recreated.SKIP
+            options.recreated_topics == "skip"
             and self._direction is Direction.ZK_TO_KAFKA
             and znode is not None
             and topic is not None
@@ -82,13 +82,13 @@ class LeftOut:
         ):
             return Reason.RECREATED.value
         if (
-            options.unproven_topics is Unproven.SKIP
+            options.unproven_topics == "skip"
             and self._direction is Direction.ZK_TO_KAFKA
             and topic is not None
             and topic.log is Log.UNPROVEN
         ):
             return Reason.UNPROVEN.value
-        if options.missing_topics is MissingTopics.SKIP and tp.topic not in self._state.hidden:
+        if options.missing_topics == "skip" and tp.topic not in self._state.hidden:
             if topic is None:
                 return Reason.TOPIC_MISSING.value
             if tp.partition not in topic.partitions:

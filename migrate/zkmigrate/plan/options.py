@@ -4,89 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args, get_type_hints
 
 from zkconsumer.core.common.types import TopicPartition
 
-
-class OnConflict(Enum):
-    """The rule for partitions whose offsets differ between the two stores."""
-
-    REFUSE = "refuse"
-    ZOOKEEPER = "zookeeper"
-    KAFKA = "kafka"
-    NEWEST = "newest"
-    MIN = "min"
-    MAX = "max"
-
-
-class OutOfRange(Enum):
-    """The rule for offsets outside the log."""
-
-    REFUSE = "refuse"
-    CLAMP = "clamp"
-
-
-class MissingTopics(Enum):
-    """The rule for offsets of topics and partitions that do not exist."""
-
-    REFUSE = "refuse"
-    SKIP = "skip"
-
-
-class Recreated(Enum):
-    """The rule for offsets that were stored before their topic was created."""
-
-    REFUSE = "refuse"
-    SKIP = "skip"
-    EARLIEST = "earliest"
-
-
-class Unproven(Enum):
-    """The rule for offsets if it is not certain that their topic is still the same."""
-
-    REFUSE = "refuse"
-    TRUST = "trust"
-    SKIP = "skip"
-    EARLIEST = "earliest"
-
-
-class WithoutOffset(Enum):
-    """Where consumers start in partitions without an offset in either store."""
-
-    LEAVE = "leave"
-    """At the position that their ``auto.offset.reset`` chooses."""
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    REFUSE = "refuse"
-
-
-class Expired(Enum):
-    """The rule for offsets that were moved and are gone from the store that they were moved to."""
-
-    REFUSE = "refuse"
-    MOVED = "moved"
-    """The offset of the other store. Messages that were consumed since are consumed again."""
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
-class Misplaced(Enum):
-    """The rule for offsets that a 1.1.0 broker stored below ``offset`` (not ``offsets``)."""
-
-    REFUSE = "refuse"
-    IGNORE = "ignore"
-    USE = "use"
-
-
-class OtherZnodes(Enum):
-    """The rule for groups with znodes that no JVM consumer makes, next to its own."""
-
-    REFUSE = "refuse"
-    IGNORE = "ignore"
+OnConflict = Literal["refuse", "zookeeper", "kafka", "newest", "min", "max"]
+"""For partitions whose offsets differ between the two stores."""
+OutOfRange = Literal["refuse", "clamp"]
+"""For offsets outside the log."""
+MissingTopics = Literal["refuse", "skip"]
+"""For offsets of topics and partitions that do not exist."""
+Recreated = Literal["refuse", "skip", "earliest"]
+"""For offsets that were stored before their topic was created."""
+Unproven = Literal["refuse", "trust", "skip", "earliest"]
+"""For offsets if it is not certain that their topic is still the same."""
+WithoutOffset = Literal["leave", "earliest", "latest", "refuse"]
+"""For partitions without an offset in either store; ``leave``: ``auto.offset.reset`` decides."""
+Expired = Literal["refuse", "moved", "earliest", "latest"]
+"""For offsets that were moved and are gone from the store that they were moved to; ``moved``: the
+offset of the other store. Messages that were consumed since are consumed again."""
+Misplaced = Literal["refuse", "ignore", "use"]
+"""For offsets that a 1.1.0 broker stored below ``offset`` (not ``offsets``)."""
+OtherZnodes = Literal["refuse", "ignore"]
+"""For groups with znodes that no JVM consumer makes, next to its own."""
 
 
 class Skip(NamedTuple):
@@ -163,18 +105,18 @@ class Options:
     decides something counts.
     """
 
-    on_conflict: OnConflict = OnConflict.REFUSE
-    out_of_range: OutOfRange = OutOfRange.REFUSE
-    misplaced: Misplaced = Misplaced.REFUSE
+    on_conflict: OnConflict = "refuse"
+    out_of_range: OutOfRange = "refuse"
+    misplaced: Misplaced = "refuse"
     skips: tuple[Skip, ...] = ()
     max_idle_days: int = 30
-    missing_topics: MissingTopics = MissingTopics.REFUSE
-    recreated_topics: Recreated = Recreated.REFUSE
-    without_offset: WithoutOffset = WithoutOffset.LEAVE
+    missing_topics: MissingTopics = "refuse"
+    recreated_topics: Recreated = "refuse"
+    without_offset: WithoutOffset = "leave"
     rules: tuple[Rule, ...] = ()
-    unproven_topics: Unproven = Unproven.REFUSE
-    expired_offsets: Expired = Expired.REFUSE
-    other_znodes: OtherZnodes = OtherZnodes.REFUSE
+    unproven_topics: Unproven = "refuse"
+    expired_offsets: Expired = "refuse"
+    other_znodes: OtherZnodes = "refuse"
 
     def of_group(self, group: str) -> Options:
         """Return the decisions about one group; those about its topics are still rules."""
@@ -216,10 +158,12 @@ class Options:
     def needs_commit_times(self) -> bool:
         """Whether a decision depends on the time of commits."""
         every = {self.on_conflict, *(rule.on_conflict for rule in self.rules)}
-        return OnConflict.NEWEST in every
+        return "newest" in every
 
 
-CHOICES: Final[Mapping[str, type[Enum]]] = {
-    name: type(value) for name in DECIDED if isinstance(value := getattr(Options(), name), Enum)
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    name: get_args(kind)
+    for name, kind in get_type_hints(Options).items()
+    if name in DECIDED and get_args(kind)
 }
 """The decisions that are a choice of some words, and these."""

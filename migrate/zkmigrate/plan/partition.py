@@ -9,14 +9,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, GroupState, Log, Store
 from zkmigrate.plan.findings import Findings
 from zkmigrate.plan.options import (
-    Expired,
-    Misplaced,
-    OnConflict,
     Options,
-    OutOfRange,
-    Recreated,
-    Unproven,
-    WithoutOffset,
 )
 from zkmigrate.plan.values import Entry
 from zkmigrate.reasons import Reason
@@ -75,12 +68,12 @@ class PartitionRules:
         source_zk = zk
         misplaced = state.misplaced.get(tp)
         if misplaced is not None and misplaced != zk and self.direction is Direction.ZK_TO_KAFKA:
-            if self._options(tp).misplaced is Misplaced.REFUSE:
+            if self._options(tp).misplaced == "refuse":
                 text = f": {misplaced} below offset, {show(zk)} below offsets"
                 self._found(Reason.MISPLACED, tp, text)
                 return None
             self._decided.add(Reason.MISPLACED)
-            if self._options(tp).misplaced is Misplaced.USE:
+            if self._options(tp).misplaced == "use":
                 source_zk = misplaced
         if tp in self._expired:
             return self._gone(tp, Entry(tp, zk, version, kafka, None, False, ""), source_zk)
@@ -114,24 +107,24 @@ class PartitionRules:
         in_kafka = found.kafka.offset if found.kafka else None
         other = zk if marker.moved_to is Store.KAFKA else in_kafka
         rule = self._options(tp).expired_offsets
-        if rule is Expired.REFUSE:
+        if rule == "refuse":
             source = marker.moved_to.other
             text = f": {moved} at the move to {marker.moved_to.value}"
             self._found(Reason.EXPIRED, tp, f"{text}, {source.value} holds {show(other)}")
             return None
         self._decided.add(Reason.EXPIRED)
-        if rule is Expired.MOVED:
+        if rule == "moved":
             usable = self._usable(tp, moved if other is None else other)
             if usable is None:
                 return None
             value, remark = usable
             reason = f"gone since the move: the offset that was moved{remark}"
         else:
-            end = self._end(tp, rule is Expired.EARLIEST)
+            end = self._end(tp, rule == "earliest")
             if end is None:
                 return None
             value = end
-            reason = f"gone since the move: the log's {rule.value} by --expired-offsets"
+            reason = f"gone since the move: the log's {rule} by --expired-offsets"
         held = found.zk if self.direction.target is Store.ZOOKEEPER else in_kafka
         return replace(found, to=value, write=value != held, reason=reason)
 
@@ -198,14 +191,14 @@ class PartitionRules:
             then = show(marker.values.get(tp)) if marker.in_target else "not known"
             both += f" ({from_name} at the move: {then})"
         match self._options(tp).on_conflict:
-            case OnConflict.REFUSE:
+            case "refuse":
                 self._found(Reason.CONFLICT, tp, both)
                 return target, "conflict"
-            case OnConflict.ZOOKEEPER | OnConflict.KAFKA as rule:
-                chosen = zk if rule is OnConflict.ZOOKEEPER else kafka
-            case OnConflict.MIN | OnConflict.MAX as rule:
-                chosen = (min if rule is OnConflict.MIN else max)(source, target)
-            case OnConflict.NEWEST:
+            case "zookeeper" | "kafka" as rule:
+                chosen = zk if rule == "zookeeper" else kafka
+            case "min" | "max" as rule:
+                chosen = (min if rule == "min" else max)(source, target)
+            case "newest":
                 chosen = self._newest(tp, zk, kafka)
                 if chosen is None:
                     return target, "conflict"
@@ -214,7 +207,7 @@ class PartitionRules:
             return target, "conflict"
         other = kafka if chosen == zk else zk
         side = Store.ZOOKEEPER if chosen == zk else Store.KAFKA
-        rule_name = self._options(tp).on_conflict.value
+        rule_name = self._options(tp).on_conflict
         self._decided.add(Reason.CONFLICT)
         return chosen, f"conflict: {side.value} by --on-conflict {rule_name} (the other: {other})"
 
@@ -222,16 +215,16 @@ class PartitionRules:
         """Return where consumers start without an offset, if that is decided."""
         rule = self._options(tp).without_offset
         topic = self.state.topics.get(tp.topic)
-        if rule is WithoutOffset.LEAVE or topic is None or tp.partition not in topic.partitions:
+        if rule == "leave" or topic is None or tp.partition not in topic.partitions:
             return None
-        if rule is WithoutOffset.REFUSE:
+        if rule == "refuse":
             self._found(Reason.NO_OFFSET, tp)
             return None
-        end = self._end(tp, rule is WithoutOffset.EARLIEST)
+        end = self._end(tp, rule == "earliest")
         if end is None:
             return None
         self._decided.add(Reason.NO_OFFSET)
-        return end, f"no offset: the log's {rule.value} by --without-offset"
+        return end, f"no offset: the log's {rule} by --without-offset"
 
     def _end(self, tp: TopicPartition, earliest: bool) -> int | None:
         """Return the beginning or the end of a log; ``None`` if it is not known."""
@@ -282,7 +275,7 @@ class PartitionRules:
             and topic.is_younger_than(znode)
             and tp not in self.state.misplaced
         ):
-            if self._options(tp).recreated_topics is not Recreated.EARLIEST:
+            if self._options(tp).recreated_topics != "earliest":
                 self._found(
                     Reason.RECREATED, tp, f": {value} was stored before the topic was created"
                 )
@@ -291,7 +284,7 @@ class PartitionRules:
             self._decided.add(Reason.RECREATED)
         unproven = topic.log is Log.UNPROVEN and self._is_from_zookeeper(tp, value)
         rule = self._options(tp).unproven_topics
-        if unproven and rule not in (Unproven.TRUST, Unproven.EARLIEST):
+        if unproven and rule not in ("trust", "earliest"):
             self._found(Reason.UNPROVEN, tp)
             return None
         if unproven:
@@ -302,11 +295,11 @@ class PartitionRules:
             return None
         if recreated:
             return log.earliest, f"; {value} is of an earlier topic: the log's beginning"
-        if unproven and rule is Unproven.EARLIEST:
+        if unproven and rule == "earliest":
             return log.earliest, f"; {value} may be of another topic: the log's beginning"
         if log.earliest <= value <= log.latest:
             return value, ""
-        if self._options(tp).out_of_range is OutOfRange.REFUSE:
+        if self._options(tp).out_of_range == "refuse":
             self._found(
                 Reason.OUT_OF_RANGE, tp, f": {value}, the log is {log.earliest}-{log.latest}"
             )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from enum import Enum
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Final, TypeVar
 
@@ -48,13 +47,12 @@ def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[S
     return tuple(skips)
 
 
-def _choice(name: str, values: type[Enum], what: str) -> Callable[[F], F]:
+def _choice(name: str, values: Sequence[str], what: str) -> Callable[[F], F]:
     """Return an option that takes one of the values; the first is the default."""
-    every = [one.value for one in values]
-    shown = every[0] != "refuse"
+    shown = values[0] != "refuse"
     option = f"--{name.replace('_', '-')}"
     return click.option(
-        option, type=click.Choice(every), default=every[0], show_default=shown, help=what
+        option, type=click.Choice(values), default=values[0], show_default=shown, help=what
     )
 
 
@@ -83,12 +81,12 @@ def decisions(command: F) -> F:
         decisions: str | None,
         **others: Any,
     ) -> Any:
-        chosen = {name: CHOICES[name](others.pop(name)) for name in _HELP}
+        chosen = {name: others.pop(name) for name in _HELP}
         options = Options(
             skips=skips,
             max_idle_days=max_idle_days,
             rules=rules_in(decisions),
-            **chosen,  # type: ignore[arg-type]
+            **chosen,
         )
         return command(direction=Direction(direction), options=options, **others)
 
@@ -111,7 +109,7 @@ def decisions(command: F) -> F:
             "repeated.",
         ),
         *(_choice(name, CHOICES[name], what) for name, what in reversed(_HELP.items())),
-        _choice("direction", Direction, "Source store and target store."),
+        _choice("direction", [one.value for one in Direction], "Source store and target store."),
     ):
         bundled = option(bundled)
     return bundled  # type: ignore[return-value]
