@@ -316,7 +316,7 @@ def test_a_refusal_and_a_failure_have_different_statuses(
     status, rows = shell.rows("apply", plan, "--execute", "--no-lock")
     outcomes = {row["group"]: row["outcome"] for row in rows}
     assert (status, outcomes) == (3, {clash: "skipped", live: "refused", ready: "done"})
-    assert run(["report", plan, "--csv", str(tmp_path / "csv")]) == 3
+    assert run(["report", plan, "--out", str(tmp_path / "page")]) == 3
     bench.client.delete(registration)
     bench.set_zk(ready, topic, {0: 5})
     status, rows = shell.rows("undo", plan, "--execute", "--group", ready)

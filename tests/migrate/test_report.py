@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.migrate.rows import rows_of
 
 if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]
 
 
 def test_a_report_names_what_was_moved_decided_and_refused(
-    bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
+    bench: Bench,
+    shell: Shell,
+    unique: str,
+    topic: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Page and CSV list all groups that were moved, refused, skipped or rolled back, with decisions
+    """The page lists all groups that were moved, refused, skipped or rolled back, with decisions
     and fixes. Names are escaped. The command contacts no server."""
     bench.topic(topic, 2)
     plain, conflict, bad, back = (f"{unique[-8:]}-{tail}" for tail in ("a", "b", "c", "d"))
@@ -30,8 +38,10 @@ def test_a_report_names_what_was_moved_decided_and_refused(
     assert shell("undo", plan, "--group", back, "--execute")[0] == 0
     from zkmigrate.cli import run
 
-    page, table = tmp_path / "report.html", tmp_path / "report.csv"
-    assert run(["report", plan, "--out", str(page), "--csv", str(table)]) == 3
+    page = tmp_path / "report.html"
+    capsys.readouterr()
+    assert run(["report", plan, "--out", str(page), "--json"]) == 3
+    rows = {row["group"]: row for row in rows_of(capsys.readouterr().out)}
     text = page.read_text()
     assert "<script>alert" not in text
     for part in (
@@ -46,13 +56,15 @@ def test_a_report_names_what_was_moved_decided_and_refused(
         "parallel=8",
     ):
         assert part in text, part
-    rows = list(csv.DictReader(table.open()))
-    written = {(row["group"], row["topic"], row["partition"]): row for row in rows}
-    row = written[conflict, topic, "0"]
-    assert (row["zookeeper"], row["kafka"], row["to"], row["written"]) == ("3", "5", "5", "no")
-    assert written[conflict, topic, "1"]["written"] == "yes"
-    assert written[plain, topic, "1"]["kafka_group"] == "new"
-    assert written[plain, "gone", "0"]["why"] == "stays behind: topic-missing"
-    assert written[back, topic, "0"]["state"] == "rolled back"
-    assert "--skip" in written[bad, "", ""]["why"]
+    states = {group: row["state"] for group, row in rows.items()}
+    assert states == {
+        plain: "moved",
+        conflict: "moved",
+        bad: "needs a decision",
+        back: "rolled back",
+    }
+    (changed,) = rows[conflict]["changed"]
+    assert (changed["partition"], changed["before"], changed["after"]) == (1, None, 4)
+    assert rows[plain]["kafka_group"] == "new"
+    assert "--skip" in rows[bad]["why"]
     assert run(["report", plan, "--out", str(page)]) == 2, "no file is overwritten"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 import click
 
-from zkconsumer.console.tables import guarded
 from zkmigrate import report as reports
 from zkmigrate.apply.journal import plan_of, read_records
 from zkmigrate.apply.outcome import NOT_LOCKED
@@ -28,23 +24,18 @@ from zkmigrate.plan.values import Verdict
 @click.command(epilog=HELP)
 @click.argument("plan", required=False)
 @click.option("--out", metavar="FILE", help="A new file for the HTML page.")
-@click.option(
-    "--csv", "csv_out", metavar="FILE", help="A new CSV file with a row for each partition."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print each group's state as JSON.")
 @journal_option
-def report(
-    plan: str | None, out: str | None, csv_out: str | None, as_json: bool, journal: str | None
-) -> None:
+def report(plan: str | None, out: str | None, as_json: bool, journal: str | None) -> None:
     """Report what was moved, decided and refused, and why.
 
-    It writes an HTML page, CSV or JSON. It reads PLAN and its journal, and connects to no server.
+    It writes an HTML page or JSON. It reads PLAN and its journal, and connects to no server.
     Groups that are not moved need attention. Without PLAN it reports what zkmigrate reset has
     done, and with --journal zkmigrate-undo.journal what zkmigrate undo has done; likewise live,
     lock and unlock.
     """
-    if out is None and csv_out is None and not as_json:
-        raise click.UsageError("name a file with --out, with --csv, or both; or give --json")
+    if out is None and not as_json:
+        raise click.UsageError("name a file with --out, or give --json")
     loaded = None if plan is None else plan_file.load(plan)
     if loaded is None:
         where = Path(journal or "zkmigrate-reset.journal")
@@ -66,9 +57,6 @@ def report(
     ]
     if out is not None:
         write_out(out, [reports.page(loaded, look(), runs, digest)])
-    if csv_out is not None:
-        rows = reports.csv_rows(look())
-        write_out(csv_out, _lines([reports.COLUMNS], rows), "--csv")
     if as_json:
         print_table("report", list(reports.group_rows(look())), "json")
     states = [(one.state, one.not_locked) for one in look()]
@@ -80,11 +68,3 @@ def report(
     good = {reports.MOVED, reports.BEFORE, reports.SET, *reports.DONE, Verdict.IGNORED.value}
     good |= {reports.BACK} if loaded is None else set()
     click.get_current_context().exit(exit_status(attention=not counts.keys() <= good))
-
-
-def _lines(*parts: Iterable[Iterable[object]]) -> Iterator[str]:
-    for rows in parts:
-        for row in rows:
-            text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerow(map(guarded, row))
-            yield text.getvalue()

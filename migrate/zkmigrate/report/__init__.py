@@ -1,4 +1,4 @@
-"""The report that an operator hands in after the move: an HTML page, and a CSV line per partition.
+"""The report that an operator hands in after the move: an HTML page, and JSON.
 
 It is made without any server. What has happened is taken from the outcomes in the journal alone.
 The plan adds what was not begun, and why. Pure, any thread. Jinja2 escapes
@@ -16,7 +16,6 @@ from typing import Any, Final
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.records import ALONE, RESET, History, Records, recorded
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import Store
 from zkmigrate.plan.values import Entry, GroupPlan, Verdict
 
 MOVED: Final = "moved"
@@ -42,11 +41,6 @@ STATES: Final = (
     Verdict.REFUSED.value,
 )
 """The possible results for a group, in the order of the page."""
-COLUMNS: Final = (
-    "group", "kafka_group", "state", "topic", "partition", "zookeeper", "kafka", "to", "written",
-    "why",
-)  # fmt: skip
-"""Of the CSV."""
 _VERDICTS: Final = (Verdict.DECIDE.value, Verdict.REFUSED.value)
 _KILLED: Final = "the last run ended before the outcome was recorded: apply or roll back again"
 
@@ -171,27 +165,6 @@ def group_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
         codes = [item.kind for item in plan.problems] if ended is None else ended.reasons
         reasons = list(dict.fromkeys(code.value for code in codes))
         yield *head, _at(one.ended_ms), why, reasons, changed, runs
-
-
-def csv_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
-    """Yield a row of ``COLUMNS`` for each partition, for each offset that stays behind, and for
-    each problem."""
-    for group in groups:
-        plan = group.plan
-        head = (plan.group, plan.in_kafka, group.state)
-        for entry in plan.entries:
-            kafka = entry.kafka.offset if entry.kafka else None
-            moved = "yes" if group.wrote and entry.write else "no"
-            yield (*head, *entry.tp, entry.zk, kafka, entry.to, moved, entry.reason)
-        for row in () if plan.entries else group.history.changed:
-            there = [row.before if row.store == store.value else None for store in Store]
-            yield (*head, row.topic, row.partition, *there, row.after, "yes", f"in {row.store}")
-        for one in plan.stays:
-            yield (*head, *one.tp, one.offset, None, None, "no", f"stays behind: {one.why}")
-        for reason in group.reasons:
-            yield (*head, *[None] * 5, "no", ": ".join(filter(None, reason)))
-        if group.not_locked:
-            yield (*head, *[None] * 5, "no", group.why)
 
 
 def page(
