@@ -392,9 +392,12 @@ def test_an_undo_after_a_reset_is_not_refused_by_an_old_journal(
     assert one.run(*undo).rows[0]["reasons"] == ["written-late"]
     one.point = lambda what: None
     assert one.run(*undo).rows[0]["reasons"] == ["written-late"]
-    to = ("--topic", "t", "--to-offset", "60", *DO)
-    assert one.run("reset", "--group", "g", "--store", "kafka", *to).status == 0
-    assert one.run(*undo).status == 0
+    for partition, offset in OLD.items():
+        to = ("--topic", f"t:{partition}", "--to-offset", str(offset), *DO)
+        assert one.run("reset", "--group", "g", "--store", "kafka", *to).status == 0
+    assert status(simulated)["case"] == "moved"
+    ran = one.run(*undo)
+    assert (ran.status, ran.rows[0]["way"]) == (0, "roll back"), ran
 
 
 def test_a_group_that_another_operator_undoes_during_the_hook(
