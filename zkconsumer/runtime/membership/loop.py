@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
 from zkconsumer.core.common import commands, events
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper.commands import Release
@@ -65,7 +66,6 @@ _logger = logging.getLogger("zkconsumer.member")
 
 _SHOWN = 5
 """How many partitions a log line names."""
-_UNSUPPORTED = 35
 _END_SECONDS = 5.0
 """How long threads and connections may take to end."""
 
@@ -541,7 +541,8 @@ class MemberLoop(Generic[MachineT]):
 
     def _fail(self, code: int, text: str) -> None:
         """The servers refuse for good: the streams raise, the connector is still to be shut."""
-        error = (UnsupportedBrokerError if code == _UNSUPPORTED else BrokerError)(text)
+        unsupported = code == ErrorCode.UNSUPPORTED_VERSION
+        error = UnsupportedBrokerError(text) if unsupported else BrokerError(text)
         self.failure = error
         self.host.log(logging.ERROR, f"the member cannot continue: {text}")
         self.gate.end()
