@@ -15,11 +15,11 @@ from pathlib import Path
 
 import click
 from config_pages import config_page, coordinator_page
+from table_pages import tables_page
 from zkaudit.commands.root import cli as audit_cli
 from zkaudit.findings.kinds import page as findings_page
 from zkaudit.limits import Limits
 from zkaudit.sources.reference import page as sources_page
-from zkaudit.tables.catalog import page as tables_page
 from zkmigrate.commands.output.rows import SCHEMAS, Column
 from zkmigrate.commands.reset import reset
 from zkmigrate.commands.root import cli as migrate_cli

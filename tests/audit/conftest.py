@@ -14,6 +14,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,10 @@ def call(client: KazooClient, request: Any) -> Any:
     return answer.get(timeout=15)
 
 
-def record(version: str, root: Path) -> Recording:
-    """Start a server, run the workload of all clients, stop the server."""
+@contextmanager
+def serving(version: str, root: Path) -> Iterator[str]:
+    """A server of a version, with its files below ``root``; its address. It is killed at the
+    end."""
     port = free_port()
     config = root / "zoo.cfg"
     data = root / "data"
@@ -117,23 +120,29 @@ def record(version: str, root: Path) -> Recording:
     flags += [f"-Dlog4j.configuration=file:{JVM_FILES / 'log4j.properties'}"]
     if version in COMPRESSION:
         flags += [f"-Dzookeeper.snapshot.compression.method={COMPRESSION[version]}"]
-    jars = jars_of(version)
     main = "org.apache.zookeeper.server.ZooKeeperServerMain"
     supervisor = Supervisor()
     try:
-        argv = [java(), *JVM, *flags, "-cp", f"{jars}/*", main, str(config)]
+        argv = [java(), *JVM, *flags, "-cp", f"{jars_of(version)}/*", main, str(config)]
         supervisor.start("zookeeper", argv, root / "log")
         wait_until(lambda: answers(port), 60, f"ZooKeeper {version} serves")
-        client = work(f"127.0.0.1:{port}", version)
-        # The server writes its snapshots in a thread of its own, while it serves requests.
-        wait_until(lambda: all(map(is_whole, snapshots_in(data))), 60, "the snapshots are whole")
+        yield f"127.0.0.1:{port}"
     finally:
         supervisor.close()
+
+
+def record(version: str, root: Path) -> Recording:
+    """Start a server, run the workload of all clients, stop the server."""
+    data = root / "data"
+    with serving(version, root) as address:
+        client = work(address, version)
+        # The server writes its snapshots in a thread of its own, while it serves requests.
+        wait_until(lambda: all(map(is_whole, snapshots_in(data))), 60, "the snapshots are whole")
     client.stop()
     client.close()
     made = data / "version-2"
     logs = sorted(made.glob("log.*"), key=lambda path: int(path.name[4:], 16))
-    return Recording(version, jars, tuple(logs), snapshots_in(data))
+    return Recording(version, jars_of(version), tuple(logs), snapshots_in(data))
 
 
 def snapshots_in(data: Path) -> tuple[Path, ...]:

@@ -423,6 +423,7 @@ def _summary(
     # Read as milliseconds, because Spark would return a time in this machine's time zone.
     last_time = None if last["ms"] is None else datetime.fromtimestamp(last["ms"] / 1000, UTC)
     return {
+        "schema_version": catalog.SCHEMA_VERSION,
         "logs": len(logs),
         "snapshots": len(snapshots),
         "servers": len({log.server for log in logs}),

@@ -1,7 +1,7 @@
 """Every table of an audit, described once: its grain, its columns and their meaning.
 
-The pipeline builds its DataFrames to these schemas, and the job checks them before it writes.
-``page`` renders docs/reference/audit-tables.md. Data only: no Spark until ``spark_type`` is called.
+The pipeline builds its DataFrames to these schemas, and the job checks them before it writes. Data
+only: no Spark until ``spark_type`` is called.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+SCHEMA_VERSION: Final = 1
+"""Incremented when a column changes its meaning or is removed, not for new columns. It is in the
+summary."""
 EVIDENCE: Final = (
     "array<struct<table:string,zxid:bigint,idx:int,session:bigint,what:string,server:string,"
     "file:string,position:bigint>>"
@@ -33,9 +36,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table, stored as Parquet below ``OUT/tables``."""
+    """One table, stored as Parquet below ``OUT/tables``. ``key``: the columns that identify a row,
+    where null counts as a value."""
 
     name: str
+    key: str
     grain: str
     columns: tuple[Column, ...]
 
@@ -113,6 +118,7 @@ _LIFE: Final = (
 
 SESSIONS: Final = Table(
     "sessions",
+    "session",
     "one row for each session that was created, closed or used in a group; with `--group`, "
     "sessions that did not use the group may be missing",
     (
@@ -148,6 +154,7 @@ SESSIONS: Final = Table(
 
 REGISTRATIONS: Final = Table(
     "registrations",
+    "chroot group member start_zxid start_idx",
     "one row for each lifetime of a registration znode (`/consumers/G/ids/C`)",
     (
         *_GROUP,
@@ -161,6 +168,7 @@ REGISTRATIONS: Final = Table(
 
 OWNERSHIP: Final = Table(
     "ownership",
+    "chroot group topic partition start_zxid start_idx",
     "one row for each lifetime of an owner znode (`/consumers/G/owners/T/P`): an interval of "
     "ownership",
     (
@@ -174,6 +182,7 @@ OWNERSHIP: Final = Table(
 
 COMMITS: Final = Table(
     "commits",
+    "chroot group topic partition store zxid idx log_partition log_offset",
     "one row for each write of an offset znode (`/consumers/G/offsets/T/P`), and for each "
     "offset record in `__consumer_offsets`, of which compaction keeps only the last ones",
     (
@@ -224,6 +233,7 @@ COMMITS: Final = Table(
 
 PARTITIONS: Final = Table(
     "partitions",
+    "chroot topic partition zxid",
     "one row for each partition of each topic in `/brokers/topics/T`; no rows if neither logs "
     "nor snapshots reach back to the topic's creation",
     (
@@ -248,6 +258,7 @@ PARTITIONS: Final = Table(
 
 MOVES: Final = Table(
     "moves",
+    "chroot group zxid idx",
     "one row for each change of a group's migration marker (`/consumers/G/migration`), "
     "which records that its offsets were moved to another store",
     (
@@ -260,6 +271,7 @@ MOVES: Final = Table(
 
 MEMBERSHIP: Final = Table(
     "membership",
+    "chroot group zxid idx member",
     "one row for each start or end of a registration",
     (
         *_GROUP,
@@ -279,6 +291,7 @@ MEMBERSHIP: Final = Table(
 
 FAILED_CLAIMS: Final = Table(
     "failed_claims",
+    "chroot group zxid idx member",
     "one row for each write that ZooKeeper refused because the znode existed (error -110), if "
     "its session was registered in a group; the log has no path, so a refused create of a "
     "parent znode looks the same",
@@ -292,6 +305,7 @@ FAILED_CLAIMS: Final = Table(
 
 REBALANCES: Final = Table(
     "rebalances",
+    "chroot group first_zxid",
     "one row for each burst of changes in a group that includes a claim or release; a burst ends "
     "when nothing has happened in the group for 5 seconds",
     (
@@ -313,6 +327,7 @@ REBALANCES: Final = Table(
 
 ATTEMPTS: Final = Table(
     "attempts",
+    "file line",
     "one row for each rebalance attempt of a member, from its journal, with the transaction that "
     "triggered the rebalance",
     (
@@ -340,6 +355,7 @@ ATTEMPTS: Final = Table(
 
 HERDS: Final = Table(
     "herds",
+    "chroot group zxid idx member",
     "one row for each change of membership (as in `membership`), with the members that it "
     "notified and their operations in the first 30 seconds",
     (
@@ -378,6 +394,7 @@ HERDS: Final = Table(
 
 GENERATIONS: Final = Table(
     "generations",
+    "log_partition log_offset",
     "one row for each state of a group on the brokers, from its records in `__consumer_offsets`: "
     "a generation of a classic group; a change of a KIP-848 group's epoch, members or assignment; "
     "or the end of the group. Compaction keeps only the last ones",
@@ -408,6 +425,7 @@ GENERATIONS: Final = Table(
 
 BROKER_OWNERSHIP: Final = Table(
     "broker_ownership",
+    "group topic partition start_time first_generation",
     "one row for each period in which a partition was assigned to a member of a group on the "
     "brokers, for one or more generations or epochs; the times are those of `generations`",
     (
@@ -429,6 +447,7 @@ BROKER_OWNERSHIP: Final = Table(
 
 MIGRATIONS: Final = Table(
     "migrations",
+    "chroot group start_zxid version",
     "one row for each mode that was written for a group that moves while it runs "
     "(`/consumers/G/live/mode`), which lasts until the next one",
     (
@@ -470,6 +489,7 @@ MIGRATIONS: Final = Table(
 
 GROUP_OWNERSHIP: Final = Table(
     "group_ownership",
+    "chroot group topic partition source member start_zxid start_time",
     "one row for each period in which a partition belonged to a member under one coordination; all "
     "groups that had an owner on the coordinator, or have a mode. The coordinator's records end "
     "where compaction has removed the older ones, and have no chroot: it is that of the group of "
@@ -514,6 +534,7 @@ GROUP_OWNERSHIP: Final = Table(
 
 DELIVERIES: Final = Table(
     "deliveries",
+    "file line topic partition",
     "one row for each period in which a member delivered messages of a partition, from its journal",
     (
         *_PARTITION,
@@ -553,6 +574,7 @@ DELIVERIES: Final = Table(
 
 VIEWS: Final = Table(
     "views",
+    "file line",
     "one row for each time that a member read the group, from its journal",
     (
         *_GROUP,
@@ -571,6 +593,7 @@ VIEWS: Final = Table(
 
 UNREADABLE: Final = Table(
     "unreadable",
+    "file line",
     "one row for each line of a journal that could not be read",
     (
         _c("file", "string", "journal"),
@@ -582,6 +605,7 @@ UNREADABLE: Final = Table(
 
 FINDINGS: Final = Table(
     "findings",
+    "id",
     "one row for each finding",
     (
         _c("id", "string", "the same in every audit that has this finding, also of longer logs"),
@@ -648,37 +672,5 @@ TABLES: Final = (
     FINDINGS,
 )
 
-
-def page() -> str:
-    """Return docs/reference/audit-tables.md."""
-    parts = [
-        "# Tables of an audit",
-        "",
-        "<!-- Generated by docs/generate.py: change the code, then run it again. -->",
-        "",
-        "`zkaudit run` writes each as Parquet below `OUT/tables`. Sort rows by (`zxid`, `idx`)",
-        "and not by time: times are of several clocks. Sessions are signed 64-bit numbers.",
-    ]
-    parts += ["", "## Common columns", "", "Several tables have these columns.", ""]
-    parts += _rows(column for block in COMMON for column in block)
-    for table in TABLES:
-        shared = [c for block in COMMON if set(block) <= set(table.columns) for c in block]
-        parts += ["", f"## `{table.name}`", "", f"Grain: {table.grain}.", ""]
-        if shared:
-            names = ", ".join(f"`{c.name}`" for c in shared)
-            parts += [f"[Common columns](#common-columns): {names}.", ""]
-        parts += _rows(c for c in table.columns if c not in shared)
-    return "\n".join(parts) + "\n"
-
-
-def _rows(columns: Iterable[Column]) -> list[str]:
-    rows = [f"| `{c.name}` | {_plain(c.type)} | {c.meaning} |" for c in columns]
-    return ["| Column | Type | Meaning |", "|---|---|---|", *rows]
-
-
 COMMON: Final = (_GROUP, _PARTITION[len(_GROUP) :], _AT, _LIFE)
 """Columns that are described once on the page, for all tables that have all of a block."""
-
-
-def _plain(type: str) -> str:
-    return f"`{type}`" if "<" in type else type
