@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -585,24 +585,19 @@ skip it.
 
 ## The journal of a running member
 
-The file is opened when the member begins, after its connection to ZooKeeper was made. It holds
-whole events and commands (`fields`). A large field that has not changed is not written again
-(`unchanged`), so a member of a large group at rest writes a few hundred bytes each time it reads
-the group. Simulations write summaries without `fields`; they are replayed from their seed.
+The file is opened when the member begins. It holds whole events and commands (`fields`). A large
+field that has not changed is not written again (`unchanged`). Simulations write summaries without
+`fields`; they are replayed from their seed.
 
-A thread of its own writes, so the member never waits for the disk. It hands entries to the
-operating system in order, usually within a millisecond, and does not call `fsync`. A process that
-is killed may lose its last entries; a machine that fails may lose what the operating system had not
-stored.
+A thread of its own writes, so the member never waits for the disk. It does not call `fsync`. A
+process that is killed may lose its last entries.
 
 - **The disk is slow, or hangs.** Up to {QUEUE_BYTES >> 20} MiB wait in memory. Then entries are
-  dropped until all of that is written. An entry `EntriesDropped` shows where and how many (`count`)
-  are missing. The log of `zkconsumer.member` has a warning at the first of them and when the
-  journal continues.
-- **The disk is full, or a write fails.** The journal ends there, with one warning in the log. The
-  member continues.
-- **The disk hangs at the end.** `shutdown` waits for it for 1 s at most. A warning in the log says
-  how many bytes are missing.
+  dropped, with a warning in the log of `zkconsumer.member`, until all of that is written. An entry
+  `EntriesDropped` shows where and how many (`count`) are missing.
+- **The disk is full, or a write fails.** The journal ends there, with a warning. The member
+  continues.
+- **The disk hangs at the end.** `shutdown` waits for it for 1 s at most.
 
 What it costs, measured with names of 60 characters:
 
@@ -614,11 +609,17 @@ What it costs, measured with names of 60 characters:
 """
 
 
+def _kinds(kinds: Collection[schema.Kind]) -> str:
+    if set(kinds) == set(schema.Kind):
+        return "all"
+    return ", ".join(kind.value for kind in schema.Kind if kind in kinds)
+
+
 def journal_page() -> str:
     """The fields of a journal's lines."""
     kinds = [f"| `{kind.value}` | {meaning} |" for kind, meaning in schema.KINDS.items()]
     rows = [
-        f"| `{field.name}` | {', '.join(k.value for k in schema.Kind if k in field.kinds)} "
+        f"| `{field.name}` | {_kinds(field.kinds)} "
         f"| {field.type.value} | {'yes' if field.required else 'no'} | {field.meaning} |"
         for field in schema.FIELDS
     ]
