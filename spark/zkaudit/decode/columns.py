@@ -6,7 +6,7 @@ Only records that fit a layout exactly are decoded here. All others go to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -308,19 +308,10 @@ def batch_of(
     ends = starts + lengths
     heads = _heads(block, starts)
     codes = heads["type"].astype(np.int64)
-    zxids = heads["zxid"].astype(np.int64)
-    wanted = filters.in_range(zxids)
-    if filters.mentions:
-        chosen = _mentioned(block, starts, filters.mentions)
-        for code in _WITHOUT_PATH:
-            chosen |= codes == code
-        multi = codes == MULTI
-        if multi.any():
-            chosen |= multi & _mentioned(block, starts, (_ERROR_BYTES,))
-        wanted &= chosen
-        if not wanted.any():
-            nothing = _no_rows(None if columns is None else tuple(columns))
-            return Found(zxids, heads["time"].astype(np.int64), nothing)
+    zxids, times = heads["zxid"].astype(np.int64), heads["time"].astype(np.int64)
+    wanted = _wanted(block, starts, codes, zxids, filters)
+    if not wanted.any():
+        return Found(zxids, times, _no_rows(None if columns is None else tuple(columns)))
     bad = np.zeros(len(starts), bool)
     sizes = np.zeros(len(starts), np.int64)
     has_digest = np.zeros(len(starts), bool)
@@ -328,21 +319,7 @@ def batch_of(
     ops = _operations(data, starts, ends, codes, wanted, bad, sizes, has_digest)
     closes: list[tuple[str, ...] | None] = []
     fields = _fields(data, ops, bad, has_digest, closes)
-
-    records = len(starts)
-    slow: list[Operation] = []
-    slow_record: list[int] = []
-    for record in np.flatnonzero(bad & wanted):
-        begin, end = int(starts[record]), int(ends[record])
-        try:
-            found = decode_payload(block[begin:end], offset + begin - RECORD_HEADER)
-        except BodyError:
-            records = int(record)
-            break
-        prefix = filters.path_prefix
-        found = [op for op in found if op.path is None or op.path.startswith(prefix)]
-        slow += found
-        slow_record += [int(record)] * len(found)
+    slow, slow_record, records = _decoded(block, starts, ends, offset, bad & wanted, filters)
 
     def keep(mask: Numbers) -> None:
         ops.keep(mask)
@@ -359,51 +336,115 @@ def batch_of(
         chosen = pc.fill_null(pc.starts_with(paths, filters.path_prefix.encode()), True)
         keep(chosen.to_numpy(zero_copy_only=False))
         paths = paths.filter(chosen)
-    record = ops.record
-    count = len(record)
-    everything = count == len(starts) and not (codes == MULTI).any()  # a row for each record
-
-    def each(values: Numbers) -> Numbers:
-        return values if everything else values[record]
-
-    in_every_record = {
+    in_records = {
         "position": starts + (offset - RECORD_HEADER),
         "zxid": zxids,
         "size": sizes,
         "session": heads["session"],
         "cxid": heads["cxid"],
+        "time": times,
+        "end": ends,
+        "has_digest": has_digest,
     }
+    is_each = len(ops.record) == len(starts) and not (codes == MULTI).any()
+    rows = _Rows(data, ops, fields, closes, paths, in_records, is_each)
+    arrays = [rows.column(field, server, file) for field in schema]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if slow:
+        extra = operations_batch(slow, server, file, columns)
+        batch = splice(batch, ops.record, extra, np.array(slow_record, np.int64))
+    return Found(zxids[:records], times[:records], batch)
 
-    def column(field: pa.Field) -> pa.Array:
-        name = field.name
+
+def _wanted(
+    block: bytes, starts: Numbers, codes: Numbers, zxids: Numbers, filters: Filters
+) -> Numbers:
+    """Mark the records that may have wanted operations."""
+    wanted = filters.in_range(zxids)
+    if filters.mentions:
+        chosen = _mentioned(block, starts, filters.mentions)
+        for code in _WITHOUT_PATH:
+            chosen |= codes == code
+        multi = codes == MULTI
+        if multi.any():
+            chosen |= multi & _mentioned(block, starts, (_ERROR_BYTES,))
+        wanted &= chosen
+    return wanted
+
+
+def _decoded(
+    block: bytes, starts: Numbers, ends: Numbers, offset: int, odd: Numbers, filters: Filters
+) -> tuple[list[Operation], list[int], int]:
+    """Decode the records marked as ``odd`` one by one. Return their operations, the record of each,
+    and how many records there are before the first one whose body is not a transaction."""
+    slow: list[Operation] = []
+    records: list[int] = []
+    for record in np.flatnonzero(odd).tolist():
+        begin, end = int(starts[record]), int(ends[record])
+        try:
+            found = decode_payload(block[begin:end], offset + begin - RECORD_HEADER)
+        except BodyError:
+            return slow, records, record
+        prefix = filters.path_prefix
+        found = [op for op in found if op.path is None or op.path.startswith(prefix)]
+        slow += found
+        records += [record] * len(found)
+    return slow, records, len(starts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What the columns of a batch are made of.
+
+    Args:
+        data: the block.
+        ops: the operations, one for each row.
+        fields: as ``_fields`` returns them, for these operations.
+        closes: the paths that ends of sessions deleted.
+        paths: the operations' paths, if they are needed.
+        in_records: values of the records.
+        is_each: whether each record is one row.
+    """
+
+    data: _Block
+    ops: _Ops
+    fields: Mapping[str, Numbers]
+    closes: Sequence[Sequence[str] | None]
+    paths: Any
+    in_records: Mapping[str, Numbers]
+    is_each: bool
+
+    def _of(self, name: str) -> Numbers:
+        """A value of the record of each row."""
+        values = self.in_records[name]
+        return values if self.is_each else values[self.ops.record]
+
+    def column(self, field: pa.Field, server: str, file: str) -> pa.Array:
+        """Return a column."""
+        name, fields = field.name, self.fields
+        count = len(self.ops.record)
         if name in ("server", "file"):
             return pa.repeat(pa.scalar(server if name == "server" else file, field.type), count)
         if name == "time":
-            return timestamps(each(heads["time"]).astype(np.int64))
+            return timestamps(self._of("time"))
         if name == "type":
-            return _NAMES.take(numbers(ops.code - _LOWEST, pa.int64()))
+            return _NAMES.take(numbers(self.ops.code - _LOWEST, pa.int64()))
         if name == "path":
-            return texts(paths)
+            return texts(self.paths)
         if name == "data":
-            return gather(block, fields["data_at"], fields["data_size"])
+            return gather(self.data.block, fields["data_at"], fields["data_size"])
         if name == "digest":
-            has = each(has_digest)
-            return numbers(np.where(has, data.int64(each(ends) - 8), 0), field.type, has)
+            has = self._of("has_digest")
+            return numbers(np.where(has, self.data.int64(self._of("end") - 8), 0), field.type, has)
         if name == "deleted":
-            return lists(fields["close"], closes)
+            return lists(fields["close"], self.closes)
         if name == "idx":
-            return numbers(ops.idx, field.type)
-        if name in in_every_record:
-            return numbers(each(in_every_record[name]), field.type)
+            return numbers(self.ops.idx, field.type)
+        if name in self.in_records:
+            return numbers(self._of(name), field.type)
         if name in fields:
             return numbers(fields[name], field.type, fields[f"has_{name}"])
         return pa.nulls(count, field.type)
-
-    batch = pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
-    if slow:
-        extra = operations_batch(slow, server, file, columns)
-        batch = splice(batch, record, extra, np.array(slow_record, np.int64))
-    return Found(zxids[:records], heads["time"][:records].astype(np.int64), batch)
 
 
 def _operations(
