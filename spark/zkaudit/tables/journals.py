@@ -20,6 +20,7 @@ from zkaudit.storage import missing, place_of
 from zkconsumer.core.migration.modes import RULES, Follows
 
 GROUP = ("chroot", "group")
+_PLACE = (*GROUP, "member", "file", "topic", "partition")
 LAST_US = 32_503_680_000_000_000
 """The start of the year 3000, in microseconds since 1970."""
 
@@ -119,97 +120,7 @@ def _time(name: str) -> Column:
 def deliveries(lines_: DataFrame) -> DataFrame:
     """Table ``deliveries``: from each start of fetching a partition, or reset of its position, to
     the next end of fetching it, or reset."""
-    acts = F.create_map(*[F.lit(x) for pair in _ACTS.items() for x in pair])
-    by_line = Window.partitionBy("file", "member").orderBy("line")
-    # "mode kafka, version 2": the mode that a migratable member follows from here on.
-    mode = F.when(F.col("name") == "Report", F.regexp_extract("detail", r"\Amode ([a-z]+),", 1))
-    last = F.max("at").over(Window.partitionBy("file", "member")).alias("last")
-    actions = (
-        lines_.select("*", acts[F.col("name")].alias("act"), last)
-        .where("act is not null or name = 'DeliveryShut' or name = 'Report' and result = 'mode'")
-        .withColumn("shut", F.last("since", ignorenulls=True).over(by_line))
-        .withColumn("mode", F.last(mode, ignorenulls=True).over(by_line))
-        .where("act is not null")
-    )
-    follows = F.when(
-        F.col("generation").isNotNull() | F.col("mode").isin(*_ON_COORDINATOR), "coordinator"
-    ).otherwise("zookeeper")
-    # If a line has only offsets, these are its partitions.
-    named = F.coalesce("partitions", F.map_keys("offsets"), F.array().cast("array<string>"))
-    each = actions.select(
-        *GROUP, "member", "file", "line", "at", "act", "shut", "last",
-        _session().alias("session"), follows.alias("coordination"),
-        F.explode(named).alias("tp"),
-        *[F.coalesce(name, F.create_map().cast("map<string,bigint>")).alias(name)
-          for name in ("offsets", "replaced")],
-    )  # fmt: skip
-    parts = r"(?s)\A(.+)-(0|[1-9][0-9]{0,9})\z"
-    each = each.withColumns(
-        {
-            "topic": F.regexp_extract("tp", parts, 1),
-            "partition": F.expr(f"try_cast(regexp_extract(tp, r'{parts}', 2) as bigint)"),
-            "offset": F.try_element_at("offsets", F.col("tp")),
-            "replaced": F.try_element_at("replaced", F.col("tp")),
-        }
-    ).where("partition is not null")
-    offsets = {name: F.when(F.col(name) >= 0, F.col(name)) for name in ("offset", "replaced")}
-    each = each.withColumns(offsets)
-    place = (*GROUP, "member", "file", "topic", "partition")
-    order = Window.partitionBy(*place).orderBy("line")
-    state = F.when(F.col("act").isin("start", "stop", "drop"), F.col("act"))
-    fetching = F.last(state, ignorenulls=True).over(order) == "start"
-    starts, resets = F.col("act") == "start", F.col("act") == "reset"
-    each = each.withColumns(
-        {
-            "fetching": F.coalesce(fetching, F.lit(False)),
-            "number": F.sum(starts.cast("int")).over(order),
-        }
-    ).where("number > 0")
-    so_far = Window.partitionBy(*place, "number").orderBy("line")
-    earlier = so_far.rowsBetween(Window.unboundedPreceding, -1)
-    had = F.coalesce(F.max(F.col("offset").isNotNull()).over(earlier), F.lit(False))
-    # After a reset it resumes elsewhere: the messages before and after it are two ranges. If no
-    # offset was replaced, the reset chose the first position, even if that was committed before
-    # the reset was recorded. Older journals have no offsets of a reset.
-    moved = F.col("replaced").isNotNull() | (F.col("offset").isNull() & had)
-    again = resets & F.col("fetching") & moved
-    each = each.withColumn("begins", starts | again)
-    each = each.withColumn("number", F.sum(F.col("begins").cast("int")).over(order))
-
-    def at(act: str) -> Column:
-        return F.min(F.when(F.col("act") == act, F.col("at")))
-
-    chosen = resets & F.col("fetching")
-    # A position that was reset after the stop is not one of the messages before.
-    late = F.min(F.when(resets & ~F.col("fetching"), F.col("line")))
-    samples = F.collect_list(
-        F.when(
-            F.col("act").isin("start", "progress", "final") & F.col("offset").isNotNull(),
-            F.struct("line", "offset"),
-        )
-    )
-    times = each.groupBy(*place, "number").agg(
-        F.min(F.when(F.col("begins"), F.col("at"))).alias("start"),
-        at("stop").alias("stop"),
-        at("drop").alias("drop"),
-        at("final").alias("final"),
-        F.max(F.when(F.col("act") == "drop", F.col("shut"))).alias("shut"),
-        F.max("last").alias("last"),
-        F.min("line").alias("line"),
-        F.min_by("session", "line").alias("session"),
-        F.min_by("coordination", "line").alias("coordination"),
-        F.max(F.col("begins") & resets).alias("again"),
-        F.max(chosen).alias("reset"),
-        F.max(F.when(chosen, F.col("replaced"))).alias("reset_from"),
-        F.max(F.when(chosen, F.col("offset"))).alias("reset_to"),
-        late.alias("late"),
-        samples.alias("samples"),
-    )
-    following = F.lead(F.struct("again", "start")).over(
-        Window.partitionBy(*place).orderBy("number")
-    )
-    resumed = F.when(following["again"], following["start"])
-    times = times.withColumn("resumed", resumed)
+    times = _times(_numbered(_of_partitions(_actions(lines_))))
     fits = F.filter("samples", lambda s: F.coalesce(s["line"] < F.col("late"), F.lit(True)))
     positions = F.transform(fits, lambda s: s["offset"])
     ended = (
@@ -234,6 +145,113 @@ def deliveries(lines_: DataFrame) -> DataFrame:
         F.coalesce(F.array_max(positions), "reset_to").alias("end_offset"),
         "reset", "reset_from", "reset_to", "file", "line",
     )  # fmt: skip
+
+
+def _actions(lines_: DataFrame) -> DataFrame:
+    """The lines that begin or end fetching or show a position, with ``act``, ``mode``, ``last``
+    (time of the journal's last line) and ``shut`` (since when delivery was shut)."""
+    acts = F.create_map(*[F.lit(x) for pair in _ACTS.items() for x in pair])
+    by_line = Window.partitionBy("file", "member").orderBy("line")
+    # "mode kafka, version 2": the mode that a migratable member follows from here on.
+    mode = F.when(F.col("name") == "Report", F.regexp_extract("detail", r"\Amode ([a-z]+),", 1))
+    last = F.max("at").over(Window.partitionBy("file", "member")).alias("last")
+    return (
+        lines_.select("*", acts[F.col("name")].alias("act"), last)
+        .where("act is not null or name = 'DeliveryShut' or name = 'Report' and result = 'mode'")
+        .withColumn("shut", F.last("since", ignorenulls=True).over(by_line))
+        .withColumn("mode", F.last(mode, ignorenulls=True).over(by_line))
+        .where("act is not null")
+    )
+
+
+def _of_partitions(actions: DataFrame) -> DataFrame:
+    """A row for each partition of a line, with its ``offset`` and the one that it ``replaced``."""
+    follows = F.when(
+        F.col("generation").isNotNull() | F.col("mode").isin(*_ON_COORDINATOR), "coordinator"
+    ).otherwise("zookeeper")
+    # If a line has only offsets, these are its partitions.
+    named = F.coalesce("partitions", F.map_keys("offsets"), F.array().cast("array<string>"))
+    each = actions.select(
+        *GROUP, "member", "file", "line", "at", "act", "shut", "last",
+        _session().alias("session"), follows.alias("coordination"),
+        F.explode(named).alias("tp"),
+        *[F.coalesce(name, F.create_map().cast("map<string,bigint>")).alias(name)
+          for name in ("offsets", "replaced")],
+    )  # fmt: skip
+    parts = r"(?s)\A(.+)-(0|[1-9][0-9]{0,9})\z"
+    each = each.withColumns(
+        {
+            "topic": F.regexp_extract("tp", parts, 1),
+            "partition": F.expr(f"try_cast(regexp_extract(tp, r'{parts}', 2) as bigint)"),
+            "offset": F.try_element_at("offsets", F.col("tp")),
+            "replaced": F.try_element_at("replaced", F.col("tp")),
+        }
+    ).where("partition is not null")
+    offsets = {name: F.when(F.col(name) >= 0, F.col(name)) for name in ("offset", "replaced")}
+    return each.withColumns(offsets)
+
+
+def _numbered(each: DataFrame) -> DataFrame:
+    """With the ``number`` of the delivery, and whether the row ``begins`` it."""
+    order = Window.partitionBy(*_PLACE).orderBy("line")
+    state = F.when(F.col("act").isin("start", "stop", "drop"), F.col("act"))
+    fetching = F.last(state, ignorenulls=True).over(order) == "start"
+    starts, resets = F.col("act") == "start", F.col("act") == "reset"
+    each = each.withColumns(
+        {
+            "fetching": F.coalesce(fetching, F.lit(False)),
+            "number": F.sum(starts.cast("int")).over(order),
+        }
+    ).where("number > 0")
+    so_far = Window.partitionBy(*_PLACE, "number").orderBy("line")
+    earlier = so_far.rowsBetween(Window.unboundedPreceding, -1)
+    had = F.coalesce(F.max(F.col("offset").isNotNull()).over(earlier), F.lit(False))
+    # After a reset it resumes elsewhere: the messages before and after it are two ranges. If no
+    # offset was replaced, the reset chose the first position, even if that was committed before
+    # the reset was recorded. Older journals have no offsets of a reset.
+    moved = F.col("replaced").isNotNull() | (F.col("offset").isNull() & had)
+    again = resets & F.col("fetching") & moved
+    each = each.withColumn("begins", starts | again)
+    return each.withColumn("number", F.sum(F.col("begins").cast("int")).over(order))
+
+
+def _times(each: DataFrame) -> DataFrame:
+    """A row for each delivery: when it began and was ended by what, and its positions."""
+    resets = F.col("act") == "reset"
+
+    def at(act: str) -> Column:
+        return F.min(F.when(F.col("act") == act, F.col("at")))
+
+    chosen = resets & F.col("fetching")
+    # A position that was reset after the stop is not one of the messages before.
+    late = F.min(F.when(resets & ~F.col("fetching"), F.col("line")))
+    samples = F.collect_list(
+        F.when(
+            F.col("act").isin("start", "progress", "final") & F.col("offset").isNotNull(),
+            F.struct("line", "offset"),
+        )
+    )
+    times = each.groupBy(*_PLACE, "number").agg(
+        F.min(F.when(F.col("begins"), F.col("at"))).alias("start"),
+        at("stop").alias("stop"),
+        at("drop").alias("drop"),
+        at("final").alias("final"),
+        F.max(F.when(F.col("act") == "drop", F.col("shut"))).alias("shut"),
+        F.max("last").alias("last"),
+        F.min("line").alias("line"),
+        F.min_by("session", "line").alias("session"),
+        F.min_by("coordination", "line").alias("coordination"),
+        F.max(F.col("begins") & resets).alias("again"),
+        F.max(chosen).alias("reset"),
+        F.max(F.when(chosen, F.col("replaced"))).alias("reset_from"),
+        F.max(F.when(chosen, F.col("offset"))).alias("reset_to"),
+        late.alias("late"),
+        samples.alias("samples"),
+    )
+    following = F.lead(F.struct("again", "start")).over(
+        Window.partitionBy(*_PLACE).orderBy("number")
+    )
+    return times.withColumn("resumed", F.when(following["again"], following["start"]))
 
 
 def views(lines_: DataFrame) -> DataFrame:
