@@ -439,6 +439,8 @@ def test_overtaken_at_every_point_by_a_client_of_the_other_store(
     offset is copied, or somebody is told."""
     for number in points(worlds, "mirror_kafka_leads", words):
         world = worlds("mirror_kafka_leads")
+        if words is COMPLETE:
+            joins(world.second)
 
         def meanwhile(_what: str, world: World = world) -> None:
             if store == "kafka":
