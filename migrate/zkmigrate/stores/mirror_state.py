@@ -120,13 +120,15 @@ def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
     """Read a group. Raises ZnodeFormatError.
 
     ``watch``: leave watches at all that is read and exists, except lists of topics and partitions.
-    Members are read after the offsets: one that has committed is seen, unless it has left already.
+    The record and what was agreed on are read first: what another command changes meanwhile makes
+    every later write fail, as it names their versions. Members are read last: one that has
+    committed is seen, unless it has left already.
     """
     paths = GroupPaths(group)
-    wanted = yield from offset_partitions(group)
-    nodes = yield from _nodes(list(map(paths.offset, wanted)), watch)
     where = [record.path(group), path(group), lease_path(group)]
     written, agreed, lease = yield from _nodes(where, watch)
+    wanted = yield from offset_partitions(group)
+    nodes = yield from _nodes(list(map(paths.offset, wanted)), watch)
     found = Record() if written is None else record.decode(where[0], written)
     mirror = decode(where[1], agreed) if agreed is not None and found.mirror else None
     if found.mirror and mirror is None:
