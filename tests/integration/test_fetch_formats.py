@@ -25,7 +25,7 @@ from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.servers import LocalCluster
+from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.produce import send
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
@@ -122,6 +122,29 @@ def test_all_codecs_and_formats(line: tuple[str, LocalCluster], unique: str) -> 
                 assert message.timestamp == -1
                 assert message.timestamp_type is TimestampType.NONE
         assert got == dict.fromkeys(cases, items)
+    finally:
+        manager.shutdown()
+
+
+def test_brokers_without_transactions_refuse_read_committed(
+    line: tuple[str, LocalCluster], unique: str
+) -> None:
+    """The partition's fault names the key, the version of Kafka that it needs, and the broker.
+    Other brokers deliver messages outside of transactions."""
+    name, cluster = line
+    cluster.create_topic(unique)
+    manager, target = consume(cluster, [], isolation_level="read_committed")
+    info = PartitionTopicInfo(unique, 0, None)
+    try:
+        manager.start({info: target._control.queue})
+        if name == "0.8.2":
+            wait_until(lambda: info.fault, 20, "it is refused")
+            assert str(info.fault).startswith(
+                "isolation.level=read_committed needs Kafka 0.11 or later: broker 0 at 127.0.0.1:"
+            )
+        else:
+            send(cluster.bootstrap, unique, [(None, b"v")])
+            assert next(iter(target)).value == b"v"
     finally:
         manager.shutdown()
 
