@@ -103,7 +103,8 @@ lines.where("fault is not null").select("file", "line", "fault").show()""",
     Source(
         "zkaudit_offsets",
         "The current content of `__consumer_offsets`, read from the brokers. The source writes "
-        "nothing and joins no group. It skips records of aborted transactions.",
+        "nothing and joins no group. It skips records of aborted transactions, and ends before the "
+        "first open transaction.",
         (
             Option("bootstrap", "", "Brokers: `HOST:PORT,...`. Required."),
             Option(
