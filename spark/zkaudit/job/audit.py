@@ -390,14 +390,15 @@ def not_covered(spark: SparkSession, coverage: Coverage) -> DataFrame:
 
 def within(found: DataFrame, last: DataFrame, start: str | None, end: str | None) -> DataFrame:
     """Findings within a time range. Those without an end last to the end of the logs (``last``: one
-    row)."""
+    row). Those whose time is unknown may be of any time."""
+    unknown = F.col("time").isNull()
     if start is not None:
         now = last.select(F.col("time").alias("now"))
         until = F.coalesce("end_time", F.when(F.col("kind").isin(*LASTING), F.col("now")), "time")
         since = F.lit(start).cast("timestamp")
-        found = found.crossJoin(F.broadcast(now)).where(until >= since).drop("now")
+        found = found.crossJoin(F.broadcast(now)).where(unknown | (until >= since)).drop("now")
     if end is not None:
-        found = found.where(F.col("time") < F.lit(end).cast("timestamp"))
+        found = found.where(unknown | (F.col("time") < F.lit(end).cast("timestamp")))
     return found
 
 
