@@ -357,3 +357,10 @@ class Retention:
 def number(stored: KafkaOffset | None) -> int | None:
     """Return the offset alone; a negative number means that there is none."""
     return None if stored is None or stored.offset < 0 else stored.offset
+
+
+def numbers(
+    stored: Mapping[TopicPartition, KafkaOffset | None],
+) -> dict[TopicPartition, int | None]:
+    """Return the offsets alone."""
+    return {tp: number(one) for tp, one in stored.items()}

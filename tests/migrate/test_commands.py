@@ -220,7 +220,7 @@ def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> 
     loaded = plan_file.load(str(plan))
     journal = tmp_path / "plan.journal"
     with Journal(journal, loaded.digest) as opened:
-        opened.write(group=group, step="claim", name="killed", held=[[topic, 0, None]])
+        opened.write(group=group, step="claim", name="killed")
     bench.client.create(f"/consumers/{group}/ids/killed", b"{}", ephemeral=True, makepath=True)
 
     code = "from zkmigrate.cli import main; main()"

@@ -175,7 +175,7 @@ def test_changed_plans_are_refused_or_mean_what_they_say() -> None:
 def written(path: Path) -> bytes:
     """A journal with three records."""
     with Journal(path, "digest") as journal:
-        journal.write(group="g", step="claim", held=[["t", 0, 5]])
+        journal.write(group="g", step="claim", name="x")
         journal.write(group="g", step="write")
         journal.write(group="g", step="done")
     return path.read_bytes()

@@ -174,7 +174,7 @@ def test_a_killed_rerun_has_no_outcome(runs: Runs) -> None:
     assert runs.apply().outcome is Outcome.REFUSED
     assert runs.report.state == "refused"
     with Journal(runs.path, "digest") as journal:
-        journal.write(group="g", step="claim", held=[["t", 0, None], ["t", 1, None]])
+        journal.write(group="g", step="claim", name="x")
     assert runs.report.state == report.OPEN
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.formats.plan_file import PlanFile
@@ -62,6 +61,11 @@ class Change:
         """Whether the plan leaves a partition as it is in both stores."""
         return self.knows(tp) and tp not in self.zk
 
+    @property
+    def held(self) -> Held:
+        """What the target holds before the change."""
+        return self.zk if self.target is Store.ZOOKEEPER else self.kafka
+
     def expected(self, store: Store, tp: TopicPartition, resumed: bool) -> set[int | None]:
         """Return the offsets that a store may have for a partition before the change."""
         held = self.zk if store is Store.ZOOKEEPER else self.kafka
@@ -112,27 +116,6 @@ def forward(plan: PlanFile, group: GroupPlan) -> Change:
 
 def _plain(offset: int | None) -> KafkaOffset | None:
     return None if offset is None else KafkaOffset(offset)
-
-
-def record_of(change: Change) -> list[list[Any]]:
-    """Return, for the journal, the target's stored offset of each partition that will change."""
-    held = change.zk if change.target is Store.ZOOKEEPER else change.kafka
-    rows: list[list[Any]] = []
-    for tp in sorted(change.to):
-        old = held.get(tp)
-        offset = None if old is None else old.offset
-        if (
-            old is None
-            and change.target is Store.ZOOKEEPER
-            and (change.versions or {}).get(tp) is not None
-        ):
-            offset = -1  # there is a znode that says so
-        row: list[Any] = [*tp, offset]
-        lost = change.kafka.get(tp) if change.target is Store.ZOOKEEPER else old
-        if lost is not None and (lost.leader_epoch != -1 or lost.metadata):
-            row += [lost.leader_epoch, lost.metadata]
-        rows.append(row)
-    return rows
 
 
 def back(group: str, before: Before, marker: bytes | None, marked: bool) -> Change:

@@ -28,6 +28,7 @@ from zkmigrate.model import (
     Store,
     TopicState,
     number,
+    numbers,
 )
 from zkmigrate.plan.values import GroupPlan, Problem
 from zkmigrate.reasons import Reason
@@ -97,7 +98,7 @@ class Checks:
             if number(held.get(tp)) not in allowed:
                 text = _moved_on(Store.KAFKA, tp, number(held.get(tp)), allowed)
                 raise refused(change.group, Reason.CHANGED, text)
-        _nothing_unplanned(change, Store.KAFKA, {tp: number(stored) for tp, stored in held.items()})
+        _nothing_unplanned(change, Store.KAFKA, numbers(held))
         return held
 
     def _nothing_unplanned_in_zookeeper(self, change: Change, found: GroupSnapshot) -> None:
@@ -166,7 +167,7 @@ class Checks:
     def read_back(self, change: Change) -> None:
         """Check that the target stores the offsets that were written."""
         if change.target is Store.KAFKA:
-            held = {tp: number(stored) for tp, stored in self.kafka(change).items()}
+            held = numbers(self.kafka(change))
         else:
             held = {tp: offset_in(node) for tp, node in self._znodes(change).items()}
         for tp, to in change.to.items():

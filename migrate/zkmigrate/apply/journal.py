@@ -31,7 +31,7 @@ from zkmigrate.errors import JournalError, JournalWriteError
 from zkmigrate.formats import whole_file
 from zkmigrate.stores.record import operator
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Raised whenever records are added or get another meaning."""
 Effect = Callable[[str], None]
 """Called with ``before``/``after`` and the name of each change outside of this process."""

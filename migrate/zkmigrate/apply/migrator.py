@@ -14,7 +14,6 @@ from dataclasses import replace
 from threading import Event
 from typing import Any, Final
 
-from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import ownership
@@ -23,11 +22,12 @@ from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Effect, Journal, no_effect
 from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.apply.parallel import Parallel, Run
-from zkmigrate.apply.records import begun_by, moves_by, recorded, since_plan, unfinished_in
+from zkmigrate.apply.records import begun_by, histories_of, moves_by, recorded
 from zkmigrate.apply.steps import Steps, changes_of
 from zkmigrate.errors import GroupInUseError, refused
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.model import numbers
 from zkmigrate.plan.values import GroupPlan, Verdict
 from zkmigrate.reasons import Reason
 from zkmigrate.stores.group_states import case_in
@@ -89,7 +89,8 @@ class Migrator:
         """
         known = list(records) if journal is None else journal.records
         known = [] if fresh else known
-        begun, unfinished = begun_by(known), unfinished_in(known)
+        begun = begun_by(known)
+        unfinished = {name for name, one in histories_of(known).items() if one.open}
         run = Run(journal, self._hooks, idle=True)
 
         def one(steps: Steps, group: GroupPlan) -> Result:
@@ -119,9 +120,7 @@ class Migrator:
             change = forward(plan, group)
             if last == "done":
                 if group.group in unfinished:
-                    claim = next(one for one in since_plan(records) if one["step"] == "claim")
-                    held = {TopicPartition(*row[:2]): row[2] for row in claim["held"]}
-                    steps.changed = changes_of(change, held)
+                    steps.changed = changes_of(change, numbers(change.held))
                 steps.checks.still_moved(group, plan.direction, change.after)
                 return Result(group.group, Outcome.WAS_DONE, 0)
             if plan.at_apply is not None and recorded(records) is None and journal is not None:

@@ -186,17 +186,6 @@ def _result(record: Mapping[str, Any]) -> Result:
     )
 
 
-def unfinished_in(records: Iterable[dict[str, Any]]) -> set[str]:
-    """Return the groups whose last run was killed: steps follow its last outcome, if it has one."""
-    found: set[str] = set()
-    for record in _checked(records):
-        if "step" in record:
-            found.add(record["group"])
-        elif "outcome" in record:
-            found.discard(record["group"])
-    return found
-
-
 def since_plan(records: Records) -> Records:
     """Return the records after the last plan of a group, or all."""
     for index in range(len(records) - 1, -1, -1):

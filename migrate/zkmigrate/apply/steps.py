@@ -25,7 +25,7 @@ from zkconsumer.core.zookeeper.scripts.common import Script, T
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
 from zkmigrate.apply import guard, ownership
-from zkmigrate.apply.change import Change, Held, back, before as before_of, record_of
+from zkmigrate.apply.change import Change, Held, back, before as before_of
 from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal
 from zkmigrate.apply.outcome import NOT_LOCKED, Changed, Outcome, Result, by_table
@@ -33,7 +33,7 @@ from zkmigrate.apply.permission import InKafka, Permission
 from zkmigrate.apply.records import last_done, late_partitions, names_in, since_plan
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import Before, GroupState, Record, Stage, Store, number
+from zkmigrate.model import Before, GroupState, Record, Stage, Store, number, numbers
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.table import Action, Way, decide
@@ -158,12 +158,7 @@ class Steps:
             lock = first_locked
         else:
             lock = change.target is Store.KAFKA and (self._lock or first_locked)
-        journal.write(
-            group=change.group,
-            step=f"{prefix}claim",
-            name=name,
-            held=record_of(change),
-        )
+        journal.write(group=change.group, step=f"{prefix}claim", name=name)
         permission = Permission(zk, hold)
         partitions = {*change.zk, *change.kafka}
         seen: dict[TopicPartition, int | None] = {}
@@ -182,9 +177,8 @@ class Steps:
             found = self._begin(change, hold, replace(found, commits=end), undo, keep)
             permission.serial = found.version
             hold.serial = Check(record.path(change.group), found.version)
-            first = [one["held"] for one in mine if "held" in one]
             kafka = self._in_kafka(change, permission, lost, journal, prefix)
-            written = self._write(change, hold, held, kafka, seen, first)
+            written = self._write(change, hold, held, kafka, None if mine or begun else seen)
             if not self._force:
                 self._restore_overwritten(change, hold, found, lost(), kafka, permission)
             self.checks.read_back(change)
@@ -516,20 +510,16 @@ class Steps:
         hold: ownership.Hold,
         held: Held,
         kafka: InKafka,
-        seen: Mapping[TopicPartition, int | None],
-        first: list[Any],
+        seen: Mapping[TopicPartition, int | None] | None,
     ) -> int:
         """Write the planned offsets to the target; return how many were changed.
 
-        ``held``: the offsets in Kafka before. ``seen``: those in ZooKeeper; ``first``: those
-        of the target when a killed run began.
+        ``held``: the offsets in Kafka before. ``seen``: those in ZooKeeper; ``None``: a killed run
+        may have written some.
         """
-        if first:
-            before = {TopicPartition(*row[:2]): row[2] for row in first[0]}
-        elif change.target is Store.ZOOKEEPER:
-            before = dict(seen)
-        else:
-            before = {tp: number(stored) for tp, stored in held.items()}
+        before = numbers(held) if change.target is Store.KAFKA else seen
+        if before is None or seen is None:
+            before = numbers(change.held)
         overwritten = changes_of(change, before)
         if change.target is Store.ZOOKEEPER:
             values = {tp: None if new is None else new.offset for tp, new in change.to.items()}

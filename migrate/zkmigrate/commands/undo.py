@@ -29,7 +29,7 @@ from zkmigrate.commands.output.outcomes import Outcomes
 from zkmigrate.commands.steps import Stage, carry_out, carry_out_stopped
 from zkmigrate.exits import HELP
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import Direction, GroupState, Stage as Recorded, Store, number
+from zkmigrate.model import Direction, GroupState, Stage as Recorded, Store, number, numbers
 from zkmigrate.plan.options import Options, covers
 from zkmigrate.plan.table import Action, Way, decide
 from zkmigrate.plan.values import GroupPlan
@@ -251,7 +251,7 @@ def _unused(stores: Stores, state: GroupState) -> bool:
         return False
     if before is None or before.target is not Store.KAFKA:
         return False
-    written = {tp: number(one) for tp, one in {**before.kafka, **before.to}.items()}
+    written = numbers({**before.kafka, **before.to})
     more = state.offsets(Store.KAFKA).keys() - written.keys()
     if any(not covers(before.skipped, tp) for tp in more):
         return False

@@ -306,7 +306,7 @@ class _Planner:
             rich = [str(e.tp) for e in entries if e.write and e.kafka and e.kafka.metadata]
             if rich:
                 self.notes.append(
-                    Note("metadata has no place in ZooKeeper, the journal keeps it: ", rich)
+                    Note("metadata has no place in ZooKeeper, the plan keeps it: ", rich)
                 )
 
     def expiry(self) -> str:

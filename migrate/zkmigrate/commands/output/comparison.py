@@ -89,7 +89,5 @@ def look_at_plan(
 
 
 def _is_needed(record: dict[str, Any]) -> bool:
-    """Whether a comparison needs a record. It needs no offsets of a step but those in doubt."""
-    if not str(record.get("step")).endswith("late"):
-        record.pop("held", None)
+    """Whether a comparison needs a record."""
     return "step" in record
