@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition as KafkaPartition
@@ -26,7 +26,7 @@ from zkmigrate.apply.outcome import Outcome
 from zkmigrate.cli import run
 from zkmigrate.formats.plan_file import render
 from zkmigrate.model import Direction, KafkaOffset
-from zkmigrate.plan.options import OnConflict, Options, Skip
+from zkmigrate.plan.options import CHOICES, Options, Skip
 from zkmigrate.plan.values import Verdict
 from zkmigrate.reasons import Reason
 
@@ -257,7 +257,7 @@ def test_06_a_move_is_not_undone(
     one = ("--group", group)
     status, out, _ = said(capsys, "plan", *one, "--json", *zookeeper)
     assert (status, rows_of(out)[0]["verdict"]) == (0, "moved")
-    for rule in get_args(OnConflict):
+    for rule in CHOICES["on_conflict"]:
         file = str(tmp_path / rule)
         asked = ("--on-conflict", rule, "--out", file)
         assert said(capsys, "plan", *one, *asked, *zookeeper)[0] == 0

@@ -21,7 +21,7 @@ from zkmigrate.apply.outcome import Outcome
 from zkmigrate.errors import PlanFileError
 from zkmigrate.formats import decisions_file
 from zkmigrate.formats.plan_file import PlanFile, load, parse, render
-from zkmigrate.plan.options import OnConflict, Options, Rule
+from zkmigrate.plan.options import Options, Rule
 
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
@@ -272,16 +272,16 @@ def test_rules_decide_in_their_order() -> None:
     options = Options(
         "min",
         rules=(
-            Rule("a*", "t1", on_conflict="kafka"),
-            Rule("a1", max_idle_days=3, on_conflict="max"),
-            Rule("*", recreated_topics="skip", on_conflict="zookeeper"),
+            Rule("a*", "t1", decided={"on_conflict": "kafka"}),
+            Rule("a1", decided={"max_idle_days": 3, "on_conflict": "max"}),
+            Rule("*", decided={"recreated_topics": "skip", "on_conflict": "zookeeper"}),
             Rule("b", "t*", skip=True),
             Rule("c", "t", 0, skip=True),
-            Rule("d", max_idle_days=0),
+            Rule("d", decided={"max_idle_days": 0}),
         ),
     )
 
-    def decided(group: str, topic: str) -> OnConflict:
+    def decided(group: str, topic: str) -> str:
         return options.of_group(group).of_topic(topic).on_conflict
 
     assert decided("a1", "t1") == "kafka"

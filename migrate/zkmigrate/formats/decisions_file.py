@@ -12,7 +12,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from zkconsumer.admin.printable import printable
@@ -72,7 +72,8 @@ def _rule(where: str, table: object) -> Rule:
     for key in ("max_idle_days", "other_znodes"):
         if key in values and values.get("topic", "*") != "*":
             raise PlanFileError(f"{where}: {key} is about groups: leave topic out")
-    return Rule(**values)
+    decided = {key: values.pop(key) for key in DECIDED if key in values}
+    return Rule(**values, decided=decided)
 
 
 def _value(where: str, key: str, value: object) -> object:
@@ -84,7 +85,7 @@ def _value(where: str, key: str, value: object) -> object:
     kinds = {"group": str, "topic": str, "partition": int, "max_idle_days": int, "skip": bool,
              "ignore": str}  # fmt: skip
     if key not in kinds:
-        known = ", ".join(one.name for one in fields(Rule))
+        known = ", ".join((*kinds, *CHOICES))
         raise PlanFileError(f"{where}: {key!a} is not one of {known}")
     if type(value) is not kinds[key] or value == "" or (kinds[key] is int and value < 0):  # type: ignore[operator]
         raise PlanFileError(f"{where}: {key} = {value!a} is not a usable {kinds[key].__name__}")
@@ -97,9 +98,9 @@ def to_json(options: Options) -> dict[str, Any]:
     document["skips"] = [list(skip) for skip in options.skips]
     document["rules"] = [
         {
-            one.name: value
-            for one in fields(Rule)
-            if (value := getattr(rule, one.name)) is not None and value is not False and value != ""
+            name: value
+            for name, value in {**asdict(rule), **rule.decided}.items()
+            if name != "decided" and value is not None and value is not False and value != ""
         }
         for rule in options.rules
     ]

@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, get_args, get_type_hints
 
 from zkconsumer.core.common.types import TopicPartition
-
-OnConflict = Literal["refuse", "zookeeper", "kafka", "newest", "min", "max"]
-"""For partitions whose offsets differ between the two stores."""
-OutOfRange = Literal["refuse", "clamp"]
-"""For offsets outside the log."""
-MissingTopics = Literal["refuse", "skip"]
-"""For offsets of topics and partitions that do not exist."""
-Recreated = Literal["refuse", "skip", "earliest"]
-"""For offsets that were stored before their topic was created."""
-Unproven = Literal["refuse", "trust", "skip", "earliest"]
-"""For offsets if it is not certain that their topic is still the same."""
-WithoutOffset = Literal["leave", "earliest", "latest", "refuse"]
-"""For partitions without an offset in either store; ``leave``: ``auto.offset.reset`` decides."""
-Expired = Literal["refuse", "moved", "earliest", "latest"]
-"""For offsets that were moved and are gone from the store that they were moved to; ``moved``: the
-offset of the other store. Messages that were consumed since are consumed again."""
-Misplaced = Literal["refuse", "ignore", "use"]
-"""For offsets that a 1.1.0 broker stored below ``offset`` (not ``offsets``)."""
-OtherZnodes = Literal["refuse", "ignore"]
-"""For groups with znodes that no JVM consumer makes, next to its own."""
 
 
 class Skip(NamedTuple):
@@ -64,31 +44,19 @@ def _globs(patterns: frozenset[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A decision about some groups, or some of their topics; both names may be globs.
+    """Decisions about some groups, or some of their topics; both names may be globs.
 
-    ``None``: it does not decide that. ``skip``: leave the offsets as they are in both stores, of
-    ``partition`` only if that is given. ``ignore``: why whole groups are left as they are.
+    ``decided``: the value of each decision that it makes, by the name in ``Options``. ``skip``:
+    leave the offsets as they are in both stores, of ``partition`` only if that is given.
+    ``ignore``: why whole groups are left as they are.
     """
 
     group: str = "*"
     topic: str = "*"
     partition: int | None = None
-    on_conflict: OnConflict | None = None
-    out_of_range: OutOfRange | None = None
-    misplaced: Misplaced | None = None
-    missing_topics: MissingTopics | None = None
-    recreated_topics: Recreated | None = None
-    unproven_topics: Unproven | None = None
-    without_offset: WithoutOffset | None = None
-    expired_offsets: Expired | None = None
-    other_znodes: OtherZnodes | None = None
-    max_idle_days: int | None = None
+    decided: Mapping[str, object] = field(default_factory=dict)
     skip: bool = False
     ignore: str = ""
-
-
-DECIDED = tuple(one.name for one in fields(Rule) if one.default is None and one.name != "partition")
-"""The decisions that a rule can make. Each is also an attribute of ``Options``."""
 
 
 def _means(pattern: str, name: str) -> bool:
@@ -105,18 +73,29 @@ class Options:
     decides something counts.
     """
 
-    on_conflict: OnConflict = "refuse"
-    out_of_range: OutOfRange = "refuse"
-    misplaced: Misplaced = "refuse"
-    skips: tuple[Skip, ...] = ()
+    on_conflict: Literal["refuse", "zookeeper", "kafka", "newest", "min", "max"] = "refuse"
+    """For partitions whose offsets differ between the two stores."""
+    out_of_range: Literal["refuse", "clamp"] = "refuse"
+    """For offsets outside the log."""
+    misplaced: Literal["refuse", "ignore", "use"] = "refuse"
+    """For offsets that a 1.1.0 broker stored below ``offset`` (not ``offsets``)."""
+    missing_topics: Literal["refuse", "skip"] = "refuse"
+    """For offsets of topics and partitions that do not exist."""
+    recreated_topics: Literal["refuse", "skip", "earliest"] = "refuse"
+    """For offsets that were stored before their topic was created."""
+    unproven_topics: Literal["refuse", "trust", "skip", "earliest"] = "refuse"
+    """For offsets if it is not certain that their topic is still the same."""
+    without_offset: Literal["leave", "earliest", "latest", "refuse"] = "leave"
+    """For partitions without any offset; ``leave``: ``auto.offset.reset`` decides."""
+    expired_offsets: Literal["refuse", "moved", "earliest", "latest"] = "refuse"
+    """For offsets that were moved and are gone since; ``moved``: the offset of the other store.
+    Messages that were consumed since are consumed again."""
+    other_znodes: Literal["refuse", "ignore"] = "refuse"
+    """For groups with znodes that no JVM consumer makes, next to its own."""
     max_idle_days: int = 30
-    missing_topics: MissingTopics = "refuse"
-    recreated_topics: Recreated = "refuse"
-    without_offset: WithoutOffset = "leave"
+    """Groups without a commit for more days are refused."""
+    skips: tuple[Skip, ...] = ()
     rules: tuple[Rule, ...] = ()
-    unproven_topics: Unproven = "refuse"
-    expired_offsets: Expired = "refuse"
-    other_znodes: OtherZnodes = "refuse"
 
     def of_group(self, group: str) -> Options:
         """Return the decisions about one group; those about its topics are still rules."""
@@ -148,22 +127,19 @@ class Options:
     def _decided(self, rules: Iterable[Rule]) -> Options:
         values: dict[str, Any] = {}
         for rule in rules:
-            for name in DECIDED:
-                value = getattr(rule, name)
-                if value is not None:
-                    values.setdefault(name, value)
+            values = {**rule.decided, **values}
         return replace(self, **values) if values else self
 
     @property
     def needs_commit_times(self) -> bool:
         """Whether a decision depends on the time of commits."""
-        every = {self.on_conflict, *(rule.on_conflict for rule in self.rules)}
+        every = {self.on_conflict, *(rule.decided.get("on_conflict") for rule in self.rules)}
         return "newest" in every
 
 
+DECIDED: Final = tuple(one.name for one in fields(Options) if one.name not in ("skips", "rules"))
+"""The decisions that a rule can make."""
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    name: get_args(kind)
-    for name, kind in get_type_hints(Options).items()
-    if name in DECIDED and get_args(kind)
+    name: get_args(get_type_hints(Options)[name]) for name in DECIDED if name != "max_idle_days"
 }
 """The decisions that are a choice of some words, and these."""
