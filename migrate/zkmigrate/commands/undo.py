@@ -81,10 +81,10 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
     unlock: a group that was not moved, but is locked.
 
     It needs neither plan nor journal of the move, so another operator can run it on another
-    machine. With PLAN, only groups that this plan has changed. With --all or a pattern, other
-    groups are left out. A group that undo has taken back is done, so the same command may be
-    repeated. If what undo took back last was a move to ZooKeeper, the group is in Kafka, and is
-    refused unless --again is given.
+    machine. With PLAN, only groups that this plan has changed; one that another plan has changed
+    since is refused. With --all or a pattern, other groups are left out. A group that undo has
+    taken back is done, so the same command may be repeated. If what undo took back last was a move
+    to ZooKeeper, the group is in Kafka, and is refused unless --again is given.
     """
     loaded = None if plan is None else load(plan, work.which)
     named = None if plan is not None else work.which.groups
