@@ -1,4 +1,5 @@
-"""Compares the answers of ``zkaudit log`` and ``zkaudit who`` with the tables of an audit.
+"""Compares the answers of ``zkaudit log`` and ``zkaudit who`` with the tables of an audit, and the
+tables of two audits.
 
 ``python -m tests.audit.answers LOGS AUDIT [SEED]`` does so for the logs of one server.
 """
@@ -19,6 +20,7 @@ from zkaudit.group import UNKNOWN, Lifetime
 from zkaudit.local.history import Question, read
 from zkaudit.local.log import entries
 from zkaudit.local.who import who
+from zkaudit.tables.catalog import TABLES
 
 SEED = int(os.environ.get("AUDIT_SEED", "20261126"))
 DRAWS = 60
@@ -33,6 +35,17 @@ def table(audit: Path, name: str) -> list[dict[str, Any]]:
             rows = rows.set_column(at, field.name, utc)
     values: list[dict[str, Any]] = rows.to_pylist()
     return values
+
+
+def same(first: Path, second: Path) -> None:
+    """Check that all tables of two audits have the same rows."""
+    for spec in TABLES:
+        names = [column.name for column in spec.columns]
+        rows = [
+            sorted(repr([row[name] for name in names]) for row in table(audit, spec.name))
+            for audit in (first, second)
+        ]
+        assert rows[0] == rows[1], spec.name
 
 
 def compare(logs: Path, audit: Path, seed: int = SEED) -> int:
