@@ -20,6 +20,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests import times
+from tests.support.small_spark import SUBMIT_ARGS
 from zkconsumer.servers import LocalCluster
 
 HERE = Path(__file__).parent
@@ -68,8 +69,10 @@ MOST_RERUNS = 2
 def pytest_configure(config: pytest.Config) -> None:
     """Register one marker for each folder, and let Ctrl-C reach the programs that tests start.
 
-    Programs inherit an ignored SIGINT, and a shell ignores it for programs in the background.
+    Programs inherit an ignored SIGINT, and a shell ignores it for programs in the background. They
+    also inherit Spark's settings for small data.
     """
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", SUBMIT_ARGS)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[STDERR] = os.dup(2)
     for kind, meaning in KINDS.items():

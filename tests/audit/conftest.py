@@ -30,6 +30,7 @@ from zkaudit.errors import LogFormatError
 
 from tests.audit import s3 as s3_server
 from tests.maven import fetched
+from tests.support.small_spark import DRIVER
 from zkconsumer.servers.jars import JVM_FILES, java
 from zkconsumer.servers.supervisor import Supervisor
 from zkconsumer.servers.waiting import free_port, wait_until
@@ -278,33 +279,17 @@ def s3(credentials: None) -> Iterator[s3_server.S3]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark session on two threads and loopback that knows both sources. Each process has one.
-    The data is small, so compiling or planning again costs more than it saves. The tests of the
-    cluster and of Ctrl-C plan as an audit does."""
+    A test of the cluster and one of the corpus plan as an audit does."""
     from zkaudit.sources.zookeeper import register
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .config("spark.sql.constraintPropagation.enabled", "false")
+        .config(map=DRIVER)
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
-        .config("spark.log.level", "ERROR")
-        .config(
-            "spark.driver.extraJavaOptions",
-            # No time to warm up. The cache that belongs to this level is full after some audits.
-            "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
-        )
         .getOrCreate()
     )
     register(session)

@@ -25,7 +25,7 @@ def test_a_local_session_keeps_the_users_settings(tmp_path: Path) -> None:
     )
     ran = subprocess.run(
         [sys.executable, "-c", _PRINTS],
-        env=os.environ | {"SPARK_CONF_DIR": str(tmp_path)},
+        env=os.environ | {"SPARK_CONF_DIR": str(tmp_path), "PYSPARK_SUBMIT_ARGS": "pyspark-shell"},
         capture_output=True,
         text=True,
         timeout=170,

@@ -21,6 +21,7 @@ from zkaudit.job.export import RUNS, Target, export
 from zkaudit.job.output import load
 
 from tests.maven import fetched
+from tests.support.small_spark import DRIVER
 
 GENERATOR = Path(__file__).parents[1] / "bench" / "audit_logs.py"
 JARS = Path(__file__).with_name("jars.xml")
@@ -39,21 +40,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "hadoop",
         "spark.sql.catalog.lake.warehouse": str(folder / "lake"),
+        "spark.databricks.delta.snapshotPartitions": "1",  # each write would begin 50 tasks
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.log.level": "ERROR",
     }
-    builder = SparkSession.builder.master("local[2]").config(map=settings)
+    builder = SparkSession.builder.master("local[2]").config(map=DRIVER | settings)
     session = builder.getOrCreate()
     yield session
     session.stop()
@@ -64,7 +55,7 @@ def audit(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
     """An audit of generated logs."""
     folder = tmp_path_factory.mktemp("audit")
     logs, out = folder / "logs", folder / "out"
-    subprocess.run([sys.executable, GENERATOR, logs, "20000", "5000"], check=True)
+    subprocess.run([sys.executable, GENERATOR, logs, "5000", "1000"], check=True)
     job.run(spark, job.Options([str(logs)], str(out)))
     return out
 

@@ -7,15 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import zkaudit
 from pyspark.sql import SparkSession
 from zkaudit.job.output import load
-from zkaudit.tables import catalog
 
+from tests.audit.answers import same
 from tests.audit.corpus.incidents import LIMITS
 from tests.audit.corpus.judge import directories
+from tests.support.small_spark import DRIVER, PLANS
 
 pytestmark = pytest.mark.timeout(600)
 _SCRIPT = f"""
@@ -27,15 +27,8 @@ from pyspark.sql import SparkSession
 from zkaudit.errors import AuditError, InputMissingError
 
 builder = SparkSession.builder.remote("local[2]")
-for name, value in {{
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}}.items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
+builder = builder.config("spark.connect.grpc.binding.address", "127.0.0.1")
+spark = builder.config(map={DRIVER | PLANS!r}).getOrCreate()
 assert type(spark).__module__.startswith("pyspark.sql.connect")
 logs, out, lake = sys.argv[1:]
 tables = zkaudit.audit(spark, logs, out, **{LIMITS!r})
@@ -75,12 +68,7 @@ def test_an_audit_in_a_session_of_spark_connect(spark: SparkSession, tmp_path: P
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    for table in catalog.TABLES:
-        rows = [
-            sorted(map(repr, pq.read_table(tmp_path / name / "tables" / table.name).to_pylist()))
-            for name in ("classic", "out")
-        ]
-        assert rows[0] == rows[1], table.name
+    same(tmp_path / "classic", tmp_path / "out")
     done, *errors = ran.stdout.splitlines()
     assert done == "monday"
     for error, words in zip(
