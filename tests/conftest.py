@@ -55,7 +55,10 @@ ON_SERVERS = {
 """Markers of tests that depend on how fast real servers answer. With ``ZKC_RERUNS=1`` (CI) such
 a test runs once more if it fails, as in Kafka's own build. A test without servers never runs
 twice."""
-LONGEST = ("test_stream.py", "test_coordinator_mixed.py")
+LONGEST = (
+    *("test_stream.py", "test_refusals.py", "test_group_history.py"),
+    *("test_coordinator_pages.py", "test_coordinator_mixed.py"),
+)
 """The slowest test files of their targets. They begin first, so that at the end no worker waits for
 the one that has them."""
 CLEAN_UP = 60.0
