@@ -91,8 +91,8 @@ def test_a_ping_proves_something_only_if_it_is_answered(
 
 def test_a_change_of_the_session_is_not_a_watch_event(bench: Bench) -> None:
     """kazoo reports it to each watch of the session too."""
-    bench.driver._watch_fired(SimpleNamespace(type=EventType.NONE, path="/a"))
-    bench.driver._watch_fired(SimpleNamespace(type=EventType.CHANGED, path="/b"))
+    bench.driver._watch_fired(SimpleNamespace(type=EventType.NONE, path="/a", zxid=None))
+    bench.driver._watch_fired(SimpleNamespace(type=EventType.CHANGED, path="/b", zxid=None))
     assert bench.watches == ["/b"]
 
 
