@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.conftest import new_member
 from zkconsumer import Health, Trouble
-from zkconsumer.core.common.faults import Fault
+from zkconsumer.core.common.faults import Fault, Reason
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
     CodecUnavailableError,
@@ -21,6 +21,7 @@ from zkconsumer.errors import (
 from zkconsumer.prometheus import GAUGES
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.observation.health import HealthMonitor, Membership, Sources
+from zkconsumer.runtime.observation.stalled import OpenTransactions
 from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
@@ -252,12 +253,43 @@ def test_an_open_transaction_is_named_when_delivery_waits_for_it() -> None:
     assert after(2) == ["open-transaction"]
     (reason,) = made.monitor.read(10.0).reasons
     assert reason.text.startswith("t-0 cannot be read further: t-0 waits at offset 7 for an open")
-    assert reason.seconds == 11.0
+    assert reason.seconds == 10.0
     info.last_stable_offset = 9
     assert after(5) == []
     assert info.lag == 2
     info.last_stable_offset, info.fetched_offset, info.consumed_offset = 8, 6, 8
     assert after(11) == []
+
+
+def test_an_open_transaction_lasts_until_the_last_answer() -> None:
+    """While the queue is full, no broker is asked, and the transaction may have ended long ago."""
+    made = Made()
+    info = made.info
+    info.high_watermark, info.last_stable_offset = 9, 5
+    for position in range(20):  # the application reads what is in the queue
+        info.consumed_offset = position
+        assert made.after(1) == []
+
+
+def test_two_looks_at_the_same_time_do_not_disturb_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watchdog looks, and so may the application. An error of the watchdog ends the member."""
+    made = Made()
+    made.info.high_watermark, made.info.last_stable_offset = 9, 5
+    locked = []
+
+    def reasons(*_: object) -> list[Reason]:
+        other = threading.Thread(
+            target=lambda: locked.append(not made.monitor._lock.acquire(blocking=False))
+        )
+        other.start()
+        other.join()
+        return []
+
+    monkeypatch.setattr(OpenTransactions, "reasons", reasons)
+    made.monitor.look()
+    assert locked == [True]
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Metrics, health and the watchdog of a member."""
+"""Metrics and health of a member."""

@@ -174,6 +174,7 @@ class HealthMonitor:
                 self._waits = OpenTransactions()
             if self._waits is not None:
                 self._waits.look((info for info, _ in partitions), now)
+            waits = [] if self._waits is None else self._waits.reasons(min_seconds)
             self._faults.replace(faults, now)
             since = self._faults.since
             kinds = {kind: self._faults.of(kind) for kind in since}
@@ -192,8 +193,7 @@ class HealthMonitor:
                 from zkconsumer.runtime.observation.stalled import stalled
 
                 reasons += stalled(slow, idle)
-        if self._waits is not None:
-            reasons += self._waits.reasons(min_seconds, now)
+        reasons += waits
         return Health(
             state=member.state,
             registered=member.registered,

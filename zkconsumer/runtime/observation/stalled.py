@@ -7,7 +7,7 @@ owner, the ``HealthMonitor``, guards ``OpenTransactions`` with its lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from zkconsumer.core.common.faults import Reason, Trouble
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
@@ -61,40 +61,59 @@ def _names(infos: list[PartitionTopicInfo]) -> str:
     return first if len(infos) <= 3 else f"{first} and {len(infos) - 3} more"
 
 
+class _Wait(NamedTuple):
+    """A partition waits for the transaction that begins at offset ``at``."""
+
+    at: int
+    since: float
+    until: float
+    """When a broker last confirmed it: it is not asked while the queue is full."""
+    answers: int
+
+
 class OpenTransactions:
     """The open transactions that keep messages of one member's partitions from being fetched."""
 
     def __init__(self) -> None:
-        self._waits: dict[PartitionTopicInfo, tuple[int, float]] = {}
-        """First offset of the transaction that a partition waits for, and since when."""
+        self._waits: dict[PartitionTopicInfo, _Wait] = {}
 
     def look(self, infos: Iterable[PartitionTopicInfo], now: float) -> None:
         """Take a sample of all partitions."""
-        waits: dict[PartitionTopicInfo, tuple[int, float]] = {}
+        waits: dict[PartitionTopicInfo, _Wait] = {}
         for info in infos:
             at, before = _offset(info), self._waits.get(info)
-            if at is not None:
-                waits[info] = before if before is not None and before[0] == at else (at, now)
+            if at is None:
+                continue
+            if before is None or before.at != at:
+                waits[info] = _Wait(at, now, now, info.answers)
+            elif before.answers != info.answers:
+                waits[info] = before._replace(until=now, answers=info.answers)
+            else:
+                waits[info] = before
         self._waits = waits
 
     def leave_out(self, seconds: float) -> None:
         """Nothing was observed for so long, so that time does not count."""
-        self._waits = {info: (at, since + seconds) for info, (at, since) in self._waits.items()}
+        self._waits = {
+            info: wait._replace(since=wait.since + seconds, until=wait.until + seconds)
+            for info, wait in self._waits.items()
+        }
 
-    def reasons(self, min_seconds: float, now: float) -> list[Reason]:
+    def reasons(self, min_seconds: float) -> list[Reason]:
         """The partitions that have waited for the same transaction for so long, as one reason."""
-        infos = [info for info, (_, since) in self._waits.items() if now - since >= min_seconds]
+        waits = self._waits
+        infos = [info for info, wait in waits.items() if wait.until - wait.since >= min_seconds]
         if not infos:
             return []
-        infos.sort(key=lambda info: self._waits[info][1])
-        at, since = self._waits[infos[0]]
+        infos.sort(key=lambda info: waits[info].since)
+        at, since, until, _ = waits[infos[0]]
         text = (
             f"{_names(infos)} cannot be read further: {infos[0].topic_partition} waits at offset "
             f"{at} for an open transaction to end (isolation.level=read_committed): look at its "
             "producer; if it is gone, abort the transaction with kafka-transactions.sh (Kafka 3.0 "
             "and later)"
         )
-        return [Reason(Trouble.OPEN_TRANSACTION, text, now - since, len(infos))]
+        return [Reason(Trouble.OPEN_TRANSACTION, text, until - since, len(infos))]
 
 
 def _offset(info: PartitionTopicInfo) -> int | None:
