@@ -30,13 +30,13 @@ class Bench:
 
     def __init__(self) -> None:
         self.sessions: list[tuple[SessionEvent, int]] = []
-        self.watches: list[str] = []
+        self.watches: list[tuple[str, int | None]] = []
         self.driver = ZkDriver(
             "127.0.0.1:1",
             "",
             6.0,
             lambda event, session: self.sessions.append((event, session)),
-            self.watches.append,
+            lambda *event: self.watches.append(event),
         )
 
     def connected(self, session: int) -> None:
@@ -92,8 +92,8 @@ def test_a_ping_proves_something_only_if_it_is_answered(
 def test_a_change_of_the_session_is_not_a_watch_event(bench: Bench) -> None:
     """kazoo reports it to each watch of the session too."""
     bench.driver._watch_fired(SimpleNamespace(type=EventType.NONE, path="/a", zxid=None))
-    bench.driver._watch_fired(SimpleNamespace(type=EventType.CHANGED, path="/b", zxid=None))
-    assert bench.watches == ["/b"]
+    bench.driver._watch_fired(SimpleNamespace(type=EventType.CHANGED, path="/b", zxid=7))
+    assert bench.watches == [("/b", 7)]
 
 
 def test_a_failed_multi_is_its_culprit_s_error() -> None:
