@@ -25,7 +25,7 @@ from zkconsumer.core.zookeeper.ops import Node, Stat
 
 __all__ = ["simulated"]  # the fixture
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 ONCE: Final = ("mirror", "--group", "g", "--execute", "--once")
 CUT_OVER: Final = ("cut-over", "--group", "g", "--execute", "--wait", "0")
 UNDO: Final = ("undo", "--group", "g", "--execute", "--wait", "0")
@@ -283,6 +283,53 @@ def test_a_coordinator_that_is_away_is_named(simulated: Simulated) -> None:
     assert (found.state, found.late_since) == ("in step", "")
 
 
+def test_an_offset_of_a_deleted_topic_is_not_committed_for_its_successor(
+    simulated: Simulated,
+) -> None:
+    """Also if a mirror has looked while there was no such topic."""
+    matrix.mirror_kafka_leads(simulated)
+    row(simulated, *ONCE)
+    simulated.zk.delete("/brokers/topics/t")
+    simulated.kafka.committed["g"].clear()
+    row(simulated, *ONCE)
+    simulated.topic("t", (0, 10), (0, 10))
+    row(simulated, *ONCE)
+    assert simulated.kafka.committed["g"] == {}
+
+
+def test_an_offset_that_cannot_be_read_ends_a_cut_over(simulated: Simulated) -> None:
+    """The new program would begin anywhere."""
+    matrix.mirror_zookeeper_leads(simulated)
+    simulated.znode("/consumers/g/offsets/t/1", b"garbage")
+    found = row(simulated, *CUT_OVER, status=3)
+    assert (found["outcome"], found["reasons"]) == ("refused", ["unreadable"])
+    assert "/consumers/g/offsets/t/1" in found["why"]
+    simulated.in_zookeeper("g", "t", 110, 60)
+    assert row(simulated, *CUT_OVER)["why"] == mirroring.START
+
+
+@pytest.mark.parametrize("words", [UNDO, ("unlock", "--group", "g", "--execute")])
+def test_a_cut_over_that_waits_ends_when_the_group_is_unlocked(
+    simulated: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """By the operator who has changed his mind. The old program may start again."""
+    virtual_time(monkeypatch)
+    matrix.mirror_zookeeper_leads(simulated)
+    old, other = Machine(simulated, tmp_path / "old"), Machine(simulated, tmp_path / "other")
+    registers(old)
+
+    def unlock(seconds: float) -> None:
+        assert other.run(*words).status == 0
+        old.zk.expire()
+        monkeypatch.setattr(mirroring.time, "sleep", lambda _seconds: None)
+
+    monkeypatch.setattr(mirroring.time, "sleep", unlock)
+    ran = simulated.run("cut-over", "--group", "g", "--execute", "--wait", "5s")
+    assert (ran.status, ran.rows[0]["reasons"]) == (3, ["other-operator"])
+    found = row(simulated, "status", "--group", "g", status=3)
+    assert (found["truth"], found["locked"]) == ("zookeeper", "no")
+
+
 def test_many_offsets_are_written_in_several_requests(simulated: Simulated) -> None:
     """Each agrees on its part."""
     count = 1201
@@ -459,6 +506,63 @@ def test_overtaken_at_every_point_by_a_client_of_the_other_store(
         found = world.status()
         told = {"follower-moved", "source-moved-on"} & set(found["reasons"])
         assert told or (store == "kafka" and zk == kafka == [777, 501]), (number, found)
+        world.close()
+
+
+@pytest.mark.parametrize("words", [CUT_OVER, UNDO])
+def test_overtaken_at_every_point_by_the_last_member(
+    worlds: Callable[[str], World], words: tuple[str, ...]
+) -> None:
+    """It commits and leaves, for the first time in a partition. If the command then succeeds, the
+    offset was copied."""
+    old = words is CUT_OVER
+    state = "mirror_zookeeper_leads" if old else "mirror_kafka_leads"
+    copied = 0
+    for number in points(worlds, state, words):
+        world = worlds(state)
+        world.one.topic("t", *[(0, 1000)] * 3)
+        (registers if old else joins)(world.second)
+
+        def meanwhile(_what: str, world: World = world) -> None:
+            (world.one.in_zookeeper if old else world.one.in_kafka)("g", "t", None, None, 33)
+            world.one.kafka.joined.clear()
+            world.second.zk.expire()
+
+        ran = world.first.at(number, meanwhile, lambda machine: machine.run(*words))
+        assert ran is not None
+        if ran.status == 0:
+            zk, kafka = held(world.one)
+            assert zk[2:] == kafka[2:] == [33], number
+            copied += 1
+        world.close()
+    assert copied
+
+
+@pytest.mark.parametrize("words", [CUT_OVER, UNDO, COMPLETE])
+def test_overtaken_at_every_point_by_a_mirror(
+    worlds: Callable[[str], World], words: tuple[str, ...]
+) -> None:
+    """A member has committed, and a running mirror copies that. The command succeeds, and the
+    group is not stopped."""
+    state = "mirror_zookeeper_leads" if words is CUT_OVER else "mirror_kafka_leads"
+    before = worlds(state).status()["case"]
+    for number in points(worlds, state, words):
+        world = worlds(state)
+        cases: list[str] = []
+
+        def meanwhile(_what: str, world: World = world, cases: list[str] = cases) -> None:
+            cases.append(world.status()["case"])
+            store = world.one.in_zookeeper if words is CUT_OVER else world.one.in_kafka
+            store("g", "t", 777)
+            world.second.run(*ONCE)
+
+        ran = world.first.at(number, meanwhile, lambda machine: machine.run(*words))
+        if cases == [before]:  # otherwise it came too late
+            assert ran is not None
+            assert ran.status == 0, (number, ran)
+            world.second.run(*ONCE)
+            assert held(world.one) == (([777, 60],) * 2 if words is CUT_OVER else ([777, 501],) * 2)
+            assert world.status()["case"] not in (before, "mirrored: stopped"), number
         world.close()
 
 

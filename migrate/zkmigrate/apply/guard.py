@@ -61,6 +61,7 @@ __all__ = [
 
 
 LOCKED_MEANWHILE: Final = "another operator has locked the group meanwhile"
+UNLOCKED_MEANWHILE: Final = "another operator has unlocked the group meanwhile"
 NOT_ENFORCED: Final = (
     "ZooKeeper does not enforce access lists, or zkmigrate has logged in as its super user: then "
     "log in as another user"

@@ -359,11 +359,9 @@ class Mirroring:
         if decision.forget:
             gone = sorted(decision.forget)
             self._check(group, self._stores.kafka.delete(group, gone, permit), len(gone))
-        topics = {
-            name: one.czxid
-            for name, one in seen.reading.topics.items()
-            if any(tp.topic == name for tp in decision.values)
-        }
+        known = {tp.topic for tp in decision.values}  # also topics that do not exist at present
+        now = {name: one.czxid for name, one in seen.reading.topics.items()}
+        topics = {name: at for name, at in {**seen.mirror.topics, **now}.items() if name in known}
         mirror = replace(seen.mirror, values=decision.values, topics=topics)
         if decision.leader is not seen.mirror.leader:
             return self._change_leader(seen._replace(mirror=mirror), decision)
@@ -395,15 +393,20 @@ class Mirroring:
     def _lead(
         self, seen: _Seen, to: Store, offsets: Mapping[TopicPartition, int], **fields: Any
     ) -> InZooKeeper:
-        """Let a store lead from now on, if no offset in ZooKeeper has changed since the reading.
+        """Let a store lead from now on, if no offset has changed in the other since the reading.
 
-        ``offsets``: written to ZooKeeper with it. ``fields``: more of the group's record.
+        The other store is read again: a member that had left when members were read may have
+        committed right before, after the offsets were read. ``offsets``: written to ZooKeeper
+        first. ``fields``: more of the group's record.
         """
         at, now_ms = seen.at, int(time.time() * 1000)
         if offsets:
             at = self._zk(mirror_state.write(at, seen.mirror, offsets))
             if any(at.offsets[tp].offset != one for tp, one in offsets.items() if tp in at.offsets):
                 raise mirror_state.changed(at.group)
+        again = self._read(at.group).reading
+        if again.zk != at.offsets if to is Store.KAFKA else again.kafka != seen.reading.kafka:
+            raise mirror_state.changed(at.group)
         mirror = replace(seen.mirror, leader=to, since_ms=now_ms)
         written = record.written(at.record, now_ms, mirror=to.value, **fields)
         ops = [*mirror_state.checks(at), mirror_state.written_op(at, mirror)]
@@ -436,7 +439,13 @@ class Mirroring:
             seen = self._read(group)
             if seen.mirror.leader is Store.KAFKA:  # a mirror has seen the first new member
                 return Result(group, Outcome.DONE, copied, START)
+            if not seen.at.record.locked:
+                reasons = (Reason.OTHER_OPERATOR,)
+                return Result(group, Outcome.REFUSED, copied, guard.UNLOCKED_MEANWHILE, reasons)
             check_members(group, seen.reading.old)
+            nodes = map(seen.reading.zk.get, seen.reading.partitions())
+            if faults := [one.fault for one in nodes if one is not None and one.fault]:
+                return Result(group, Outcome.REFUSED, copied, shown(faults), (Reason.UNREADABLE,))
             decision = decide(seen.reading, seen.mirror)
             if decision.stop is not None:
                 self._stop(seen, decision.stop)
@@ -500,6 +509,8 @@ class Mirroring:
             check_members(group, seen.reading.old)
             decision = decide(seen.reading, seen.mirror)
             if decision.stop is not None:
+                if not self._zk(mirror_state.permit(seen.at, 0)):
+                    raise mirror_state.changed(group)
                 return Result(group, Outcome.REFUSED, 0, decision.stop[1], decision.stop[:1])
             if not execute:
                 return Result(group, Outcome.WOULD, 0)
