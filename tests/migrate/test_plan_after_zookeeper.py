@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from zkmigrate.model import (
@@ -19,7 +20,7 @@ from zkmigrate.model import (
 )
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.left import what_is_left
-from zkmigrate.plan.options import Options, Unproven
+from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import GroupPlan, StaysBehind, Verdict
 from zkmigrate.reasons import Reason
 
@@ -42,7 +43,7 @@ def state(
     )
 
 
-def made(found: GroupState, rule: Unproven = "refuse") -> GroupPlan:
+def made(found: GroupState, rule: Any = "refuse") -> GroupPlan:
     """The plan for ``found``."""
     options = Options(unproven_topics=rule)
     return plan_group(found, Direction.ZK_TO_KAFKA, options, NOW, Retention(10080, True))

@@ -135,6 +135,43 @@ def _circle(imports: Mapping[str, Set[str]]) -> list[str]:
     return sorted(left)
 
 
+SOURCES = {"zkconsumer": ROOT, "zkmigrate": ROOT / "migrate", "zkaudit": ROOT / "spark"}
+"""The folders of our packages."""
+
+
+def test_what_is_imported_exists() -> None:
+    """Everywhere, also in tests and benchmarks, which no type checker reads, and which may not run
+    for weeks: each module of our packages that is imported exists, and has the imported names."""
+    code = [path for part in ("tests", "docs", "docker") for path in (ROOT / part).rglob("*.py")]
+    known: dict[str, set[str]] = {}
+    missing = []
+    for path in [*code, *_modules()]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                top = node.module.partition(".")[0]
+                if top in SOURCES:
+                    if node.module not in known:
+                        known[node.module] = _offered(SOURCES[top] / node.module.replace(".", "/"))
+                    names = {alias.name for alias in node.names} - known[node.module]
+                    missing += [f"{path}: {node.module}.{name}" for name in sorted(names)]
+    assert len(known) > 200
+    assert missing == []
+
+
+def _offered(module: Path) -> set[str]:
+    """Return what can be imported from a module or package; nothing if it does not exist."""
+    file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+    names = {path.stem for path in module.iterdir()} if module.is_dir() else set()
+    if file.exists():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.alias(name, other):
+                    names.add(other or name)
+                case ast.FunctionDef(name) | ast.ClassDef(name) | ast.Name(name, ast.Store()):
+                    names.add(name)
+    return names
+
+
 def test_what_is_installed_imports_no_tests() -> None:
     """No module of the three packages imports from ``tests``, which the wheel does not have."""
     parts = ("zkconsumer", "migrate", "spark")
