@@ -17,11 +17,13 @@ from zkmigrate.model import Mirror, Store
 from zkmigrate.stores import mirror_state, record
 
 from tests.migrate import matrix
-from tests.migrate.operators import Machine, World, joins, registers, virtual_time
+from tests.migrate.operators import CLOCK, Machine, World, joins, registers, virtual_time
 from tests.migrate.simulated import SENT, Ran, Simulated, simulated
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.console import repeating
+from zkconsumer.console.signals import SignalledError
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import Node, Stat
+from zkconsumer.core.zookeeper.ops import AclEntry, Node, SetAcl, Stat
 
 __all__ = ["simulated"]  # the fixture
 
@@ -102,6 +104,15 @@ def test_a_stopped_group_begins_again_with_the_store_that_is_chosen(simulated: S
     row(simulated, *ONCE, status=3)
     assert row(simulated, *ONCE, "--lead", "kafka")["leader"] == "kafka"
     assert held(simulated) == ([500, 60], [500, 60])
+
+
+def test_a_group_begins_again_whose_mirror_znode_is_gone(simulated: Simulated) -> None:
+    """As its row advises."""
+    matrix.mirror_zookeeper_leads(simulated)
+    simulated.zk.delete(mirror_state.path("g"))
+    assert "mirror --lead" in row(simulated, *ONCE, status=1)["why"]
+    assert row(simulated, *ONCE, "--lead", "zookeeper")["state"] == "in step"
+    assert held(simulated) == ([110, 60], [110, 60])
 
 
 def test_stores_that_differ_need_a_decision_first(simulated: Simulated) -> None:
@@ -218,6 +229,36 @@ def test_a_mirror_cuts_over_when_the_last_member_has_left(
     assert said == [f"group g: {mirroring.START}"]
 
 
+def test_a_mirror_finishes_a_cut_over_that_another_has_begun(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    """It was killed after it had locked the group. No old member can come back."""
+    matrix.mirror_zookeeper_leads(simulated)
+    old = Machine(simulated, tmp_path / "old")
+    registers(old)
+    row(simulated, *CUT_OVER, status=3)
+    old.zk.expire()
+    mirror = mirroring.Mirroring(simulated.stores())
+    mirror = mirroring.Mirroring(simulated.stores())
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["kafka"]
+
+
+def test_a_mirror_finishes_its_cut_over_when_the_coordinator_answers_again(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    """The last member has left meanwhile."""
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    old = Machine(simulated, tmp_path / "old")
+    registers(old)
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
+    old.zk.expire()
+    simulated.kafka.away.add("g")
+    assert [one.state for one in mirror.steps(["g"], True)] == ["failed"]
+    simulated.kafka.away.clear()
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["kafka"]
+
+
 @pytest.mark.parametrize(("minutes", "period"), [(10_080, mirroring.REFRESH_S), (40, 600.0)])
 def test_offsets_are_committed_again_before_they_expire(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch, minutes: int, period: float
@@ -328,6 +369,48 @@ def test_a_cut_over_that_waits_ends_when_the_group_is_unlocked(
     assert (ran.status, ran.rows[0]["reasons"]) == (3, ["other-operator"])
     found = row(simulated, "status", "--group", "g", status=3)
     assert (found["truth"], found["locked"]) == ("zookeeper", "no")
+
+
+def test_a_mirror_that_starts_while_a_coordinator_is_away_goes_on(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a group that is mirrored already, and of one that begins."""
+    matrix.mirror_zookeeper_leads(simulated)
+    virtual_time(monkeypatch)  # in all modules that are loaded
+    simulated.znode("/consumers/h/ids")
+    simulated.in_zookeeper("h", "t", 7)
+    simulated.kafka.away |= {"g", "h"}
+    passes: list[dict[str, str]] = []
+
+    def passed(seconds: float) -> None:
+        passes.append({})
+        if len(passes) == 3:
+            simulated.kafka.away.clear()
+        if len(passes) == 30:
+            raise SignalledError(15)
+        CLOCK.pass_(seconds)
+
+    monkeypatch.setattr(repeating.time, "sleep", passed)
+    ran = simulated.run("mirror", "--all", "--execute", rows=False)
+    assert "2 in step" in ran.err, ran.err
+    assert held(simulated) == ([110, 60], [110, 60])
+    assert simulated.held("h", "t") == ({0: 7}, {0: 7})
+
+
+def test_a_group_that_may_not_be_written_keeps_no_other_from_beginning(
+    simulated: Simulated,
+) -> None:
+    """Its row names the znode."""
+    matrix.untouched(simulated)
+    simulated.znode("/consumers/h/ids")
+    simulated.in_zookeeper("h", "t", 7)
+    simulated.zk.do(SetAcl("/consumers/g", (AclEntry(1, "world", "anyone"),), 0))
+    ran = simulated.run("mirror", "--all", "--execute", "--once")
+    assert ran.status == 1, ran
+    found = {one["group"]: one for one in ran.rows}
+    assert found["g"]["state"] == "failed"
+    assert "/consumers/g/record" in found["g"]["why"]
+    assert found["h"]["state"] == "in step"
 
 
 def test_many_offsets_are_written_in_several_requests(simulated: Simulated) -> None:

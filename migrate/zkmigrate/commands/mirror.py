@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -49,7 +50,8 @@ _POLL: Final = 1.0
 @click.option(
     "--when-empty",
     is_flag=True,
-    help="Cut a group over as soon as its last old member has left, if this process has seen one.",
+    help="Cut a group over as soon as its last old member has left, if this process has seen one, "
+    "or if a cut-over has begun.",
 )
 @click.option("--end", is_flag=True, help="No longer mirror them, while ZooKeeper leads.")
 @click.option("--once", is_flag=True, help="Bring them into step once, and end.")
@@ -85,7 +87,8 @@ def mirror(
 
     It runs until Ctrl-C, and prints a row when the state of a group changes. If it is killed, run
     it again, on any machine; meanwhile nothing is lost. A second process for the same groups is on
-    standby. It takes the groups that are chosen when it begins.
+    standby. It takes the groups that are chosen when it begins. A group whose coordinator does not
+    answer then begins as soon as it does.
 
     A group is stopped, and needs attention, if members run on both sides, or if a client has
     committed to the store that follows. Its row shows both values. Then begin again with --lead.
@@ -93,7 +96,7 @@ def mirror(
     if end and (lead or when_empty or once):
         raise click.UsageError("--end cannot be combined with --lead, --when-empty or --once")
     with Progress("mirroring", changes=False) as progress, open_stores(servers, progress) as stores:
-        from zkmigrate.mirror.mirroring import Mirroring
+        from zkmigrate.mirror.mirroring import READ_AGAIN_S, Mirroring
 
         every = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
         names = list(filter(is_legal_group, every))
@@ -102,16 +105,26 @@ def mirror(
         leader = None if lead is None else Store(lead)
         if not execute:
             click.echo("dry run: nothing was changed; give --execute to act", err=True)
-        if end:
-            results: Iterable[Result] = (
-                result_of(name, lambda name=name: mirroring.end(name, execute))  # type: ignore[misc]
-                for name in names
-            )
-        else:
-            results = mirroring.begin(names, leader, execute)
-        begun = {one.group: one for one in results if which.names or not _idle(one)}
+        begun: dict[str, Result] = {}
+        tried = 0.0
+
+        def begin(some: list[str]) -> None:
+            nonlocal tried
+            if end:
+                results: Iterable[Result] = (
+                    result_of(name, lambda name=name: mirroring.end(name, execute))  # type: ignore[misc]
+                    for name in some
+                )
+            else:
+                results = mirroring.begin(some, leader, execute)
+            begun.update((one.group, one) for one in results if which.names or not _idle(one))
+            tried = time.monotonic()
+
+        begin(names)
 
         def look() -> Look:
+            if time.monotonic() - tried > READ_AGAIN_S:
+                begin([name for name, one in begun.items() if one.outcome is Outcome.FAILED])
             steps = {name: _as_step(one) for name, one in begun.items()}
             passing = [] if end or not execute else list(filter(_mirrored(begun), names))
             steps |= {one.group: one for one in mirroring.steps(passing, when_empty)}

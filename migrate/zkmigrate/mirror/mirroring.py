@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from math import inf
 from threading import Event
 from typing import Any, Final, NamedTuple, TypeVar
@@ -34,9 +35,9 @@ from zkconsumer.errors import (
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.guard import Guard
-from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read
+from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read, result_of
 from zkmigrate.errors import GroupRefusedError, check_members, refused
-from zkmigrate.model import STOPPED, KafkaOffset, Mirror, Record, Stage, Store
+from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Mirror, Record, Stage, Store
 from zkmigrate.plan.mirror import (
     Decision,
     Reading,
@@ -67,6 +68,8 @@ shortest default retention. If the brokers' retention is shorter than a day, a q
 READ_AGAIN_S: Final = 10.0
 """Seconds after which a group is read again although no watch has fired."""
 START: Final = "the new program may start"
+CUT_OVER: Final = Action.CUT_OVER.value
+"""The command in the record of a group that is locked and waits for its old members to leave."""
 
 
 class Step(NamedTuple):
@@ -144,35 +147,42 @@ class Mirroring:
         ``lead``: the store whose offsets replace those of the other, if they differ. It also lets
         a mirror that has stopped begin again.
         """
-        for state in read_states(self._stores, groups, {}, False):
+        others: list[str] = []
+        names = list(groups)
+        scripts = (or_refusal(migration_marker.state_of(name)) for name in names)
+        for name, known in zip(names, self._stores.zk.run_all(scripts), strict=True):
+            if lead is None and isinstance(known, GroupState) and known.record.mirror_leads:
+                yield Result(name, Outcome.WAS_DONE, 0)  # its steps show what prevents it now
+            else:
+                others.append(name)
+        for state in read_states(self._stores, others, {}, False) if others else ():
             if isinstance(state, tuple):
                 yield not_read(*state)
-                continue
-            again = lead is not None and state.record.mirror == STOPPED
-            refusal = None if again else by_table(state, Action.MIRROR)
-            if refusal is not None:
-                yield refusal
-                continue
-            first = first_leader(reading_of(state), lead)
-            if isinstance(first[0], Reason):
-                yield Result(state.group, Outcome.REFUSED, 0, str(first[1]), (first[0],))
-                continue
-            leader, agreed = first
-            assert not isinstance(agreed, str)
-            if not execute:
-                yield Result(state.group, Outcome.WOULD, 0, f"{leader.value} leads")
-                continue
-            now_ms = int(time.time() * 1000)
-            topics = {name: one.czxid for name, one in state.topics.items()}
-            mirror = Mirror(leader, now_ms, agreed, topics)
-            fields = {"command": "mirror", "mirror": leader.value}
-            written = record.written(state.record, now_ms, **fields)
-            try:
-                self._zk(_begin(state.group, written, mirror))
-            except GroupRefusedError as error:
-                yield Result(state.group, Outcome.REFUSED, 0, str(error), (error.reason,))
-                continue
-            yield Result(state.group, Outcome.DONE, 0, f"{leader.value} leads")
+            else:
+                work = partial(self._begin, state, lead, execute)
+                yield result_of(state.group, work)
+
+    def _begin(self, state: GroupState, lead: Store | None, execute: bool) -> Result:
+        """Let one group be mirrored. Raises GroupRefusedError, ZooKeeperError."""
+        group = state.group
+        mirrored = state.record.mirror
+        again = mirrored == STOPPED or (mirrored and state.mirror is None)
+        refusal = None if again and lead else by_table(state, Action.MIRROR)
+        if refusal is not None:
+            return refusal
+        leader, agreed = first_leader(reading_of(state), lead)
+        if isinstance(leader, Reason):
+            return Result(group, Outcome.REFUSED, 0, str(agreed), (leader,))
+        assert not isinstance(agreed, str)
+        if not execute:
+            return Result(group, Outcome.WOULD, 0, f"{leader.value} leads")
+        now_ms = int(time.time() * 1000)
+        topics = {name: one.czxid for name, one in state.topics.items()}
+        mirror = Mirror(leader, now_ms, agreed, topics)
+        fields = {"command": "mirror", "mirror": leader.value}
+        written = record.written(state.record, now_ms, **fields)
+        self._zk(_begin(group, written, mirror))
+        return Result(group, Outcome.DONE, 0, f"{leader.value} leads")
 
     def end(self, group: str, execute: bool) -> Result:
         """Let a group no longer be mirrored, while ZooKeeper leads, or led when it was stopped.
@@ -216,7 +226,7 @@ class Mirroring:
         seconds at the latest. Where Kafka leads, both stores are read each time.
 
         ``when_empty``: cut a group over as soon as its last old member has left, if it had one
-        since this object was made.
+        since this object was made, or another process has begun to cut it over.
         """
         fired = self._stores.zk.fired()
         if fired is None:
@@ -268,8 +278,8 @@ class Mirroring:
                 if at.old:
                     self._had_members.add(name)
                 elif when_empty and name in self._had_members and leader is Store.ZOOKEEPER:
-                    self._had_members.discard(name)
                     result = self.cut_over(name, True, 0)
+                    self._had_members.discard(name)
                     self._say(f"group {name}: {result.why or result.outcome.value}")
                     at = self._again(name)
                     continue
@@ -317,6 +327,8 @@ class Mirroring:
         mine = self._leases.get(at.group, 0)
         if at.lease is None:
             mine = self._leases[at.group] = self._zk(mirror_state.take_lease(at.group, self._run))
+            if at.record.locked and at.record.command == CUT_OVER:
+                self._had_members.add(at.group)  # as another process has seen
             return bool(mine)
         return at.lease.stat.ephemeral_owner == mine
 
@@ -427,7 +439,7 @@ class Mirroring:
         if not execute:
             return Result(group, Outcome.WOULD, 0)
         now_ms = int(time.time() * 1000)
-        fields = {"command": "cut-over", "locked": True}
+        fields = {"command": CUT_OVER, "locked": True}
         self._zk(record.write(group, record.written(state.record, now_ms, **fields)))
         fault = self._zk(guard.lock(group, now_ms))
         if fault is not None:
@@ -453,7 +465,7 @@ class Mirroring:
             seen = self._carry_out(seen, decision)
             copied += decision.copies
             if seen.mirror.leader is Store.ZOOKEEPER:
-                self._lead(seen, Store.KAFKA, {}, command="cut-over", locked=True)
+                self._lead(seen, Store.KAFKA, {}, command=CUT_OVER, locked=True)
             return Result(group, Outcome.DONE, copied, START)
 
         return self._until(group, once, wait, "its old members to leave")
