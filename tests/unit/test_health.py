@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.sim.runs.broker_log import make_batch
 from tests.unit.conftest import new_member
 from zkconsumer import Health, Trouble
 from zkconsumer.core.common.faults import Fault, Reason
@@ -19,7 +21,11 @@ from zkconsumer.errors import (
     MessageSizeTooLargeError,
 )
 from zkconsumer.prometheus import GAUGES
-from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
+from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader, take
+from zkconsumer.runtime.delivery.scala_reader import ScalaReader
+from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.observation.health import HealthMonitor, Membership, Sources
 from zkconsumer.runtime.observation.stalled import OpenTransactions
 from zkconsumer.servers import wait_until
@@ -259,6 +265,24 @@ def test_an_open_transaction_is_named_when_delivery_waits_for_it() -> None:
     assert info.lag == 2
     info.last_stable_offset, info.fetched_offset, info.consumed_offset = 8, 6, 8
     assert after(11) == []
+
+
+@pytest.mark.parametrize("reader", [Reader, ScalaReader])
+def test_a_marker_at_the_end_of_the_log_is_not_waited_for(reader: type[Reader]) -> None:
+    """In the ``scala`` profile the position remains before it: the JVM's does."""
+    made = Made()
+    gate = DeliveryGate()
+    gate.extend(math.inf)
+    made.stream = StreamControl(gate, reader=reader)
+    data = make_batch(5, 5, [5], 6, 0, 5, 0x10).data + make_batch(6, 6, [6], 6, 0, 5, 0x30).data
+    made.stream.queue.put(Chunk(made.info, data, 5, 7))
+    made.info.fetched_offset = made.info.high_watermark = 7
+    polled = made.stream.reader.polled
+    assert (take(polled).offset, take(polled)) == (5, None)
+    assert made.info.lag == (reader is ScalaReader)
+    for _ in range(12):
+        made.info.answers += 1
+        assert made.after(1) == []
 
 
 def test_an_open_transaction_lasts_until_the_last_answer() -> None:

@@ -110,6 +110,7 @@ class PartitionTopicInfo:
         "answers",
         "fault",
         "fetched_offset",
+        "finished_offset",
         "high_watermark",
         "last_stable_offset",
         "leader_from",
@@ -134,6 +135,8 @@ class PartitionTopicInfo:
         """Messages that are taken without the lock at present. Written under the stream's lock."""
         self.fetched_offset: int | None = start_offset
         """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
+        self.finished_offset = 0
+        """Offset after the last chunk that was consumed. Written under the stream's lock."""
         self.high_watermark: int | None = None
         """The content of the last answer. Written by the partition's fetch worker."""
         self.last_stable_offset: int | None = None
@@ -198,12 +201,16 @@ class PartitionTopicInfo:
     @property
     def lag(self) -> int | None:
         """Messages between the position and the end of what can be read; ``None`` until known."""
-        position, end = self.position, self.high_watermark
-        if (stable := self.last_stable_offset) is not None:
-            end = stable
-        if end is None or position is None:
-            return None
-        return max(0, end - position)
+        return self._left_after(self.position)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all that can be read is consumed, although ``lag`` may not be 0 (``scala``)."""
+        return 0 in (self.lag, self._left_after(self.finished_offset))
+
+    def _left_after(self, position: int | None) -> int | None:
+        end = self.high_watermark if self.last_stable_offset is None else self.last_stable_offset
+        return None if end is None or position is None else max(0, end - position)
 
     def __repr__(self) -> str:
         state = " revoked" if self.revoked else " stopped" if self.stopped else ""
@@ -301,7 +308,7 @@ class ChunkQueue:
             else:
                 info.pending_reset = chunk
                 self._append(chunk)
-            info.fetched_offset = offset
+            info.fetched_offset, info.finished_offset = offset, 0
 
     def fence(self) -> None:
         """Return when every ``put`` in progress has seen ``PartitionTopicInfo.stopped``."""

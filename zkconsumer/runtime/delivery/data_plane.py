@@ -185,7 +185,7 @@ class DataPlane:
         return _positions([*stopped, *(info for info, _ in held)])
 
     def lags(self) -> dict[TopicPartition, int]:
-        """Messages between consumed offset and high watermark, where known."""
+        """See ``PartitionTopicInfo.lag``, where it is known."""
         infos = [info for info, _ in self.partitions()]
         return {info.topic_partition: lag for info in infos if (lag := info.lag) is not None}
 

@@ -493,6 +493,7 @@ class Reader:
                 f"{chunk.info.topic_partition} has a damaged entry after offset "
                 f"{chunk.next_offset - 1}"
             )
+        chunk.info.finished_offset = chunk.next_offset
         self._queue.end_current()
 
     # -- what is in hand -------------------------------------------------------------------------

@@ -222,7 +222,7 @@ class HealthMonitor:
         for info, _ in partitions:
             position, answers = info.position, info.answers
             before = self._seen.get(info)
-            caught_up = before is not None and info.lag == 0 and answers != before.answers
+            caught_up = before is not None and info.caught_up and answers != before.answers
             if before is None or caught_up or position != before.position:
                 before = _Seen(position, answers, now)
             seen[info] = before
