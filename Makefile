@@ -15,7 +15,7 @@ FILES := tests/integration/test_consume_files.py tests/integration/test_arrow_ho
 # Groups on real brokers, which `make test` leaves to a target of their own.
 COORDINATOR := $(wildcard tests/faults/test_coordinator*.py tests/integration/test_coordinator*.py) \
     $(wildcard tests/integration/test_herd*.py) \
-    tests/integration/test_acceptance.py tests/integration/test_live_move.py
+    tests/integration/test_acceptance.py tests/integration/test_live_move.py tests/integration/test_transactions.py
 
 # What is run in pure Python by `make test`, and on the compiled wheel by `make test-compiled`.
 ON_BOTH_BUILDS := $(wildcard tests/unit/test_records.py tests/unit/test_streams*.py tests/unit/test_messages.py tests/unit/test_connector_decoder.py tests/unit/test_codecs*.py)
