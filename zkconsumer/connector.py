@@ -89,6 +89,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         # Beyond its session's end nothing can be stored.
         self._leave_patience = self._session_timeout + 5
         if self.config.offsets_storage == "kafka":
+            self._servers += " and the offset coordinator"
             self._answer_patience += self._offset_patience
             self._leave_patience += self._offset_patience
         self._signals = SessionSignals(self._host, self._session_lease)

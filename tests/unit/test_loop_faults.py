@@ -356,6 +356,18 @@ def test_a_start_that_nobody_answers_ends_in_its_time(
     wait_until(lambda: set(threading.enumerate()) <= threads, SOON, "its threads end")
 
 
+def test_an_offset_coordinator_that_does_not_answer_is_named(
+    switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``offsets.storage=kafka``, it may be what a start or a shutdown waits for."""
+    member = ZookeeperConsumerConnector(
+        {"group.id": "g", "zookeeper.connect": "nowhere:1", "offsets.storage": "kafka"}
+    )
+    monkeypatch.setattr(member, "_start_patience", 0.8)
+    raised = InBackground(lambda: member.create_message_streams({"t": 1})).result()
+    assert "check ZooKeeper at nowhere:1 and the offset coordinator" in str(raised)
+
+
 def test_a_member_whose_name_is_taken_leaves_the_other_one_alone(switch: Switch) -> None:
     """It waits for 1.5 session timeouts and a second, because the name may be that of its own old
     session. Then the start fails, and the other member's registration is unchanged."""

@@ -25,7 +25,6 @@ READ_COMMITTED: Final = "read_committed"
 NEEDS: Final = "isolation.level=read_committed needs Kafka 0.11 or later"
 """What to say of a broker that does not know that version."""
 
-
 _HEAD: Final = Struct(">iii")
 _INT: Final = Struct(">i")
 _SESSION: Final = Struct(">ii")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 MIN_SECONDS: Final = 30.0
 """Default number of seconds that a problem must have lasted to count."""
 
-
 _AT_ONCE: Final = frozenset(
     {Trouble.FAILED, Trouble.STREAM_FAILED, Trouble.CLOSED, Trouble.NOT_STARTED}
 )
