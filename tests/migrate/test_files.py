@@ -17,11 +17,11 @@ import pytest
 from zkmigrate.apply.journal import Journal, parse
 from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import offset_csv, plan_file, whole_file
-from zkmigrate.model import Direction, KafkaOffset, Store
+from zkmigrate.model import Before, Direction, KafkaOffset, Record, Store
 from zkmigrate.plan.options import Options, Rule
 from zkmigrate.plan.values import Entry, GroupPlan, Problem, StaysBehind
 from zkmigrate.reasons import Reason
-from zkmigrate.stores import migration_marker
+from zkmigrate.stores import migration_marker, record
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.core.common.types import TopicPartition
@@ -141,6 +141,21 @@ def test_a_marker_of_a_newer_version_is_refused(odd: dict[str, int]) -> None:
     assert "delete" not in str(caught.value)
     plain = Node(json.dumps(found).encode(), node.stat)
     assert migration_marker.decode("/consumers/g/migration", plain).kafka_group == "x"
+
+
+def test_a_record_without_a_key_is_of_another_version() -> None:
+    """An older version wrote it. It is not called damaged."""
+    before = Before(Store.KAFKA, "", None, False, frozenset(), {}, {}, {})
+    for data, decode in (
+        (record.encode(Record()), lambda data: record.decode("x", Node(data, Stat(1, 1, 0, 0, 5)))),
+        (record.encode_before(before), partial(record.decode_before, "x")),
+    ):
+        document = json.loads(data)
+        decode(data)
+        for key in document.keys() - {"version"}:
+            older = {name: value for name, value in document.items() if name != key}
+            with pytest.raises(ZnodeFormatError, match="another version of zkmigrate"):
+                decode(json.dumps(older).encode())
 
 
 def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def decode(where: str, node: Node) -> Record:
             "late": tuple(TopicPartition(str(topic), _int(at)) for topic, at in document["late"]),
             "late_more": _int(document["late_more"], 0),
             "commits": _int(document["commits"], -1),
-            "mirror": _mirror(document.get("mirror", "")),
+            "mirror": _mirror(document["mirror"]),
         }
         return Record(**{**document, **read})
     except (KeyError, TypeError, ValueError):
@@ -163,10 +163,10 @@ def as_json(document: object) -> bytes:
 def _document(where: str, data: bytes, keys: frozenset[str]) -> dict[str, Any]:
     try:
         document = json.loads(data.decode())
-        version, odd = document["version"], sorted(document.keys() - keys)
+        version, names = document["version"], document.keys()
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ZnodeFormatError(where, "is not a record of zkmigrate") from None
-    if version != FORMAT or odd:
+    if version != FORMAT or names != keys:
         raise ZnodeFormatError(
             where, "was written by another version of zkmigrate: use that version"
         )
