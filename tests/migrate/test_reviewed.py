@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from hashlib import sha256
@@ -273,3 +274,14 @@ def test_a_znode_that_nobody_reviewed_is_not_ignored(
     if late == "notes":
         assert simulated.run(*ignore, "again").rows[0]["verdict"] == "ready"
         assert simulated.run("apply", "again", "--execute").status == 0
+
+
+def test_a_member_of_another_client_is_a_member(simulated: Simulated) -> None:
+    """It started after the plan. ``apply --wait`` waits for it, as for every other one."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    assert simulated.run("plan", "--all", "--out", "plan").status == 0
+    registration = {"version": 1, "pattern": "white_list", "subscription": {"t": 1, "u": 1}}
+    simulated.znode("/consumers/g/ids/kafka-node", json.dumps(registration).encode())
+    ran = simulated.run("apply", "plan", "--execute")
+    assert (ran.status, ran.rows[0]["reasons"]) == (3, ["live-member"]), ran

@@ -66,18 +66,17 @@ class Checks:
         check_members(group, joined=self._stores.kafka.members(change.kafka_group))
         held = self._kafka_as_expected(change, resumed)
         found = self._stores.zk.run(read_group(group)) or GroupSnapshot(group)
+        if not claimed:
+            check_members(group, sorted(found.members))
+            content = data_of(found.moved)
+            if content != change.before and not (resumed and content in change.between):
+                raise refused(
+                    group,
+                    Reason.CHANGED,
+                    f"{migration_marker.path(group)} changed since the plan: plan again",
+                )
         self._nothing_unplanned_in_zookeeper(change, found)
         self._logs_hold_offsets(change, claimed)
-        if claimed:
-            return held
-        check_members(group, sorted(found.members))
-        content = data_of(found.moved)
-        if content != change.before and not (resumed and content in change.between):
-            raise refused(
-                group,
-                Reason.CHANGED,
-                f"{migration_marker.path(group)} changed since the plan: plan again",
-            )
         return held
 
     def znodes_as_expected(self, change: Change, resumed: bool) -> None:
