@@ -114,6 +114,26 @@ def test_undo_of_another_plan_names_the_one_that_changed_the_group(
     assert simulated.znodes("g") == znodes
 
 
+@pytest.mark.parametrize("state", ["moved", "used", "moved_back"])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_undo_of_a_plan_passes_over_groups_that_it_found_moved(
+    simulated: Simulated, state: str, ignored: bool
+) -> None:
+    """An earlier plan moved them, so this one has not changed them, and will not. That is the same
+    before and after it is applied."""
+    getattr(matrix, state)(simulated)
+    words = ("--decisions", "ignored.toml") if ignored else ()
+    Path("ignored.toml").write_text('[[rule]]\ngroup = "g"\nignore = "why"\n')
+    assert simulated.run("plan", "--group", "g", "--out", "later", *words).status == 0
+    znodes = simulated.znodes("g")
+    for _ in range(1 if state == "moved_back" and not ignored else 2):
+        for more in ((), DO):
+            ran = simulated.run("undo", "later", *more)
+            assert (ran.status, ran.rows[0]["outcome"]) == (0, "nothing to do"), ran
+        assert simulated.znodes("g") == znodes
+        simulated.run("apply", "later", *DO)
+
+
 def test_undo_of_a_plan_continues_a_copy_back_that_was_killed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -155,7 +155,7 @@ class Migrator:
                 run.begin(names[0], lambda: case_in(steps.stores, *names), names[1])
 
             records = begun.get(group.group, [])
-            return steps.roll_back(group.group, plan.digest, records, journal, first, again)
+            return steps.roll_back(group, plan.digest, records, journal, first, again)
 
         return self._each(plan.groups, one, on_group, run)
 

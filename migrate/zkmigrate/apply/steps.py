@@ -317,7 +317,7 @@ class Steps:
 
     def roll_back(
         self,
-        group: str,
+        planned: GroupPlan,
         digest: str,
         records: list[dict[str, Any]],
         journal: Journal | None,
@@ -326,11 +326,13 @@ class Steps:
     ) -> Result:
         """Restore what the group's record has from before its last change.
 
-        ``digest``: of the plan that must have made the change, or that ``undo`` copies back; empty:
-        whatever made it, unless ``undo`` has taken the group back and ``again`` is not given. Then
-        a group that is in Kafka is refused. ``first`` is called before anything is changed. Without
-        a journal only check. Raises GroupRefusedError.
+        ``planned``: the group, with the plan's marker and why the plan ignores it. ``digest``: of
+        the plan that must have made the change, or that ``undo`` copies back; empty: whatever made
+        it, unless ``undo`` has taken the group back and ``again`` is not given. Then a group that
+        is in Kafka is refused. ``first`` is called before anything is changed. Without a journal
+        only check. Raises GroupRefusedError.
         """
+        group = planned.group
         state = self.stores.zk.run(migration_marker.state_of(group))
         self._without_doubt(group, records, state.record)
         if journal is not None and self._settle_lock(state):
@@ -343,13 +345,15 @@ class Steps:
             why = " ".join(MEANING[Reason.MIRRORED]).replace("`", "")
             return Result(group, Outcome.REFUSED, 0, why, (Reason.MIRRORED,))
         found = state.record
+        marker = None if state.marker is None else state.marker.data
         if found.stage is Stage.NONE or digest not in ("", found.of_plan):
             last = records[-1]["step"] if records else ""
             finished = found.stage in (Stage.DONE, Stage.UNDONE)
             undone = last in ("undo-mark", "undo-done") and finished
             if undone or (digest and found.taken_back and digest == found.undoes):
                 return Result(group, Outcome.WAS_DONE, 0)
-            stands = found.stage is not Stage.NONE and found.stage is not Stage.UNDONE
+            since = not planned.ignored and marker != planned.marker
+            stands = found.interrupted or (found.stage is Stage.DONE and since)
             # ``write`` is in the journal before the group's record says that it begins.
             if stands or (since_plan(records) and last not in ("claim", "write")):
                 whose = f"the plan with the SHA-256 {found.of_plan}" if found.of_plan else "no plan"
@@ -371,7 +375,6 @@ class Steps:
         if old is None:
             text = "its record does not have what was there before: move it back with a plan"
             raise refused(group, Reason.NO_RECORD, text)
-        marker = None if state.marker is None else state.marker.data
         change = back(group, old, marker, found.stage is not Stage.BEGUN)
         first()
         change = replace(change, plan=found.plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -98,7 +98,11 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
         else:
             names = work.which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
         outcomes.progress.total = len(names)
-        how = _How(plan, "" if loaded is None else loaded.digest, force, again)
+        planned = {
+            one.group: GroupPlan(one.group, marker=one.marker, ignored=one.ignored)
+            for one in (() if loaded is None else loaded.groups)
+        }
+        how = _How(plan, "" if loaded is None else loaded.digest, force, again, planned)
         left: Sequence[str] = names
         while left:
             left = _take_all_back(stores, left, how, work, outcomes)
@@ -106,12 +110,17 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
 
 
 class _How(NamedTuple):
-    """The options of ``undo``. ``digest``: of the plan; empty without one."""
+    """The options of ``undo``.
+
+    ``digest``: of the plan; empty without one. ``planned``: its groups, with their markers and why
+    it ignores them.
+    """
 
     plan: str | None
     digest: str
     force: bool
     again: bool
+    planned: Mapping[str, GroupPlan]
 
 
 def _take_all_back(
@@ -181,7 +190,10 @@ def _take_back(
         made = PlanFile(Direction.KAFKA_TO_ZK, 0, chosen, "", Options())
         migrator.apply(made, run.journal, on_group, fresh=True)
     else:
-        made = PlanFile(Direction.ZK_TO_KAFKA, 0, chosen, how.digest)
+        plans = [
+            replace(how.planned.get(one.group, one), kafka_group=one.kafka_group) for one in chosen
+        ]
+        made = PlanFile(Direction.ZK_TO_KAFKA, 0, plans, how.digest)
         migrator.rollback(made, run.journal, on_group, how.again)
 
 
