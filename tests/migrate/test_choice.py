@@ -32,7 +32,7 @@ from zkmigrate.plan.options import Options
 from zkmigrate.plan.status import MOVING, status_of
 from zkmigrate.plan.values import GroupPlan
 from zkmigrate.reasons import Reason
-from zkmigrate.stores import migration_marker
+from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.sessions import Stores
 
 from tests.migrate import matrix
@@ -292,6 +292,35 @@ def test_a_renamed_group_is_reset_once(simulated: Simulated, words: tuple[str, .
     ran = simulated.run("reset", *words, "--all-topics", "--shift-by", "-10", "--execute")
     assert (ran.status, len(ran.rows)) == (0, 2), ran
     assert simulated.held("new", "t")[1] == {0: 90, 1: 40}
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_a_reset_by_the_name_in_kafka_is_one_of_the_group(
+    simulated: Simulated, from_file: bool
+) -> None:
+    """Its record says that offsets are in doubt, and no longer says so then."""
+    matrix.renamed(simulated)
+    where = record.path("g")
+    node = simulated.zk.zk.get(where)
+    assert node is not None
+    late = (TopicPartition("t", 0), TopicPartition("t", 1))
+    simulated.znode(where, record.encode(replace(record.decode(where, node), late=late)))
+    assert "written-late" in simulated.run("status", "--group", "g").rows[0]["reasons"]
+    Path("offsets").write_text("new,t,0,7\nnew,t,1,8\n")
+    words = ("--from-file", "offsets") if from_file else ("--all-topics", "--to-offset", "7")
+    ran = simulated.run("reset", "--group", "new", *words, "--execute")
+    assert (ran.status, {row["group"] for row in ran.rows}) == (0, {"g"}), ran
+    assert simulated.held("new", "t")[1] == {0: 7, 1: 8 if from_file else 7}
+    assert "written-late" not in simulated.run("status", "--group", "g").rows[0]["reasons"]
+
+
+def test_a_file_with_both_names_of_a_group_is_refused(simulated: Simulated) -> None:
+    """It is not clear which offsets count."""
+    matrix.renamed(simulated)
+    Path("offsets").write_text("g,t,0,7\nnew,t,0,8\n")
+    ran = simulated.run("reset", "--all", "--from-file", "offsets", "--execute", rows=False)
+    assert (ran.status, "g, new are the same group g: name it once" in ran.err) == (1, True), ran
+    assert simulated.held("new", "t")[1] == {0: 100, 1: 50}
 
 
 def test_groups_that_kafka_cannot_list_are_not_passed_over(simulated: Simulated) -> None:

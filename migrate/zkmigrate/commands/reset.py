@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, no_effect
 from zkconsumer.console.tables import print_notes
@@ -28,6 +29,7 @@ from zkmigrate.apply.outcome import (
 )
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import RESET
+from zkmigrate.commands.options.renaming import check_once, renamed_in
 from zkmigrate.commands.options.running import Work, journal_path, open_run, work_options
 from zkmigrate.commands.options.selection import offsets_in
 from zkmigrate.commands.options.servers import open_stores
@@ -192,9 +194,12 @@ def reset(
     ):
         if offsets is None:
             names = work.which.of_store(partial(names_of_both, stores), Store.ZOOKEEPER)
-            if len(names) > 1:
-                names = _once(names, stores.moved_groups())
+            own, moved = _in_zookeeper(stores, names)
+            names = _once(dict.fromkeys(own.values()), moved)
         else:
+            own, _ = _in_zookeeper(stores, offsets)
+            check_once(own)
+            offsets = {own[name]: one for name, one in offsets.items()}
             names = list(offsets)
         progress.total = len(names)
 
@@ -232,6 +237,20 @@ def reset(
         print_notes([unlisted_note(stores.unlisted)])
         status = exit_status(failed=True)
     click.get_current_context().exit(status)
+
+
+def _in_zookeeper(
+    stores: Stores, chosen: Collection[str]
+) -> tuple[dict[str, str], Mapping[str, str]]:
+    """Return the chosen names, each with the group's name in ZooKeeper, whose record applies.
+
+    Also the names in Kafka of groups that were moved; none if one group of ZooKeeper is chosen.
+    """
+    known = set(stores.zk.run(list_groups()))
+    one = len(chosen) == 1 and known.issuperset(chosen)
+    moved = {} if one else stores.moved_groups()
+    moved_as = renamed_in(moved)
+    return {name: name if name in known else moved_as.get(name, name) for name in chosen}, moved
 
 
 def _once(chosen: Collection[str], in_kafka: Mapping[str, str]) -> list[str]:

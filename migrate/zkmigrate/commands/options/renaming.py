@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -99,17 +99,30 @@ def choose(
             candidates += [name for name in which.groups if name in there]
         advice = "name other groups of Kafka with --group"
         chosen = which.among(candidates, "zookeeper that were moved to kafka", advice)
-    moved_as = {in_kafka: name for name, in_kafka in moved.items() if in_kafka not in moved}
+    moved_as = renamed_in(moved)
     own = {name: moved_as.get(name, name) for name in chosen}
     in_kafka = {name: moved.get(own[name], name) for name in chosen}
     given = new_names(renames, dict.fromkeys(in_kafka.values()))
     own = {name: given.get(in_kafka[name], own[name]) for name in chosen}
-    twice = [name for name, count in Counter(own.values()).items() if count > 1]
-    if twice:
-        same = ", ".join(name for name in chosen if own[name] == twice[0])
-        raise MigrationError(f"{same} are the same group {twice[0]}: name it once")
+    check_once(own)
     pairs = ((own[name], in_kafka[name]) for name in chosen)
     return own, {name: there for name, there in pairs if there != name}
+
+
+def renamed_in(moved: Mapping[str, str]) -> dict[str, str]:
+    """Return names in ZooKeeper, by the names in Kafka that differ and no other moved group has.
+
+    ``moved``: the groups that were moved, and their names in Kafka.
+    """
+    return {in_kafka: name for name, in_kafka in moved.items() if in_kafka not in moved}
+
+
+def check_once(own: Mapping[str, str]) -> None:
+    """Check that no two chosen names are of one group. Raises MigrationError."""
+    twice = [name for name, count in Counter(own.values()).items() if count > 1]
+    if twice:
+        same = ", ".join(name for name in own if own[name] == twice[0])
+        raise MigrationError(f"{same} are the same group {twice[0]}: name it once")
 
 
 def new_names(
