@@ -23,7 +23,8 @@ from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.console import repeating
 from zkconsumer.console.signals import SignalledError
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import AclEntry, Node, SetAcl, Stat
+from zkconsumer.core.zookeeper.ops import AclEntry, Check, Multi, Node, SetAcl, Stat, ZkOp
+from zkconsumer.core.zookeeper.scripts.common import PACKET_BYTES
 
 __all__ = ["simulated"]  # the fixture
 
@@ -424,6 +425,43 @@ def test_many_offsets_are_written_in_several_requests(simulated: Simulated) -> N
     simulated.in_kafka("g", "t", *range(6, 6 + count))
     row(simulated, *ONCE)
     assert held(simulated) == (list(range(6, 6 + count)),) * 2
+
+
+def test_no_request_is_longer_than_zookeeper_takes(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server ends the connection of a longer one, again and again. Each offset znode is checked
+    as far as there is room."""
+    count, most = 500, 30_000
+    monkeypatch.setattr(record, "MAX_REQUEST_BYTES", most)
+    simulated.topic("t", *[(0, 1000)] * count)
+    simulated.znode("/consumers/g/ids")
+    simulated.in_zookeeper("g", "t", *[5] * count)
+    row(simulated, *ONCE)
+    checks: list[int] = []
+
+    def measure(op: ZkOp) -> None:
+        if isinstance(op, Multi):
+            data = sum(len(getattr(one, "data", b"")) for one in op.ops)
+            assert data + sum(len(one.path) + 17 for one in op.ops) < most
+            checks.append(sum(isinstance(one, Check) for one in op.ops))
+
+    simulated.zk.before = measure
+    row(simulated, *CUT_OVER)
+    assert 100 < max(checks) < count
+    checks.clear()
+    row(simulated, *COMPLETE)
+    assert 100 < max(checks) < count
+
+
+def test_a_group_with_too_many_offsets_is_not_mirrored(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is agreed on has no room in a znode."""
+    matrix.untouched(simulated)
+    monkeypatch.setattr(record, "MAX_BYTES", PACKET_BYTES + 100)
+    found = row(simulated, *ONCE, status=1)
+    assert (found["state"], "too many to be mirrored" in found["why"]) == ("failed", True)
 
 
 def test_metrics(simulated: Simulated) -> None:

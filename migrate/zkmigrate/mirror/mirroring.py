@@ -421,8 +421,8 @@ class Mirroring:
             raise mirror_state.changed(at.group)
         mirror = replace(seen.mirror, leader=to, since_ms=now_ms)
         written = record.written(at.record, now_ms, mirror=to.value, **fields)
-        ops = [*mirror_state.checks(at), mirror_state.written_op(at, mirror)]
-        self._zk(record.write(at.group, written, ops))
+        ops = [mirror_state.written_op(at, mirror)]
+        self._zk(record.write(at.group, written, ops, checks=mirror_state.checks(at)))
         return self._zk(mirror_state.look(at.group))
 
     # -- the commands --------------------------------------------------------------------------
@@ -557,11 +557,10 @@ class Mirroring:
             at.record, now_ms, stage=Stage.NONE, plan="", by_undo=False, **fields
         )
         ops = (
-            *mirror_state.checks(at),
             SetData(where, after) if there else Create(where, after),
             Delete(mirror_state.path(group), at.mirror.version),
         )
-        self._zk(record.write(group, written, ops))
+        self._zk(record.write(group, written, ops, checks=mirror_state.checks(at)))
         self._zk(ownership.like_root(group, where))
 
     def _until(self, group: str, once: Callable[[], Result], wait: float, what: str) -> Result:

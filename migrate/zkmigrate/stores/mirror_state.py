@@ -30,6 +30,7 @@ from zkconsumer.core.zookeeper.ops import (
     SetData,
 )
 from zkconsumer.core.zookeeper.scripts.common import (
+    PACKET_BYTES,
     READ_BATCH,
     Script,
     attempt,
@@ -39,7 +40,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
     read_many,
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset
-from zkconsumer.errors import ZnodeFormatError
+from zkconsumer.errors import ZnodeFormatError, ZooKeeperError
 from zkmigrate.errors import GroupRefusedError, refused
 from zkmigrate.model import Mirror, Record, Store, ZkOffset
 from zkmigrate.plan.status import is_migrator
@@ -62,8 +63,8 @@ def lease_path(group: str) -> str:
 
 
 def encode(mirror: Mirror) -> bytes:
-    """Return the content of the znode."""
-    return record.as_json(
+    """Return the content of the znode. Raises ZooKeeperError if it has no room for all offsets."""
+    data = record.as_json(
         {
             "version": FORMAT,
             "leader": mirror.leader.value,
@@ -73,6 +74,12 @@ def encode(mirror: Mirror) -> bytes:
             "stopped": mirror.stopped,
         }
     )
+    if len(data) > record.MAX_BYTES - PACKET_BYTES:
+        raise ZooKeeperError(
+            f"{len(mirror.values)} offsets are too many to be mirrored: move the group while it is "
+            "stopped"
+        )
+    return data
 
 
 def decode(where: str, node: Node) -> Mirror:

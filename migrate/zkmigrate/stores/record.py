@@ -50,6 +50,7 @@ _EARLIER_BYTES: Final = 400 * 1024
 _LATE_BYTES: Final = 48 * 1024
 """Room for the partitions that were written late: a record fits into one request with a marker."""
 MEANWHILE: Final = "another operator has changed the group meanwhile: run it again"
+MAX_REQUEST_BYTES: Final = 1000 * 1024
 MAX_BYTES: Final = 900 * 1024
 """ZooKeeper takes 1 MiB in one request. What is longer is left out, and cannot be undone."""
 
@@ -248,16 +249,27 @@ def op(group: str, record: Record) -> MultiOp:
 
 
 def write(
-    group: str, record: Record, first: Iterable[MultiOp] = (), then: Iterable[MultiOp] = ()
+    group: str,
+    record: Record,
+    first: Iterable[MultiOp] = (),
+    then: Iterable[MultiOp] = (),
+    checks: Iterable[MultiOp] = (),
 ) -> Script[Record]:
     """Write a record together with other operations; return it with its new version.
 
-    Raises GroupRefusedError if another command has written the record since, or another operation
-    fails. Then nothing is written.
+    ``checks``: of these, as many as one request has room for, some thousands. Raises
+    GroupRefusedError if another command has written the record since, or another operation fails.
+    Then nothing is written.
     """
-    ops = (*first, op(group, record), *then)
+    ops = [*first, op(group, record), *then]
+    room = MAX_REQUEST_BYTES - sum(map(_wire_bytes, ops))
+    for check in checks:
+        room -= _wire_bytes(check)
+        if room < 0:
+            break
+        ops.append(check)
     while True:
-        reply = yield from attempt(Multi(ops))
+        reply = yield from attempt(Multi(tuple(ops)))
         if isinstance(reply, Ok):
             return replace(record, version=record.version + 1)
         if reply.code is Code.CONNECTION_LOSS:
@@ -267,6 +279,11 @@ def write(
             if found.version == record.version:
                 continue
         raise refused(group, Reason.OTHER_OPERATOR, MEANWHILE)
+
+
+def _wire_bytes(op: MultiOp) -> int:
+    """Return a slightly high estimate of an operation's size in a request."""
+    return 60 + len(op.path.encode()) + len(op.data if isinstance(op, Create | SetData) else b"")
 
 
 def operator() -> str:
