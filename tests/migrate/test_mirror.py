@@ -6,15 +6,18 @@ another machine, the store that follows has it, and the store that leads was not
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from zkmigrate.cli import run
 from zkmigrate.mirror import mirroring
 from zkmigrate.model import Mirror, Store
-from zkmigrate.stores import mirror_state, record
+from zkmigrate.stores import mirror_state, record, sessions
 
 from tests.migrate import matrix
 from tests.migrate.operators import CLOCK, Machine, World, joins, registers, virtual_time
@@ -310,6 +313,53 @@ def test_a_group_is_read_again_when_a_watch_fires(
     assert not reads()
     simulated.zk.expire()
     assert reads()
+
+
+def test_many_groups_are_not_read_more_often_than_some_each_second(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When nothing moves."""
+    virtual_time(monkeypatch)
+    monkeypatch.setattr(mirroring, "GROUPS_PER_S", 0.05)
+    matrix.untouched(simulated)
+    for group in "hi":
+        simulated.znode(f"/consumers/{group}/ids")
+        simulated.in_zookeeper(group, "t", 7)
+    assert simulated.run("mirror", "--all", "--execute", "--once").status == 0
+    mirror = mirroring.Mirroring(simulated.stores())
+    asked: list[str] = []
+    monkeypatch.setattr(simulated.kafka, "_check", asked.append)
+    seconds = 600
+    for _ in range(seconds):
+        assert all(one.good for one in mirror.steps("ghi"))
+        mirroring.time.sleep(1.0)
+    reads = asked.count("g") / 2  # offsets and members
+    assert 600 / 60 <= reads <= 4 + 600 / 30, reads
+
+
+def test_a_running_mirror_does_not_wait_long_for_one_coordinator(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other groups would be late meanwhile. A single pass waits as it was told."""
+    matrix.untouched(simulated)
+    waits: list[float] = []
+
+    def coordinators(*words: Any, **_: Any) -> object:
+        waits.append(words[3])
+        return simulated.kafka
+
+    def end(_seconds: float) -> None:
+        raise SignalledError(15)
+
+    monkeypatch.setattr(sessions, "GroupCoordinators", coordinators)
+    monkeypatch.setattr(repeating.time, "sleep", end)
+    words = ("mirror", "--group", "g", "--execute", "--coordinator-timeout")
+    options = ("--zookeeper", "sim:1")
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        for more in ("60", "1"):
+            run([*words, more, *options])
+        run([*words, "60", *options, "--once"])
+    assert waits == [4.0, 1.0, 60.0]
 
 
 def test_a_coordinator_that_is_away_is_named(simulated: Simulated) -> None:

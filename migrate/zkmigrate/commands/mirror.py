@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     Act = Callable[[Mirroring, str, bool, float], Result]
 
 _POLL: Final = 1.0
+_PATIENCE: Final = 4.0
+"""Seconds after which a group whose coordinator does not answer is reported as failed."""
 
 
 @click.command(epilog=HELP)
@@ -60,7 +62,7 @@ _POLL: Final = 1.0
     default=_POLL,
     least=0.1,
     help="How often Kafka is read where it leads. Where ZooKeeper leads, watches show what has "
-    "changed by then, and Kafka is read every ten seconds.",
+    "changed by then, and Kafka is read every ten seconds, or one second for each 60 groups.",
 )
 @metrics_option
 @server_options
@@ -88,13 +90,18 @@ def mirror(
     It runs until Ctrl-C, and prints a row when the state of a group changes. If it is killed, run
     it again, on any machine; meanwhile nothing is lost. A second process for the same groups is on
     standby. It takes the groups that are chosen when it begins. A group whose coordinator does not
-    answer then begins as soon as it does.
+    answer then begins as soon as it does. No coordinator is waited for longer than four seconds,
+    whatever --coordinator-timeout is, but asked again later.
 
     A group is stopped, and needs attention, if members run on both sides, or if a client has
     committed to the store that follows. Its row shows both values. Then begin again with --lead.
     """
     if end and (lead or when_empty or once):
         raise click.UsageError("--end cannot be combined with --lead, --when-empty or --once")
+    often = None if once or end or not execute else poll
+    if often is not None:  # other groups wait meanwhile, and it is asked again soon
+        shorter = min(servers.coordinator_timeout, _PATIENCE)
+        servers = servers._replace(coordinator_timeout=shorter)
     with Progress("mirroring", changes=False) as progress, open_stores(servers, progress) as stores:
         from zkmigrate.mirror.mirroring import READ_AGAIN_S, Mirroring
 
@@ -132,7 +139,6 @@ def mirror(
                 [steps[name] for name in names if name in steps], progress, only_problems
             )
 
-        often = None if once or end or not execute else poll
         status = look_once_or_often(look, often, how)
     click.get_current_context().exit(status)
 

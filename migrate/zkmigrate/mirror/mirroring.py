@@ -66,7 +66,10 @@ REFRESH_S: Final = 6 * 3600.0
 """Seconds after which offsets in Kafka are committed again at the latest. It is a quarter of the
 shortest default retention. If the brokers' retention is shorter than a day, a quarter of that."""
 READ_AGAIN_S: Final = 10.0
-"""Seconds after which a group is read again although no watch has fired."""
+"""Seconds after which a group is read again although no watch has fired, unless they are many."""
+GROUPS_PER_S: Final = 60
+"""Many groups are read again after one second for each so many, at the latest. That takes less
+than a tenth of a core."""
 START: Final = "the new program may start"
 CUT_OVER: Final = Action.CUT_OVER.value
 """The command in the record of a group that is locked and waits for its old members to leave."""
@@ -223,7 +226,8 @@ class Mirroring:
         """Bring groups into step once; yield each afterwards, in any order.
 
         Where ZooKeeper leads, a group is read if a watch has fired, and every ``READ_AGAIN_S``
-        seconds at the latest. Where Kafka leads, both stores are read each time.
+        seconds at the latest; see ``GROUPS_PER_S`` for many groups. Where Kafka leads, both stores
+        are read each time.
 
         ``when_empty``: cut a group over as soon as its last old member has left, if it had one
         since this object was made, or another process has begun to cut it over.
@@ -235,7 +239,9 @@ class Mirroring:
             self._quiet.pop(path.split("/")[2], None)
         now = time.monotonic()
         due: list[str] = []
-        for name in groups:
+        every = list(groups)
+        again_s = max(READ_AGAIN_S, len(every) / GROUPS_PER_S)
+        for name in every:
             step, until = self._quiet.get(name, (None, 0.0))
             if step is not None and now < until:
                 yield step
@@ -245,7 +251,7 @@ class Mirroring:
         for name, at in zip(due, looks, strict=True):
             step = self._timed(self._step(name, at, when_empty))
             if step.state in _QUIET and (step.leader, step.state) != (Store.KAFKA.value, IN_STEP):
-                until = time.monotonic() + READ_AGAIN_S * random.uniform(0.5, 1.0)
+                until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
                 self._quiet[name] = (step._replace(copied=0), until)
             yield step
 
