@@ -132,6 +132,15 @@ class History:
         data = json.dumps({"version": 1, "moved_to": store, "at_ms": 1, "offsets": {}}).encode()
         self.add("create", session, f"/consumers/{group}/migration", data=data, ephemeral=False)
 
+    def mirror(self, group: str, offsets: Sequence[int], session: int) -> None:
+        """One transaction of the group's mirror. Without offsets, ZooKeeper leads."""
+        path = f"/consumers/{group}/record/mirror"
+        self.add("setData", session, path, data=b"{}", version=1, size=1)
+        for number, offset in enumerate(offsets):
+            self.zxid -= 1
+            more = {"idx": 1 + number, "position": self.zxid + 1, "version": 1, "size": 1}
+            self.commit(group, number, offset, session, seconds=0, **more)
+
     def claim(
         self, group: str, partition: int, member: str, session: int, topic: str = "t", **more: Any
     ) -> None:

@@ -182,6 +182,26 @@ def test_a_clock_shows_milliseconds_in_any_order() -> None:
     assert clock.shown(None) == f"{'-':23}"
 
 
+def test_the_writes_of_a_mirror_are_named(tmp_path: Path, zkaudit: Any) -> None:
+    """Its offsets, and what it has agreed on. Others in the same session are not."""
+    h = History()
+    h.mirror("g", (), 6)
+    h.mirror("g", (20,), 6)
+    h.commit("g", 0, 30, 6, version=2)
+    h.add("delete", 6, "/consumers/g/record/lease")
+    write_log(tmp_path, h.rows)
+    lines = texts(zkaudit("log", "g", "--zookeeper-logs", tmp_path, "--servers", 1))
+    six = "session 0x6 (not a member's)"
+    agreed = f"record of the migration (record/mirror) written by {six}"
+    assert lines == [
+        agreed,
+        agreed,
+        f"t-0: offset ? -> 20 by the group's mirror, {six}; no member owned it",
+        f"t-0: offset 20 -> 30 by {six}; no member owned it",
+        f"record of the migration (record/lease) deleted by {six}",
+    ]
+
+
 def test_what_is_not_understood_is_named(tmp_path: Path, zkaudit: Any) -> None:
     """Owners in another client's layout, unknown znodes, contents that are no offsets, modes that
     are no modes. Parents of partitions are not worth a line until they are deleted."""

@@ -553,3 +553,48 @@ def test_a_log_gap_may_hide_that_a_group_was_moved_back() -> None:
     assert past(20, Shown(20, marker, content, 4, 0, 4, 0, 0)) == [("critical", "proven", False)]
     in_gap = Shown(20, marker, content, 12, 0, 12, 0, 0)
     assert past(20, in_gap) == [("critical", "proven", False)]
+
+
+MIRROR = 60
+
+
+def mirrored(zxid: int, *offsets: int, session: int = MIRROR) -> list[Event]:
+    """One transaction of a group's mirror. Without offsets, ZooKeeper leads."""
+    agreed = event(zxid, session, Act.SET, "/consumers/g/record/mirror", b"{}", idx=1)
+    copied = [commit(zxid, one, session, at, idx=2 + at) for at, one in enumerate(offsets)]
+    return [agreed, *copied]
+
+
+def cut_over() -> list[Event]:
+    """A group whose mirror copies what Kafka has, after its member came to offset 100."""
+    copies = [one for zxid in (30, 31, 32) for one in mirrored(zxid, 100 * (zxid - 28))]
+    lease = event(8, MIRROR, Act.CREATE, "/consumers/g/record/lease", b"me run")
+    return [*running(), *mirrored(7), lease, close(9, MEMBER), *mirrored(10), *copies]
+
+
+@pytest.mark.parametrize("gaps", [[], GAP, [(0, 10)], [(11, 20)]])
+def test_a_mirror_may_write_offsets(gaps: list[tuple[int, int]]) -> None:
+    """A member starts from the last one after the group was taken back, and continues. The mirror
+    may also copy a lower one, as the leading store was reset. What a log gap hides changes none of
+    it."""
+    facts = Facts(opened=Opened([(MIRROR, 6)]))
+    begin = gaps[0][1] if gaps and gaps[0][0] == 0 else 0
+    hidden = range(gaps[0][0] + 1, gaps[0][1]) if gaps else ()
+    for last in ([], mirrored(33, 20)):
+        offset = 20 if last else 400
+        back = [*restarted(40), commit(42, offset, OTHER), commit(43, offset + 10, OTHER)]
+        for events in ([*cut_over(), *last], [*cut_over(), *last, *back, *mirrored(44)]):
+            seen = [one for one in events if one.zxid >= begin and one.zxid not in hidden]
+            assert test_rules.kinds(*seen, gaps=gaps, facts=facts) == []
+
+
+def test_a_tool_in_a_mirrored_group_is_found() -> None:
+    """Also if the mirror's next transaction follows at once, and if its session is the mirror's."""
+    for session in (TOOL, MIRROR):
+        events = [*cut_over(), commit(33, 900, session), *mirrored(34), *restarted(40, 910)]
+        finding = only(*events)
+        assert (finding.kind, finding.effect, finding.messages) == ("lost messages", "lost", 500)
+        assert (finding.session, finding.zxid) == (session, 33)
+    events = [*cut_over(), commit(33, 900, TOOL), *mirrored(34, 500), *restarted(40, 510)]
+    finding = only(*events)
+    assert (finding.kind, finding.severity, finding.effect) == ("tool write", "info", "repaired")

@@ -4,6 +4,7 @@ JSON with the store that leads and since when, the offsets that both stores had 
 compared last, the transactions that created their topics, and why the mirror has stopped, if it
 has. That a group is mirrored at all is in its record, which every command reads. A write to this
 znode names its version, and checks the record's, so two processes cannot act on the same reading.
+It precedes the offsets that the same transaction writes: so ``zkaudit`` recognizes them.
 
 ``/consumers/GROUP/record/lease`` is ephemeral: whoever runs the mirror of the group. It saves a
 second process the work. Nothing is wrong if two believe that they hold it.

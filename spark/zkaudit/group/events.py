@@ -202,6 +202,8 @@ class Commit(NamedTuple):
     """``None``: the partition had no owner."""
     free_since: int | None
     """Without an owner: the zxid by which the last owner znode was gone."""
+    by_mirror: bool = False
+    """The mirror of the group wrote it, as its transaction shows."""
 
 
 class Deleted(NamedTuple):

@@ -34,6 +34,7 @@ from zkaudit.group.znodes import (
     IDS,
     MEMBERS,
     MIGRATION,
+    MIRROR,
     MODE,
     OFFSETS,
     OWNERS,
@@ -155,6 +156,8 @@ class Fold:
         self._bursts = Bursts()
         self._members = Members(self.coverage)
         self._live_moves = LiveMoves(self.coverage)
+        self._mirrored: int | None = None
+        """The last transaction of the group's mirror."""
 
     @property
     def group(self) -> tuple[str, str] | None:
@@ -182,6 +185,8 @@ class Fold:
         elif event.path is not None and (znode := self._znodes[event.path]) is not None:
             if znode.tree == OFFSETS:
                 self._offset(event, znode, rows)
+            elif znode.tree == MIRROR:  # before the offsets of its transaction
+                self._mirrored = event.zxid
             else:
                 if event.act is Act.CREATE:
                     self._listed.create(event)
@@ -387,6 +392,7 @@ class Fold:
             created,
             owner,
             free_since,
+            self._mirrored == event.zxid,
         )
 
     def _content(self, state: _Offset | None, path: str, segment: int) -> Write | None:

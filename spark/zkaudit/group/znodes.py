@@ -20,14 +20,20 @@ MEMBERS: Final = "members"
 """A member of a live migration, with the mode that it has acknowledged."""
 LOCK: Final = "lock"
 """The znode ``ids`` itself, whose data has its original access list during a live migration."""
+MIRROR: Final = "mirror"
+"""What the mirror of a group has agreed on. It is written in each transaction of the mirror."""
 WITH_LIFETIMES: Final = frozenset({IDS, OWNERS, FOREIGN, MEMBERS})
 WITH_CHANGES: Final = frozenset({MIGRATION, MODE, MEMBERS, LOCK})
 
+ALONE: Final = {
+    "migration": MIGRATION, "ids": LOCK, "live/mode": MODE, "record/mirror": MIRROR,
+}  # fmt: skip
+"""Trees of one znode, by its path below the group's."""
+
 _PATH: Final = re.compile(
     r"(?s)(.*?)/consumers/([^/]+)/"
-    r"(?:(ids|owners|offsets)/(.+)|(migration|ids|live/mode)|live/members/([^/]+))"
+    rf"(?:(ids|owners|offsets)/(.+)|({'|'.join(ALONE)})|live/members/([^/]+))"
 )
-_ALONE: Final = {"migration": MIGRATION, "live/mode": MODE, "ids": LOCK}
 _OFFSET: Final = re.compile(r"(?s)(.*)/consumers/([^/]+)/offsets/([^/]+)/([0-9]+)")
 _PARTITION: Final = re.compile(r"([^/]+)/(0|[1-9][0-9]{0,9})")
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -64,7 +70,7 @@ def znode_of(path: str) -> Znode | None:
     if member is not None:
         return Znode(path, chroot, group, MEMBERS, member)
     if alone is not None:
-        return Znode(path, chroot, group, _ALONE[alone], alone)
+        return Znode(path, chroot, group, ALONE[alone], alone)
     if tree == IDS:
         return None if "/" in name else Znode(path, chroot, group, IDS, name)
     partition = _PARTITION.fullmatch(name)

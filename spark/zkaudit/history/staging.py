@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.errors import AuditError
 from zkaudit.group import ACTS, Coverage, Event, Facts, FactsReader, LogGap, Moment, Shown
+from zkaudit.group.znodes import ALONE
 from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
 from zkaudit.limits import Limits
 from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, arrow_schema, spark_type
@@ -26,14 +27,9 @@ BUCKETS: Final = 256
 MAX_LOG_GAPS: Final = 10_000
 """With more log gaps than this, the logs of some server are missing."""
 
-_PATH: Final = (
-    r"(?s)\A(.*?)/consumers/([^/]+)/"
-    r"(?:(ids|owners|offsets)/(.+)|(migration|ids|live/mode|live/members/[^/]+))\z"
-)
-_GROUP: Final = (
-    r"(?s)\A(.*?/consumers/[^/]+)/"
-    r"(?:(?:ids|owners|offsets)/.+|migration\z|ids\z|live/mode\z|live/members/[^/]+\z)"
-)
+_ALONE: Final = f"{'|'.join(ALONE)}|live/members/[^/]+"
+_PATH: Final = rf"(?s)\A(.*?)/consumers/([^/]+)/(?:(ids|owners|offsets)/(.+)|({_ALONE}))\z"
+_GROUP: Final = rf"(?s)\A(.*?/consumers/[^/]+)/(?:(?:ids|owners|offsets)/.+|(?:{_ALONE})\z)"
 _PARTITION: Final = r"[^/]+/(?:0|[1-9][0-9]{0,9})"
 _BROKER: Final = r"(?s)\A(.*?)/brokers/ids/([0-9]+)\z"
 _TOPIC: Final = r"(?s)\A(.*?)/brokers/topics/([^/]+)\z"
@@ -344,17 +340,14 @@ def _names(paths: DataFrame, group: str | None) -> DataFrame:
     if group is not None:
         named = named.where(F.col("group").rlike(rf"\A(?:{group})\z"))
     tree, name, alone = (F.col(column) for column in ("tree", "name", "alone"))
-    alone = (
-        F.when(alone == "ids", "lock")
-        .when(alone == "live/mode", "mode")
-        .when(alone == "migration", alone)
-        .when(alone != "", "members")
-    )
+    one = F.when(alone.startswith("live/members/"), "members")
+    for path, of in ALONE.items():
+        one = one.when(alone == path, of)
     partition = name.rlike(rf"\A{_PARTITION}\z")
     tree = (
         F.when((tree == "ids") & ~name.contains("/"), tree)
         .when((tree == "offsets") & partition, tree)
         .when((tree == "owners") & name.contains("/"), F.when(partition, tree).otherwise("foreign"))
     )
-    named = named.select("chroot", "group", F.coalesce(tree, alone).alias("tree"))
+    named = named.select("chroot", "group", F.coalesce(tree, one).alias("tree"))
     return named.where("tree is not null").distinct()

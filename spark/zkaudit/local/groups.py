@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zkaudit.group import ACTS, Coverage, Facts, FactsReader, Moment
+from zkaudit.group.znodes import ALONE
 from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
 from zkaudit.limits import Limits
 from zkaudit.local.events import events_of, shown_of
@@ -23,7 +24,7 @@ from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, arrow_schema
 
 _GROUP: Final = re.compile(
     r"(?s)(.*?/consumers/[^/]+)/"
-    r"(?:(?:ids|owners|offsets)/.+|(?:migration|ids|live/mode|live/members/[^/]+)\Z)"
+    rf"(?:(?:ids|owners|offsets)/.+|(?:{'|'.join(ALONE)}|live/members/[^/]+)\Z)"
 )
 _OFFSET: Final = re.compile(r"(?s).*/consumers/[^/]+/offsets/[^/]+/[0-9]+\Z")
 _ROWS: Final = 20_000

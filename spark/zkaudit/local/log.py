@@ -42,6 +42,7 @@ from zkaudit.local.events import (
 from zkaudit.local.history import GroupHistory, subscription_of
 from zkaudit.text import printable
 from zkconsumer.admin.ids_lock import moved_to
+from zkconsumer.admin.snapshot import RECORD
 from zkconsumer.core.common.types import Pattern
 from zkconsumer.core.zookeeper.znodes import decode_topic
 from zkconsumer.errors import ZnodeFormatError
@@ -348,7 +349,8 @@ class _Words:
                 state = "no member owned it"
             else:
                 state = f"its owner was {printable(owner.member or _hex(owner.session or 0))}"
-            text += f" by {self._who(event)}; {state}"
+            mirror = "the group's mirror, " if commit.by_mirror else ""
+            text += f" by {mirror}{self._who(event)}; {state}"
         return Entry(
             event.zxid, event.idx, event.time, "offset", text, znode.chroot, znode.topic,
             znode.partition, self._sessions.member(event.session), event.session,
@@ -388,6 +390,9 @@ class _Words:
                     f"migration marker: offsets moved to {_moved_to(event.data)}, written by {by}"
                 )
             yield entry("migration", text)
+        elif rest.partition("/")[0] == RECORD:
+            verb = "deleted" if deleted else "written"
+            yield entry("record", f"record of the migration ({rest}) {verb} by {by}")
         elif rest == "ids" and not deleted and is_lock_record(event.data):
             yield entry("lock", f"registrations locked by {by}")
         elif rest == "ids" and event.act is Act.SET:

@@ -22,7 +22,8 @@ def test_spark_and_the_fold_read_paths_alike(spark: SparkSession, group: str | N
     paths = [f"{c}/consumers/{g}/{tree}/{t}/{tail}" for c in places for g in names for t in names
              for tree in ("offsets", "owners") for tail in tails]  # fmt: skip
     paths += ["/consumers/g/offsets/t/1/2"]
-    alone = ("ids/5", "ids/m", "ids/m/n", "ids", "migration", "live/mode", "live/members/m", "live")
+    alone = ("ids/5", "ids/m", "ids/m/n", "ids", "migration", "live/mode", "live/members/m", "live",
+             "record", "record/mirror", "record/mirror/n", "record/lease")  # fmt: skip
     paths += [f"{c}/consumers/{g}/{znode}" for c in places for g in names for znode in alone]
     columns = [column.name for column in schema.TXNLOG]
     fixed = {"server": "s", "file": "f", "position": 0, "idx": 0, "size": 0, "session": 1,

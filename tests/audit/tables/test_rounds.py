@@ -16,8 +16,10 @@ from zkaudit.decode.batches import LogReader
 from zkaudit.job import audit as job, buckets, stream
 from zkaudit.job.output import load
 from zkaudit.limits import Limits
+from zkaudit.local.found import findings
 from zkaudit.local.groups import folded
 from zkaudit.local.history import Question, read as read_logs
+from zkaudit.report.found import plain, read
 
 from tests.audit.answers import same
 from tests.audit.corpus.incidents import LIMITS
@@ -184,3 +186,28 @@ def test_a_session_that_ends_in_two_groups(spark: SparkSession, tmp_path: Path) 
     batches = folded(history, growing.options.limits)
     rows = [row for batch in batches for row in batch.to_pylist() if row["table"] == "owners"]
     assert sorted(tuple(row[name] for name in columns) for row in rows) == found
+
+
+def test_a_group_that_is_mirrored(spark: SparkSession, tmp_path: Path) -> None:
+    """Its mirror copies offsets before and after a tool writes one: only that is found, in one
+    process, in a run and in rounds."""
+    h = History()
+    h.topic("t", 2)
+    h.join("g", "a", 5)
+    for partition in range(2):
+        h.claim("g", partition, "a", 5)
+        h.commit("g", partition, 10, 5)
+    h.add("closeSession", 5)
+    for mirror, offset in ((6, 20), (8, 15), (9, 30)):
+        h.mirror("g", (offset, offset), mirror)
+        if mirror == 8:
+            h.commit("g", 1, 99, 7)
+    growing = Growing(write_log(tmp_path / "whole", h.rows), tmp_path)
+    growing.grow(0.7)
+    growing.round(spark)
+    growing.grow(1)
+    growing.check(spark)
+    logs = growing.options.logs
+    local = findings(read_logs(Question(logs, None, servers=1)), growing.options.limits)
+    for found in (plain(local, logs), read(Path(growing.options.out))):
+        assert [(one["kind"], one["session"]) for one in found] == [("tool write", "0x7")]

@@ -68,7 +68,7 @@ class CommitsPastMoves(Rule):
     def finish(self, end: Moment) -> Iterable[Finding]:
         """Report the writes of each session."""
         for writes in self._writes.values():
-            if not self.group.is_mover(writes.first.session):
+            if not self.group.is_migration(writes.first):
                 yield self._finding(writes)
 
     def _finding(self, writes: _Writes) -> Finding:

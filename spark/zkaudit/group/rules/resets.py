@@ -215,7 +215,7 @@ class Jumps(Rule):
     def _large(
         self, commit: Commit, start: int, start_at: int | None, start_time: int | None
     ) -> Iterator[Finding]:
-        if self.group.is_mover(commit.session):
+        if self.group.is_migration(commit):
             return  # it owns the partitions while it writes the offsets of the other store
         owner, claimed = commit.owner, None
         if isinstance(owner, Lifetime) and isinstance(owner.start, Moment):
@@ -239,7 +239,7 @@ class Jumps(Rule):
         made = self.group.facts.partition(commit.znode)
         changed = () if made is None else (made.deleted_zxid, made.zxid)
         again = any(zxid is not None and before.zxid < zxid < commit.zxid for zxid in changed)
-        if again or self.group.is_mover(commit.session) or (commit.offset or 0) <= before.offset:
+        if again or self.group.is_migration(commit) or (commit.offset or 0) <= before.offset:
             return
         yield self._after_deletion(commit, deleted, before.offset)
 

@@ -126,12 +126,13 @@ class Group:
         known_from = self.coverage.known_from(self.segment)
         return known_from is not None and zxid >= known_from
 
-    def is_mover(self, session: int) -> bool:
-        """Whether a session is that of a migration: it registered without any topic, or writes the
-        migration marker at any time."""
-        if session in self._movers:
+    def is_migration(self, commit: Commit) -> bool:
+        """Whether a migration wrote an offset: the group's mirror, or a session that registered
+        without any topic, or that writes the migration marker at any time."""
+        if commit.by_mirror or commit.session in self._movers:
             return True
-        return self.later is not None and self.later.moves(self.chroot, self.name, session)
+        later = self.later
+        return later is not None and later.moves(self.chroot, self.name, commit.session)
 
     def owned_by(self, member: str) -> Iterable[Lifetime]:
         """Return the live owner znodes that name a member."""

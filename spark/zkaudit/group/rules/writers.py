@@ -79,7 +79,7 @@ def writer_of(commit: Commit, group: Group) -> Writer:
 def _role(commit: Commit, group: Group, member: str | None, is_new: bool) -> Role:
     """The role of a session that does not own the partition."""
     owner = commit.owner
-    if group.is_mover(commit.session):
+    if group.is_migration(commit):
         return Role.MIGRATION
     if member is None:
         without_stream = is_threaded(owner) is False
