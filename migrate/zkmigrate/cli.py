@@ -51,8 +51,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _interrupted(number: int) -> int:
+    import click
+
     with suppress(OSError):  # the terminal may be gone
-        sys.stderr.write("interrupted: run the same command again to resume\n")
+        click.echo("interrupted: run the same command again to resume", err=True)
     return _ENDED_BY_SIGNAL + number
 
 

@@ -78,7 +78,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _interrupted() -> int:
-    sys.stderr.write("interrupted\n")
+    import click
+
+    click.echo("interrupted", err=True)
     return 130
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import click
 import pytest
+import zkaudit.cli
+import zkmigrate.cli
 from zkaudit.commands.root import cli as audit_cli
 from zkmigrate.commands.root import cli as migrate_cli
 
@@ -49,6 +52,22 @@ def test_ctrl_c_is_130(
     fail_with(KeyboardInterrupt())
     assert run(["fail"]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("tool", "group"), [(zkaudit.cli, audit_cli), (zkmigrate.cli, migrate_cli)]
+)
+def test_ctrl_c_is_130_without_standard_error(
+    tool: ModuleType, group: click.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message has no place then, but the status does."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(group, "main", interrupted)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert tool.run([]) == 130
 
 
 PROGRAMS = ["zkconsumer.cli", "zkmigrate.cli", "zkaudit.cli"]
