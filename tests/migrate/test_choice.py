@@ -464,4 +464,6 @@ def test_a_named_group_that_cannot_be_moved_is_refused(simulated: Simulated, wor
     assert ran.status == 3
     if words != "lock --hold":
         assert [row["reasons"] for row in ran.rows] == [["bad-name"]]
+        left_out = ("--group", name, "--group", "g*", "--exclude", name)
+        assert simulated.run(*words.split(), *left_out).status == 0
     assert simulated.run(*words.split(), "--all").status == 0

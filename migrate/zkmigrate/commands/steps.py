@@ -174,8 +174,8 @@ def legal_names(which: Selection, zk: BlockingZk, on_bad: Callable[[Result], obj
     ``on_bad``: gets the outcome of each other one that was named individually.
     """
     names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
-    for name in which.names:
-        if not is_legal_group(name):
+    for name in names:
+        if not is_legal_group(name) and name in which.names:
             on_bad(not_read(name, bad_name(name)))
     return list(filter(is_legal_group, names))
 
