@@ -215,3 +215,17 @@ def test_ends_are_remembered_for_some_seconds_only(
         simulated.ends[T0] = (0, 102)
         assert stores.logs.fresh([T0])[T0].latest == 102
         assert stores.logs.of(["t"])[1][T0].latest == 102
+
+
+def test_a_comparison_with_a_plan_reads_no_log(simulated: Simulated) -> None:
+    """A partition without an offset and groups that are not moved yet need none, and in an estate
+    there are thousands of them."""
+    simulated.topic("t", (0, 100), (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    assert simulated.run("plan", "--all", "--out", "plan").status == 0
+    for status, words in ((3, ()), (0, ("apply", "plan", "--execute"))):
+        if words:
+            assert simulated.run(*words).status == 0
+        simulated.asked.clear()
+        assert simulated.run("status", "plan").status == status
+        assert simulated.asked == []

@@ -142,8 +142,9 @@ def case_in(stores: Stores, group: str, in_kafka: str = "") -> Case:
 class Held(NamedTuple):
     """A group's current offsets in both stores, and its migration marker.
 
-    ``misplaced``: the offsets below ``offset``. ``deleted``: planned partitions of which a store
-    has no offset, as they do not exist any more. ``late``: see ``Record``.
+    ``misplaced``: the offsets below ``offset``. ``deleted``: planned partitions that do not exist
+    any more, whose offsets are gone from the store that the group was moved to. ``late``: see
+    ``Record``.
     """
 
     offsets: HeldNow
@@ -184,14 +185,17 @@ def read_offsets(
             continue
         zk = {tp: zk_offset("", node).offset for tp, node in nodes.items()}
         kafka = {tp: one.offset for tp, one in committed.items()}
-        lacking = [one.tp for one in plan.entries if one.tp not in zk or one.tp not in kafka]
-        topics, _ = stores.logs.of({tp.topic for tp in lacking})
+        now: HeldNow = {Store.ZOOKEEPER: zk, Store.KAFKA: kafka}
+        moved_to = None if state.marker is None else state.marker.moved_to
+        held = {} if moved_to is None else now[moved_to]
+        wanted = [one.tp for one in plan.entries if one.to is not None] if moved_to else []
+        lacking = [tp for tp in wanted if (offset := held.get(tp)) is None or offset < 0]
+        topics = stores.logs.topics({tp.topic for tp in lacking}) if lacking else {}
         deleted = frozenset(
             tp
             for tp in lacking
             if tp.topic not in topics or tp.partition not in topics[tp.topic].partitions
         )
-        now: HeldNow = {Store.ZOOKEEPER: zk, Store.KAFKA: kafka}
         yield plan, Held(now, state.marker, below, deleted, state.record.late)
 
 
