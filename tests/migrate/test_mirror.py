@@ -110,6 +110,23 @@ def test_a_stopped_group_begins_again_with_the_store_that_is_chosen(simulated: S
     assert held(simulated) == ([500, 60], [500, 60])
 
 
+def test_kafka_is_chosen_although_it_has_what_the_mirror_has_copied(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    """It is not overwritten with a later offset of the old members."""
+    matrix.mirror_zookeeper_leads(simulated)
+    row(simulated, *ONCE)
+    old = Machine(simulated, tmp_path / "old")
+    registers(old)
+    joins(old)
+    simulated.in_zookeeper("g", "t", 200)
+    row(simulated, *ONCE, status=3)
+    old.zk.expire()
+    simulated.kafka.joined.clear()
+    assert row(simulated, *ONCE, "--lead", "kafka")["state"] == "in step"
+    assert held(simulated) == ([110, 60], [110, 60])
+
+
 def test_a_group_begins_again_whose_mirror_znode_is_gone(simulated: Simulated) -> None:
     """As its row advises."""
     matrix.mirror_zookeeper_leads(simulated)
@@ -734,6 +751,20 @@ def test_overtaken_at_every_point_by_a_mirror(
             world.second.run(*ONCE)
             assert held(world.one) == (([777, 60],) * 2 if words is CUT_OVER else ([777, 501],) * 2)
             assert world.status()["case"] not in (before, "mirrored: stopped"), number
+        world.close()
+
+
+def test_overtaken_at_every_point_by_an_undo(worlds: Callable[[str], World]) -> None:
+    """The group is completed meanwhile. A group that ZooKeeper leads in the end is not locked."""
+    for number in points(worlds, "mirror_kafka_leads", COMPLETE):
+        world = worlds("mirror_kafka_leads")
+
+        def meanwhile(_what: str, world: World = world) -> None:
+            world.second.run(*UNDO)
+
+        world.first.at(number, meanwhile, lambda machine: machine.run(*COMPLETE))
+        found = world.status()
+        assert found["truth"] != "zookeeper" or found["locked"] == "no", (number, found)
         world.close()
 
 

@@ -15,6 +15,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -180,6 +181,14 @@ class Mirroring:
         if not execute:
             return Result(group, Outcome.WOULD, 0, f"{leader.value} leads")
         now_ms = int(time.time() * 1000)
+        if leader is Store.KAFKA:  # a mark would look like that of a late commit
+            chosen = {
+                tp: StoredOffset(one.offset)
+                for tp, one in state.kafka.items()
+                if is_marked(one) and agreed.get(tp, one.offset) != one.offset
+            }
+            with suppress(GroupActiveError):
+                self._check(group, self._stores.kafka.commit(group, chosen), len(chosen))
         topics = {name: one.czxid for name, one in state.topics.items()}
         mirror = Mirror(leader, now_ms, agreed, topics)
         fields = {"command": "mirror", "mirror": leader.value}
@@ -547,7 +556,15 @@ class Mirroring:
             self._mark(seen.at, now_ms)
             return Result(group, Outcome.DONE, decision.copies)
 
-        return self._until(group, once, wait, "its old members to leave")
+        def still() -> Script[bool]:
+            return not (yield from record.read(group)).locked
+
+        try:
+            return self._until(group, once, wait, "its old members to leave")
+        except GroupRefusedError:
+            if self._zk(still()):  # it was taken back, and locked by this command after that
+                self._zk(guard.unlock(group, still))
+            raise
 
     def _mark(self, at: InZooKeeper, now_ms: int) -> None:
         """Write the migration marker, and the record of a group that is no longer mirrored."""
