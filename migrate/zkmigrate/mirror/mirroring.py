@@ -394,8 +394,8 @@ class Mirroring:
             return self._change_leader(seen._replace(mirror=mirror), decision)
         if mirror != seen.mirror or decision.to_zookeeper:
             at = self._zk(mirror_state.write(at, mirror, decision.to_zookeeper))
-        if at.mirror is None:
-            raise mirror_state.changed(group)
+        if at.mirror is None or at.record.version != seen.at.record.version:
+            raise mirror_state.changed(group)  # right after it was written
         return _Seen(at, at.mirror, seen.reading)
 
     def _stop(self, seen: _Seen, why: tuple[Reason, str]) -> _Seen:
