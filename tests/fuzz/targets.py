@@ -1089,6 +1089,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "migrate/zkmigrate/formats/offset_csv.py": ("offsets-csv",),
     "migrate/zkmigrate/formats/plan_file.py": ("plan",),
     "migrate/zkmigrate/stores/migration_marker.py": ("migration-marker",),
+    "migrate/zkmigrate/stores/mirror_state.py": ("mirror-state",),
     "migrate/zkmigrate/stores/record.py": ("migration-record", "migration-before"),
     "spark/zkaudit/decode/batches.py": ("log", "log-sealed"),
     "spark/zkaudit/decode/columns.py": ("log", "log-sealed"),
