@@ -69,8 +69,8 @@ shortest default retention. If the brokers' retention is shorter than a day, a q
 READ_AGAIN_S: Final = 10.0
 """Seconds after which a group is read again although no watch has fired, unless they are many."""
 GROUPS_PER_S: Final = 60
-"""Many groups are read again after one second for each so many, at the latest. That takes less
-than a tenth of a core."""
+"""Many groups are read again after one second for each so many, at the latest. So the load at rest
+does not grow with their number."""
 START: Final = "the new program may start"
 CUT_OVER: Final = Action.CUT_OVER.value
 """The command in the record of a group that is locked and waits for its old members to leave."""
