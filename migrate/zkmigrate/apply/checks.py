@@ -108,7 +108,7 @@ class Checks:
         if change.znodes is not None:
             new = set(foreign_znodes(found)) - change.znodes
             if new:
-                text = f"znodes that nobody has reviewed: {shown(sorted(new))}: plan again"
+                text = f"znodes that were not reviewed: {shown(sorted(new))}: plan again"
                 raise refused(change.group, Reason.NOT_REVIEWED, text)
         if self._force or change.source is not Store.ZOOKEEPER:
             return

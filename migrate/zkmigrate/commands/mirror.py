@@ -90,14 +90,14 @@ def mirror(
     It runs until Ctrl-C, and prints a row when the state of a group changes. If it is killed, run
     it again, on any machine; meanwhile nothing is lost. A second process for the same groups is on
     standby. It takes the groups that are chosen when it begins. A group whose coordinator does not
-    answer then begins as soon as it does. No coordinator is waited for longer than four seconds,
-    whatever --coordinator-timeout is, but asked again later.
+    answer then begins as soon as it does. A coordinator has at most four seconds to
+    answer, even if --coordinator-timeout is longer, and is asked again later.
 
     A group is stopped, and needs attention, if members run on both sides, or if a client has
     committed to the store that follows. Its row shows both values. Then begin again with --lead.
     """
     if end and (lead or when_empty or once):
-        raise click.UsageError("--end cannot be combined with --lead, --when-empty or --once")
+        raise click.UsageError("--end cannot be used together with --lead, --when-empty or --once")
     often = None if once or end or not execute else poll
     if often is not None:  # other groups wait meanwhile, and it is asked again soon
         shorter = min(servers.coordinator_timeout, _PATIENCE)

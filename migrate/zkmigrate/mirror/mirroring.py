@@ -590,7 +590,7 @@ class Mirroring:
         """Try until it succeeds, or ``wait`` seconds are over. Raises its last error then."""
         deadline = time.monotonic() + wait
         conflicts = 0
-        told = False
+        said = False
         while True:
             try:
                 return once()
@@ -604,8 +604,8 @@ class Mirroring:
                     continue
                 if time.monotonic() >= deadline or self._stopped.is_set():
                     raise
-            if not told:
-                told = True
+            if not said:
+                said = True
                 self._stores.on_wait(f"{what}, in group {group}")
             time.sleep(_POLL)
 

@@ -6,7 +6,7 @@ has. That a group is mirrored at all is in its record, which every command reads
 znode names its version, and checks the record's, so two processes cannot act on the same reading.
 It precedes the offsets that the same transaction writes: so ``zkaudit`` recognizes them.
 
-``/consumers/GROUP/record/lease`` is ephemeral: whoever runs the mirror of the group. It saves a
+``/consumers/GROUP/record/lease`` is ephemeral: the process that mirrors the group. It saves a
 second process the work. Nothing is wrong if two believe that they hold it.
 """
 
