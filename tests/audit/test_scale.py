@@ -62,14 +62,12 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
         logs = sorted(server.glob("log.*"), key=lambda log: int(log.name[4:], 16))
         logs[5 + number].unlink()
     found, _ = selection.find(servers)
-    end = sorted({log.zxid for log in found})[-3] + 7
-    found = selection.within(found, None, end)
 
     def keep(name: str, frame: DataFrame) -> DataFrame:
         return kept(tmp_path, name, frame)
 
     def once(group: str | None) -> list[Row]:
-        return inputs.once(spark, servers, found, keep, group, end=end).collect()
+        return inputs.once(spark, servers, found, keep, group).collect()
 
     def runs_in(rows: list[Row]) -> list[tuple[Any, ...]]:
         return sorted(
@@ -78,7 +76,7 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
             if r.kind == RUN
         )
 
-    every = inputs.transactions(spark, servers, end=end).collect()
+    every = inputs.transactions(spark, servers).collect()
     rows = once(None)
     assert runs_in(rows) == runs_in(every)
     take = committed.plan([committed.Run(r[0], r[2], r[3]) for r in runs_in(rows)]).take
@@ -103,7 +101,7 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
         wanted = (row for row in rows if row.path is None or "/group-000003/" in row.path)
         return sorted(repr(row) for row in wanted if row.kind != RUN)
 
-    group = inputs.transactions(spark, servers, "group-000003", end=end).collect()
+    group = inputs.transactions(spark, servers, "group-000003").collect()
     assert runs_in(group) == runs_in(every)
     assert of_group(group) == of_group(every)
     assert len(group) < 0.3 * len(every)
