@@ -186,8 +186,8 @@ def move_a_group(stage: Stage, way: str, properties: dict[str, str], folder: Pat
     ):
         if zkmigrate([*words, *servers]) != 0:
             raise RefusedError
-    page, table = folder / f"{group}.html", folder / f"{group}.csv"
-    assert zkmigrate(["report", str(plan), "--out", str(page), "--csv", str(table)]) == 0
+    for shape in (["--out", str(folder / f"{group}.html")], ["--json"]):
+        assert zkmigrate(["report", str(plan), *shape]) == 0
     assert committed(stage, group) == dict.fromkeys(range(PARTITIONS), 7)
 
 
