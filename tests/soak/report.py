@@ -88,10 +88,10 @@ def began(result: Result) -> str:
 
 
 def runs_table(found: Sequence[Result]) -> list[str]:
-    """One line for all runs of a kind of group."""
+    """One line for all runs of a kind of group, and one for those of its broken builds."""
     lines = header("Group", "Runs", "Hours", "Messages", "Faults seen", "Repeated", "Broken rules")
-    for kind in sorted({one["settings"]["kind"] for one in found}):
-        runs = [one for one in found if one["settings"]["kind"] == kind]
+    for group in sorted({_group(one) for one in found}):
+        runs = [one for one in found if _group(one) == group]
         faults = [fault for one in runs for fault in one["faults"].values()]
         seen, planned = (sum(f[key] for f in faults) for key in ("delivered", "planned"))
         acknowledged, repeated = (
@@ -100,77 +100,103 @@ def runs_table(found: Sequence[Result]) -> list[str]:
         broken = sum(bool(one["violations_by_rule"]) for one in runs)
         hours = f"{sum(one['disturbed'] for one in runs) / 3600:.1f}"
         counts = [f"{acknowledged:,}", f"{seen} of {planned}", f"{repeated:,}"]
-        lines.append(row([kind, len(runs), hours, *counts, f"in {broken}" if broken else "none"]))
+        lines.append(row([group, len(runs), hours, *counts, f"in {broken}" if broken else "none"]))
     return lines
+
+
+def _group(result: Result) -> str:
+    kind = str(result["settings"]["kind"])
+    return f"{kind}, broken build" if result["settings"]["broken"] else kind
 
 
 def violations_list(found: Sequence[Result]) -> list[str]:
     """The first violation of each rule of each run, with the options that repeat the run."""
     lines = []
     for one in found:
-        for violation in one["violations"]:
-            count = one["violations_by_rule"][violation["rule"]]
-            lines.append(
-                f"- {began(one)}, `{command(one)}`: "
-                f"**{violation['rule']}** ({count:,}). {violation['text']}"
-            )
+        texts = [
+            f"**{violation['rule']}** ({one['violations_by_rule'][violation['rule']]:,}): "
+            f"{violation['text']}"
+            for violation in one["violations"]
+        ]
+        if texts:
+            lines.append(f"- {began(one)}, `{command(one)}`: {'; '.join(texts)}")
     return lines
 
 
+FAULTS = {
+    "kill": "SIGKILL of a member; another member starts",
+    "pause": "SIGSTOP of a member for longer than its session",
+    "expiry": "another client closes the member's session in ZooKeeper, or sends LeaveGroup for it "
+    "to the coordinator",
+    "silence": "a member's connection stays open, but requests, answers or both are held back: of "
+    "one ZooKeeper server, of all, or of a broker",
+    "ambiguous write": "a commit is stored and its answer is lost, with the connection or without",
+    "full disk": "every write of the member's journal fails with ENOSPC",
+    "leave": "a member leaves cleanly; another member starts",
+    "rolling restart": "all members leave and come back, one at a time",
+    "follower": "a follower of ZooKeeper is stopped (SIGSTOP) or killed",
+    "leader": "the same with the leader",
+    "ensemble": "the same with all ZooKeeper servers",
+    "broker": "the same with a broker",
+}
+"""What happens, by kind of fault. A name of a fault may continue with its variant."""
+
+
 def faults_table(found: Sequence[Result]) -> list[str]:
-    """One line for each fault: how often it was seen, and how long a group took to recover from it.
+    """One line for each kind of fault: how often it was seen, and how long a group took to recover.
 
     Faults of a storm overlap, so only single faults have a time.
     """
     seen: dict[str, list[int]] = {}
     times: dict[str, list[float]] = {}
-    producer: dict[str, list[float]] = {}
     for one in found:
         for fault, counts in one["faults"].items() if one["mode"] != "recovery" else ():
-            total = seen.setdefault(fault, [0, 0])
+            total = seen.setdefault(fault.partition(":")[0], [0, 0])
             total[0] += counts["delivered"]
             total[1] += counts["planned"]
         for fault, values in one["recovery"].items():
             if "hiccup" in values:  # not in an earlier measure, with machine pauses
-                times.setdefault(fault, []).extend(values["all"])
-                producer.setdefault(fault, []).extend(values["producer"])
-    lines = header("Fault", "Seen", "Recoveries", "Median, s", "Longest, s", "Producer, s")
-    for fault in sorted(seen | times):
+                times.setdefault(fault.partition(":")[0], []).extend(values["all"])
+    lines = header("Fault", "What happens", "Seen", "Recoveries", "Median, s", "Longest, s")
+    for fault, what in FAULTS.items():
         cells = [f"{seen[fault][0]} of {seen[fault][1]}" if fault in seen else ""]
         if fault in times:
-            slowest = [percentile(times[fault], 0.5), max(times[fault]), max(producer[fault])]
+            slowest = [percentile(times[fault], 0.5), max(times[fault])]
             cells += [str(len(times[fault])), *(f"{seconds:.1f}" for seconds in slowest)]
-        lines.append(row([fault, *cells, *[""] * (5 - len(cells))]))
+        lines.append(row([fault, what, *cells, *[""] * (4 - len(cells))]))
     return lines
 
 
-def resources_table(found: Sequence[Result]) -> list[str]:
-    """One line for each run in which a member lived long enough to show growth."""
-    measures = ("rss", "descriptors", "threads", "watches")
-    lines = header("Run (UTC)", "Group", "Highest memory, MiB", *("memory", *measures[1:]))
-    for one in found:
-        if one["resources"]["rss"]["growth"] is None:
-            continue
-        grown = [one["resources"][measure]["growth"] for measure in measures]
-        cells = ["" if part is None else f"{part:+.1%}" for part in grown]
-        highest = f"{one['resources']['rss']['highest'] / (1 << 20):.0f}"
-        lines.append(row([began(one), one["settings"]["kind"], highest, *cells]))
-    return lines
+def growth(found: Sequence[Result]) -> str:
+    """How much members grew in the runs in which some lived long enough to show it."""
+    long = [one for one in found if one["resources"]["rss"]["growth"] is not None]
+    most = {
+        measure: max((one["resources"][measure]["growth"] or 0.0 for one in long), default=0.0)
+        for measure in ("rss", "descriptors", "threads", "watches")
+    }
+    highest = max((one["resources"]["rss"]["highest"] for one in long), default=0) / (1 << 20)
+    return (
+        f"In {len(long)} runs, members lived long enough to show growth: at most {most['rss']:.1%} "
+        f"of memory (to {highest:.0f} MiB), {most['descriptors']:.1%} of descriptors, "
+        f"{most['threads']:.1%} of threads and {most['watches']:.1%} of watches."
+    )
 
 
 def page(found: Sequence[Result]) -> list[str]:
     """All tables of the page."""
     sound = [one for one in found if not one["settings"]["broken"]]
-    broken = [one for one in found if one["settings"]["broken"]]
     storms = [one for one in sound if one["mode"] != "recovery"]
-    lines = ["### Runs", "", *runs_table(sound), ""]
-    lines += ["Runs that broke a rule, with the first violation of each rule:", ""]
-    lines += violations_list(sound) or ["none."]
-    if broken:
-        lines += ["", "### Broken builds", "", *runs_table(broken), "", *violations_list(broken)]
-    lines += ["", "### Faults", "", *faults_table(sound)]
-    lines += ["", "### Growth in a run", "", *resources_table(storms)]
-    return lines
+    return [
+        *runs_table(found),
+        "",
+        "Runs that broke a rule, with the first violation of each rule:",
+        "",
+        *(violations_list(found) or ["none."]),
+        "",
+        *faults_table(sound),
+        "",
+        growth(storms),
+    ]
 
 
 def main() -> None:

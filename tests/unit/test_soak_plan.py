@@ -28,7 +28,7 @@ def test_all_kinds_of_faults_come_up(kind: str) -> None:
     stay within their time and hit only our members."""
     plan = Plan(7, kind, 8, 2)
     faults = [planned for _ in range(11) for planned in plan.storm()]
-    assert len(FAULTS) == 12
+    assert set(FAULTS) == set(report.FAULTS)
     servers = {"follower", "leader", "ensemble"}
     expected = set(FAULTS) if KINDS[kind].zookeeper else set(FAULTS) - servers
     assert {planned.kind for planned in faults} == expected
@@ -80,13 +80,14 @@ def test_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run is shown with its figures, violations, recovery and command."""
     lines = report.page([RESULT])
     assert "| zookeeper | 1 | 0.2 | 1,200,000 | 2 of 3 | 12 | in 1 |" in lines
-    assert "| kill | 2 of 3 | 2 | 4.9 | 4.9 | 0.0 |" in lines
-    assert "| 2026-11-22 15:00 | zookeeper | 64 | +1.0% | +0.0% |  | +2.0% |" in lines
+    what = report.FAULTS["kill"]
+    assert f"| kill | {what} | 2 of 3 | 2 | 4.9 | 4.9 |" in lines
+    assert "1.0% of memory (to 64 MiB), 0.0% of descriptors, 0.0% of threads and 2.0%" in lines[-1]
     options = "--kind zookeeper --seed 14 --seconds 600"
-    assert f"- 2026-11-22 15:00, `{options}`: **lost** (2). partition 3 offset 4" in lines
+    assert f"- 2026-11-22 15:00, `{options}`: **lost** (2): partition 3 offset 4" in lines
     broken = RESULT | {"settings": RESULT["settings"] | {"broken": "unfenced", "members": 4}}
     lines = report.page([broken])
-    assert "### Broken builds" in lines
+    assert any(line.startswith("| zookeeper, broken build |") for line in lines)
     assert any("--members 4 --broken unfenced`" in line for line in lines)
 
 

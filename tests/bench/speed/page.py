@@ -28,14 +28,6 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def spread(figure: Mapping[str, Any]) -> str:
-    """The median, and in brackets the lowest and highest value, unless both are near it."""
-    low, middle, high = (figure[key] for key in ("min", "median", "max"))
-    if low >= middle * 0.8 and high <= middle * 1.2:
-        return number(middle)
-    return f"{number(figure['median'])} ({number(figure['min'])} to {number(figure['max'])})"
-
-
 def tables(run: Mapping[str, Any]) -> str:
     """The part of the page that has the figures."""
     out = [
@@ -54,10 +46,7 @@ def tables(run: Mapping[str, Any]) -> str:
         rows.setdefault(figure["reader"], {})[figure["figure"]] = figure
     others = [case for case, rows in cases.items() if "msg/s" in next(iter(rows.values()))][1:]
     changes = [case for case in cases if case.startswith(("join", "leave", "first", "later"))]
-    out.append(
-        "\n### Every figure\n\nMedians. In brackets are the least and the greatest round, where "
-        "one of them\ndiffers from the median by more than a fifth."
-    )
+    out.append("\n### Every figure\n\nMedians. `tests/bench/results/speed.json` has every round. ")
     for case, rows in cases.items():
         if case in changes or case in others:
             continue
@@ -65,18 +54,28 @@ def tables(run: Mapping[str, Any]) -> str:
         out.append(f"\n**{case}**\n\n| Reader | {' | '.join(units)} |")
         out.append("|---" * (len(units) + 1) + "|")
         for reader, row in rows.items():
-            cells = [spread(row[unit]) if unit in row else "" for unit in units]
+            cells = [_median(row[unit]) if unit in row else "" for unit in units]
             out.append(f"| {reader} | {' | '.join(cells)} |")
     if others:
-        out.append("\n**Other messages**: median of msg/s, and of CPU s/M\n")
+        out.append("\n**Other messages**: msg/s, and CPU s/M\n")
         out += _by_case(cases, others)
     if changes:
-        out.append("\n**Groups**\n\n| Case | Reader | |\n|---|---|---|")
-    for case in changes:
-        for reader, row in cases[case].items():
-            text = ", ".join(f"{spread(row[unit])} {unit}" for unit in _UNITS if unit in row)
-            out.append(f"| {case} | {reader} | {text} |")
+        readers = list(dict.fromkeys(reader for case in changes for reader in cases[case]))
+        out.append(f"\n**Groups**\n\n| Case | {' | '.join(readers)} |")
+        out.append("|---" * (len(readers) + 1) + "|")
+        for case in changes:
+            rows = cases[case]
+            cells = [
+                ", ".join(f"{_median(rows[one][u])} {u}" for u in _UNITS if u in rows[one])
+                for one in readers
+                if one in rows
+            ]
+            out.append(f"| {case} | {' | '.join(cells + [''] * (len(readers) - len(cells)))} |")
     return "\n".join(out) + "\n"
+
+
+def _median(figure: Mapping[str, Any]) -> str:
+    return number(figure["median"])
 
 
 def _by_case(
@@ -88,8 +87,7 @@ def _by_case(
     for reader in readers:
         rows = [cases[name].get(reader) for name in names]
         cells = [
-            f"{number(row['msg/s']['median'])}; {number(row['CPU s/M']['median'])}" if row else ""
-            for row in rows
+            f"{_median(row['msg/s'])}; {_median(row['CPU s/M'])}" if row else "" for row in rows
         ]
         lines.append(f"| {reader} | {' | '.join(cells)} |")
     return lines
