@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from zkconsumer.config.consumer import RULES, Rule
 from zkconsumer.config.coordinator_keys import (
     ALIASES,
     KEYS as COORDINATOR_KEYS,
-    PROTOCOLS,
     RULES as COORDINATOR_RULES,
     VALUES,
     ZOOKEEPER_ONLY,
@@ -32,18 +31,14 @@ each with its key, its value and what to do. `zkconsumer config --check FILE` ch
 - Times are in milliseconds, sizes in bytes.
 - In Python a value is an attribute of `ConsumerConfig`: the key without `zkconsumer.` and with `_`
   for each dot.
-- *Since* is given for keys that are newer than Kafka 0.8.
+- Below each meaning are the type, the default, the valid values, and the release of Kafka that
+  added the key, if it is newer than 0.8.
+- [Configuration on the coordinator](config-coordinator.md) says which keys differ or have no effect
+  there.
 
 Names and defaults are those of Kafka 1.1.1. Values with which the JVM consumer would fail later are
 refused at once: an empty `group.id`, a `consumer.id` that does not fit into a path, integers that
 are too small.
-"""
-
-
-_COORDINATIONS = """\
-*On the coordinator*: what the key means for a member on [the group
-coordinator](config-coordinator.md). Not marked: the same as in ZooKeeper. *Classic*: only with
-`group.protocol=classic`.
 """
 
 
@@ -59,9 +54,7 @@ def config_page() -> str:
     secure = [row for row in KEYS if row.name in SECURITY]
     legacy = [row for row in other if not row.name.startswith("zkconsumer.")]
     own = [row for row in other if row.name.startswith("zkconsumer.")]
-    parts = [_INTRODUCTION, "## Overview\n", _COORDINATIONS]
-    parts += [_overview(KEYS, "On the coordinator", _coordinations())]
-    parts += ["## Keys of the legacy consumer\n", *map(_section, legacy)]
+    parts = [_INTRODUCTION, "## Keys of the legacy consumer\n", *map(_section, legacy)]
     parts += ["## Keys of zkconsumer\n", *map(_section, own)]
     parts += ["## Keys of security\n", _SECURITY, *map(_section, secure)]
     parts += [_checks(RULES + SECURITY_RULES)]
@@ -73,20 +66,16 @@ def coordinator_page(note: str) -> str:
     before = {row.name: row for row in KEYS}
     mine = [row for row in COORDINATOR_KEYS if row != before.get(row.name)]
     new = [row for row in mine if row.name not in before]
-    changed = [row for row in mine if row.name in before]
+    changed = [row for row in mine if row.name in before and not _unused(row)]
     aliases = [f"| `{other}` | `{name}` |" for other, name in ALIASES.items()]
     aliases += [
         f"| `{name}={other}` | `{name}={value}` |"
         for name, words in VALUES.items()
         for other, value in words.items()
     ]
-    same = sorted(
-        row.name
-        for row in COORDINATOR_KEYS
-        if row == before.get(row.name) and row.name not in ALIASES
-    )
-    unused = [name for name in same if _unused(before[name])]
-    used = [name for name in same if name not in unused]
+    others = [row for row in COORDINATOR_KEYS if row.name in before and row not in changed]
+    unused = sorted(row.name for row in others if _unused(row))
+    used = sorted({row.name for row in others} - {*unused, *ALIASES})
     return "\n".join(
         [
             "# Configuration on the coordinator\n",
@@ -95,8 +84,6 @@ def coordinator_page(note: str) -> str:
             "those below, and names of the newer consumer. In Python a value is an attribute of",
             "`CoordinatorConfig`.\n",
             "## New keys\n",
-            "*Protocol*: the `group.protocol` in which the key has an effect. Not marked: both.\n",
-            _overview(new, "Protocol", PROTOCOLS),
             *map(_section, new),
             "## Keys that mean something else\n",
             *map(_section, changed),
@@ -120,41 +107,7 @@ def _links(names: Iterable[str]) -> str:
 
 
 def _unused(row: Row) -> bool:
-    return row.name in ZOOKEEPER_ONLY or row.status.startswith("accepted, ignored")
-
-
-def _coordinations() -> dict[str, str]:
-    """What keys of members in ZooKeeper mean on the coordinator, where that differs."""
-    mine = {row.name: row for row in COORDINATOR_KEYS}
-    marks_of = {}
-    for row in KEYS:
-        other = mine[row.name]
-        marks = []
-        if row.name in ALIASES:
-            name = ALIASES[row.name]
-            marks.append(f"counts as [`{name}`](config-coordinator.md#{_anchor(name)})")
-        elif _unused(other):
-            marks.append("no effect")
-        elif other != row:
-            marks.append(f"[differs](config-coordinator.md#{_anchor(row.name)})")
-        if row.name in PROTOCOLS:
-            marks.append(PROTOCOLS[row.name])
-        marks_of[row.name] = ", ".join(marks)
-    return marks_of
-
-
-def _overview(keys: Iterable[Row], title: str, marks: Mapping[str, str]) -> str:
-    """A table of the keys. The last column, ``title``, has the marks."""
-    lines = [
-        f"| Key | Default | {title} |",
-        "| --- | --- | --- |",
-    ]
-    for row in keys:
-        lines.append(
-            f"| [`{row.name}`](#{_anchor(row.name)}) | {_code(row.default_text)} "
-            f"| {marks.get(row.name, '')} |"
-        )
-    return "\n".join(lines) + "\n"
+    return row.name in ZOOKEEPER_ONLY or row.ignored is not None
 
 
 def _checks(rules: Iterable[Rule]) -> str:
@@ -163,20 +116,19 @@ def _checks(rules: Iterable[Rule]) -> str:
 
 
 def _section(row: Row) -> str:
-    facts = [f"Type: {row.kind}", f"default: {_code(row.default_text)}"]
+    if row.ignored is not None:
+        return f"### {row.name}\n\n{row.doc}. Accepted and ignored: {row.ignored}.\n"
+    facts = [f"{row.kind.capitalize()}, {_default(row.default_text)}"]
     if row.check is not None:
         facts.append(f"valid: {row.check.text}")
-    facts.append(f"importance: {row.importance}")
     if row.since not in ("zkconsumer", "0.8"):
         facts.append(f"since Kafka {row.since}")
-    text = f"### {row.name}\n\n{row.doc}.\n\n{'; '.join(facts)}.\n"
-    if row.status != "supported":
-        text += f"\nSupport: {row.status}.\n"
-    return text
+    return f"### {row.name}\n\n{row.doc}.\n\n{'; '.join(facts)}.\n"
 
 
-def _code(text: str) -> str:
-    return text if text.startswith("(") else f"`{text}`"
+def _default(text: str) -> str:
+    words = {"(required)": "required", "(none)": "no default", "(empty)": "empty by default"}
+    return words.get(text, f"default `{text.removeprefix('= ')}`")
 
 
 def _anchor(name: str) -> str:

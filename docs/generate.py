@@ -31,7 +31,6 @@ from zkmigrate.reasons import MEANING as REASONS
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.common.faults import Trouble
 from zkconsumer.core.groups import (
     kip848_reactions as consumer_reactions,
     reactions,
@@ -129,10 +128,10 @@ def migrate_json_page() -> str:
 
 def _json_columns(columns: Iterable[Column]) -> list[str]:
     return [
-        "| Column | Type | Meaning |",
-        "|---|---|---|",
+        "| Column | Meaning |",
+        "|---|---|",
         *(
-            f"| `{one.name}` | {one.type}{' or null' if one.nullable else ''} | {one.meaning} |"
+            f"| `{one.name}` {one.type}{' or null' if one.nullable else ''} | {one.meaning} |"
             for one in columns
         ),
         "",
@@ -156,7 +155,9 @@ def migrate_cases_page() -> str:
         "row has the code of the [reason](#reasons), here followed by the cases in brackets. For",
         "`gate`, `refuse` means that ZooKeeper is still needed; for `status`, that the group",
         "needs attention. `apply`, `lock`, `unlock` and `live` know the group's record alone, and",
-        "check its offsets themselves.\n",
+        "check its offsets themselves. Some cases are listed together:\n",
+        *(f"- *{name}*: {', '.join(cases)}" for name, cases in CASES.items()),
+        "",
     ]
     for action, answers in TABLE.items():
         verbs: dict[str, dict[str, list[str]]] = {}
@@ -193,9 +194,29 @@ def migrate_cases_page() -> str:
 
 def _answer(code: str, cases: list[str]) -> str:
     """The code of a reason, with its cases in brackets, unless there is one of this name."""
+    named = list(cases)
+    for name, together in CASES.items():
+        if set(together) <= set(named):
+            named[named.index(together[0])] = f"*{name}*"
+            named = [case for case in named if case not in together]
     if not code:
-        return ", ".join(cases)
-    return f"`{code}`" if cases == [code.replace("-", " ")] else f"`{code}` ({', '.join(cases)})"
+        return ", ".join(named)
+    return f"`{code}`" if cases == [code.replace("-", " ")] else f"`{code}` ({', '.join(named)})"
+
+
+CASES = {
+    name: [case.value for case in cases]
+    for name, cases in {
+        "any moved": (
+            *(Case.MOVED, Case.USED, Case.LATE_COMMIT),
+            *(Case.EXPIRED_IN_PART, Case.EXPIRED),
+        ),
+        "any expired": (Case.EXPIRED_IN_PART, Case.EXPIRED),
+        "any live": (Case.LOCKED, Case.KAFKA, Case.OPEN),
+        "any mirrored": (Case.MIRROR_ZOOKEEPER, Case.MIRROR_KAFKA, Case.MIRROR_STOPPED),
+    }.items()
+}
+"""Cases that the page lists together, by the name of the set."""
 
 
 def _commands(parts: list[str], root: click.Command, program: str) -> str:
@@ -211,7 +232,7 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
                 options.setdefault(record, []).append(param)
     common = {record: found for record, found in options.items() if len(found) > 1}
     parts += ["## Common options\n"]
-    parts += ["Several commands have these options. The help of each command has them, too.\n"]
+    parts += ["The help of each command has these options, too.\n"]
     for title in dict.fromkeys([*SETS.values(), OTHER]):
         records = [r for r, (option, *_) in common.items() if _title(option) == title]
         if records:
@@ -228,7 +249,10 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
         epilog, command.epilog = command.epilog, None  # the page has the exit statuses
         for param in shared:
             param.hidden = True
-        parts.append(f"## `{context.command_path}`\n\n```text\n{command.get_help(context)}\n```\n")
+        text = command.get_help(context)
+        if context.parent is not None:
+            text = text.partition("\n\nCommands:")[0]  # the sections below are these commands
+        parts.append(f"## `{context.command_path}`\n\n```text\n{text}\n```\n")
         for param in shared:
             param.hidden = False
         command.epilog = epilog
@@ -339,11 +363,8 @@ def states_page() -> str:
     """The states of a member's rebalance, and the transitions between them."""
     rows = []
     for state in State:
-        answers = ", ".join(
-            f"`{fact.__name__}`" for fact in machine.RebalanceMachine.ANSWERS.get(state, {})
-        )
         commits = "yes" if state in states.COMMIT_STATES else "no"
-        rows.append(f"| `{state.name}` | {state.value} | {answers or '-'} | {commits} |")
+        rows.append(f"| `{state.name}` | {state.value} | {commits} |")
     targets: dict[tuple[str, str], list[str]] = {}
     for source, fact, target in _transitions():
         if source != target:
@@ -361,7 +382,8 @@ def states_page() -> str:
             NOTE,
             "A member's rebalance is a state machine that takes events and returns commands. The",
             "metric `state` shows its state. In each state it waits for the answer to one command;",
-            "it ignores and counts other answers.",
+            "it ignores and counts other answers. *Commits*: whether a commit that the application",
+            "requests is sent in this state. In the others it waits.",
             "",
             "## In ZooKeeper",
             "",
@@ -369,8 +391,8 @@ def states_page() -> str:
             "",
             "![The usual way through the states](../images/member-states.svg)",
             "",
-            "| State | Meaning | Waits for | Commits possible |",
-            "|---|---|---|---|",
+            "| State | Meaning | Commits |",
+            "|---|---|---|",
             *rows,
             "",
             f"These events are handled in every state but `CLOSED`: {anywhere}.",
@@ -448,18 +470,18 @@ def _coordinator_states() -> list[str]:
     """The states of a member on the coordinator, and how it reacts to error codes."""
     rows = []
     for one in member_states.State:
-        protocol = "classic" if one in _CLASSIC_STATES else ""
+        meaning = one.value + ("; `classic` only" if one in _CLASSIC_STATES else "")
         commits = "yes" if one in member_states.COMMIT_STATES else "no"
-        rows.append(f"| `{one.name}` | {one.value} | {protocol} | {commits} |")
+        rows.append(f"| `{one.name}` | {meaning} | {commits} |")
+    classic = _reactions(reactions.TABLE, {})
+    consumer = _reactions(consumer_reactions.TABLE, _CONSUMER_REQUESTS)
     return [
         "## On the coordinator\n",
         "`zkconsumer/core/groups/classic.py` for `group.protocol=classic`, `kip848.py` for",
         "`group.protocol=consumer`:\n",
         "![The usual way through the states](../images/coordinator-states.svg)\n",
-        "*Protocol*: the `group.protocol` that has the state, if not both. *Commits*: whether a",
-        "commit that the application requests is sent in this state. In the others it waits.\n",
-        "| State | Meaning | Protocol | Commits |",
-        "|---|---|---|---|",
+        "| State | Meaning | Commits |",
+        "|---|---|---|",
         *rows,
         "",
         "With `group.protocol=consumer` a member is `STABLE` most of the time, and sends",
@@ -472,20 +494,25 @@ def _coordinator_states() -> list[str]:
         "What a member does when the answer to a request has an error code:\n",
         *(f"- *{_word(one)}*: {one.value}." for one in Reaction if one != Reaction.PROCEED),
         "",
+        "### With both protocols\n",
+        _table(row for row in classic if row in consumer),
         "### With group.protocol=classic\n",
-        reactions_table(),
+        _table(row for row in classic if row not in consumer),
         "### With group.protocol=consumer\n",
-        reactions_table(consumer_reactions.TABLE, _CONSUMER_REQUESTS),
+        _table(row for row in consumer if row not in classic),
     ]
 
 
-def reactions_table(
-    table: Iterable[Row] = reactions.TABLE, names: Mapping[Request, str] | None = None
-) -> str:
+def _table(rows: Iterable[str]) -> str:
+    head = ["| Code | Name | Meaning | What the member does |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def _reactions(table: Iterable[Row], names: Mapping[Request, str]) -> list[str]:
     """What a member on the brokers does about each error code; ``names``: of the requests. The
     reaction to most requests is last."""
-    called = {request: request.value for request in Request} | dict(names or {})
-    lines = ["| Code | Name | Meaning | What the member does |", "| --- | --- | --- | --- |"]
+    called = {request: request.value for request in Request} | dict(names)
+    lines = []
     for row in table:
         requests: dict[Reaction, list[str]] = {}
         for request, what in row.reactions.items():
@@ -499,7 +526,7 @@ def reactions_table(
         code, name = row.code, ErrorCode(row.code).name
         number, name = ("", "(no answer)") if code == UNREACHABLE else (str(code), name)
         lines.append(f"| {number} | {name} | {row.meaning} | {text} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _word(what: Reaction) -> str:
@@ -520,31 +547,27 @@ def metrics_page() -> str:
     """The metrics and their names in Prometheus and in the JVM."""
     rows = []
     for metric in declared():
-        suffix = "_total" if metric.kind is Kind.COUNTER else ""
-        jvm = f"`{metric.jvm}`" if metric.jvm else "ours"
+        jvm = f"`{metric.jvm}`" if metric.jvm else ""
         kind = metric.kind.value + ("; ZooKeeper" if metric.in_zookeeper else "")
-        exported = f"`{PREFIX}{metric.name}{suffix}`"
-        cells = (f"`{metric.name}`", metric.meaning, metric.unit, kind, exported, jvm)
+        cells = (f"`{metric.name}`", metric.meaning, metric.unit, kind, jvm)
         rows.append("| " + " | ".join(cells) + " |")
     kinds = [f"- *{kind.value}*: {doc}" for kind, doc in _KINDS.items()]
     return "\n".join(
         [
             "# Metrics\n",
             NOTE,
-            "*Name*: the field in the result of `connector.metrics()`. *Prometheus*: the "
-            "labels are",
+            "*Name*: the field in the result of `connector.metrics()`. In Prometheus its name is",
+            f"`{PREFIX}NAME`, for a counter `{PREFIX}NAME_total`, with the labels",
             f"`{'`, `'.join(LABELS)}`. `lag` also has the labels `topic` and `partition`. `state`",
             "is one series per state: 1 for the current state, 0 for the others. *JVM*: the",
-            "matching MBean of the old consumer. A JVM meter becomes two metrics, a count and "
-            "a rate.",
-            "[Monitor a member](../how-to/monitor.md) shows how to use them. Metrics with "
-            "*ZooKeeper*",
-            "in the kind exist only for groups in ZooKeeper. On the brokers `connector.metrics()`",
-            "returns 0 for them, and Prometheus gets no sample.\n",
+            "matching MBean of the old consumer, if there is one. A JVM meter becomes two metrics,",
+            "a count and a rate. [Monitor a member](../how-to/monitor.md) shows how to use them.",
+            "Metrics with *ZooKeeper* in the kind exist only for groups in ZooKeeper. On the",
+            "brokers `connector.metrics()` returns 0 for them, and Prometheus gets no sample.\n",
             *kinds,
             "",
-            "| Name | Meaning | Unit | Kind | Prometheus | JVM |",
-            "|---|---|---|---|---|---|",
+            "| Name | Meaning | Unit | Kind | JVM |",
+            "|---|---|---|---|---|",
             *rows,
             "",
             "The JVM's MinFetchRate, FetchResponseSize and FetchRequestThrottleRateAndTimeMs have",
@@ -558,10 +581,8 @@ def metrics_page() -> str:
             *(f"| `{PREFIX}{gauge.name}` | {gauge.help} |" for gauge in GAUGES),
             f"| `{PREFIX}{UNHEALTHY[0]}` | {UNHEALTHY[1]} |",
             "",
-            "| `reason` | Meaning |",
-            "|---|---|",
-            *(f"| `{one.label}` | {one.meaning.replace('``', '`')} |" for one in Trouble),
-            "",
+            "[The health check says](../how-to/troubleshoot.md#the-health-check-says) lists the",
+            "values of the label `reason`.\n",
         ]
     )
 

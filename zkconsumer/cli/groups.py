@@ -24,6 +24,7 @@ from zkconsumer.console.tables import (
     chosen,
     command_config,
     either_option,
+    execute_option,
     format_options,
     print_notes,
     print_rows,
@@ -300,7 +301,7 @@ def verify(
     is_flag=True,
     help="With --topic: delete it from every group.",
 )
-@click.option("--execute", is_flag=True, help="Delete; without it nothing is changed.")
+@execute_option
 @click.option(
     "--force",
     is_flag=True,

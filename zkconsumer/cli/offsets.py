@@ -20,6 +20,7 @@ from zkconsumer.console.collector import no_collector
 from zkconsumer.console.lazy import LazyGroup
 from zkconsumer.console.tables import (
     How,
+    execute_option,
     format_options,
     print_notes,
     print_rows,
@@ -70,7 +71,7 @@ def export(
 
 @offsets.command("import")
 @click.argument("file")
-@click.option("--execute", is_flag=True, help="Write; without it nothing is changed.")
+@execute_option
 @click.option(
     "--force",
     is_flag=True,

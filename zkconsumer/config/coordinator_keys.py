@@ -222,14 +222,6 @@ class CoordinatorKeys(ConsumerKeys):
 
 KEYS: Final[tuple[Row, ...]] = rows_of(CoordinatorKeys)
 """All rows."""
-PROTOCOLS: Final[Mapping[str, str]] = {
-    "heartbeat.interval.ms": "classic",
-    "partition.assignment.strategy": "classic",
-    "group.remote.assignor": "consumer",
-    "client.rack": "consumer",
-    "zkconsumer.roundrobin.hash": "classic",
-}
-"""Keys that have an effect with one ``group.protocol`` only."""
 ZOOKEEPER_ONLY: Final[frozenset[str]] = frozenset(
     {
         "zookeeper.connection.timeout.ms",

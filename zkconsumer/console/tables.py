@@ -54,6 +54,13 @@ def _security(path: str | None) -> SecurityConfig:
     return security
 
 
+def execute_option(command: F) -> F:
+    """Add ``--execute``: without it the command is a dry run."""
+    return click.option(
+        "--execute", is_flag=True, help="Make the changes; without it nothing is changed."
+    )(command)
+
+
 def zookeeper_options(command: F) -> F:
     """Add ``--zookeeper``, ``--timeout`` and ``--command-config`` (given as ``security``)."""
     command = command_config(command)

@@ -23,7 +23,6 @@ from zkmigrate.exits import HELP
 @click.command(epilog=HELP)
 @click.argument("plan")
 @work_options(
-    "Move the offsets",
     "After all other groups, wait this long for groups with live members, and move each as soon as "
     "its members have stopped.",
     0.0,

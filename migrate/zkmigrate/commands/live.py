@@ -32,7 +32,7 @@ STAGES: Final = {
 
 @click.command(epilog=HELP)
 @click.argument("step", type=click.Choice(list(STAGES)))
-@work_options("Carry out the step", "How long to wait for a group's members and offsets.")
+@work_options("How long to wait for a group's members and offsets.")
 def live(step: str, work: Work) -> None:
     """Move running groups to the coordinator, or back.
 

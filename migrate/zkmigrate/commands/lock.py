@@ -46,7 +46,7 @@ _POLL = 1.0
 
 
 @click.command(epilog=HELP)
-@work_options("Lock them")
+@work_options()
 @click.option(
     "--hold",
     is_flag=True,
@@ -76,7 +76,7 @@ def lock(work: Work, hold: bool) -> None:
 
 
 @click.command(epilog=HELP)
-@work_options("Unlock them")
+@work_options()
 def unlock(work: Work) -> None:
     """Let old consumers start again. A dry run unless --execute is given.
 

@@ -11,7 +11,7 @@ import click
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.snapshot import list_groups
-from zkconsumer.console.tables import How
+from zkconsumer.console.tables import How, execute_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkmigrate.apply.outcome import Outcome, Result, result_of
@@ -42,7 +42,7 @@ _PATIENCE: Final = 4.0
 
 @click.command(epilog=HELP)
 @selection
-@click.option("--execute", is_flag=True, help="Mirror them; without it nothing is changed.")
+@execute_option
 @click.option(
     "--lead",
     type=click.Choice([one.value for one in Store]),
@@ -182,7 +182,7 @@ def _as_look(steps: list[Step], progress: Progress, only_problems: bool) -> Look
 
 
 @click.command("cut-over", epilog=HELP)
-@work_options("Cut them over", "How long to wait until the old members have left.")
+@work_options("How long to wait until the old members have left.")
 def cut_over(work: Work) -> None:
     """Let a mirrored group's new program take over. A dry run unless --execute is given.
 
@@ -199,7 +199,7 @@ def cut_over(work: Work) -> None:
 
 
 @click.command(epilog=HELP)
-@work_options("Complete them", "How long to wait until old members have left.")
+@work_options("How long to wait until old members have left.")
 def complete(work: Work) -> None:
     """End the mirror of groups that were cut over. A dry run unless --execute is given.
 

@@ -99,7 +99,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
 
 
 @click.command(epilog=HELP)
-@work_options("Set the offsets", waits="")
+@work_options(waits="")
 @click.option(
     "--topic",
     "topics",

@@ -51,7 +51,7 @@ _RELEASE: Final = partial(guard.release, live=True)
 
 @click.command(epilog=HELP)
 @click.argument("plan", required=False)
-@work_options("Take them back")
+@work_options()
 @click.option(
     "--force",
     is_flag=True,

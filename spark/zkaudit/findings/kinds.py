@@ -411,22 +411,22 @@ def page() -> str:
         "",
         "<!-- Generated: python docs/generate.py -->",
         "",
-        "Every kind of finding that `zkaudit run`, `zkaudit stream` and `zkaudit findings` report.",
-        "The table [`findings`](audit-tables.md#findings) has the name in its column `kind`. A",
-        "finding that depends on a transaction in doubt is *inferred*, and its severity is one",
-        "level lower than here.",
+        "Every kind of finding that `zkaudit run`, `zkaudit stream` and `zkaudit findings` report,",
+        "with its severities, what shows it and what to do. The table",
+        "[`findings`](audit-tables.md#findings) has the name in its column `kind`. A finding that",
+        "depends on a transaction in doubt is *inferred*, and its severity is one level lower than",
+        "here. A kind with *lasts* has no end if it lasts until the end of the logs.",
         "",
     ]
     for kind in _KINDS:
+        severities = f"*{', '.join(kind.severities)}{'; lasts' if kind.lasts else ''}.*"
         lines += [
             f"## {kind.name}",
             "",
-            f"- **Severity**: {', '.join(kind.severities)}",
-            f"- **Meaning**: {kind.meaning}",
-            f"- **What shows it**: {kind.proof}",
+            f"{severities} {kind.meaning}",
+            "",
+            f"- **Shown by**: {kind.proof}",
             f"- **What to do**: {kind.action}",
+            "",
         ]
-        if kind.lasts:
-            lines.append("- **End**: none if it lasts until the end of the logs.")
-        lines.append("")
     return "\n".join(lines)

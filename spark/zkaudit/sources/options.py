@@ -33,12 +33,18 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the sources. ``logs_only``: ``zookeeper_snapshot`` does not have it."""
+    """An option of the sources.
+
+    Attributes:
+        logs_only: ``zookeeper_snapshot`` does not have it.
+        internal: set by Spark or by zkaudit itself; not on the reference page.
+    """
 
     name: str
     default: str
     meaning: str
     logs_only: bool = False
+    internal: bool = False
 
 
 OPTIONS: Final = (
@@ -47,12 +53,10 @@ OPTIONS: Final = (
         "",
         "The argument of `load`: the directory of each server, separated by commas, as `DIR` "
         "or `NAME=DIR`. A name may have several directories, such as `dataLogDir` and `dataDir`. A "
-        "single file and a glob work too. `DIR` can be a URL: `file:`, `s3:` "
-        "or `s3a:`, `gs:`, `abfs:`, `abfss:` or `hdfs:`. Options of the file system follow a "
-        "question mark: `s3://BUCKET/zk1?region=eu-west-1`, or for another S3 server "
-        "`?endpoint_override=HOST:PORT&scheme=http`.",
+        "single file and a glob work too. `DIR` can be a [URL of an object "
+        "store](../how-to/audit-on-a-cluster.md).",
     ),
-    Option("paths", "", "Set by Spark for `load([DIR, ...])`: a JSON list."),
+    Option("paths", "", "Set by Spark for `load([DIR, ...])`: a JSON list.", internal=True),
     Option("table", "the first one below", "Which table to read."),
     Option(
         "columns",
@@ -82,6 +86,7 @@ OPTIONS: Final = (
         "",
         "Tables `groups` and `group_nodes`: keep only paths of groups whose names begin with one "
         "of these texts, separated by commas.",
+        internal=True,
     ),
     Option(
         "pushFilters",

@@ -14,20 +14,15 @@ _MEANINGS: Final = {
     "them failed, none was applied, and all rows are of type `error`. (`server`, `zxid`, `idx`) is "
     "unique in one server's logs; two servers' logs hold the same transactions.",
     "files": "One row for each log: how far it can be read, and why reading stopped.",
-    "runs": "One row for each unbroken run of zxids in each log.",
-    "groups": "The rows that an audit of groups reads: operations on znodes below `/consumers`, "
-    "`/brokers/topics` and `/brokers/ids`, changes of the ensemble, sessions and errors. "
-    "Rows with a `kind` are not operations. They have only the columns of a run of zxids, or "
-    "`path`.",
     "nodes": "One row for each znode of each snapshot. Snapshots are fuzzy: a znode may be newer "
     "than `zxid`.",
     "sessions": "One row for each live session of each snapshot.",
+    "records": "One row for each record.",
     "lines": "One row for each line. Each [field of a line](journal.md#lines) is a column of the "
     "same name, except `fields` and `unchanged`. An integer is a `long`, a text a `string`, and "
     "a list or map has these types. Other columns:",
-    "group_nodes": "The znodes that an audit of groups reads: the root, topics, brokers, and of "
-    "each group the ephemeral znodes, the offsets, the migration marker and the mode.",
 }
+"""Meanings of the tables on the page. It leaves out the others, which only zkaudit itself reads."""
 
 
 _TYPES_TEXT: Final = "one of " + ", ".join(f"`{name}`" for name in schema.TYPES.values())
@@ -145,18 +140,16 @@ def page() -> str:
         "zkaudit.register(spark)",
         "```",
         "",
-        "| Source | Reads |",
-        "|---|---|",
-        *(f"| [`{source.name}`](#{source.name}) | {source.what} |" for source in SOURCES),
+        "Names of options are not case-sensitive. An unknown option is an error. A value that is",
+        "not known is null.",
     ]
     shared = [
         option
         for option in SOURCES[0].options
-        if any(option in source.options for source in SOURCES[1:])
+        if any(option in source.options for source in SOURCES[1:]) and not option.internal
     ]
     both = " and ".join(f"`{source.name}`" for source in SOURCES if shared[0] in source.options)
-    parts += ["", "## Common options", "", f"{both} have these options. Names of options are not"]
-    parts += ["case-sensitive. An unknown option is an error.", "", *_options(shared)]
+    parts += ["", "## Common options", "", f"{both} have these options.", "", *_options(shared)]
     for source in SOURCES:
         parts += ["", *_section(source, shared)]
     return "\n".join(parts) + "\n"
@@ -170,38 +163,24 @@ def _options(options: Iterable[Option]) -> list[str]:
 def _section(source: Source, shared: Sequence[Option]) -> list[str]:
     parts = [f"## `{source.name}`", "", source.what, "", "```sql", source.sql, "```", ""]
     parts += ["In Python:", "", "```python", source.python, "```"]
-    own = [option for option in source.options if option not in shared]
+    own = [o for o in source.options if o not in shared and not o.internal]
     if len(own) < len(source.options):
         parts += ["", "It has the [common options](#common-options)" + (", and:" if own else ".")]
     if own:
         parts += ["", *_options(own)]
     if source.stream:
         parts += ["", source.stream]
-    described: dict[str, schema.Column] = {}
+    described: list[schema.Column] = []
     for name, columns in source.tables.items():
-        meaning = _MEANINGS.get(name)
-        parts += ["", f"### Table `{name}`", *(("", meaning) if meaning else ()), ""]
-        same = [c for c in columns if _same(c, described.get(c.name))]
-        new = [column for column in columns if column not in same]
-        if same:
-            null = "" if all(described[c.name] == c for c in same) else " (each may be null)"
-            names = ", ".join(f"`{c.name}`" for c in same)
-            parts += [f"As in the tables above{null}: {names}."]
-        described |= {column.name: column for column in new}
-        if not new:
+        if name not in _MEANINGS:
             continue
-        parts += [""] if same else []
-        parts += ["| Column | Type | Null | Meaning |", "|---|---|---|---|"]
-        for column in new:
-            null = "yes" if column.nullable else "no"
-            text = column.meaning.replace("one of the names in TYPES", _TYPES_TEXT)
-            parts.append(f"| `{column.name}` | {column.kind.value} | {null} | {text} |")
+        parts += ["", f"### Table `{name}`", "", _MEANINGS[name], ""]
+        if same := ", ".join(f"`{column.name}`" for column in columns if column in described):
+            parts += [f"As in the table above: {same}.", ""]
+        parts += ["| Column | Meaning |", "|---|---|"]
+        for column in columns:
+            if column not in described:
+                text = column.meaning.replace("one of the names in TYPES", _TYPES_TEXT)
+                parts.append(f"| `{column.name}` {column.kind.value} | {text} |")
+        described += columns
     return parts
-
-
-def _same(column: schema.Column, other: schema.Column | None) -> bool:
-    """Whether another table has the same column. In a table of rows of several kinds, the meaning
-    names the kind that has the column."""
-    if other is None or column.kind is not other.kind:
-        return False
-    return column.meaning.removeprefix("run: ") == other.meaning

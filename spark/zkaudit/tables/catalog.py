@@ -86,7 +86,7 @@ _AT: Final = (
     _c(
         "time",
         "timestamp",
-        "time of the transaction, by the leader's clock; never used to order rows",
+        "time of the transaction; never used to order rows",
     ),
 )
 _LIFE: Final = (
@@ -96,10 +96,10 @@ _LIFE: Final = (
         "int",
         "index in that multi; 2147483647: known only from a snapshot; null: before the logs begin",
     ),
-    _c("start_time", "timestamp", "time of that transaction, by the leader's clock"),
-    _c("end_zxid", "bigint", "first transaction known to be after its end; null: unknown"),
+    _c("start_time", "timestamp", "time of that transaction"),
+    _c("end_zxid", "bigint", "first transaction known to be after its end"),
     _c("end_idx", "int", "index in that multi"),
-    _c("end_time", "timestamp", "time of that transaction, by the leader's clock"),
+    _c("end_time", "timestamp", "time of that transaction"),
     _c(
         "end_after_zxid",
         "bigint",
@@ -124,14 +124,14 @@ SESSIONS: Final = Table(
     (
         _c("session", "bigint", "session id"),
         _c("created_zxid", "bigint", "transaction that created it; null: before the logs begin"),
-        _c("created_time", "timestamp", "time of that transaction, by the leader's clock"),
+        _c("created_time", "timestamp", "time of that transaction"),
         _c("timeout_ms", "int", "session timeout that the server granted"),
         _c(
             "closed_zxid",
             "bigint",
             "transaction that closed it; null: it is still open, or was closed in a log gap",
         ),
-        _c("closed_time", "timestamp", "time of that transaction, by the leader's clock"),
+        _c("closed_time", "timestamp", "time of that transaction"),
         _c(
             "closed_by",
             "string",
@@ -140,14 +140,13 @@ SESSIONS: Final = Table(
         _c(
             "address",
             "string",
-            "address of its client, from `--server-logs`; several if it was resumed elsewhere; "
-            "null: unknown",
+            "address of its client, from `--server-logs`; several if it was resumed elsewhere",
         ),
         _c(
             "broker",
             "string",
             "id of the broker whose session it is (`/brokers/ids/N`): it writes offsets for "
-            "clients that commit with OffsetCommit v0; null: not a broker's, as far as is known",
+            "clients that commit with OffsetCommit v0; null: not known to be a broker's",
         ),
     ),
 )
@@ -159,7 +158,7 @@ REGISTRATIONS: Final = Table(
     (
         *_GROUP,
         _c("member", "string", "consumer id"),
-        _c("session", "bigint", "session that the znode belongs to; null: unknown"),
+        _c("session", "bigint", "session that the znode belongs to"),
         *_LIFE,
         _c("pattern", "string", "`static`, `white_list` or `black_list`; null: unreadable"),
         _c("subscription", "map<string,int>", "topic or regex to number of streams"),
@@ -173,9 +172,9 @@ OWNERSHIP: Final = Table(
     "ownership",
     (
         *_PARTITION,
-        _c("member", "string", "consumer id stored in the znode; null: unknown"),
+        _c("member", "string", "consumer id stored in the znode"),
         _c("stream", "string", "stream number stored in the znode"),
-        _c("session", "bigint", "session that the znode belongs to; null: unknown"),
+        _c("session", "bigint", "session that the znode belongs to"),
         *_LIFE,
     ),
 )
@@ -196,12 +195,8 @@ COMMITS: Final = Table(
         _c("session", "bigint", "session that wrote it"),
         _c("offset", "bigint", "the offset; null: the data is not a number, or a negative one"),
         _c("content", "string", "the data, if it is not an offset"),
-        _c(
-            "previous",
-            "bigint",
-            "offset before this write; null: unknown, for example after a log gap",
-        ),
-        _c("previous_zxid", "bigint", "transaction that wrote the previous offset; null: unknown"),
+        _c("previous", "bigint", "offset before this write"),
+        _c("previous_zxid", "bigint", "transaction that wrote the previous offset"),
         _c("previous_time", "timestamp", "time of that transaction"),
         _c(
             "kind",
@@ -241,7 +236,7 @@ PARTITIONS: Final = Table(
         _c("topic", "string", "topic"),
         _c("partition", "bigint", "partition"),
         _c("zxid", "bigint", "transaction that added it, or that of the oldest known data"),
-        _c("time", "timestamp", "time of that transaction, by the leader's clock"),
+        _c("time", "timestamp", "time of that transaction"),
         _c(
             "created",
             "boolean",
@@ -283,8 +278,8 @@ MEMBERSHIP: Final = Table(
         _c(
             "members",
             "bigint",
-            "registrations that existed after this change; null: unknown, because the logs "
-            "begin later or lack transactions, and no later snapshot shows the members",
+            "registrations that existed after this change; null: the logs begin later or have "
+            "gaps, and no later snapshot shows the members",
         ),
     ),
 )
@@ -338,8 +333,7 @@ ATTEMPTS: Final = Table(
         _c(
             "trigger_zxid",
             "bigint",
-            "the transaction that triggered the rebalance; null: none is known, for example when "
-            "the member starts",
+            "the transaction that triggered the rebalance; null when the member starts",
         ),
         _c("trigger_path", "string", "proven: path whose watch fired, without the chroot"),
         _c(
@@ -366,7 +360,7 @@ HERDS: Final = Table(
         _c(
             "members",
             "bigint",
-            "number of members after the change, including one that joined; null: unknown",
+            "number of members after the change, including one that joined",
         ),
         _c(
             "basis",
@@ -384,7 +378,7 @@ HERDS: Final = Table(
         _c(
             "notified",
             "bigint",
-            "members that a watch notified; modelled: all other members (null: unknown)",
+            "members that a watch notified; modelled: all other members",
         ),
         _c("rebalances", "bigint", "rebalance attempts begun; modelled: one for each member"),
         _c("reads", "bigint", "znodes read; modelled: one for each member by each member"),
@@ -458,18 +452,18 @@ MIGRATIONS: Final = Table(
             "`zookeeper`, `locked`, `kafka` or `open`; null: the content is not a mode",
         ),
         _c("coordination", "string", "whose assignment applies: `zookeeper` or `coordinator`"),
-        _c("version", "bigint", "number of the mode: the znode's version; null: unknown"),
+        _c("version", "bigint", "number of the mode: the znode's version"),
         _c("start_zxid", "bigint", "transaction that wrote it"),
-        _c("start_time", "timestamp", "time of that transaction, by the leader's clock"),
-        _c("end_zxid", "bigint", "first transaction known to be after its end; null: unknown"),
-        _c("end_time", "timestamp", "time of that transaction, by the leader's clock"),
+        _c("start_time", "timestamp", "time of that transaction"),
+        _c("end_zxid", "bigint", "first transaction known to be after its end"),
+        _c("end_time", "timestamp", "time of that transaction"),
         _c(
             "ended",
             "string",
             "`next mode`, `deleted`, `still`, `unknown` (the logs have a log gap in between)",
         ),
         _c("session", "bigint", "session that wrote it; null: known only from a snapshot"),
-        _c("address", "string", "address of its client, from `--server-logs`; null: unknown"),
+        _c("address", "string", "address of its client, from `--server-logs`"),
         _c("members", "bigint", "migratable members that were registered when it was written"),
         _c(
             "acknowledged",
@@ -479,10 +473,9 @@ MIGRATIONS: Final = Table(
         _c(
             "settled_zxid",
             "bigint",
-            "first transaction at which all registered members had acknowledged it; null: they "
-            "never had",
+            "first transaction at which all registered members had acknowledged it",
         ),
-        _c("settled_time", "timestamp", "time of that transaction, by the leader's clock"),
+        _c("settled_time", "timestamp", "time of that transaction"),
         _c("late", "array<string>", "members that had not acknowledged it when it ended"),
     ),
 )
@@ -507,7 +500,7 @@ GROUP_OWNERSHIP: Final = Table(
             "coordination",
             "string",
             "`zookeeper` or `coordinator`: whose assignment the member followed, since it "
-            "registered or acknowledged a mode; null: unknown",
+            "registered or acknowledged a mode",
         ),
         _c(
             "source",
@@ -553,8 +546,8 @@ DELIVERIES: Final = Table(
             "`stopped` (released), `dropped` (stopped at once because it was lost), `reset` (the "
             "position was reset, which begins the next row), `open` (the journal ends)",
         ),
-        _c("start_offset", "bigint", "first offset known to be delivered; null: unknown"),
-        _c("end_offset", "bigint", "offset after the last one known to be consumed; null: none"),
+        _c("start_offset", "bigint", "first offset known to be delivered"),
+        _c("end_offset", "bigint", "offset after the last one known to be consumed"),
         _c(
             "reset",
             "boolean",
@@ -564,9 +557,9 @@ DELIVERIES: Final = Table(
         _c(
             "reset_from",
             "bigint",
-            "reset: the offset that was not in the log; null: unknown, or none was stored",
+            "reset: the offset that was not in the log; null also if none was stored",
         ),
-        _c("reset_to", "bigint", "reset: the offset that it chose; null: unknown"),
+        _c("reset_to", "bigint", "reset: the offset that it chose"),
         _c("file", "string", "journal"),
         _c("line", "bigint", "line at which delivery began"),
     ),
@@ -618,9 +611,9 @@ FINDINGS: Final = Table(
         _c(
             "end_zxid",
             "bigint",
-            "transaction at which it ends; null: it is a single transaction, or has not ended",
+            "transaction at which it ends; null: a single transaction, or not ended",
         ),
-        _c("time", "timestamp", "when it begins, by the leader's clock"),
+        _c("time", "timestamp", "when it begins"),
         _c("end_time", "timestamp", "when it ends"),
         _c(
             "basis",
@@ -638,8 +631,7 @@ FINDINGS: Final = Table(
         _c(
             "messages",
             "bigint",
-            "how many offsets were delivered again or not delivered. The log may have fewer "
-            "messages. Null: unknown",
+            "offsets that were delivered again or not delivered; the log may have fewer messages",
         ),
         _c("server", "string", "server whose log holds transaction `zxid`"),
         _c("file", "string", "that log"),
@@ -671,6 +663,3 @@ TABLES: Final = (
     UNREADABLE,
     FINDINGS,
 )
-
-COMMON: Final = (_GROUP, _PARTITION[len(_GROUP) :], _AT, _LIFE)
-"""Columns that are described once on the page, for all tables that have all of a block."""

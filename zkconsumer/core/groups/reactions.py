@@ -150,7 +150,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.GROUP_MAX_SIZE_REACHED,
-        "The group has as many members as the broker allows (`group.max.size`)",
+        "The group has as many members as the broker allows",
         {Request.JOIN: Reaction.FATAL},
     ),
     Row(

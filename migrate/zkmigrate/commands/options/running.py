@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from zkconsumer.console.tables import How
+from zkconsumer.console.tables import How, execute_option
 from zkconsumer.console.times import duration_option
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal, read_records
@@ -66,13 +66,12 @@ class Work(NamedTuple):
 
 
 def work_options(
-    does: str,
     waits: str = "In a live move: how long to wait for a group's members.",
     wait: float = 60.0,
 ) -> Callable[[F], F]:
     """Add the options of a command that changes groups, given to it as ``work``.
 
-    ``does``: what ``--execute`` does. ``waits``: the help of ``--wait``; empty: no such option.
+    ``waits``: the help of ``--wait``; empty: no such option.
     """
 
     def decorate(command: F) -> F:
@@ -98,7 +97,7 @@ def work_options(
             parallel_option,
             *reversed(_HOOKS),
             *((duration_option("--wait", default=wait, help=waits),) if waits else ()),
-            click.option("--execute", is_flag=True, help=f"{does}; without it nothing is changed."),
+            execute_option,
             selection,
         ):
             bundled = option(bundled)
