@@ -19,7 +19,7 @@ from zkconsumer.errors import ConfigError, ZkConsumerError
 
 @click.command()
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option("--json", "as_json", is_flag=True, help="Print the keys as a JSON array.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.option("--check", "file", metavar="FILE", help="Check a .properties file instead.")
 @click.option("--strict", is_flag=True, help="With --check: treat unknown keys as errors.")
 def config(keys: tuple[str, ...], as_json: bool, file: str | None, strict: bool) -> None:

@@ -112,7 +112,7 @@ def count_option(
 
 def format_options(command: F) -> F:
     """Add ``--json`` and ``--csv``, given to the command as ``how``."""
-    forms = {"json": "Print a JSON array.", "csv": "Print CSV with a heading."}
+    forms = {"json": "Print JSON on stdout.", "csv": "Print CSV with a heading."}
     return flags("how", "table", forms)(command)
 
 

@@ -40,10 +40,9 @@ def gate(
     """Check whether ZooKeeper can be switched off without loss.
 
     A group needs attention if an offset or a member is only in ZooKeeper, or if a znode of it is
-    not understood. Each row shows which offsets Kafka does not have, which znodes are not
-    understood, how many members are live, when the group last stored an offset, and how Kafka's
-    offsets compare. Only /consumers in this chroot is judged; other places where clients may keep
-    offsets are named. Groups that --decisions ignores do not count.
+    not understood. Its row shows which, and when the group last stored an offset. Only /consumers
+    in this chroot is judged; other places where clients may keep offsets are named. Groups that
+    --decisions ignores do not count.
     """
     options = Options(rules=rules_in(decisions))
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long

@@ -47,11 +47,11 @@ def live(step: str, work: Work) -> None:
 
     finalize: let plain Kafka consumers join. Then replace the members, one at a time.
 
-    complete: record that the move is finished, once all members are plain consumers. The group
-    then counts as moved, as after zkmigrate apply, and stays locked.
+    complete: once all members are plain consumers, record that the group was moved. It stays
+    locked.
 
-    to-zookeeper: let ZooKeeper assign the partitions again; from finalize, too. It is refused while
-    plain consumers are members. Then run zkmigrate unlock.
+    to-zookeeper: let ZooKeeper assign the partitions again. It is refused while plain consumers are
+    members. Then run zkmigrate unlock.
 
     With --all or a pattern, a step leaves out groups that have no migratable members, and complete
     all groups before finalize.

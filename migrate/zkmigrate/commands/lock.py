@@ -50,19 +50,17 @@ _POLL = 1.0
 @click.option(
     "--hold",
     is_flag=True,
-    help="If access lists cannot be used: keep running and own every partition of the groups "
-    "until Ctrl-C.",
+    help="Where ACLs do not work: stay running, and hold every partition of the groups until "
+    "Ctrl-C.",
 )
 def lock(work: Work, hold: bool) -> None:
     """Keep old consumers from starting. A dry run unless --execute is given.
 
     After this, no client may create a registration below the group's ids znode, so an old consumer
     fails with NoAuth when it starts. It works on groups that were moved to Kafka, and on groups
-    that live prepare has given a mode: there it also keeps plain Kafka consumers from joining, and
-    is refused while a member is not migratable. Other groups are skipped; they need attention if
-    --group gives their exact name.
+    that live prepare has given a mode. Other groups are skipped.
 
-    With --hold, locked groups are skipped, and the command ends when no unlocked group is left.
+    With --hold, the command ends when no unlocked group is left.
     """
     if hold:
         unused = ("execute", "only_problems", "csv", "wait", "parallel", "before_group",

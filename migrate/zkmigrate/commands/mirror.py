@@ -82,16 +82,13 @@ def mirror(
 ) -> None:
     """Keep both stores of groups in step.
 
-    Each offset goes to the other store, too, until complete or --end. It needs no change to the
-    group's clients. ZooKeeper leads first: each offset that a member stores there goes to Kafka.
-    After zkmigrate cut-over Kafka leads, and each offset goes to ZooKeeper. So a program may go
-    back at any time without losing its position: see undo.
+    Until complete or --end, each offset that is stored in one store goes to the other one. The
+    group's clients need no change. ZooKeeper leads first. After zkmigrate cut-over Kafka leads. So
+    a program may go back at any time without losing its position: see undo.
 
-    It runs until Ctrl-C, and prints a row when the state of a group changes. If it is killed, run
-    it again, on any machine; meanwhile nothing is lost. A second process for the same groups is on
-    standby. It takes the groups that are chosen when it begins. A group whose coordinator does not
-    answer then begins as soon as it does. A coordinator has at most four seconds to
-    answer, even if --coordinator-timeout is longer, and is asked again later.
+    The command runs until Ctrl-C, and prints a row when the state of a group changes. If it is
+    killed, run it again, on any machine. A second process for the same groups is on standby. Groups
+    are chosen when the command begins.
 
     A group is stopped, and needs attention, if members run on both sides, or if a client has
     committed to the store that follows. Its row shows both values. Then begin again with --lead.
@@ -186,8 +183,8 @@ def _as_look(steps: list[Step], progress: Progress, only_problems: bool) -> Look
 def cut_over(work: Work) -> None:
     """Let a mirrored group's new program take over. A dry run unless --execute is given.
 
-    Old members can no longer register. Stop the old program; as soon as its last member has left,
-    Kafka has all of its offsets and leads, and the new program may start. Until zkmigrate complete,
+    Old members can no longer register. Stop the old program. As soon as its last member has left,
+    Kafka gets its last offsets and leads, and the new program may start. Until zkmigrate complete,
     zkmigrate undo takes the group back.
 
     If old members remain when --wait is over, they stay locked out: stop them and run it again, or
@@ -204,8 +201,7 @@ def complete(work: Work) -> None:
     """End the mirror of groups that were cut over. A dry run unless --execute is given.
 
     It compares both stores once more. Then the group counts as moved, as after zkmigrate apply, and
-    stays locked. ZooKeeper keeps the last offsets as a record. From now on it gets no newer ones,
-    so to go back needs a copy: see undo.
+    stays locked. ZooKeeper gets no newer offsets from now on.
     """
     from zkmigrate.mirror.mirroring import Mirroring  # loads kafka-python, which takes long
 

@@ -64,11 +64,10 @@ def plan(
     """Show which groups can be moved, and what prevents the others.
 
     With --out, also write a plan to review: each partition with its old and new offset and the
-    reason. Groups that are not ready are in the plan with the reason, and apply skips them. Nothing
-    else is changed.
+    reason. apply skips groups that are not ready. Nothing else is changed.
 
     A group that needs a decision is refused, unless an option decides: skip leaves the offsets
-    behind, and earliest and latest are the beginning and the end of the log. Decisions in a file
+    behind, earliest and latest are the beginning and the end of the log. Decisions in a file
     override these options.
     """
     summary = Summary(how, only_problems, options.skips)

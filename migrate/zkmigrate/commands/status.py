@@ -53,17 +53,16 @@ def status(
 ) -> None:
     """Show each group's current store, and what needs attention.
 
-    For each group of either store it shows: its case, which store is current (zookeeper, kafka,
-    both, moving), members on both sides, lag in both stores, partitions of the source store that
-    have changed since the move, whether old consumers are locked out, and days until the broker
-    deletes the offsets. For a group in a live move it shows the mode, and what prevents the next
-    modes.
+    For each group of either store it shows its case, which store is current (zookeeper, kafka,
+    both, moving), members and lag on both sides, partitions of the source store that have changed
+    since the move, whether old consumers are locked out, and days until the broker deletes the
+    offsets. For a group in a live move it shows the mode, and what prevents the next modes.
 
-    With PLAN, it compares both stores with the plan and shows each difference: behind (the target
-    has no offset or a lower one, or perhaps a lower one than consumers had committed),
-    source-moved-on (the source store has changed since the move), ahead (the new consumers have
-    made progress), not-moved, unreadable, stays-behind (left out by the plan), ignored (by a
-    decision). The first two and not-moved need attention, with --strict also ahead.
+    With PLAN, it shows each difference between the plan and both stores: behind (the target has no
+    offset, or a lower one), source-moved-on (the source store has changed since the move), ahead
+    (the new consumers have made progress), not-moved, unreadable, stays-behind (left out by the
+    plan), ignored (by a decision). The first two and not-moved need attention, with --strict also
+    ahead.
     """
     if plan is None:
         for option, given in (("--strict", strict), ("--journal", journal)):

@@ -65,26 +65,22 @@ _RELEASE: Final = partial(guard.release, live=True)
 def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
     """Take groups back to ZooKeeper, or to what was before. A dry run unless --execute is given.
 
-    The way depends on the group's case, and is shown before anything is changed:
+    The group's case decides the way, and the dry run shows it:
 
-    roll back: both stores get what they had before the last change, by the group's record in
-    ZooKeeper. This also ends a change that was interrupted.
+    roll back: both stores get what they had before the last change, also if it was interrupted.
 
-    copy back: new consumers have committed to Kafka since the move, so ZooKeeper gets these
-    offsets, as by plan --direction kafka-to-zk. Stop these consumers first.
+    copy back: new consumers have committed since the move, so ZooKeeper gets their offsets. Stop
+    them first.
 
-    live back: the modes of a live move, back to zookeeper, while the members run. Then unlock.
+    live back: the members go back to mode zookeeper while they run, then the group is unlocked.
 
-    mirror back: a mirrored group that was cut over. ZooKeeper gets the last offsets and leads
-    again, and the group stays mirrored. Stop the new consumers first.
+    mirror back: ZooKeeper leads again, and the group stays mirrored. Stop the new consumers first.
 
-    unlock: a group that was not moved, but is locked.
+    unlock: the group was only locked.
 
     It needs neither plan nor journal of the move, so another operator can run it on another
-    machine. With PLAN, only groups that this plan has changed; one that another plan has changed
-    since is refused. With --all or a pattern, other groups are left out. A group that undo has
-    taken back is done, so the same command may be repeated. If what undo took back last was a move
-    to ZooKeeper, the group is in Kafka, and is refused unless --again is given.
+    machine. With PLAN, only groups that this plan was the last to change. With --all or a pattern,
+    other groups are left out. The same command may be repeated. To undo an undo, give --again.
     """
     loaded = None if plan is None else load(plan, work.which)
     named = None if plan is not None else work.which.groups

@@ -40,7 +40,8 @@ def _utc(time: str) -> datetime:
     "start",
     metavar="TIME",
     callback=_iso,
-    help="Only findings after this time (UTC). Reads the logs from a snapshot an hour before.",
+    help="Only findings after this time (UTC). Logs are read from the last snapshot at least "
+    "an hour earlier.",
 )
 @click.option(
     "--to", "end", metavar="TIME", callback=_iso, help="Only findings before this time (UTC)."

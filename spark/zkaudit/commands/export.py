@@ -48,8 +48,8 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
 @click.option(
     "--run-id",
     metavar="ID",
-    help="Column run_id of all rows. --append refuses an ID that is there already.  [default: "
-    "time and a random number]",
+    help="Value of the column run_id. With --append, an ID that is in a table is an error.  "
+    "[default: time and a random number]",
 )
 @click.option(
     "--conf",

@@ -107,13 +107,11 @@ def findings_command(
     """Print what went wrong, worst first, with its place in the logs.
 
     PLACE is the directory of an audit, or the directories of the servers' logs, as for `zkaudit
-    run`. Logs are read in this process, without Spark and Java. The first lines name the kinds of
-    findings that logs cannot show: those need `zkaudit run` with journals or brokers. The id in
-    brackets is the same in every audit that has the finding. Each finding has the command that
-    prints the transactions around it.
+    run`. Logs are read without Spark and Java. The first lines name the kinds of findings that logs
+    cannot show: those need `zkaudit run` with journals or brokers. The id in brackets is the same
+    in every audit that has the finding.
 
-    Time that no log covers may hide any finding. `--severity`, `--topic` and `--member` do not
-    leave it out.
+    Time that no log covers may hide any finding, so no option leaves it out.
     """
     from zkaudit.findings.expected import expected_of, gone
     from zkaudit.report.found import Choice, check_group, read

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 GROUP = "Only this group; may be repeated."
 REGEX = "Only groups whose whole name matches (a Java regex)."
+SERVERS = (
+    "Number of voting servers, without observers, if you do not have all their logs. By default as "
+    "in /zookeeper/config of the logs and snapshots."
+)
+SERVER_LOGS = (
+    "ZooKeeper's own text logs or audit logs (a file, directory or glob). They show the client "
+    "address of each session."
+)
 MASTER = "Spark master. `submit`: use the master given to spark-submit."
 
 
@@ -30,7 +38,9 @@ def _limit_option(limit: Field[Any]) -> Callable[[Any], Any]:
     if isinstance(limit.default, float) and name.endswith("-seconds"):
         return duration_option(name, help=text, default=limit.default)
     kind = click.IntRange(min=1) if isinstance(limit.default, int) else click.FloatRange(0)
-    return click.option(name, type=kind, default=limit.default, show_default=True, help=text)
+    return click.option(
+        name, type=kind, default=limit.default, show_default=True, metavar="N", help=text
+    )
 
 
 _OPTIONS = (
@@ -49,8 +59,7 @@ _OPTIONS = (
         "--servers",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Number of voting servers in the ensemble, without observers, if you do not have all "
-        "their logs. By default as in /zookeeper/config of the logs and snapshots.",
+        help=SERVERS,
     ),
     click.option(
         "--journals",
@@ -80,8 +89,7 @@ _OPTIONS = (
         "--server-logs",
         metavar="PATH",
         multiple=True,
-        help="ZooKeeper's own text logs or audit logs (a file, directory or glob): they name the "
-        "address of each session's client.",
+        help=SERVER_LOGS,
     ),
     *map(_limit_option, fields(Limits)),
     click.option(

@@ -69,8 +69,8 @@ def log_command(
 
     The changes are in the order of their transactions: members that register or leave, owners that
     claim, release or lose partitions, offsets with the previous one and the writer, live moves,
-    topics. Log gaps and znodes that are not understood are lines too. `zkaudit show ZXID` prints
-    the transactions around a line. Neither Spark nor Java is needed.
+    topics. Log gaps and znodes that are not understood are lines too. Neither Spark nor Java is
+    needed.
     """
     from zkaudit.local.history import Question, read
     from zkaudit.local.log import entries

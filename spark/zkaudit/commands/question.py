@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from zkaudit.commands.inputs import SERVERS
 from zkaudit.text import printable
 
 if TYPE_CHECKING:
@@ -120,8 +121,7 @@ _LOGS: Final = (
         "--servers",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Number of voting servers in the ensemble, if you do not have all their logs. By "
-        "default as in /zookeeper/config of the logs and snapshots.",
+        help=SERVERS,
     ),
     click.option(
         "--allow-damage",

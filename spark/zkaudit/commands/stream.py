@@ -94,10 +94,8 @@ def stream_command(
     """Follow a running ensemble, and keep the report up to date.
 
     A round audits only the groups that changed. The report is written after a round if that takes
-    at most a tenth of the time, and before the command exits. All data that it has read stays in
-    --out until it is older than --retention, even if ZooKeeper deletes its logs. Stop it with
-    Ctrl-C or SIGTERM; it finishes the current round first. Started again with the same --out, it
-    resumes where it stopped.
+    at most a tenth of the time, and before the command exits. Ctrl-C or SIGTERM ends it after the
+    current round. Started again with the same --out, it resumes where it stopped.
     """
     if once:
         no_effect("--once", "every")

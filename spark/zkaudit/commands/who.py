@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zkaudit.commands.inputs import SERVER_LOGS
 from zkaudit.commands.question import (
     ArgumentsFirst,
     Clock,
@@ -45,8 +46,7 @@ def _partition(_: click.Context, __: click.Parameter, text: str) -> tuple[str, i
     "--server-logs",
     metavar="PATH",
     multiple=True,
-    help="ZooKeeper's own text logs or audit logs (a file, directory or glob): they name the "
-    "address of each session's client.",
+    help=SERVER_LOGS,
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def who_command(
@@ -63,8 +63,8 @@ def who_command(
     """Print who owned TOPIC-PARTITION in GROUP at a time.
 
     The answer has the member, its session, since and until when it owned the partition, how that
-    ended, the last committed offset, and what the logs do not show. The time is that of the
-    leader's clock. Neither Spark nor Java is needed.
+    ended, the last committed offset, and what the logs do not show. Neither Spark nor Java is
+    needed.
     """
     from zkaudit.local.history import Question
     from zkaudit.local.who import who

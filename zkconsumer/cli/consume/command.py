@@ -238,9 +238,9 @@ def consume(
     Messages go to stdout, everything else to stderr. When the command leaves the group, it commits
     the offsets of the messages that it printed, even after Ctrl-C, SIGTERM or a closed pipe.
 
-    With --format arrow or parquet, files are written to --out instead. A file gets its name when
-    it is complete and on disk, and only then are its offsets committed. A crash therefore repeats
-    at most the messages of one file. Files whose names begin with a dot were cut off by a crash.
+    With --format arrow or parquet, files are written to --out instead. Offsets are committed when a
+    file is complete and on disk, so a crash repeats at most the messages of one file. Files whose
+    names begin with a dot were cut off by a crash.
 
     Exit status: 0 after --max-messages, or after a timeout with at least one message; 1 after a
     timeout without any, when the last commit failed, or when ZooKeeper cannot be reached; 2 for

@@ -69,7 +69,7 @@ LOOK_SECONDS = 0.15
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep servers' files and records in this empty directory.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.option(
     "--save-svg",
     "svg",

@@ -92,7 +92,7 @@ def herd_options(
             help="Pretend that each partition gets this many messages a second, and count those "
             "that are consumed twice.",
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout."),
         click.option("--journal", type=path, help="Write the group's journal to this file."),
         click.option("--html", type=path, help="Write a report with charts to this file."),
     )

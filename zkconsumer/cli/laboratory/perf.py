@@ -38,8 +38,12 @@ _AT_ONCE = 1000
 
 
 @click.command()
-@click.option("--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="A group in ZooKeeper.")
-@click.option("--bootstrap-server", metavar="HOST:PORT[,..]", help="A group on the brokers.")
+@click.option(
+    "--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="Read as a member in ZooKeeper."
+)
+@click.option(
+    "--bootstrap-server", metavar="HOST:PORT[,..]", help="Read as a member on the coordinator."
+)
 @click.option("--topic", required=True, help="Read this topic.")
 @count_option("--messages", required=True, help="Exit after this many messages.")
 @click.option("--group", help="Sets group.id.  [default: a new group]")
@@ -57,7 +61,7 @@ _AT_ONCE = 1000
 )
 @consumer_options()
 @click.option("--hide-header", is_flag=True, help="Print the figures only.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.option("-v", "--verbose", count=True, help="Log what happens; -vv: everything.")
 def perf(
     zookeeper: str | None,

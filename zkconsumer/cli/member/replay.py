@@ -37,7 +37,7 @@ _SHOWN: Final = 400
 @click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--member", help="Consumer id; by default every member in the journal.")
 @count_option("--until", metavar="LINE", help="Stop after this line.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all fields.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 def replay(journal: Path, member: str | None, until: int | None, as_json: bool) -> None:
     """Replay a member's decisions from its journal, and compare.
 
