@@ -155,7 +155,8 @@ class Record:
     others of these had no room. ``by_undo``: whether ``undo`` made the last change. ``undoes``: the
     digest of the plan whose change it takes back. ``commits``: where the commits' log ended when
     the change began, if it is to Kafka; -1: not known. ``mirror``: the store that leads in a
-    mirrored group, or ``STOPPED``.
+    mirrored group, or ``STOPPED``. ``kafka_group``: the group's name in Kafka during the last
+    change; empty if it does not differ.
     """
 
     version: int = -1
@@ -175,6 +176,7 @@ class Record:
     undoes: str = ""
     commits: int = -1
     mirror: str = ""
+    kafka_group: str = ""
 
     @property
     def interrupted(self) -> bool:

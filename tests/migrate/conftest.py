@@ -16,6 +16,7 @@ from kazoo.exceptions import NoNodeError
 from zkmigrate.apply.journal import Effect, Journal, no_effect
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Result
+from zkmigrate.apply.parallel import Run
 from zkmigrate.cli import run
 from zkmigrate.formats.plan_file import PlanFile, parse, render
 from zkmigrate.model import Direction, GroupState, MigrationMarker
@@ -180,7 +181,7 @@ class Bench:
         """Apply a plan."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
             migrator = Migrator(stores, effect, lock=lock, parallel=parallel)
-            return migrator.apply(plan, opened, lambda _result: None)
+            return migrator.apply(plan, Run(opened, idle=True), lambda _result: None)
 
     def rollback(
         self,
@@ -193,7 +194,7 @@ class Bench:
         """Roll back a plan."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
             migrator = Migrator(stores, effect, force, parallel=parallel)
-            return migrator.rollback(plan, opened, lambda _result: None)
+            return migrator.rollback(plan, Run(opened), lambda _result: None)
 
 
 def _address(text: str) -> tuple[str, int]:

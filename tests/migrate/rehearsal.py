@@ -20,6 +20,7 @@ from zkmigrate.apply import guard
 from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.parallel import Run
 from zkmigrate.errors import MigrationError
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import HeldNow, LogRange
@@ -198,12 +199,14 @@ class Rehearsal:
             path = self._folder / "journal"
             with Journal(path, here.digest) as journal:
                 migrator = Migrator(stores, lock=lock, parallel=parallel)
-                results = migrator.apply(here, journal, on_group)
+                results = migrator.apply(here, Run(journal, idle=True), on_group)
             differences = _compared(stores, here, results)
             self._on_step("the way back")
             with Journal(path, here.digest) as journal:
                 migrator = Migrator(stores, parallel=parallel)
-                back = {one.group: one for one in migrator.rollback(here, journal, lambda _: None)}
+                back = {
+                    one.group: one for one in migrator.rollback(here, Run(journal), lambda _: None)
+                }
             after = _held(stores, here)
         for one in results:
             way_back = "" if back[one.group].outcome.good else back[one.group].why

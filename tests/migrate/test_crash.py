@@ -31,6 +31,7 @@ import os, sys
 from pathlib import Path
 from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.migrator import Migrator
+from zkmigrate.apply.parallel import Run
 from zkmigrate.formats.plan_file import parse
 from zkmigrate.stores.sessions import Stores
 
@@ -42,7 +43,7 @@ def effect(what):
 
 loaded = parse(plan, Path(plan).read_bytes())
 with Stores(zookeeper, 4.0) as stores, Journal(Path(journal), loaded.digest, effect) as opened:
-    Migrator(stores, effect).apply(loaded, opened, lambda result: None)
+    Migrator(stores, effect).apply(loaded, Run(opened, idle=True), lambda result: None)
 """
 
 

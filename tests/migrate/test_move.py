@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome
+from zkmigrate.apply.parallel import Run
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import Options, Skip
 from zkmigrate.plan.values import Verdict
@@ -162,7 +163,7 @@ def test_a_rollback_of_a_mere_claim(bench: Bench, group: str, topic: str) -> Non
     bench.set_kafka(group, topic, {0: 9})
     before = bench.znodes(group), journal.read_bytes()
     with bench.stores() as stores:
-        (dry,) = Migrator(stores).rollback(plan, None, lambda _result: None)
+        (dry,) = Migrator(stores).rollback(plan, Run(None), lambda _result: None)
     assert dry.outcome is Outcome.NOTHING
     assert (bench.znodes(group), journal.read_bytes()) == before
     (result,) = bench.rollback(plan, journal)

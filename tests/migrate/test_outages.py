@@ -12,6 +12,7 @@ import pytest
 from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.parallel import Run
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction
 from zkmigrate.stores.sessions import Stores
@@ -41,7 +42,7 @@ def applied(
             effect(what, stores)
 
         with Journal(journal, plan.digest, told) as opened:
-            return Migrator(stores, told).apply(plan, opened, lambda _result: None)
+            return Migrator(stores, told).apply(plan, Run(opened, idle=True), lambda _result: None)
 
 
 @pytest.mark.parametrize("direction", list(Direction))

@@ -16,6 +16,7 @@ from zkmigrate import report
 from zkmigrate.apply import resetting, steps
 from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.apply.outcome import Changed, Outcome, Result
+from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import RESET, begun_by, histories_of
 from zkmigrate.cli import run
 from zkmigrate.commands import reset
@@ -52,7 +53,9 @@ class Runs:
             self.stores.journal.begin(command="apply")
             stores: Any = self.stores
             migrator = steps_migrator(stores, **options)
-            (result,) = migrator.apply(self.plan, self.stores.journal, lambda result: None)
+            (result,) = migrator.apply(
+                self.plan, Run(self.stores.journal, idle=True), lambda result: None
+            )
         return result  # type: ignore[no-any-return]
 
     def rollback(self) -> Result:
@@ -399,7 +402,7 @@ def test_what_a_forced_rollback_overwrites_is_in_the_record(runs: Runs) -> None:
     runs.stores.committed[T0] = StoredOffset(50)
     with Journal(runs.path, "digest") as journal:
         stores: Any = runs.stores
-        steps_migrator(stores, force=True).rollback(runs.plan, journal, lambda result: None)
+        steps_migrator(stores, force=True).rollback(runs.plan, Run(journal), lambda result: None)
     assert Changed("t", 0, "kafka", 50, None) in runs.report.history.ended[-1].result.changed
 
 

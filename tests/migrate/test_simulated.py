@@ -15,6 +15,7 @@ import pytest
 from zkmigrate.apply import migrator as migrator_module, steps
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.parallel import Run
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction, KafkaOffset, LogRange, MigrationMarker, Store, TopicState
 from zkmigrate.plan.values import Entry, GroupPlan
@@ -134,13 +135,13 @@ class Stores:
 
     def apply(self, plan: PlanFile) -> Result:
         """Apply the plan."""
-        (result,) = self.migrator().apply(plan, self.journal, lambda result: None)
+        (result,) = self.migrator().apply(plan, Run(self.journal, idle=True), lambda result: None)
         return result
 
     def rollback(self, plan: PlanFile, force: bool = False) -> Result:
         """Roll it back."""
         migrator = self.migrator(force)
-        (result,) = migrator.rollback(plan, self.journal, lambda result: None)
+        (result,) = migrator.rollback(plan, Run(self.journal), lambda result: None)
         return result
 
     def migrator(self, force: bool = False) -> Migrator:
@@ -390,7 +391,7 @@ def test_a_group_that_fails_does_not_stop_the_others(stores: Stores) -> None:
     (group,) = plan.groups
     other = GroupPlan("nobody", entries=group.entries, topics=group.topics)
     both = replace(plan, groups=(other, group))
-    results = stores.migrator().apply(both, stores.journal, lambda result: None)
+    results = stores.migrator().apply(both, Run(stores.journal, idle=True), lambda result: None)
     assert [result.outcome for result in results] == [Outcome.REFUSED, Outcome.DONE]
 
 
@@ -454,5 +455,5 @@ def test_waiting_begins_when_all_other_groups_are_done(
     monkeypatch.setattr(migrator_module.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(migrator_module.time, "sleep", pause)
     both = replace(plan, groups=(group, slow))
-    results = stores.migrator().apply(both, stores.journal, take_long, wait=5.0)
+    results = stores.migrator().apply(both, Run(stores.journal, idle=True), take_long, wait=5.0)
     assert [result.outcome for result in results] == [Outcome.DONE, Outcome.REFUSED]

@@ -18,6 +18,7 @@ from zkmigrate.apply import guard, permission, resetting
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import RESET, begun_by, late_partitions
 from zkmigrate.errors import GroupRefusedError, JournalWriteError
 from zkmigrate.formats.plan_file import PlanFile
@@ -502,7 +503,9 @@ def test_a_lock_is_not_lifted_without_a_claim(
     operator = Operator()
     stores: Any = operator
     plan = operator.plan()
-    (done,) = Migrator(stores, lock=True).apply(plan, operator.journal, lambda result: None)
+    (done,) = Migrator(stores, lock=True).apply(
+        plan, Run(operator.journal, idle=True), lambda result: None
+    )
     assert done.outcome is Outcome.DONE
     locked = operator.zk.text(PATHS.ids)
     assert b"zkmigrate" in (locked or b"")

@@ -5,6 +5,7 @@ Whole commands on a simulated cluster. ``test_operators`` has what may happen at
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -132,6 +133,97 @@ def test_undo_of_a_plan_passes_over_groups_that_it_found_moved(
             assert (ran.status, ran.rows[0]["outcome"]) == (0, "nothing to do"), ran
         assert simulated.znodes("g") == znodes
         simulated.run("apply", "later", *DO)
+
+
+@pytest.mark.parametrize("plan", ["first", "moved", "last"])
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("state", ["moved", "used"])
+def test_undo_of_a_plan_passes_over_a_group_that_was_taken_back_from_another(
+    simulated: Simulated, state: str, killed: bool, plan: str
+) -> None:
+    """The plan was made before the move, when the group was in Kafka, or after the undo, and has
+    not changed the group. If the undo was killed before it lifted the lock, only one of the plan
+    that moved the group lifts it."""
+    matrix.untouched(simulated)
+    assert simulated.run("plan", "--group", "g", "--out", "first").status == 0
+    simulated.now_ms += 1
+    getattr(matrix, state)(simulated)
+    assert simulated.run("plan", "--group", "g", "--out", "moved").status == 0
+    assert simulated.run("undo", "--group", "g", *DO).rows[0]["outcome"] == "done"
+    assert simulated.run("plan", "--group", "g", "--out", "last").status == 0
+    if killed:
+        assert simulated.zk.run(guard.lock("g", 1)) is None
+    refused = (plan, state) == ("first", "used")
+    answer = (3, "refused") if refused else (0, "nothing to do")
+    for words in ((), DO, DO, ("--again",)):
+        ran = simulated.run("undo", plan, *words)
+        assert (ran.status, ran.rows[0]["outcome"]) == answer, ran
+    assert status(simulated)["locked"] == ("locked" if killed else "no")
+    if killed:
+        ran = simulated.run("undo", simulated.file("move"), *DO)
+        assert (ran.status, ran.rows[0]["outcome"]) == (0, "done"), ran
+    ran = simulated.run("undo", simulated.file("move"))
+    assert (ran.status, ran.rows[0]["outcome"]) == (0, "was done before"), ran
+    assert " back: g" not in ran.err
+    assert status(simulated)["locked"] == "no"
+
+
+@pytest.mark.parametrize("way", ["live", "mirror"])
+def test_undo_of_a_plan_does_not_copy_back_what_was_moved_without_it(
+    simulated: Simulated, way: str
+) -> None:
+    """The plan's move was copied back, and then the group was moved live, or by its mirror. A dry
+    run is the same."""
+    matrix.used(simulated)
+    assert simulated.run("undo", simulated.file("move"), *DO).rows[0]["way"] == "copy back"
+    steps = "live prepare", "lock", "live to-kafka", "live finalize", "live complete"
+    if way == "mirror":
+        steps = "mirror --once", "cut-over", "complete"
+    for step in steps:
+        matrix.good(simulated.run(*step.split(), "--group", "g", "--execute"))
+    assert status(simulated)["case"] == "moved"
+    for words in ((), DO):
+        ran = simulated.run("undo", simulated.file("move"), *words)
+        assert (ran.status, ran.rows[0]["reasons"]) == (3, ["moved-since"]), ran
+    assert simulated.run("undo", "--group", "g").rows[0]["way"] == "copy back"
+
+
+@pytest.mark.parametrize("state", ["interrupted", "written late"])
+def test_a_first_move_to_another_name_that_was_interrupted_is_known_by_it(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """No marker says so yet, but the group's record does. Otherwise ``reset`` would set offsets
+    that a later undo deletes, and ``plan`` would create the group in ZooKeeper."""
+    virtual_time(monkeypatch)
+    simulated.topic("__consumer_offsets", (0, 0))
+    matrix.untouched(simulated)
+    machine, _ = machines(simulated)
+    late = state == "written late"
+    sent = machine.suspend if late else machine.kill
+    machine.point = lambda what: sent() if what == (SENT if late else "after commit") else None
+    machine.run("plan", "--group", "g", "--rename", "g=new", "--out", "plan")
+    with suppress(Killed):
+        assert machine.run("apply", "plan", *DO).rows[0]["reasons"] == ["written-late"]
+    machine.point = lambda what: None
+    machine.zk.expire()
+    (row,) = simulated.run("status", "--group", "g").rows
+    assert (row["case"], row["kafka_group"]) == (state, "new")
+    back = ("--direction", "kafka-to-zk")
+    to = ("--all-topics", "--to-offset", "600", "--store", "kafka")
+    for name in ("g", "new"):
+        (row,) = simulated.run("plan", "--group", name, *back).rows
+        assert (row["group"], row["kafka_group"]) == ("g", "new")
+        ran = simulated.run("reset", "--group", name, *to)
+        assert ran.status == (0 if late else 3), ran
+        assert {row["group"] for row in ran.rows} == {"g"}
+    if late:
+        assert simulated.run("reset", "--group", "new", *to, *DO).status == 0
+        assert simulated.held("new", "t")[1] == {0: 600, 1: 600}
+        assert status(simulated)["reasons"] == []
+        return
+    assert simulated.run("plan", "--group", "g").rows[0]["verdict"] == "ready"
+    assert simulated.run("undo", "--group", "g", *DO).rows[0]["outcome"] == "done"
+    assert simulated.held("new", "t")[1] == {}
 
 
 def test_undo_of_a_plan_continues_a_copy_back_that_was_killed(

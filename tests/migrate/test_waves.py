@@ -18,6 +18,7 @@ from kazoo.security import make_acl
 from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome
+from zkmigrate.apply.parallel import Run
 from zkmigrate.errors import PlanFileError
 from zkmigrate.formats import decisions_file
 from zkmigrate.formats.plan_file import PlanFile, load, parse, render
@@ -409,7 +410,9 @@ def applied(bench: Bench, plan: str, wait: float) -> list[Any]:
         bench.stores() as stores,
         Journal(Path(f"{plan}.journal"), loaded.digest) as journal,
     ):
-        return Migrator(stores).apply(loaded, journal, lambda _result: None, wait=wait)
+        return Migrator(stores).apply(
+            loaded, Run(journal, idle=True), lambda _result: None, wait=wait
+        )
 
 
 def late_plan(bench: Bench, groups: list[str], options: Options | None = None) -> PlanFile:

@@ -62,6 +62,11 @@ class Change:
         return self.knows(tp) and tp not in self.zk
 
     @property
+    def renamed(self) -> str:
+        """The group's name in Kafka, if it differs."""
+        return self.kafka_group if self.kafka_group != self.group else ""
+
+    @property
     def held(self) -> Held:
         """What the target holds before the change."""
         return self.zk if self.target is Store.ZOOKEEPER else self.kafka
@@ -153,7 +158,7 @@ def before(change: Change, locked: bool) -> Before:
     for tp, version in versions.items():
         if zk.get(tp) is None and version is not None:
             zk[tp] = KafkaOffset(-1)  # there is a znode that says so
-    renamed = change.kafka_group if change.kafka_group != change.group else ""
     return Before(
-        change.target, renamed, change.before, locked, change.skipped, zk, change.kafka, change.to
-    )
+        change.target, change.renamed, change.before, locked, change.skipped, zk, change.kafka,
+        change.to,
+    )  # fmt: skip

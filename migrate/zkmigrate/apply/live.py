@@ -49,7 +49,7 @@ from zkconsumer.core.zookeeper.znodes import is_ours
 from zkmigrate.apply import guard
 from zkmigrate.apply.guard import Guard
 from zkmigrate.errors import GroupRefusedError
-from zkmigrate.model import Record, Stage, Store
+from zkmigrate.model import Record, Store
 from zkmigrate.plan.layout import is_foreign_layout
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
@@ -334,16 +334,13 @@ class LiveMove:
             after = migration_marker.encode(
                 Store.KAFKA, now_ms, facts.in_zookeeper, misplaced=facts.misplaced, kept=kept
             )
-            fields = {"command": "live complete", "mode": "zookeeper", "locked": True}
-            written = record.written(
-                found, now_ms, **fields, moved_to="kafka", stage=Stage.NONE, plan="", undoes=""
-            )
+            done = record.moved(found, now_ms, "live complete", mode=Mode.ZOOKEEPER.value)
             ops = (
                 # The lock is still this one, which lets no migratable member in.
                 Check(self._paths.group.ids, lock.version),
                 SetData(self._paths.mode, encode_mode(Mode.ZOOKEEPER), facts.version),
                 SetData(where, after) if marker else Create(where, after),
-                record.op(self.group, written),
+                record.op(self.group, done),
             )
             if not lock.lets_live_in and (yield from _complete(self._paths, ops, after)):
                 self._say("the group is recorded as moved to Kafka")

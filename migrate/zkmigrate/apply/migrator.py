@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from threading import Event
-from typing import Any, Final
+from typing import Final
 
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import ownership
 from zkmigrate.apply.change import forward
-from zkmigrate.apply.hooks import Hooks
-from zkmigrate.apply.journal import Effect, Journal, no_effect
+from zkmigrate.apply.journal import Effect, no_effect
 from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.apply.parallel import Parallel, Run
 from zkmigrate.apply.records import begun_by, histories_of, moves_by, recorded
@@ -48,7 +47,6 @@ class Migrator:
         force: also roll back groups whose offsets were changed after the move.
         lock: keep old consumers of groups that were moved to Kafka from starting.
         parallel: how many groups are worked on at a time.
-        hooks: commands to run before and after a group that is not done yet.
     """
 
     def __init__(
@@ -58,10 +56,8 @@ class Migrator:
         force: bool = False,
         lock: bool = False,
         parallel: int = 1,
-        hooks: Hooks | None = None,
     ) -> None:
         self._stores = stores
-        self._hooks = hooks
         stopped = Event()
         run = uuid.uuid4().hex[:8]
         self._parallel = Parallel(
@@ -75,23 +71,21 @@ class Migrator:
     def apply(
         self,
         plan: PlanFile,
-        journal: Journal | None,
+        run: Run,
         on_group: Callable[[Result], object],
-        records: Iterable[dict[str, Any]] = (),
         wait: float = 0.0,
         fresh: bool = False,
     ) -> list[Result]:
         """Move every group that is ready. ``fresh``: the journal's earlier records do not count.
 
-        Without a journal only check whether it could be done, after earlier runs left ``records``.
+        Without a journal only check whether it could be done.
         Once all others are done, groups with members are tried again for ``wait`` seconds, each as
         soon as it has none.
         """
-        known = list(records) if journal is None else journal.records
-        known = [] if fresh else known
+        known = [] if fresh else run.records
         begun = begun_by(known)
         unfinished = {name for name, one in histories_of(known).items() if one.open}
-        run = Run(journal, self._hooks, idle=True)
+        journal = run.journal
 
         def one(steps: Steps, group: GroupPlan) -> Result:
             if group.verdict is Verdict.REFUSED or group.verdict is Verdict.DECIDE:
@@ -137,7 +131,7 @@ class Migrator:
     def rollback(
         self,
         plan: PlanFile,
-        journal: Journal | None,
+        run: Run,
         on_group: Callable[[Result], object],
         again: bool = False,
     ) -> list[Result]:
@@ -146,8 +140,7 @@ class Migrator:
         Without a digest of the plan, whatever has changed them; ``again``: also if that was an
         undo. Without a journal only check.
         """
-        begun = moves_by(() if journal is None else journal.records)
-        run = Run(journal, self._hooks)
+        begun = moves_by(run.records)
 
         def one(steps: Steps, group: GroupPlan) -> Result:
             def first() -> None:
@@ -155,7 +148,7 @@ class Migrator:
                 run.begin(names[0], lambda: case_in(steps.stores, *names), names[1])
 
             records = begun.get(group.group, [])
-            return steps.roll_back(group, plan.digest, records, journal, first, again)
+            return steps.roll_back(group, plan.digest, records, run.journal, first, again)
 
         return self._each(plan.groups, one, on_group, run)
 

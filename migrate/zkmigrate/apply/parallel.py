@@ -15,7 +15,7 @@ from contextlib import closing
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Lock
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from zkmigrate.apply.hooks import Hooks
 from zkmigrate.apply.journal import Journal
@@ -109,12 +109,19 @@ class Run:
         hooks: commands to run before and after a group that is not done yet.
         idle: whether to record all groups that had nothing to do; otherwise the earlier outcome of
             those without a step counts.
+        earlier: the records of earlier runs, for a dry run.
     """
 
     def __init__(
-        self, journal: Journal | None = None, hooks: Hooks | None = None, idle: bool = False
+        self,
+        journal: Journal | None = None,
+        hooks: Hooks | None = None,
+        idle: bool = False,
+        earlier: list[dict[str, Any]] | None = None,
     ) -> None:
         self.journal = journal
+        self.records = (earlier or []) if journal is None else journal.records
+        """The records of earlier runs."""
         self.hooks = hooks or Hooks()
         self.stopped = Event()
         """Set when the run ends early."""

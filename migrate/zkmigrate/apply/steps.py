@@ -37,7 +37,7 @@ from zkmigrate.model import Before, GroupState, Record, Stage, Store, number, nu
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.table import Action, Way, decide
-from zkmigrate.plan.values import LIVE, GroupPlan
+from zkmigrate.plan.values import LIVE, GroupPlan, Verdict
 from zkmigrate.reasons import MEANING, Reason
 from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.group_states import read_states
@@ -258,6 +258,7 @@ class Steps:
             plan=change.plan,
             stage=Stage.UNDOING if undo and found.stage is not Stage.BEGUN else Stage.BEGUN,
             claim=hold.name,
+            kafka_group=change.renamed,
             late=(),
             late_more=0,
             by_undo=by_undo,
@@ -326,25 +327,26 @@ class Steps:
     ) -> Result:
         """Restore what the group's record has from before its last change.
 
-        ``planned``: the group, with the plan's marker and why the plan ignores it. ``digest``: of
-        the plan that must have made the change, or that ``undo`` copies back; empty: whatever made
-        it, unless ``undo`` has taken the group back and ``again`` is not given. Then a group that
-        is in Kafka is refused. ``first`` is called before anything is changed. Without a journal
-        only check. Raises GroupRefusedError.
+        ``planned``: the group, with the plan's marker and verdict. ``digest``: of the plan that
+        must have made the change, or that ``undo`` copies back; empty: whatever made it, unless
+        ``undo`` has taken the group back and ``again`` is not given. Then a group that is in Kafka
+        is refused. ``first`` is called before anything is changed. Without a journal only check.
+        Raises GroupRefusedError.
         """
         group = planned.group
         state = self.stores.zk.run(migration_marker.state_of(group))
-        self._without_doubt(group, records, state.record)
-        if journal is not None and self._settle_lock(state):
+        found = state.record
+        other = bool(digest) and digest not in (found.of_plan, found.undoes)
+        self._without_doubt(group, records, found)
+        if journal is not None and not other and self._settle_lock(state):
             journal.write(group=group, step="undo-done")
             return Result(group, Outcome.DONE, 0)
         refusal = by_table(state, Action.UNDO, self._force)
-        if refusal is not None:
+        if refusal is not None and not (other and refusal.outcome is Outcome.WAS_DONE):
             return refusal
         if state.record.mirror:
             why = " ".join(MEANING[Reason.MIRRORED]).replace("`", "")
             return Result(group, Outcome.REFUSED, 0, why, (Reason.MIRRORED,))
-        found = state.record
         marker = None if state.marker is None else state.marker.data
         if found.stage is Stage.NONE or digest not in ("", found.of_plan):
             last = records[-1]["step"] if records else ""
@@ -352,8 +354,8 @@ class Steps:
             undone = last in ("undo-mark", "undo-done") and finished
             if undone or (digest and found.taken_back and digest == found.undoes):
                 return Result(group, Outcome.WAS_DONE, 0)
-            since = not planned.ignored and marker != planned.marker
-            stands = found.interrupted or (found.stage is Stage.DONE and since)
+            since = found.interrupted or (found.stage is Stage.DONE and marker != planned.marker)
+            stands = since and planned.verdict is Verdict.READY
             # ``write`` is in the journal before the group's record says that it begins.
             if stands or (since_plan(records) and last not in ("claim", "write")):
                 whose = f"the plan with the SHA-256 {found.of_plan}" if found.of_plan else "no plan"

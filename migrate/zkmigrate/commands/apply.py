@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from zkmigrate.apply.journal import check_writable, read_records
 from zkmigrate.commands.options.running import (
     Work,
     check_cluster,
@@ -61,14 +58,10 @@ def apply(plan: str, work: Work, lock: bool, limit: int | None, sha256: str | No
 
         outcomes.progress.total = len(loaded.groups)
         check_cluster(loaded, stores)
-        earlier: list[dict[str, Any]] = []
-        if not work.execute:
-            check_writable(where)
-            earlier = read_records(where, loaded.digest)
         options = {"lock": lock, "limit": limit, "sha256": sha256}
         of_plan = (loaded.direction, plan, loaded.digest)
-        with open_run(work, stores.cluster_id(), options, *of_plan) as run:
-            migrator = Migrator(stores, lock=lock, parallel=work.parallel, hooks=run.hooks)
+        with open_run(work, stores.cluster_id(), options, *of_plan, idle=True) as run:
+            migrator = Migrator(stores, lock=lock, parallel=work.parallel)
             wait = work.wait if work.execute else 0.0
-            results = migrator.apply(loaded, run.journal, outcomes.add, earlier, wait)
+            results = migrator.apply(loaded, run, outcomes.add, wait)
     outcomes.finish([one.group for one in results])

@@ -94,10 +94,9 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
         else:
             names = work.which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
         outcomes.progress.total = len(names)
-        planned = {
-            one.group: GroupPlan(one.group, marker=one.marker, ignored=one.ignored)
-            for one in (() if loaded is None else loaded.groups)
-        }
+        planned = (
+            {} if loaded is None else {one.group: _in_short(one, loaded) for one in loaded.groups}
+        )
         how = _How(plan, "" if loaded is None else loaded.digest, force, again, planned)
         left: Sequence[str] = names
         while left:
@@ -108,8 +107,8 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
 class _How(NamedTuple):
     """The options of ``undo``.
 
-    ``digest``: of the plan; empty without one. ``planned``: its groups, with their markers and why
-    it ignores them.
+    ``digest``: of the plan; empty without one. ``planned``: its groups, with their markers and
+    verdicts.
     """
 
     plan: str | None
@@ -117,6 +116,14 @@ class _How(NamedTuple):
     force: bool
     again: bool
     planned: Mapping[str, GroupPlan]
+
+
+def _in_short(group: GroupPlan, plan: PlanFile) -> GroupPlan:
+    """Return marker and verdict of a planned group. One that is planned at apply may be ready."""
+    short = GroupPlan(group.group, marker=group.marker, ignored=group.ignored)
+    if plan.at_apply is None:
+        short = replace(short, problems=group.problems, moved=group.moved)
+    return short
 
 
 def _take_all_back(
@@ -180,17 +187,17 @@ def _take_back(
         for result in each_mirrored(run, stores, groups, work, Mirroring.back):
             on_group(result)
         return
-    migrator = Migrator(stores, force=how.force, parallel=work.parallel, hooks=run.hooks)
+    migrator = Migrator(stores, force=how.force, parallel=work.parallel)
     chosen = [GroupPlan(one.group, kafka_group=one.kafka_group) for one in states]
     if way is Way.COPY_BACK:
         made = PlanFile(Direction.KAFKA_TO_ZK, 0, chosen, "", Options())
-        migrator.apply(made, run.journal, on_group, fresh=True)
+        migrator.apply(made, run, on_group, fresh=True)
     else:
         plans = [
             replace(how.planned.get(one.group, one), kafka_group=one.kafka_group) for one in chosen
         ]
         made = PlanFile(Direction.ZK_TO_KAFKA, 0, plans, how.digest)
-        migrator.rollback(made, run.journal, on_group, how.again)
+        migrator.rollback(made, run, on_group, how.again)
 
 
 def _ways(
@@ -236,7 +243,9 @@ def _is_other(state: GroupState, how: _How) -> bool:
 
 def _is_done(state: GroupState, how: _How) -> bool:
     """Whether ``undo`` has taken the group back already, and should not take that back."""
-    if how.again or not (state.copied_back if how.digest else state.record.taken_back):
+    if how.again or not state.record.taken_back:
+        return False
+    if how.digest and not (state.copied_back or state.record.stage is Recorded.UNDONE):
         return False
     return decide(state, Action.UNDO).way not in (Way.LIVE_BACK, Way.MIRROR_BACK, Way.UNLOCK)
 

@@ -38,7 +38,7 @@ from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.guard import Guard
 from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read, result_of
 from zkmigrate.errors import GroupRefusedError, check_members, refused
-from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Mirror, Record, Stage, Store
+from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Mirror, Record, Store
 from zkmigrate.plan.mirror import (
     Decision,
     Reading,
@@ -575,10 +575,7 @@ class Mirroring:
         misplaced = {tp: one for tp, node in below.items() if (one := offset_in(node)) is not None}
         after = migration_marker.encode(Store.KAFKA, now_ms, zk, misplaced=misplaced)
         there = self._zk(migration_marker.state_of(group)).marker is not None
-        fields = {"command": "complete", "mirror": "", "locked": True, "moved_to": "kafka"}
-        written = record.written(
-            at.record, now_ms, stage=Stage.NONE, plan="", by_undo=False, **fields
-        )
+        written = record.moved(at.record, now_ms, "complete", mirror="")
         ops = (
             SetData(where, after) if there else Create(where, after),
             Delete(mirror_state.path(group), at.mirror.version),

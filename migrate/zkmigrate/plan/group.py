@@ -245,8 +245,10 @@ class _Planner:
         A group that was moved under this name before is the same group.
         """
         state = self.state
-        marker = state.marker
-        if not state.kafka_group or (marker and marker.kafka_group == state.kafka_group):
+        before = {"" if state.marker is None else state.marker.kafka_group}
+        if state.record.interrupted:
+            before.add(state.record.kafka_group)
+        if not state.kafka_group or state.kafka_group in before:
             return
         to_kafka = self.direction is Direction.ZK_TO_KAFKA
         name = state.kafka_group if to_kafka else state.group

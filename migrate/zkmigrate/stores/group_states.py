@@ -16,7 +16,6 @@ from zkconsumer.admin.snapshot import GroupSnapshot, interpret, read_group
 from zkconsumer.admin.verifier import Kind as Finding, verify
 from zkconsumer.broker.groups.coordinator_calls import PendingOffsetsError
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths, is_legal_group, is_legal_topic
@@ -85,9 +84,7 @@ def read_states(
         kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
         for name, snapshot in parts.items():
             asked = _partitions(stores, snapshot)
-            # Members of a live move commit under the group's own name.
-            marker = known[name].marker if known[name].mode is Mode.ZOOKEEPER else None
-            there = called.setdefault(name, (marker and marker.kafka_group) or name)
+            there = called.setdefault(name, known[name].kafka_group or name)
             try:
                 kafka[name] = {
                     tp: KafkaOffset(*stored, times.get((there, tp)))

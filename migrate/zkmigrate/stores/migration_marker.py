@@ -149,6 +149,15 @@ class Known(NamedTuple):
     record: Record
     faults: tuple[str, ...]
 
+    @property
+    def kafka_group(self) -> str:
+        """The group's name in Kafka, if it differs. Members of a live move use its own."""
+        if self.mode is not Mode.ZOOKEEPER:
+            return ""
+        if self.record.interrupted:  # there may be no marker yet
+            return self.record.kafka_group
+        return "" if self.marker is None else self.marker.kafka_group
+
 
 def decoded(group: str, marker: Node | None, mode: Node | None, written: Node | None) -> Known:
     """Decode a group's marker, mode and record, as far as there are any."""
@@ -183,6 +192,7 @@ def state_of(group: str) -> Script[GroupState]:
         group,
         marker=known.marker,
         faults=known.faults,
+        kafka_group=known.kafka_group,
         mode=known.mode,
         migratable=members,
         has_mode=nodes[1] is not None or bool(members),
@@ -193,12 +203,12 @@ def state_of(group: str) -> Script[GroupState]:
 def name_of_moved(group: str) -> Script[str | None]:
     """Return the name in Kafka of a group whose offsets count there; ``None`` for other groups.
 
-    That is a group that was moved, stopped or live. A group whose marker or mode cannot be read
-    counts as one, so that whoever wants to move it back is told.
+    That is a group that was moved, stopped or live. A group counts as one if its move was
+    interrupted, or if its marker or mode cannot be read, so that whoever wants to move it back is
+    told.
     """
     state = yield from or_refusal(state_of(group))
     if isinstance(state, ZooKeeperError):
         return group
-    if state.marker is not None and state.moved_to is Store.KAFKA:
-        return state.marker.kafka_group or group
-    return group if state.faults or state.mode in (Mode.KAFKA, Mode.OPEN) else None
+    there = state.moved_to is Store.KAFKA or state.record.interrupted or state.faults
+    return state.in_kafka if there or state.mode in (Mode.KAFKA, Mode.OPEN) else None

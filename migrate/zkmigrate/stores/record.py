@@ -40,7 +40,7 @@ FORMAT: Final = 1
 _KEYS: Final = frozenset(one.name for one in fields(Record))
 _TYPES: Final = {
     "id": str, "by": str, "command": str, "plan": str, "at_ms": int, "mode": str, "locked": bool,
-    "claim": str, "by_undo": bool, "undoes": str,
+    "claim": str, "by_undo": bool, "undoes": str, "kafka_group": str,
 }  # fmt: skip
 _BEFORE_KEYS: Final = frozenset(
     {"version", "target", "kafka_group", "marker", "locked", "skipped", "rows", "earlier"}
@@ -217,6 +217,13 @@ def before_data(group: str) -> Script[bytes]:
 def written(record: Record, now_ms: int, **fields: Any) -> Record:
     """Return the record after a write by this process. ``version`` is still the one before."""
     return replace(record, id=uuid.uuid4().hex[:8], by=operator(), at_ms=now_ms, **fields)
+
+
+def moved(found: Record, now_ms: int, command: str, **fields: Any) -> Record:
+    """Return the record of a group that was moved to Kafka by other means than a plan."""
+    last = {"stage": Stage.NONE, "plan": "", "undoes": "", "by_undo": False}
+    to = {"locked": True, "moved_to": Store.KAFKA.value}
+    return written(found, now_ms, command=command, **last, **to, **fields)
 
 
 def with_late(found: Record, late: Iterable[TopicPartition]) -> Record:

@@ -15,7 +15,7 @@ import click
 from zkconsumer.console.tables import How, execute_option
 from zkconsumer.console.times import duration_option
 from zkmigrate.apply.hooks import Hooks
-from zkmigrate.apply.journal import Journal, read_records
+from zkmigrate.apply.journal import Journal, check_writable, read_records
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import begun_by
 from zkmigrate.commands.options.selection import Selection, selection
@@ -226,11 +226,13 @@ def open_run(
     plan: str | None = None,
     digest: str = "",
     journal: Path | None = None,
+    idle: bool = False,
 ) -> Iterator[Run]:
     """Open the journal of a command, unless it is a dry run, and record its start and options.
 
-    ``direction`` and ``plan``, which is the file, are for hooks. ``digest``: of the plan. A command
-    without a plan has a journal of its own. Raises JournalError.
+    A dry run only reads it, and checks that it could be written. ``direction`` and ``plan``, which
+    is the file, are for hooks. ``digest``: of the plan. A command without a plan has a journal of
+    its own. ``idle``: see ``Run``. Raises JournalError.
     """
     command = str(click.get_current_context().command.name)
     facts = {
@@ -240,10 +242,12 @@ def open_run(
         "CLUSTER": cluster or "",
     }
     hooks = replace(work.hooks, facts=facts)
+    where = journal or journal_path(plan, work.journal)
     if not work.execute:
-        yield Run(hooks=hooks)
+        check_writable(where)
+        yield Run(None, hooks, idle, read_records(where, digest or command))
         return
-    with Journal(journal or journal_path(plan, work.journal), digest or command) as opened:
+    with Journal(where, digest or command) as opened:
         opened.begin(
             command=command,
             version=version("zkconsumer"),
@@ -258,7 +262,7 @@ def open_run(
             note=work.note,
             approved_by=work.approved_by,
         )
-        yield Run(opened, hooks)
+        yield Run(opened, hooks, idle)
 
 
 class _ChosenGroups:
