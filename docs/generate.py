@@ -24,11 +24,9 @@ from zkmigrate.commands.output.rows import SCHEMAS, Column
 from zkmigrate.commands.reset import reset
 from zkmigrate.commands.root import cli as migrate_cli
 from zkmigrate.exits import STATUSES
-from zkmigrate.plan.cases import MEANING, Case
-from zkmigrate.plan.table import TABLE
+from zkmigrate.plan.cases import MEANING
 from zkmigrate.reasons import MEANING as REASONS
 
-import zkconsumer.errors
 from zkconsumer.cli.main import cli
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.groups import (
@@ -139,7 +137,7 @@ def _json_columns(columns: Iterable[Column]) -> list[str]:
 
 
 def migrate_cases_page() -> str:
-    """The cases of a group, and the answer of each command in each case, as they are tested."""
+    """The cases of a group, and the reasons of refusals."""
     lines = [
         "# Cases of a group\n",
         NOTE,
@@ -148,36 +146,6 @@ def migrate_cases_page() -> str:
         "|---|---|",
         *(f"| {case.value} | {meaning} |" for case, meaning in MEANING.items()),
         "",
-        "## What each command may do\n",
-        "Every command decides by the case before it makes its own checks, such as those for",
-        "members and for offsets that have changed. `go`: it makes these checks and acts.",
-        "`done before`: there is nothing to do. With another word, it does not begin, and its",
-        "row has the code of the [reason](#reasons), here followed by the cases in brackets. For",
-        "`gate`, `refuse` means that ZooKeeper is still needed; for `status`, that the group",
-        "needs attention. `apply`, `lock`, `unlock` and `live` know the group's record alone, and",
-        "check its offsets themselves. Some cases are listed together:\n",
-        *(f"- *{name}*: {', '.join(cases)}" for name, cases in CASES.items()),
-        "",
-    ]
-    for action, answers in TABLE.items():
-        verbs: dict[str, dict[str, list[str]]] = {}
-        for case in Case:
-            verb, _, code = str(answers[case]).partition(": ")
-            verbs.setdefault(verb, {}).setdefault(code, []).append(case.value)
-        most = Counter(map(str, answers.values())).most_common(1)[0][0]
-        parts = []
-        for verb, codes in verbs.items():
-            found = [
-                _answer(code, cases)
-                for code, cases in codes.items()
-                if most not in (verb, f"{verb}: {code}")
-            ]
-            parts += [f"{verb}: {', '.join(found)}"] if found else []
-        verb, _, code = most.partition(": ")
-        parts.append(f"{verb}: {_answer(code, ['all others'])}")
-        lines.append(f"- **`{action.value}`**: {'; '.join(parts)}")
-    lines.append("")
-    lines += [
         "## Reasons\n",
         "JSON has these codes in `reasons`, and `plan` in `kind`. Programs should use them,",
         "because the sentences for people may change.\n",
@@ -185,38 +153,11 @@ def migrate_cases_page() -> str:
         "|---|---|---|",
         *(f"| `{one.value}` | {meaning} | {fix} |" for one, (meaning, fix) in REASONS.items()),
         "",
-        "`tests/migrate/matrix.csv` has the exit status, outcome and reasons of each command for a",
-        "group in each of its states; the tests compare every cell.",
+        "`tests/migrate/matrix.csv` has the exit status, outcome and reasons of each command in",
+        "each case of a group; the tests compare every cell.",
         "",
     ]
     return "\n".join(lines)
-
-
-def _answer(code: str, cases: list[str]) -> str:
-    """The code of a reason, with its cases in brackets, unless there is one of this name."""
-    named = list(cases)
-    for name, together in CASES.items():
-        if set(together) <= set(named):
-            named[named.index(together[0])] = f"*{name}*"
-            named = [case for case in named if case not in together]
-    if not code:
-        return ", ".join(named)
-    return f"`{code}`" if cases == [code.replace("-", " ")] else f"`{code}` ({', '.join(named)})"
-
-
-CASES = {
-    name: [case.value for case in cases]
-    for name, cases in {
-        "any moved": (
-            *(Case.MOVED, Case.USED, Case.LATE_COMMIT),
-            *(Case.EXPIRED_IN_PART, Case.EXPIRED),
-        ),
-        "any expired": (Case.EXPIRED_IN_PART, Case.EXPIRED),
-        "any live": (Case.LOCKED, Case.KAFKA, Case.OPEN),
-        "any mirrored": (Case.MIRROR_ZOOKEEPER, Case.MIRROR_KAFKA, Case.MIRROR_STOPPED),
-    }.items()
-}
-"""Cases that the page lists together, by the name of the set."""
 
 
 def _commands(parts: list[str], root: click.Command, program: str) -> str:
@@ -252,6 +193,9 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
         text = command.get_help(context)
         if context.parent is not None:
             text = text.partition("\n\nCommands:")[0]  # the sections below are these commands
+        usage, _, rest = text.partition("\n\n")
+        if usage.endswith((f"{context.command_path} [OPTIONS]", "COMMAND [ARGS]...")):
+            text = rest  # the heading has it
         parts.append(f"## `{context.command_path}`\n\n```text\n{text}\n```\n")
         for param in shared:
             param.hidden = False
@@ -330,28 +274,28 @@ def _contexts(
 
 
 def errors_page() -> str:
-    """The tree of errors, then the meaning and traits of each one."""
-    tree = inspect.getdoc(zkconsumer.errors) or ""
-    drawn = tree.split("::\n\n")[1].split("\n\n")[0]
-    rows = [
-        f"| `{name}` | {_one_line(error)} | {'yes' if error.retriable else 'no'} "
-        f"| {error.exit_code} |"
-        for name, error in vars(zkconsumer.errors).items()
-        if inspect.isclass(error) and issubclass(error, ZkConsumerError)
-    ]
+    """The tree of errors, each with its meaning and what to do."""
     return "\n".join(
         [
             "# Errors\n",
             NOTE,
-            "Import them from `zkconsumer`. *Retriable*: the same call may succeed later.",
-            "*Exit*: the exit status of the command line.\n",
-            f"```text\n{inspect.cleandoc(drawn)}\n```\n",
-            "| Error | Raised when | Retriable | Exit |",
-            "|---|---|---|---|",
-            *rows,
+            "Import them from `zkconsumer`. *Retriable*: the same call may succeed later. The exit",
+            "status of the command line is 1, unless the list has another one. [How to find out",
+            "what is wrong](../how-to/troubleshoot.md) begins with the symptom.\n",
+            *_errors(ZkConsumerError, ""),
             "",
         ]
     )
+
+
+def _errors(error: type[ZkConsumerError], indent: str) -> Iterator[str]:
+    marks = ["retriable"] if error.retriable else []
+    marks += [f"exit status {error.exit_code}"] if error.exit_code != 1 else []
+    brackets = f" ({', '.join(marks)})" if marks else ""
+    yield f"{indent}- `{error.__name__}`{brackets}: {_one_line(error)}"
+    for below in error.__subclasses__():
+        if below.__module__ == error.__module__:
+            yield from _errors(below, indent + "  ")
 
 
 def _one_line(thing: object) -> str:
@@ -361,19 +305,18 @@ def _one_line(thing: object) -> str:
 
 def states_page() -> str:
     """The states of a member's rebalance, and the transitions between them."""
+    following: dict[str, dict[str, list[str]]] = {}
+    for source, fact, target in _transitions():
+        if source != target:
+            following.setdefault(source, {}).setdefault(fact, []).append(f"`{target}`")
     rows = []
     for state in State:
         commits = "yes" if state in states.COMMIT_STATES else "no"
-        rows.append(f"| `{state.name}` | {state.value} | {commits} |")
-    targets: dict[tuple[str, str], list[str]] = {}
-    for source, fact, target in _transitions():
-        if source != target:
-            targets.setdefault((source, fact), []).append(f"`{target}`")
-    order = {state.name: number for number, state in enumerate(State)}
-    arrows = [
-        f"| `{source}` | `{fact}` | {', '.join(found)} |"
-        for (source, fact), found in sorted(targets.items(), key=lambda one: order[one[0][0]])
-    ]
+        next_ = "; ".join(
+            f"`{fact}`: {', '.join(targets)}"
+            for fact, targets in following.get(state.name, {}).items()
+        )
+        rows.append(f"| `{state.name}` | {state.value} | {commits} | {next_} |")
     anywhere = ", ".join(f"`{fact.__name__}`" for fact in machine.RebalanceMachine.ANYWHERE)
     return "\n".join(
         [
@@ -391,8 +334,8 @@ def states_page() -> str:
             "",
             "![The usual way through the states](../images/member-states.svg)",
             "",
-            "| State | Meaning | Commits |",
-            "|---|---|---|",
+            "| State | Meaning | Commits | Next states |",
+            "|---|---|---|---|",
             *rows,
             "",
             f"These events are handled in every state but `CLOSED`: {anywhere}.",
@@ -400,17 +343,10 @@ def states_page() -> str:
             "and the member",
             "repeats it after a pause.",
             "",
-            "### Transitions",
-            "",
-            "Every state that an event may lead to, as read from the code.",
-            "Not listed: from every state, `SessionLost` leads to `SESSIONLESS`, and "
-            "`CloseRequested`",
-            "leads to `CLOSING_STOP` (or to `CLOSED`, without a session), from `STOPPING` and",
-            "`COMMITTING` after the answer that they wait for.",
-            "",
-            "| State | Event | Next states |",
-            "|---|---|---|",
-            *arrows,
+            "*Next states*: every state that an event may lead to, as read from the code. Not",
+            "listed: from every state, `SessionLost` leads to `SESSIONLESS`, and `CloseRequested` to",
+            "`CLOSING_STOP` (or to `CLOSED`, without a session), from `STOPPING` and `COMMITTING`",
+            "after the answer that they wait for.",
             "",
             *_coordinator_states(),
         ]
@@ -504,7 +440,7 @@ def _coordinator_states() -> list[str]:
 
 
 def _table(rows: Iterable[str]) -> str:
-    head = ["| Code | Name | Meaning | What the member does |", "| --- | --- | --- | --- |"]
+    head = ["| Code | Meaning | What the member does |", "| --- | --- | --- |"]
     return "\n".join([*head, *rows]) + "\n"
 
 
@@ -524,8 +460,8 @@ def _reactions(table: Iterable[Row], names: Mapping[Request, str]) -> list[str]:
         rare = [text for what, text in texts.items() if what != most]
         text = "; ".join([*rare, texts[most]] if rare else [_word(most)])
         code, name = row.code, ErrorCode(row.code).name
-        number, name = ("", "(no answer)") if code == UNREACHABLE else (str(code), name)
-        lines.append(f"| {number} | {name} | {row.meaning} | {text} |")
+        name = "(no answer)" if code == UNREACHABLE else f"{code} {name}"
+        lines.append(f"| {name} | {row.meaning} | {text} |")
     return lines
 
 
@@ -549,7 +485,7 @@ def metrics_page() -> str:
     for metric in declared():
         jvm = f"`{metric.jvm}`" if metric.jvm else ""
         kind = metric.kind.value + ("; ZooKeeper" if metric.in_zookeeper else "")
-        cells = (f"`{metric.name}`", metric.meaning, metric.unit, kind, jvm)
+        cells = (f"`{metric.name}`", metric.meaning, f"{kind}, {metric.unit}", jvm)
         rows.append("| " + " | ".join(cells) + " |")
     kinds = [f"- *{kind.value}*: {doc}" for kind, doc in _KINDS.items()]
     return "\n".join(
@@ -566,8 +502,8 @@ def metrics_page() -> str:
             "brokers `connector.metrics()` returns 0 for them, and Prometheus gets no sample.\n",
             *kinds,
             "",
-            "| Name | Meaning | Unit | Kind | JVM |",
-            "|---|---|---|---|---|",
+            "| Name | Meaning | Kind, unit | JVM |",
+            "|---|---|---|---|",
             *rows,
             "",
             "The JVM's MinFetchRate, FetchResponseSize and FetchRequestThrottleRateAndTimeMs have",
@@ -640,8 +576,8 @@ def journal_page() -> str:
     """The fields of a journal's lines."""
     kinds = [f"| `{kind.value}` | {meaning} |" for kind, meaning in schema.KINDS.items()]
     rows = [
-        f"| `{field.name}` | {_kinds(field.kinds)} "
-        f"| {field.type.value} | {'yes' if field.required else 'no'} | {field.meaning} |"
+        f"| `{field.name}`{'' if field.required else '?'} {field.type.value} "
+        f"| {_kinds(field.kinds)} | {field.meaning} |"
         for field in schema.FIELDS
     ]
     return "\n".join(
@@ -654,10 +590,10 @@ def journal_page() -> str:
             "|---|---|",
             *kinds,
             "",
-            f"Schema version {schema.SCHEMA_VERSION}.",
+            f"Schema version {schema.SCHEMA_VERSION}. A field with a question mark may be missing.",
             "",
-            "| Field | Kinds | Type | Required | Meaning |",
-            "|---|---|---|---|---|",
+            "| Field | Kinds | Meaning |",
+            "|---|---|---|",
             *rows,
             "",
         ]

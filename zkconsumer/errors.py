@@ -3,43 +3,6 @@
 Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver`` (kazoo) and
 ``zkconsumer.broker`` (kafka-python and sockets).
 
-::
-
-    ZkConsumerError
-    +- ConfigError
-    +- AuthenticationError
-    +- UsageError
-    |  +- StreamsAlreadyCreatedError
-    |  +- ConnectorClosedError
-    +- RebalanceFailedError
-    +- ConnectorFailedError
-    +- ConsumerTimeoutError
-    +- ZooKeeperError
-    |  +- ZkUnavailableError
-    |  +- SessionExpiredError
-    |  +- ChrootMissingError
-    |  +- ZnodeFormatError
-    |  +- DuplicateConsumerIdError
-    |  +- ForeignMemberError
-    +- BrokerError
-    |  +- LeaderUnavailableError
-    |  +- BrokerUnavailableError
-    |  +- OffsetOutOfRangeError
-    |  +- CommitFailedError
-    |  +- UnsupportedBrokerError
-    |  +- InvalidMessageError
-    |  +- MessageSizeTooLargeError
-    |  +- CodecUnavailableError
-    +- GroupError
-    |  +- UnknownGroupError
-    |  +- GroupActiveError
-    |  +- GroupChangedError
-    |  +- ProtectedGroupError
-    +- OffsetsFileError
-    +- JournalFormatError
-    +- ClusterError
-    +- UnsupportedLibraryError
-
 Each class has two attributes: ``retriable`` (the same call may succeed later) and ``exit_code``
 (what the command line exits with). A refused claim, an inconsistent view or a late answer is an
 event of the protocol, never an exception.
@@ -59,7 +22,7 @@ class ZkConsumerError(Exception):
 
 
 class ConfigError(ZkConsumerError):
-    """The configuration has faults; ``faults`` lists all of them, each with its key and fix."""
+    """The configuration has faults. ``faults`` lists all of them, each with its key and fix."""
 
     exit_code: ClassVar[int] = 2
 
@@ -69,43 +32,42 @@ class ConfigError(ZkConsumerError):
 
 
 class AuthenticationError(ZkConsumerError):
-    """The first authentication failed, on either side. The text names the key to correct. It is
-    not retried, because attempts with a wrong password can lock an account. A connector leaves its
-    group when it gets this error. After the first successful login, a server that refuses a
-    connector is asked again, with growing pauses.
-    """
+    """A server refused the first login, or its certificate is not accepted. Correct the key that
+    the text names. The login is not tried again, because attempts with a wrong password can lock an
+    account. A connector leaves its group. After the first successful login, a server that refuses a
+    connector is asked again, with growing pauses."""
 
     exit_code: ClassVar[int] = 2
 
 
 class UsageError(ZkConsumerError):
-    """The call is not allowed in the object's current state."""
+    """The call is not allowed in the object's current state. Correct the program."""
 
     exit_code: ClassVar[int] = 2
 
 
 class StreamsAlreadyCreatedError(UsageError):
-    """The connector has streams already: they can be created only once (Scala:
-    MessageStreamsExistException)."""
+    """The connector has streams already (Scala: MessageStreamsExistException). They can be created
+    only once: use another connector."""
 
 
 class ConnectorClosedError(UsageError):
-    """The connector was shut down."""
+    """The connector was shut down. Create a new one."""
 
 
 class RebalanceFailedError(ZkConsumerError):
-    """The first rebalance failed (Scala: ConsumerRebalanceFailedException)."""
+    """The first rebalance failed or took too long (Scala: ConsumerRebalanceFailedException). Remove
+    the cause that the text names, and create a new connector."""
 
 
 class ConnectorFailedError(ZkConsumerError):
-    """A fault inside the connector has ended its membership. The text describes the fault. Create a
-    new connector. Raised within two seconds, even if a thread of the connector has ended, and
-    within a minute if the member's own thread hangs.
-    """
+    """A fault inside the connector has ended its membership. Correct the fault that the text
+    describes, and create a new connector. Raised within two seconds, or within a minute if the
+    member's own thread hangs."""
 
 
 class ConsumerTimeoutError(ZkConsumerError):
-    """No message arrived within ``consumer.timeout.ms``; the iterator may be used again."""
+    """No message arrived within ``consumer.timeout.ms``. The iterator may be used again."""
 
     retriable: ClassVar[bool] = True
 
@@ -115,26 +77,28 @@ class ZooKeeperError(ZkConsumerError):
 
 
 class ZkUnavailableError(ZooKeeperError):
-    """There is no connection to ZooKeeper, or it was lost during an operation."""
+    """There is no connection to ZooKeeper, or it was lost during an operation. Check the servers
+    and ``zookeeper.connect``, then repeat the call."""
 
     retriable: ClassVar[bool] = True
 
 
 class SessionExpiredError(ZooKeeperError):
-    """The ZooKeeper session that the operation belonged to has ended."""
+    """The ZooKeeper session that the operation belonged to has ended. Repeat the call."""
 
     retriable: ClassVar[bool] = True
 
 
 class ChrootMissingError(ZooKeeperError):
-    """The chroot named in ``zookeeper.connect`` does not exist."""
+    """The chroot in ``zookeeper.connect`` does not exist. Use that of Kafka's brokers."""
 
     exit_code: ClassVar[int] = 2
 
 
 class ZnodeFormatError(ZooKeeperError):
-    """A znode's data does not have the required format. ``path`` names the znode. ``too_large``:
-    it is beyond a limit of this library, so other clients may read it."""
+    """A znode's data does not have the required format. ``path`` names the znode: find out which
+    client wrote it. ``too_large``: it is beyond a limit of this library, so other clients may read
+    it."""
 
     def __init__(self, path: str, reason: str, too_large: bool = False) -> None:
         self.path = path
@@ -144,13 +108,15 @@ class ZnodeFormatError(ZooKeeperError):
 
 
 class DuplicateConsumerIdError(ZooKeeperError):
-    """Another live session has registered the same consumer id."""
+    """Another live session has registered the same consumer id. Give each process its own id. After
+    a kill, wait for the session timeout."""
 
     exit_code: ClassVar[int] = 2
 
 
 class ForeignMemberError(ZooKeeperError):
-    """A group with ``zkconsumer.brokers=bootstrap`` has a member of the JVM's consumer."""
+    """A group with ``zkconsumer.brokers=bootstrap`` has a member of the JVM's consumer. Stop that
+    member."""
 
 
 class BrokerError(ZkConsumerError):
@@ -158,41 +124,47 @@ class BrokerError(ZkConsumerError):
 
 
 class LeaderUnavailableError(BrokerError):
-    """A partition has no leader at the moment."""
+    """A partition has no leader at the moment. Repeat the call."""
 
     retriable: ClassVar[bool] = True
 
 
 class BrokerUnavailableError(BrokerError):
-    """There is no connection to a broker, or it was lost."""
+    """There is no connection to a broker, or it was lost. Check the brokers, then repeat
+    the call."""
 
     retriable: ClassVar[bool] = True
 
 
 class OffsetOutOfRangeError(BrokerError):
-    """The requested offset is below the log start or above the log end."""
+    """The requested offset is below the log start or above the log end. Choose one in between."""
 
 
 class CommitFailedError(BrokerError):
-    """Offsets could not be committed; the text names the partitions and why."""
+    """Offsets could not be committed. The text names the partitions and the reason of each. Do not
+    repeat it for partitions that another member owns now."""
 
     retriable: ClassVar[bool] = True
 
 
 class UnsupportedBrokerError(BrokerError):
-    """The broker's release does not support a required feature."""
+    """The broker's release does not support a required feature. Use another broker, or change the
+    key that the text names."""
 
 
 class InvalidMessageError(BrokerError):
-    """A message's checksum or structure is wrong (Scala: InvalidMessageException)."""
+    """A message's checksum or structure is wrong (Scala: InvalidMessageException). To skip it, stop
+    the group and use ``zkmigrate reset``."""
 
 
 class MessageSizeTooLargeError(BrokerError):
-    """A message exceeds ``fetch.message.max.bytes``, so the broker sent only a part of it."""
+    """A message exceeds ``fetch.message.max.bytes``, so the broker sent only a part of it. Raise
+    that key."""
 
 
 class CodecUnavailableError(BrokerError):
-    """Messages are compressed with a codec whose library is not installed."""
+    """Messages are compressed with a codec whose library is not installed. Install the library that
+    the text names."""
 
 
 class GroupError(ZkConsumerError):
@@ -200,24 +172,26 @@ class GroupError(ZkConsumerError):
 
 
 class UnknownGroupError(GroupError):
-    """There is no group of that name below ``/consumers``."""
+    """There is no group of that name below ``/consumers``. Check the name and the chroot."""
 
 
 class GroupActiveError(GroupError):
-    """Members are registered, so the group's znodes must not be changed; the text names them."""
+    """Members are registered, so the group's znodes must not be changed. Stop the members that the
+    text names."""
 
 
 class ProtectedGroupError(GroupError):
-    """The group was moved to Kafka, is moved while it runs, or is locked. The text names which."""
+    """The group was moved to Kafka, is moved while it runs, or is locked. The text says which. Use
+    ``zkmigrate``."""
 
 
 class GroupChangedError(GroupError):
     """Another client changed the group in the meantime. The text lists which changes were made and
-    which were not."""
+    which were not. Stop that client, then repeat the command."""
 
 
 class OffsetsFileError(ZkConsumerError):
-    """A file of offsets has faults; ``faults`` lists all of them, each with file and line."""
+    """A file of offsets has faults. ``faults`` lists all of them, each with file and line."""
 
     exit_code: ClassVar[int] = 2
 
@@ -227,7 +201,8 @@ class OffsetsFileError(ZkConsumerError):
 
 
 class JournalFormatError(ZkConsumerError):
-    """A line of a journal does not follow the schema. The text names file and line."""
+    """A line of a journal does not follow the schema. The text names file and line. Use the release
+    that wrote the journal."""
 
     exit_code: ClassVar[int] = 2
 
@@ -239,11 +214,12 @@ class JournalFormatError(ZkConsumerError):
 
 
 class ClusterError(ZkConsumerError):
-    """The embedded cluster could not be started, found or stopped."""
+    """The embedded cluster could not be started, found or stopped. The text names the cause."""
 
 
 class UnsupportedLibraryError(ZkConsumerError):
-    """The installed version of kazoo or kafka-python has different internals than expected."""
+    """The installed version of kazoo or kafka-python has different internals than expected. Install
+    the version that the text names."""
 
     def __init__(self, library: str, version: str, supported: str, difference: str) -> None:
         super().__init__(

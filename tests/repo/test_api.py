@@ -61,6 +61,15 @@ def test_every_exported_name_is_on_a_page() -> None:
             assert name in listed, name
 
 
+def test_every_error_says_what_to_do() -> None:
+    """The meaning of an error that is raised, not of the base of others, has a second sentence."""
+    for name in zkconsumer.__all__:
+        error = getattr(zkconsumer, name)
+        if isinstance(error, type) and issubclass(error, ZkConsumerError):
+            text = " ".join((error.__doc__ or "").split())
+            assert error.__subclasses__() or re.search(r"[\w`)]\. [A-Z`]", text), name
+
+
 def test_every_name_on_the_page_can_be_imported() -> None:
     """Users import it from the place that the page names, and each listed member exists."""
     for entry in entries():

@@ -20,7 +20,9 @@ GroupListener: TypeAlias = Any
 class ConsumerRebalanceListener(Protocol):
     """A listener that is called before partitions are released and before fetching begins.
 
-    Its methods are called on a separate thread and may commit offsets. Source: Scala 1.1.1
+    Its methods are called on a separate thread and may commit offsets. On the coordinator, the
+    methods ``on_partitions_revoked``, ``on_partitions_assigned`` and ``on_partitions_lost`` are
+    called too if the listener has them, each with a set of ``TopicPartition``. Source: Scala 1.1.1
     ConsumerRebalanceListener.
     """
 
