@@ -344,9 +344,9 @@ def states_page() -> str:
             "repeats it after a pause.",
             "",
             "*Next states*: every state that an event may lead to, as read from the code. Not",
-            "listed: from every state, `SessionLost` leads to `SESSIONLESS`, and `CloseRequested` to",
-            "`CLOSING_STOP` (or to `CLOSED`, without a session), from `STOPPING` and `COMMITTING`",
-            "after the answer that they wait for.",
+            "listed: from every state, `SessionLost` leads to `SESSIONLESS`, and `CloseRequested`",
+            "to `CLOSING_STOP` (or to `CLOSED`, without a session), from `STOPPING` and",
+            "`COMMITTING` after the answer that they wait for.",
             "",
             *_coordinator_states(),
         ]
