@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import os
 import re
 import subprocess
@@ -14,9 +13,6 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 
 import pytest
-
-import zkconsumer.errors
-from zkconsumer.errors import ZkConsumerError
 
 ROOT = Path(__file__).parents[2]
 
@@ -179,26 +175,6 @@ def test_what_is_installed_imports_no_tests() -> None:
     imports = re.compile(r"^\s*(?:from|import) tests\b", re.MULTILINE)
     assert modules
     assert not [path for path in modules if imports.search(path.read_text(encoding="utf-8"))]
-
-
-def test_the_error_tree_in_the_docstring_is_true() -> None:
-    """The tree in ``errors.py`` has exactly its classes, each below its base class."""
-    drawn: set[tuple[str, str]] = set()
-    branch: list[str] = []
-    for line in inspect.getdoc(zkconsumer.errors).splitlines():  # type: ignore[union-attr]
-        mark = line.find("+- ")
-        if line.strip() == "ZkConsumerError":
-            branch, root_at = ["ZkConsumerError"], line.index("Z")
-        elif mark >= 0:
-            depth = (mark - root_at) // 3 + 1
-            branch = [*branch[:depth], line[mark + 3 :].split()[0]]
-            drawn.add((branch[-2], branch[-1]))
-    real = {
-        (cls.__bases__[0].__name__, name)
-        for name, cls in vars(zkconsumer.errors).items()
-        if inspect.isclass(cls) and issubclass(cls, ZkConsumerError) and cls is not ZkConsumerError
-    }
-    assert drawn == real
 
 
 def test_every_module_stays_readable() -> None:
