@@ -350,6 +350,21 @@ def test_a_partition_that_no_member_claimed_before_a_log_gap(left: bool, behind:
             assert "t-0 of group g had no owner for 60.0 s although" in one.sentence
 
 
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_partition_that_no_member_claimed_between_two_log_gaps(claimed: bool) -> None:
+    """A snapshot shows that member and partition are older than the first log gap, and that there
+    is no owner. The group's rows between the gaps show how long that lasted at least."""
+    facts = end_at(900, topics=topics(t=Partition(1, 0, True)))
+    rows = [join(3, 5), at(join(25, 6, "b", "u"), 100), at(join(27, 7, "c", "u"), 170)]
+    last = at(claim(27, 5), 170) if claimed else rows.pop()
+    shown = [Shown(21, MEMBER.format("a"), rows[0].data, 3, 3_000_000, 3, 3_000_000, 5)]
+    for known, expected in ((22, [(25, 27)]), (26, []), (None, [])):
+        findings = found(*rows, last, gaps=[(10, 20), (30, 40)], known=(0, known), shown=shown,
+                         facts=facts)  # fmt: skip
+        assert [(one.zxid, one.end_zxid) for one in findings if one.topic == "t"] == expected
+    assert found(*rows, last, gaps=[(10, 20), (30, 40)], known=(0, 22), facts=facts) == []
+
+
 @pytest.mark.parametrize("early", [[], [claim(2, 9, "z")], [claim(2, 9, "z"), delete(3, 9)]])
 def test_an_owner_before_a_log_gap_hides_no_time_without_one(early: list[Event]) -> None:
     """A snapshot behind the log gap shows that there is no owner. Or a session that claimed in the

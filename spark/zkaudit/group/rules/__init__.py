@@ -192,4 +192,6 @@ class Rules:
                 group.enter(segment)
             if segment == group.coverage.last_segment or at.zxid <= group.coverage.end_of(segment):
                 group.latest = at
+                if group.known is None and group.is_known(at.zxid):
+                    group.known = at
         return group

@@ -86,6 +86,9 @@ class Group:
         """The segment of the present row."""
         self.latest: Moment | Event | Commit | None = None
         """The last row up to now that is not in a log gap; ``None``: there are no log gaps."""
+        self.known: Moment | Event | Commit | None = None
+        """The first row of the present segment at which all owners are known, if there are log
+        gaps."""
         self.live: dict[str, Lifetime] = {}
         """The lifetimes that have begun and not ended, by path, of all trees."""
         self.wanted = Wanted(chroot, facts.topics)
@@ -171,19 +174,25 @@ class Group:
             ends.append(Moment(lifetime.seen_until(self.coverage), 0))
         return max(ends, key=lambda end: end.zxid, default=None)
 
-    def is_new_partition(self, partition: Partition) -> bool:
-        """Whether a partition was created in the last segment."""
-        last = self.coverage.last_segment
-        return partition.is_created and self.coverage.segment(partition.zxid) == last
+    def is_new_in(self, segment: int, partition: Partition) -> bool:
+        """Whether a partition was created in a segment."""
+        return partition.is_created and self.coverage.segment(partition.zxid) == segment
 
     def from_known(
         self, partition: Partition, begin: Moment, until: Moment | None
     ) -> tuple[Moment, bool]:
-        """Let a time without an owner begin where all owners of the last segment are known, if it
-        begins earlier and ends later. Return the begin, and whether it is this one."""
-        known = self.coverage.known_from(self.coverage.last_segment)
-        time = self.facts.known_us
-        if not known or time is None or begin.zxid >= known or self.is_new_partition(partition):
+        """Let a time without an owner begin where all owners of its last segment are known, if it
+        begins earlier and ends later. Return the begin, and whether it is this one.
+
+        ``until``: its end, in the present segment or an earlier one; ``None``: that of the history.
+        """
+        last = self.coverage.last_segment
+        segment = last if until is None else self.coverage.segment(until.zxid)
+        known, time = self.coverage.known_from(segment), self.facts.known_us
+        if segment < last:
+            row = self.known if segment == self.segment else None
+            known, time = (None, None) if row is None else (row.zxid, row.time)
+        if not known or time is None or begin.zxid >= known or self.is_new_in(segment, partition):
             return begin, False
         if until is not None and until.zxid <= known:
             return begin, False
@@ -210,7 +219,7 @@ class Group:
 
     def enter(self, segment: int) -> None:
         """Note that a segment begins. A log gap before it may hide the end of a move."""
-        self.segment = segment
+        self.segment, self.known = segment, None
         later = self.later
         if later is None or later.shows_marker(self.chroot, self.name, segment):
             return

@@ -189,7 +189,7 @@ class Unowned(Rule):
         group = self.group
         begin, later = group.from_known(partition, Moment(partition.zxid, 0, partition.time), claim)
         here = group.coverage.segment(claim.zxid)
-        is_new = partition.is_created and group.coverage.segment(begin.zxid) == here
+        is_new = group.is_new_in(here, partition)
         known = group.coverage.known_from(here)
         evidence = Evidence("partitions", partition.zxid, None, None, "partition")
         words = " before its first claim in the logs" if later else " before its first claim"
@@ -357,7 +357,7 @@ class Unclaimed(Rule):
         time = latest(start.time, partition.time)
         since = Moment(max(start.zxid, partition.zxid), 0, time)
         begin, later = group.from_known(partition, since, None if live else until)
-        sure = group.is_new_partition(partition) or (
+        sure = group.is_new_in(group.coverage.last_segment, partition) or (
             self._known is not None and begin.zxid >= self._known
         )
         seconds = seconds_between(begin.time, until.time)
