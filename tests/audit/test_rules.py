@@ -632,6 +632,18 @@ def test_a_member_whose_sessions_expire() -> None:
     assert kinds(*left) == []
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_a_session_that_expires_behind_a_log_gap(early: bool) -> None:
+    """The end of the session lists the member's registration, so the session was the member's."""
+    lost = [event for n in range(3) for event in (join(10 * n + 1, n), close(10 * n + 5, n, True))]
+    begin = lost[4:5] if early else []
+    last = lost[5]._replace(zxid=40, deleted=[MEMBER.format("a")])
+    (finding,) = found(*lost[:4], *begin, last, gaps=[(21, 30)])
+    assert (finding.kind, finding.end_zxid) == ("flapping member", 40)
+    for end in (last._replace(cxid=7), last._replace(deleted=[]), last._replace(deleted=None)):
+        assert kinds(*lost[:4], *begin, end, gaps=[(21, 30)]) == []
+
+
 def rebalances(*seconds: int, members: Sequence[str] = ()) -> list[Event]:
     """At each of these times, a member joins, and two partitions are claimed and one released."""
     events = []

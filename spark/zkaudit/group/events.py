@@ -126,6 +126,8 @@ class Lifetime:
     """If a log gap hides the end: the last zxid at which the znode is known to have existed."""
     ended: Ended = Ended.STILL_HELD
     ended_by: int | None = None
+    expired: bool = False
+    """Its session expired while the znode existed. It may have been created again in a log gap."""
     gone_in: int | None = None
     """The segment in which the znode is known to be gone. A session's close after a log gap shows
     it only if it lists the znode: another member may have claimed in the gap."""

@@ -311,7 +311,7 @@ class Fold:
                 znode = self._znodes[path]
                 if znode is not None and znode.tree in WITH_LIFETIMES:
                     if (before := mine.get(path)) is not None:
-                        before.gone_in = segment
+                        before.gone_in, before.expired = segment, how is Ended.EXPIRED
                     else:
                         self._end_listed(path, event, how, rows)
                     self._node(path).event_in = segment
@@ -336,6 +336,7 @@ class Fold:
             self._hide(lifetime)
         by_close = event.act is Act.CLOSE and event.session == lifetime.session
         lifetime.gone_in = None if hidden and by_close else segment
+        lifetime.expired = lifetime.ended is Ended.EXPIRED
         if lifetime.session is not None and not by_close:
             self._of_session[lifetime.session].pop(lifetime.znode.path, None)
         rows.append(lifetime)

@@ -40,7 +40,7 @@ class Flapping(Rule):
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
         """Count the expiries of a member."""
         end = lifetime.end
-        if lifetime.znode.tree != IDS or lifetime.ended is not Ended.EXPIRED or end is None:
+        if lifetime.znode.tree != IDS or not lifetime.expired or end is None:
             return ()
         member = self._expired.get(lifetime.znode.name)
         if member is None:
