@@ -292,6 +292,16 @@ def test_a_member_starts_a_recreated_topic_from_the_old_offset() -> None:
     assert "offset of a deleted topic" not in kinds
 
 
+def test_a_migration_writes_the_offset_of_a_recreated_topic() -> None:
+    """It owns the partition meanwhile, and knows from the other store where the group is."""
+    facts = Facts(topics={("", "t"): {0: Partition(6, 6, True, None, 5)}})
+    marker = event(10, TOOL, Act.SET, "/consumers/g/migration", b"{}")
+    moved = [delete(4, MEMBER), claim(7, TOOL, tool_name("g")[2:]), commit(8, 130, TOOL), marker]
+    for later in ([], restarted(20, 140)):
+        kinds = [one[0] for one in judged(*running(), *moved, *later, facts=facts)]
+        assert "offset of a deleted topic" not in kinds
+
+
 def steps(first: int, last: int, size: int = 10, seconds: int = 1) -> list[Event]:
     """Commits of an owner, from 100 on, each so much later and higher than the one before."""
     return [

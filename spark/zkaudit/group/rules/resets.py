@@ -344,6 +344,8 @@ class StaleOffsets(Rule):
             return
         owner, before = commit.owner, commit.previous
         own = owner is UNKNOWN or (owner is not None and owner.session == commit.session)
+        if self.group.is_migration(commit):
+            return  # it knows from the other store where the group is
         if own and isinstance(before, Write) and before.offset == stale.offset:
             yield self._finding(commit, stale.offset, made)
 
