@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from zkaudit.cli import run
 from zkaudit.commands.question import Clock
+from zkaudit.local.history import Question, read
 
 from tests.audit.histories import History, registration
 from tests.audit.snapshots import snapshot_after, snapshot_of
@@ -200,6 +201,10 @@ def test_the_writes_of_a_mirror_are_named(tmp_path: Path, zkaudit: Any) -> None:
         f"t-0: offset 20 -> 30 by {six}; no member owned it",
         f"record of the migration (record/lease) deleted by {six}",
     ]
+    rows = read(Question([str(tmp_path)], "g", servers=1)).rows.select(["path", "data"]).to_pylist()
+    mirror = "/consumers/g/record/mirror"  # its content, which is long, is not even read
+    assert [row["data"] for row in rows if row["path"] == mirror] == [None, None]
+    assert sum(row["data"] is None for row in rows) == 3
 
 
 def test_what_is_not_understood_is_named(tmp_path: Path, zkaudit: Any) -> None:

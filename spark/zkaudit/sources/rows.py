@@ -26,6 +26,8 @@ from zkaudit.sources.options import Settings
 _OF_GROUPS: Final = ("/consumers/", "/brokers/topics/")
 _OTHERS: Final = (_OF_GROUPS[1], "/brokers/ids/", CONFIG)
 """What is read of all groups: also which sessions are brokers', and which servers vote."""
+_UNREAD: Final = "/record/mirror"
+"""Only that this znode of a group was written matters. All offsets are in each content."""
 _ROWS: Final = 20_000
 LONGEST: Final = 0xFFFFF + 1024
 """Bytes of a record that every server reads from its log, if ``jute.maxbuffer`` is not set."""
@@ -109,7 +111,7 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
         chosen = pc.is_in(batch["type"], value_set=_WITHOUT_PATH)
         for part in (*parts, *_OTHERS):
             chosen = pc.or_kleene(chosen, pc.match_substring(paths, part))
-        batch = batch.filter(chosen)
+        batch = _without_unread(batch.filter(chosen))
         for found_in in (batch["path"], pc.list_flatten(batch["deleted"])):
             seen.update(filter(None, pc.unique(found_in).to_pylist()))
         yield _padded(batch, wanted)
@@ -119,6 +121,15 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     rows += [place | {"kind": schema.PATH, "path": path} for path in of_group]
     for begin in range(0, len(rows), _ROWS):
         yield _batch(settings, rows[begin : begin + _ROWS])
+
+
+def _without_unread(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of a batch, without contents that no audit reads."""
+    unread = pc.fill_null(pc.ends_with(batch["path"], _UNREAD), False)
+    if not pc.any(unread).as_py():
+        return batch
+    data = pc.if_else(unread, pa.scalar(None, pa.binary()), batch["data"])
+    return batch.set_column(batch.schema.names.index("data"), batch.schema.field("data"), data)
 
 
 def snapshot_rows(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
