@@ -171,6 +171,30 @@ def test_what_a_server_has_logged_twice_counts_once(spark: SparkSession, tmp_pat
         assert sorted(map(str, rows)) == sorted(map(str, [*expected, *[("a", None, None)] * 2]))
 
 
+@pytest.mark.parametrize(("version", "committed_"), [(5, True), (4, False), (None, False)])
+def test_later_rows_show_what_was_committed(
+    spark: SparkSession, tmp_path: Path, version: int | None, committed_: bool
+) -> None:
+    """As in ``zkaudit run``: a proposal that one server logged, and without which another one
+    continued, was committed if a later write of its znode follows it. If nothing follows, it is
+    left out."""
+
+    def wrote(zxid: int, version: int, server: str) -> dict[str, Any]:
+        written = {"type": "setData", "path": "/consumers/g/offsets/t/0", "idx": 0, "session": 1}
+        return written | {"server": server, "zxid": zxid, "version": version}
+
+    early = [run("a", 1, 5), run("b", 1, 4)]
+    first = batch(tmp_path, 0, {7: [wrote(EPOCH + 5, 4, "a")], buckets.RUNS: early})
+    late = [run("b", 1, 3), run("c", 1, 3)]
+    zxids = {"first_zxid": 2 * EPOCH + 1, "last_zxid": 2 * EPOCH + 3}
+    rows = [] if version is None else [wrote(2 * EPOCH + 1, version, name) for name in "bc"]
+    second = batch(tmp_path, 1, {7: rows, buckets.RUNS: [one | zxids for one in late]})
+    batches = [first, second]
+    plan = stream._plan(spark, batches, buckets.runs_of(batches), 3)
+    assert plan.unconfirmed == ()
+    assert plan.dropped == (() if committed_ else ((EPOCH + 5, EPOCH + 5),))
+
+
 def test_retention_may_leave_only_the_last_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

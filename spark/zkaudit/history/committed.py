@@ -195,6 +195,14 @@ def settled(
     )
 
 
+def is_open(history: History) -> bool:
+    """Whether no transaction after the first unconfirmed one is confirmed, so that none shows
+    what was committed."""
+    first = min(history.unconfirmed, default=(2**63, 0))[0]
+    confirmed = (subtracted(ranges, history.unconfirmed) for ranges in history.take.values())
+    return all(last < first for ranges in confirmed for _, last in ranges)
+
+
 def within(zxid: int, ranges: Iterable[Range]) -> bool:
     """Whether one of the ranges has the zxid."""
     return any(first <= zxid <= last for first, last in ranges)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from zkaudit.history.committed import History, Range, apply, epoch, settled, within
+from zkaudit.history.committed import History, Range, apply, epoch, is_open, settled, within
 from zkaudit.schema import CREATES, DELETES
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ def of_session(kind: str, zxid: int, used: int) -> bool | None:
 
 
 def decided_rows(rows: Iterable[Mapping[str, Any]], plan: History) -> History:
-    """``decided`` for rows in memory, in any order, that the plan takes."""
-    if not plan.unconfirmed:
-        return plan
-    first = plan.unconfirmed[0][0]
+    """``decided`` for rows in memory, in any order, that the plan takes. Those before the first
+    unconfirmed one decide nothing."""
+    if is_open(plan):
+        return settled(plan)
     changes: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = defaultdict(list)
     closed: dict[int, int] = {}
     used: dict[int, int] = {}
@@ -102,8 +102,6 @@ def decided_rows(rows: Iterable[Mapping[str, Any]], plan: History) -> History:
         zxid, kind = row["zxid"], row["type"]
         if kind == "closeSession":
             closed[row["session"]] = min(zxid, closed.get(row["session"], zxid))
-        if zxid < first:
-            continue
         if kind in ACTS:
             changes[row["path"]].append((zxid, row["idx"], row))
         if not within(zxid, plan.unconfirmed):
@@ -136,15 +134,17 @@ def decided_rows(rows: Iterable[Mapping[str, Any]], plan: History) -> History:
     return settled(plan, refuted, proven)
 
 
-def decided(rows: DataFrame, plan: History) -> History:
-    """Return the plan without the doubt that later rows remove. ``rows``: ``schema.TXNLOG``.
+def decided(read: Callable[[], DataFrame], plan: History) -> History:
+    """Return the plan without the doubt that later rows remove. ``read`` returns the rows
+    (``schema.TXNLOG``) and is not called if they cannot decide anything.
 
     Driver's thread; collects two numbers for each epoch.
     """
     from pyspark.sql import functions as F
 
-    if not plan.unconfirmed:
-        return plan
+    if is_open(plan):
+        return settled(plan)
+    rows = read().where(F.col("zxid") >= plan.unconfirmed[0][0])
     verdicts = _of_znodes(rows, plan).unionByName(_of_sessions(rows, plan))
     limits = verdicts.groupBy(F.shiftright("zxid", 32).alias("epoch")).agg(
         F.min(F.when(~F.col("right"), F.col("zxid"))).alias("refuted"),
@@ -161,9 +161,7 @@ def decided(rows: DataFrame, plan: History) -> History:
 def _of_znodes(rows: DataFrame, plan: History) -> DataFrame:
     from pyspark.sql import functions as F
 
-    # Only later changes decide.
-    later = rows.where(F.col("zxid") >= plan.unconfirmed[0][0]).where(F.col("type").isin(*ACTS))
-    changes = apply(later, plan)
+    changes = apply(rows.where(F.col("type").isin(*ACTS)), plan)
     doubted = changes.where("not confirmed").select("path").distinct()
     closed = rows.where("type = 'closeSession'").groupBy("session")
     closed = closed.agg(F.min("zxid").alias("closed_zxid"))

@@ -139,7 +139,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             rows = keep("once_each", inputs.once_each(rows))
         voters = options.servers or committed.participants(inputs.config(rows), in_snapshot)
         plan, damaged = decided(logged, voters, begin, options.allow_damage)
-        plan = doubt.decided(rows.where("kind is null"), plan)
+        plan = doubt.decided(lambda: rows.where("kind is null"), plan)
         check_any(plan, options.logs)
         servers = {log.server for log in logs}
         time = (options.start, options.end)

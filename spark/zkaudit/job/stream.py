@@ -39,7 +39,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from zkaudit import schema
 from zkaudit.errors import AuditError
 from zkaudit.group import LogGap
-from zkaudit.history import committed
+from zkaudit.history import committed, doubt
 from zkaudit.history.committed import subtracted
 from zkaudit.history.staging import BUCKETS
 from zkaudit.job import inputs, retention
@@ -188,9 +188,7 @@ def _history(spark: SparkSession, options: Options) -> _History:
     logs, snapshots = selection.find(options.logs)
     batches = Recorder(Path(options.out)).batches()
     runs = retention.after(runs_of(batches), begin)
-    # A limit that follows the end of the logs would change findings of groups that are quiet.
-    voters = _voters(options, batches, snapshots)
-    plan = committed.settled(committed.plan(as_runs(runs), voters, None))
+    plan = _plan(spark, batches, runs, _voters(options, batches, snapshots))
     logged = logged_runs(runs)
     check_agreement(logged)
     servers = {log.server for log in logs}
@@ -203,6 +201,18 @@ def _history(spark: SparkSession, options: Options) -> _History:
     ]
     taken = _snapshots(spark, options, usable, log_gaps, begin) if log_gaps else Snapshots()
     return _History(batches, runs, plan, coverage, taken, (logs, snapshots))
+
+
+def _plan(
+    spark: SparkSession,
+    batches: Sequence[Batches],
+    runs: Sequence[dict[str, Any]],
+    voters: int | None,
+) -> committed.History:
+    """Which transactions there are, as in a run."""
+    # A limit that follows the end of the logs would change findings of groups that are quiet.
+    plan = committed.plan(as_runs(runs), voters, None)
+    return doubt.decided(lambda: read(spark, batches).where("kind is null"), plan)
 
 
 def _voters(options: Options, batches: Sequence[Batches], snapshots: Sequence[Piece]) -> int | None:

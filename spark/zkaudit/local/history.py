@@ -184,9 +184,8 @@ def _committed(
     plan, damaged = decided(logged, voters, begin, question.allow_damage)
     if plan.unconfirmed:
         rows = _taken(table, plan).select(_DOUBTED)
-        later = pc.greater_equal(rows["zxid"], plan.unconfirmed[0][0])
-        needed = rows.filter(pc.or_(later, pc.equal(rows["type"], "closeSession")))
-        plan = doubt.decided_rows(needed.to_pylist(), plan)
+        later = rows.filter(pc.greater_equal(rows["zxid"], plan.unconfirmed[0][0]))
+        plan = doubt.decided_rows(later.to_pylist(), plan)
     check_any(plan, question.directories)
     return table, plan, damaged
 

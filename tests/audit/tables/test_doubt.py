@@ -93,7 +93,7 @@ def used(
     rows = [row for server in servers for row in ensemble.log(int(server))]
     runs = [committed.Run(row["server"], row["zxid"], row["zxid"]) for row in rows]
     whole = committed.plan(runs, voters)
-    plan = doubt.decided(logged(spark, rows), whole)
+    plan = doubt.decided(lambda: logged(spark, rows), whole)
     assert doubt.decided_rows(logged_rows(rows, whole), whole) == plan
     return [
         row | {"confirmed": not committed.within(row["zxid"], plan.unconfirmed)}
@@ -185,7 +185,7 @@ def test_a_log_gap_hides_what_happened_to_a_znode(spark: SparkSession, gap: bool
     gaps = ((2 << 32 | 3, 2 << 32 | 6),) if gap else ()
     plan = committed.History({"a": (doubted, (2 << 32 | 1, h.zxid))}, gaps, (), (doubted,))
     assert doubt.decided_rows(logged_rows(h.rows, plan), plan) == (
-        plan := doubt.decided(logged(spark, h.rows), plan)
+        plan := doubt.decided(lambda: logged(spark, h.rows), plan)
     )
     assert (plan.dropped, plan.unconfirmed) == (((), (doubted,)) if gap else ((doubted,), ()))
 
