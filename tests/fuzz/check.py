@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.fuzz.targets import Target
+from zkconsumer.errors import ZnodeFormatError
 
 
 def fault(target: Target, data: bytes) -> str | None:
@@ -18,8 +19,12 @@ def fault(target: Target, data: bytes) -> str | None:
         begun = time.thread_time()
         try:
             target.run(data)
-        except target.errors:
-            pass
+        except target.errors as error:
+            text = str(error)
+            if isinstance(error, ZnodeFormatError) and not (
+                text.isascii() and text.isprintable() and len(text) < 1000
+            ):
+                return f"its error is not a short, printable line of ASCII: {text!a}"
         except MemoryError:
             return "it asked for more memory than there is"
         except Exception as error:  # noqa: BLE001 - any other is the finding

@@ -130,7 +130,29 @@ _TOPICS: Final = ("a", "abc", "b", "t0", "a" * 200 + "!", "__consumer_offsets")
 
 
 def _subscribed(data: bytes) -> object:
-    return expand("/z", znodes.decode_registration("/z", data), _TOPICS, exclude_internal=True)
+    found = znodes.decode_registration("/z", data)
+    assert all(type(n) is int and 1 <= n <= znodes.MAX_STREAMS for n in found.topics.values())
+    assert found.pattern is Pattern.STATIC or len(found.topics) == 1
+    topics = expand("/z", found, _TOPICS, exclude_internal=True)
+    assert all(map(znodes.is_legal_topic, topics))
+    return topics
+
+
+def _stored_offset(data: bytes) -> None:
+    assert -(2**63) <= znodes.decode_offset("/z", data) < 2**63
+
+
+def _broker(data: bytes) -> None:
+    found = znodes.decode_broker("/z", 1, data)
+    assert found.host
+    assert found.host.isascii()
+    assert 1 <= found.port <= 65535
+
+
+def _topic(data: bytes) -> None:
+    found = znodes.decode_topic("/z", data)
+    assert list(found) == sorted(set(found))
+    assert all(0 <= number < 2**31 for number in found)
 
 
 def _audited_group(data: bytes) -> object:
@@ -408,22 +430,29 @@ def _batch(magic: int, codec: int) -> bytes:
 
 
 def _sealed(data: bytes) -> bytes:
-    """Correct the checksums of format 2, so that mutations reach the code behind the check."""
+    """Correct all checksums, so that mutations reach the code behind the check."""
     out = bytearray(data)
     pos = 0
-    while pos + 61 <= len(out):
+    while pos + 17 <= len(out):
         (size,) = struct.unpack_from(">i", out, pos + 8)
         stop = pos + 12 + size
-        if out[pos + 16] != 2 or not pos + 61 <= stop <= len(out):
+        is_batch = out[pos + 16] == 2
+        if not pos + (61 if is_batch else 17) <= stop <= len(out):
             break
-        struct.pack_into(">I", out, pos + 17, crc32c(bytes(out[pos + 21 : stop])))
+        if is_batch:
+            struct.pack_into(">I", out, pos + 17, crc32c(bytes(out[pos + 21 : stop])))
+        else:
+            struct.pack_into(">I", out, pos + 12, zlib.crc32(bytes(out[pos + 16 : stop])))
         pos = stop
     return bytes(out)
 
 
 def _records(data: bytes) -> object:
-    scan(data)
-    return sum(len(part) for part in PythonDecoder().decode(data, "t", 0, 0))
+    found = scan(data)
+    assert 0 <= found.valid_bytes <= len(data)
+    count = sum(len(part) for part in PythonDecoder().decode(data, "t", 0, 0))
+    assert found.valid_bytes or not found.damaged
+    return count
 
 
 def _without_aborted(data: bytes) -> object:
@@ -690,14 +719,10 @@ def _sealed_plan(data: bytes) -> object:
 TARGETS: Final[dict[str, Target]] = {
     # znodes
     "registration": Target(_subscribed, (ZnodeFormatError,), ZNODE_S, (_REGISTRATION, _FILTER)),
-    "offset-znode": Target(
-        lambda data: znodes.decode_offset("/z", data), (ZnodeFormatError,), ZNODE_S, (b"17", b"-1")
-    ),
-    "broker-znode": Target(
-        lambda data: znodes.decode_broker("/z", 1, data), (ZnodeFormatError,), ZNODE_S, (_BROKER,)
-    ),
+    "offset-znode": Target(_stored_offset, (ZnodeFormatError,), ZNODE_S, (b"17", b"-1")),
+    "broker-znode": Target(_broker, (ZnodeFormatError,), ZNODE_S, (_BROKER,)),
     "topic-znode": Target(
-        lambda data: znodes.decode_topic("/z", data),
+        _topic,
         (ZnodeFormatError,),
         ZNODE_S,
         (b'{"version":1,"partitions":{"0":[1],"1":[2,1]}}',),
@@ -940,7 +965,11 @@ TARGETS: Final[dict[str, Target]] = {
         lambda data: _records(_sealed(data)),
         (InvalidMessageError,),
         ANSWER_S,
-        tuple(_batch(2, codec) for codec in (0, 1, 2, 3, 4)),
+        (
+            *(_batch(2, codec) for codec in (0, 1, 2, 3, 4)),
+            *(_batch(1, codec) for codec in (0, 1, 2, 3)),
+            *(_batch(0, codec) for codec in (0, 1, 2)),
+        ),
     ),
     "aborted": Target(
         lambda data: _without_aborted(_sealed(data)),

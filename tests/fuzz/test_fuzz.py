@@ -39,6 +39,33 @@ def test_mutated_inputs(name: str) -> None:
         assert not (what := fault(TARGETS[name], data)), f"{what}: {data!r} (ZKC_SEED={SEED})"
 
 
+HOSTILE = [
+    b'{"subscription":{"((a{9999}){9999})":1},"pattern":"black_list"}',
+    b"[" * 65536,
+    b'{"":' * 16000,
+    b'"' + b"\\" * 65534,
+    b'{"subscription":{"' + b'\\"' * 30000,
+    b"9" * 65536,
+    b"-" * 65536,
+    b"\xff" * 65536,
+    b'{"a":"' + b"\\u" * 30000 + b'"}',
+    b"{" + b",".join(b'"%d":1' % n for n in range(7000)) + b"}",
+    b'{"partitions":{' + b",".join(b'"%d":[]' % n for n in range(90000)) + b"}}",
+    b'{"version":2,"endpoints":["' + b":" * 60000 + b'"]}',
+    b'{"version":2,"endpoints":["' + b"a" * 60000 + b'"]}',
+    b'{"subscription":{"' + b"(" * 60000 + b'":1},"pattern":"white_list"}',
+    b'{"subscription":{"' + b"(?:a|a)*" * 7000 + b'b":1},"pattern":"white_list"}',
+]
+
+
+@pytest.mark.parametrize("name", ["registration", "offset-znode", "broker-znode", "topic-znode"])
+def test_large_hostile_znodes(name: str) -> None:
+    """Bytes that are made to be slow, as large as a znode may be, do not stop a member."""
+    target = TARGETS[name]._replace(limit_s=1.0)
+    for data in HOSTILE:
+        assert not (what := fault(target, data)), f"{what}: {data[:40]!r}"
+
+
 ROOT = Path(__file__).parents[2]
 CALLS = {"loads", "raw_decode", "unpack", "unpack_from", "iter_unpack", "from_bytes", "frombuffer"}
 CALLS |= {"decompress", "decompressobj"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from types import SimpleNamespace
 from typing import Any
@@ -97,22 +96,12 @@ def test_answer_of_kafka_python_is_read(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_hostile_answers(version: int) -> None:
-    """Cut and mutated answers give partitions or BrokerError, and nothing else."""
+def test_answers_that_are_cut_off(version: int) -> None:
+    """An answer that is cut anywhere is a BrokerError. ``tests/fuzz`` tries others."""
     data = answer(version)
     for cut in range(len(data)):
         with pytest.raises(BrokerError), mapped_errors(HERE):
             _decode(version, memoryview(data[:cut]), True)
-    rng = random.Random(version)
-    for _ in range(3000):
-        bad = bytearray(data)
-        for _ in range(rng.choice((1, 2, 5))):
-            bad[rng.randrange(len(bad))] = rng.choice((0, 1, 127, 128, 255))
-        try:
-            with mapped_errors(HERE):
-                _decode(version, memoryview(bytes(bad)), True)
-        except BrokerError:
-            pass
 
 
 def test_errors_are_ours() -> None:

@@ -247,7 +247,8 @@ class _Parser:
         return self.pattern[self.at]
 
     def _fail(self, reason: str) -> NoReturn:
-        raise InvalidRegexError(f"{reason} at position {self.at}")
+        shown = "".join(one if " " <= one <= "~" else ascii(one)[1:-1] for one in reason)
+        raise InvalidRegexError(f"{shown} at position {self.at}")
 
     def _repeated(self, node: Node, start: int) -> Node:
         symbol = self._next("a repetition")
