@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.support.specs import kip848_spec
 from zkconsumer.core.common.commands import (
     AnswerCommit,
     AnswerStart,
@@ -48,7 +49,6 @@ from zkconsumer.core.groups.events import (
 from zkconsumer.core.groups.kip848 import IDLE_BEATS, Kip848Machine
 from zkconsumer.core.groups.kip848_reactions import HINTS, TABLE
 from zkconsumer.core.groups.reactions import UNREACHABLE, Reaction, Request
-from zkconsumer.core.groups.spec import Kip848Spec
 from zkconsumer.core.groups.states import State
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
@@ -60,23 +60,7 @@ class Story:
     """A member and the servers' answers. ``done`` has all commands since the last ``clear``."""
 
     def __init__(self, **more: Any) -> None:
-        values: dict[str, Any] = {
-            "group": "g",
-            "member_id": "m",
-            "consumer_id": "c",
-            "instance_id": None,
-            "subscription": Subscription(Pattern.STATIC, {"t": 1}),
-            "exclude_internal": True,
-            "assignor": None,
-            "rack": None,
-            "auto_commit": True,
-            "session_timeout": 45,
-            "rebalance_timeout": 30,
-            "heartbeat_interval": 5,
-            "backoff": 0.1,
-            "reread": 30,
-        } | more
-        self.machine = Kip848Machine(Kip848Spec(**values))
+        self.machine = Kip848Machine(kip848_spec(session_timeout=45, heartbeat_interval=5, **more))
         self.done: list[Any] = []
         self.tell(Started())
         self.tell(CoordinatorFound(self.last(FindCoordinator).token))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.sim.runs.zookeeper_scenario import JVM_REGISTRATION
-from tests.support.scripts import one_by_one
 from tests.support.specs import classic_spec
+from tests.unit.test_scripts import Bench
 from zkconsumer import Trouble
 from zkconsumer.broker.groups import group_coordinators
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
@@ -30,9 +30,7 @@ from zkconsumer.core.groups.classic import ClassicMachine
 from zkconsumer.core.groups.states import State as GroupState
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
-from zkconsumer.core.zookeeper.scripts.by_command import script_for
-from zkconsumer.core.zookeeper.scripts.common import ScriptContext
-from zkconsumer.core.zookeeper.view import GroupView, MemberSpec, decide, obstacle
+from zkconsumer.core.zookeeper.view import GroupView, decide, obstacle
 from zkconsumer.core.zookeeper.znodes import (
     MAX_TOPIC_ZNODE_BYTES,
     GroupPaths,
@@ -42,8 +40,6 @@ from zkconsumer.core.zookeeper.znodes import (
 )
 from zkconsumer.errors import BrokerError, ConfigError
 from zkconsumer.servers import wait_until
-from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.servers.zk import FakeZk
 
 if TYPE_CHECKING:
     from conftest import Member, Switch  # type: ignore[import-not-found]
@@ -104,41 +100,23 @@ def test_a_filter_keeps_the_topics_that_it_had(monkeypatch: pytest.MonkeyPatch) 
 # -- what a member reads ------------------------------------------------------------------------
 
 
-class Group:
-    """A simulated ZooKeeper with one broker, topic ``t`` with two partitions, and member
-    ``g_m``."""
+class Group(Bench):
+    """A group with one broker, topic ``t`` with two partitions, and member ``g_m``."""
 
     def __init__(self, subscription: Subscription | None = None) -> None:
-        self.zk = FakeZk(Kernel(1))
-        for path in ("/consumers", PATHS.root, PATHS.ids, "/brokers", "/brokers/ids"):
+        super().__init__()
+        for path in ("/brokers", "/brokers/ids", "/brokers/topics"):
             self.zk.do(Create(path))
-        self.zk.do(Create("/brokers/topics"))
         self.zk.do(Create(broker_path(0), b'{"version":1,"host":"b0","port":1}'))
         self.zk.do(Create(topic_path("t"), b'{"version":1,"partitions":{"0":[0],"1":[0]}}'))
-        own = subscription or Subscription(Pattern.STATIC, {"t": 1})
-        self.spec = MemberSpec(PATHS, "g_m", own)
-        self.client = self.zk.connect(6.0, lambda event: None, lambda state, session: None)
-        self.zk.kernel.run(until=self.zk.kernel.now + 1)
-        self.context = ScriptContext(self.spec, self.client.session_id, lambda: 7)
+        self.spec = self.context.spec
+        if subscription is not None:
+            self.spec = self.context.spec = replace(self.spec, subscription=subscription)
         self.run(commands.Register(1, 0))
-
-    def run(self, command: object) -> object:
-        """The event that ends the command's script."""
-        script = one_by_one(script_for(command, self.context))  # type: ignore[arg-type]
-        reply = None
-        while True:
-            try:
-                op = next(script) if reply is None else script.send(reply)
-            except StopIteration as end:
-                return end.value
-            replies: list[object] = []
-            self.client.submit(op, replies.append)  # type: ignore[arg-type]
-            self.zk.kernel.run(until=self.zk.kernel.now + 0.1)
-            (reply,) = replies  # type: ignore[assignment]
 
     def view(self) -> GroupView:
         """The group as the member reads it now."""
-        event = self.run(commands.LoadView(2))
+        event, _ = self.run(commands.LoadView(2))
         assert isinstance(event, events.ViewLoaded)
         return event.view
 

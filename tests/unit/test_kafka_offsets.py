@@ -46,19 +46,16 @@ class Line:
     """A line of requests. The test answers."""
 
     def __init__(self) -> None:
-        self.coordinator = self.interrupts = 0
+        self.coordinator = None
         self.sent: list[Any] = []
         self.answer: Callable[..., object] = lambda *_: None
 
-    def submit(self, command: Any, on_answer: Callable[..., object], permission: Any) -> None:
+    def submit(self, command: Any, on_answer: Callable[..., object], _permission: Any) -> None:
         if isinstance(command, commands.FindCoordinator):
             on_answer(events.CoordinatorFound(command.token), 0.0, 0)
             return
         self.sent.append(command)
-        self.answer, self.permission = on_answer, permission
-
-    def interrupt_ended(self) -> None:
-        self.interrupts += self.permission() is Permit.ENDED
+        self.answer = on_answer
 
 
 class Commits:
@@ -165,39 +162,6 @@ def test_an_expulsion_while_owners_are_looked_up_ends_the_commit() -> None:
     with pytest.raises(StopIteration) as end:
         script.send(Ok((owner,)))
     assert end.value.value == zk_events.ScriptFailed(5, Code.OTHER, "", MEMBERSHIP_ENDED)
-
-
-def test_a_commit_waits_until_the_session_surely_lives(tried: Commits) -> None:
-    """The member was suspended. Its session may have ended, and another member may have committed
-    more."""
-    tried.permit = Permit.WAIT
-    tried.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
-    tried.again()
-    assert len(tried.line.sent) == 1
-    tried.permit = Permit.GRANTED
-    tried.again()
-    assert len(tried.line.sent) == 2
-    assert not tried.replies
-
-
-def test_a_commit_of_a_lost_session_is_not_sent_again(tried: Commits) -> None:
-    """The time for the retry comes in the next session. Meanwhile, another member may have
-    committed more."""
-    tried.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    tried.permit = Permit.ENDED
-    tried.again()
-    assert len(tried.line.sent) == 1
-    assert tried.replies == [Failed(Code.OTHER, detail=Permit.ENDED.value)]
-    assert not tried.later
-
-
-def test_a_request_of_a_lost_session_is_interrupted(tried: Commits) -> None:
-    """The line does it. It has the permission of the request in flight."""
-    tried.offsets.interrupt_ended()
-    assert tried.line.interrupts == 0
-    tried.permit = Permit.ENDED
-    tried.offsets.interrupt_ended()
-    assert tried.line.interrupts == 1
 
 
 class Store:

@@ -226,15 +226,15 @@ def test_the_machine_hears_that_a_session_is_resumed() -> None:
 class GroupBench:
     """The coordination of one member on the brokers, without its machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, session_timeout: float = SESSION, rebalance_timeout: float = 60) -> None:
         self.host = host = HandHost()
         self.gate = gate = DeliveryGate(now=host.lease_now)
         subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
         spec = classic_spec(
             subscription=subscription,
             strategies=strategies,
-            session_timeout=SESSION,
-            rebalance_timeout=60,
+            session_timeout=session_timeout,
+            rebalance_timeout=rebalance_timeout,
             heartbeat_interval=1,
         )
         self.asked: list[Any] = []
@@ -271,6 +271,21 @@ def test_a_heartbeat_confirms_from_when_it_was_sent(code: int, confirms: bool) -
     sent = bench.beat(code, 3.0)
     assert bench.gate.valid_until == (sent + SESSION * LEASE if confirms else before)
     assert not bench.asked
+
+
+def test_answers_that_ask_to_rejoin_keep_the_gate_open_for_the_rebalance_timeout() -> None:
+    """The coordinator waits that long for members to rejoin, and then assigns their partitions to
+    others. Heartbeats answered with REBALANCE_IN_PROGRESS confirm nothing beyond that time."""
+    bench = GroupBench(session_timeout=30, rebalance_timeout=12)
+    gate, confirm, now = bench.gate, bench.coordination.confirm, bench.host.time
+    confirm(now, 27)
+    assert not gate.is_open, "never in a settled generation"
+    confirm(now, 0)
+    assert gate.valid_until == now + 12.0
+    confirm(now + 3, 27)
+    assert gate.valid_until == now + 12.0
+    confirm(now + 3, 0)
+    assert gate.valid_until == now + 15.0
 
 
 def test_a_lease_that_has_run_out_needs_more_than_a_heartbeat() -> None:

@@ -279,7 +279,9 @@ def test_every_code_of_the_issue_has_its_row() -> None:
 # -- stories ------------------------------------------------------------------------------------
 
 
-def stable(cooperative: bool = False, instance: str | None = None) -> ClassicMachine:
+def stable(
+    cooperative: bool = False, instance: str | None = None, auto_commit: bool = True
+) -> ClassicMachine:
     """A member alone in its group. It owns a-0 and a-1."""
     strategy = RangeStrategy(cooperative=cooperative)
     subscription = Subscription(Pattern.STATIC, {"a": 1})
@@ -289,6 +291,7 @@ def stable(cooperative: bool = False, instance: str | None = None) -> ClassicMac
             subscription=subscription,
             strategies=(strategy,),
             session_timeout=10,
+            auto_commit=auto_commit,
         )
     )
     tell(machine, events.Started())
@@ -371,7 +374,7 @@ def test_a_commit_that_crosses_the_end_of_the_join_follows_it(code: int) -> None
     assert set(machine.held) == set(A[:2])
     assert kinds(answer(machine, events.Joined, "m1", 2, "other", "range")) == [commands.SyncGroup]
     given = answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
-    (again,) = (one for one in given if isinstance(one, commands.CommitOffsets))
+    again = sent(given)
     assert (again.generation, again.positions) == (2, {A[0]: 9})
 
 
@@ -443,7 +446,7 @@ def test_a_coordinator_that_is_none_is_looked_for_after_a_pause(code: int) -> No
             given = tell(machine, TimerFired(machine._timers["backoff"], "backoff"))
         assert kinds(given) == [commands.FindCoordinator]
         given = answer(machine, events.CoordinatorFound)
-        (commit,) = (order for order in given if isinstance(order, commands.CommitOffsets))
+        commit = sent(given)
     told = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 0}))
     assert told == [AnswerCommit(1, ())]
     tell(machine, events.HeartbeatAnswered(machine._beat[0] if machine._beat else 0, 0))
@@ -479,8 +482,7 @@ def resume(machine: ClassicMachine, code: int) -> list[Any]:
     if code != 14:
         assert commands.FindCoordinator in kinds(given)
         given = answer(machine, events.CoordinatorFound)
-    (commit,) = (one for one in given if isinstance(one, commands.CommitOffsets))
-    assert commit.positions == {A[0]: 9}, "what is stored is not sent again"
+    assert sent(given).positions == {A[0]: 9}, "what is stored is not sent again"
     return given
 
 
@@ -789,6 +791,84 @@ def test_a_commit_of_a_generation_that_is_over_drops_at_once(code: int) -> None:
     given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: code}))
     assert Drop in kinds(given)
     assert not machine.held
+
+
+def sent(given: list[Any]) -> commands.CommitOffsets:
+    """Return the only commit among these commands."""
+    (commit,) = (one for one in given if isinstance(one, commands.CommitOffsets))
+    return commit
+
+
+def answers(given: list[Any]) -> dict[int, bool]:
+    """Return which callers are told of a fault."""
+    return {one.request: bool(one.faults) for one in given if isinstance(one, AnswerCommit)}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_position_read_before_the_stop_is_not_committed_after_it(strict: bool) -> None:
+    """A commit whose positions were read before the partition stopped, and that arrives later, does
+    not lower the offset that was committed at the stop. An offset that a user named is meant."""
+    machine = stable()
+    beat(machine, 27)
+    assert sent(answer(machine, FetchingStopped, {A[0]: 9})).positions == {A[0]: 9}
+    tell(machine, CommitRequested(1, {A[0]: 7}, strict=strict))
+    given = answer(machine, events.OffsetsCommitted, {A[0]: 0})
+    later = [one.positions for one in given if isinstance(one, commands.CommitOffsets)]
+    assert later == [{A[0]: 7}] if strict else later in ([], [{A[0]: 9}])
+
+
+@pytest.mark.parametrize("code", [25, 30])
+def test_a_commit_under_way_while_its_partition_stops_is_answered_as_it_is_refused(
+    code: int,
+) -> None:
+    """A commit that the coordinator refuses is not answered as stored, although another one with
+    the final position is under way. Nor is one that waits behind them."""
+    machine = stable()
+    beat(machine, 27)
+    first = sent(tell(machine, CommitRequested(1, {A[0]: 7})))
+    tell(machine, CommitRequested(2, {A[0]: 8}))
+    last = sent(answer(machine, FetchingStopped, {A[0]: 9}))
+    assert last.positions == {A[0]: 9}
+    given = tell(machine, events.OffsetsCommitted(first.token, {A[0]: code}))
+    given += tell(machine, events.OffsetsCommitted(last.token, {A[0]: code}))
+    for again in [one for one in given if isinstance(one, commands.CommitOffsets)]:
+        assert again.positions == {A[0]: 9}
+        given += tell(machine, events.OffsetsCommitted(again.token, {A[0]: code}))
+    assert answers(given) == {1: True, 2: True}
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_commit_whose_partition_is_lost_or_released_meanwhile_is_not_answered_as_stored(
+    lost: bool,
+) -> None:
+    """Without automatic commits, nothing else stores its position."""
+    machine = stable(auto_commit=False)
+    beat(machine, 27)
+    first = sent(tell(machine, CommitRequested(1, {A[0]: 7})))
+    tell(machine, CommitRequested(2, {A[0]: 8}))
+    if lost:
+        given = beat(machine, 25)
+    else:
+        assert NotifyReleasing in kinds(answer(machine, FetchingStopped, {A[0]: 9}))
+        given = answer(machine, ListenerDone)
+        given += tell(machine, events.OffsetsCommitted(first.token, {A[0]: 22}))
+    assert answers(given) == {1: True, 2: True}
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["before", "after"])
+def test_what_was_stored_before_a_reset_says_nothing_about_lower_positions(answered: bool) -> None:
+    """``auto.offset.reset`` chose an earlier offset, before or after the answer to a commit. Later
+    commits that are lost with the generation are not answered as stored."""
+    machine = stable()
+    commit = sent(tell(machine, CommitRequested(1, {A[0]: 100})))
+    high = events.OffsetsCommitted(commit.token, {A[0]: 0})
+    given = tell(machine, high) if answered else []
+    given += tell(machine, CommitRequested(2, {A[0]: 5}))
+    given += tell(machine, CommitRequested(3, {A[0]: 6}))
+    if not answered:
+        given += tell(machine, high)
+    given += beat(machine, 25)
+    assert answers(given) == {1: False, 2: True, 3: True}
 
 
 def test_a_leader_watches_topics_that_do_not_exist_yet() -> None:
