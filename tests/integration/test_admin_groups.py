@@ -1,6 +1,7 @@
-"""The group tools on a real ZooKeeper: ports of the JVM tools' tests, races, hostile znodes.
+"""The group tools on a real ZooKeeper: ports of the JVM tools' tests, and hostile znodes.
 
-Members are znodes that the test writes. ``test_admin_jvm`` has real members.
+Members are znodes that the test writes. ``test_admin_jvm`` has real members, and
+``tests/unit/test_admin_changes.py`` other clients that make changes meanwhile.
 """
 
 from __future__ import annotations
@@ -9,14 +10,12 @@ import csv
 import io
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
-from zkconsumer.admin.change import delete, write_offsets
-from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.verifier import Kind
 from zkconsumer.cli.main import run
@@ -26,16 +25,11 @@ from zkconsumer.core.zookeeper.ops import (
     Exists,
     Failed,
     GetChildren,
-    Multi,
     Ok,
-    Reply,
-    ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.errors import (
     ChrootMissingError,
-    GroupActiveError,
-    GroupChangedError,
     GroupError,
     UnknownGroupError,
     ZkUnavailableError,
@@ -147,28 +141,6 @@ def test_describe_existing_group(zk: KazooClient, tools: GroupTools) -> None:
     assert note == "broker 0 leads 1 partition but has no usable registration"
 
 
-def test_describe_existing_group_with_no_members(zk: KazooClient, tools: GroupTools) -> None:
-    """DescribeConsumerGroupTest.testDescribeExistingGroupWithNoMembersWithOldConsumer: after the
-    member has left, its row has no owner."""
-    topic_znodes(zk, "orders")
-    fill(zk, "g", member="g_c1")
-    zk.delete("/consumers/g/owners/orders/0")
-    zk.delete("/consumers/g/ids/g_c1")
-    (row,) = tools.describe(["g"], lag=False)
-    assert row == ("g", "orders", 0, 10, None, None, None, "", "")
-    assert tools.notes == []
-
-
-def test_describe_consumers_with_no_assigned_partitions(zk: KazooClient, tools: GroupTools) -> None:
-    """DescribeConsumerGroupTest.testDescribeConsumersWithNoAssignedPartitionsWithOldConsumer: two
-    members and one partition give two rows, one of them with a partition."""
-    topic_znodes(zk, "orders")
-    fill(zk, "g", member="g_c1")
-    zk.create("/consumers/g/ids/g_c2", zk.get("/consumers/g/ids/g_c1")[0], ephemeral=True)
-    rows = tools.describe(["g"], lag=False)
-    assert [(row.partition, row.consumer_id) for row in rows] == [(0, "g_c1-0"), (None, "g_c2")]
-
-
 # -- DeleteConsumerGroupTest -------------------------------------------------------------------
 
 
@@ -189,18 +161,6 @@ def tree_without_ids(paths: set[str], group: str) -> set[str]:
     """A group's paths without its ``ids``, which guards the deletion."""
     root = f"/consumers/{group}"
     return {path for path in paths if (path + "/").startswith(root + "/") and path != f"{root}/ids"}
-
-
-def test_group_wide_delete_does_nothing_for_an_active_group(
-    zk: KazooClient, tools: GroupTools
-) -> None:
-    """DeleteConsumerGroupTest.testGroupWideDeleteInZKDoesNothingForActiveConsumerGroup: the
-    deletion is refused and names the member. No znode is removed."""
-    fill(zk, "g", member="g_c1")
-    before = tree(zk)
-    with pytest.raises(GroupActiveError, match=r"group g is active: .*\(g_c1\)"):
-        tools.delete("g")
-    assert tree(zk) == before
 
 
 def test_topic_delete_for_a_group_with_one_topic(zk: KazooClient, tools: GroupTools) -> None:
@@ -224,16 +184,6 @@ def test_topic_delete_for_a_group_with_several_topics(zk: KazooClient, tools: Gr
     assert tree(zk) == before - gone
 
 
-def test_topic_delete_does_nothing_for_an_active_group(zk: KazooClient, tools: GroupTools) -> None:
-    """DeleteConsumerGroupTest.testGroupTopicWideDeleteInZKDoesNothingForActiveGroupConsuming\
-MultipleTopics: refused, nothing is removed."""
-    fill(zk, "g", ("a", "b"), member="g_c1")
-    before = tree(zk)
-    with pytest.raises(GroupActiveError):
-        tools.delete("g", "a")
-    assert tree(zk) == before
-
-
 def test_topic_wide_delete(
     zk: KazooClient, chroot: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,16 +203,6 @@ def test_topic_wide_delete(
     assert "live_c" in capsys.readouterr().err
 
 
-def test_deleting_a_topic_keeps_offsets_of_topics_never_owned(
-    zk: KazooClient, tools: GroupTools
-) -> None:
-    """Unlike the JVM's tool, deleting the only owned topic keeps the offsets of another one."""
-    fill(zk, "g", ("a",))
-    zk.ensure_path("/consumers/g/offsets/imported/0")
-    assert not tools.delete("g", "a").whole
-    assert "/consumers/g/offsets/imported/0" in tree(zk)
-
-
 def test_a_large_group_is_deleted_in_several_packets(zk: KazooClient, tools: GroupTools) -> None:
     """All znodes are deleted, even if one request cannot carry them all and some are below
     partitions."""
@@ -273,109 +213,6 @@ def test_a_large_group_is_deleted_in_several_packets(zk: KazooClient, tools: Gro
     assert len(steps) > 1
     assert sum(steps) == len(deleted.paths)
     assert tree(zk) == {"/consumers"}
-
-
-# -- races -------------------------------------------------------------------------------------
-
-
-def interrupted(
-    script: Script[object], when: int, act: Callable[[], object], deletes: bool = False
-) -> Script[object]:
-    """Run a script, and call a function just before its ``when``-th multi that ``deletes``."""
-    op: ZkOp = next(script)
-    multis = 0
-    while True:
-        if isinstance(op, Multi) and (isinstance(op.ops[-1], Delete) or not deletes):
-            multis += 1
-            if multis == when:
-                act()
-        reply: Reply = yield op
-        try:
-            op = script.send(reply)
-        except StopIteration as end:
-            return end.value
-
-
-@pytest.mark.parametrize("has_ids", [True, False])
-@pytest.mark.parametrize("topic", [None, "a"])
-def test_a_member_that_registers_meanwhile_stops_the_deletion(
-    zk: KazooClient, chroot: str, topic: str | None, has_ids: bool
-) -> None:
-    """The member registers between the check and the deletion, or between packets. All znodes that
-    the member can see remain, and the error says how many are deleted."""
-    for when, partitions in ((1, 3), (2, 2500)):
-        group = f"g{when}"
-        fill(zk, group, ("a",), partitions=partitions)
-        fill(zk, group, ("b",))
-        if not has_ids:
-            zk.delete(f"/consumers/{group}/ids")
-        before = tree(zk, f"/consumers/{group}")
-
-        def register(group: str = group) -> None:
-            zk.create(f"/consumers/{group}/ids/{group}_new", b"{}", ephemeral=True, makepath=True)
-
-        with BlockingZk(chroot, 15) as blocking:
-            wanted = GroupActiveError if when == 1 else GroupChangedError
-            script = delete(group, topic, lambda _n: None)
-            if topic is not None and when == 2:  # its partitions were claimed before
-                script = interrupted(script, 1, register, deletes=True)  # type: ignore[assignment]
-            else:
-                script = interrupted(script, when, register)  # type: ignore[assignment]
-            with pytest.raises(wanted, match=f"{group}_new") as stopped:
-                blocking.run(script)
-        gone = len(before - tree(zk, f"/consumers/{group}"))
-        assert (gone > 1000) == (when == 2)
-        if gone:
-            assert f"{gone} znodes of group {group} are deleted" in str(stopped.value)
-        else:
-            assert f"/consumers/{group}/ids/{group}_new" in tree(zk, f"/consumers/{group}")
-
-
-def test_a_member_that_registers_meanwhile_stops_the_import(zk: KazooClient, chroot: str) -> None:
-    """Nothing is written once a member is registered, unless forced. A member that registers while
-    the tool holds the partitions is named: it may have read an old offset."""
-    fill(zk, "g", ("a",))
-    key = OffsetKey("g", "a", 0)
-
-    def register() -> None:
-        zk.create("/consumers/g/ids/g_new", b"{}", ephemeral=True)
-
-    with BlockingZk(chroot, 15) as blocking, GroupTools(chroot) as tools:
-        stored = tools.plan_import({key: 99}).stored
-        script = write_offsets("g", {key: 99}, stored, False, lambda _n: None)
-        with pytest.raises(GroupChangedError, match=r"1 offsets are written, but g_new registered"):
-            blocking.run(interrupted(script, 1, register))
-        assert zk.get("/consumers/g/offsets/a/0")[0] == b"99"
-        assert zk.get_children("/consumers/g/ids") == ["g_new"]
-        plan = tools.plan_import({key: 100})
-        with pytest.raises(GroupActiveError, match="g_new"):
-            tools.carry_out(plan)
-        script = write_offsets("g", {key: 100}, plan.stored, False, lambda _n: None)
-        with pytest.raises(GroupActiveError, match="g_new"):
-            blocking.run(script)
-        assert zk.get("/consumers/g/offsets/a/0")[0] == b"99"
-        tools.carry_out(plan, force=True)
-        assert zk.get("/consumers/g/offsets/a/0")[0] == b"100"
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_an_offset_changed_meanwhile_is_left_alone(
-    zk: KazooClient, chroot: str, there: bool
-) -> None:
-    """A commit between the plan and the write wins, and the tool names its znode."""
-    fill(zk, "g", ("a",))
-    number = 0 if there else 5
-    key = OffsetKey("g", "a", number)
-    with GroupTools(chroot) as tools:
-        plan = tools.plan_import({key: 99, OffsetKey("g", "a", 7): 1})
-        if there:
-            zk.set(key.path, b"11")
-        else:
-            zk.create(key.path, b"11")
-        with pytest.raises(GroupChangedError, match=f"{key.path} was changed.*nothing is written"):
-            tools.carry_out(plan)
-    assert zk.get(key.path)[0] == b"11"
-    assert zk.exists("/consumers/g/offsets/a/7") is None
 
 
 # -- export and import -------------------------------------------------------------------------
@@ -534,24 +371,6 @@ def test_verify_names_a_foreign_member_and_exits_1(
     assert finding["kind"] == Kind.QUARANTINED.value
     assert finding["where"] == "/consumers/g/ids/pykafka-1"
     assert "pykafka" in finding["what"]
-
-
-def test_an_owner_of_another_session_is_found(zk: KazooClient, chroot: str) -> None:
-    """Sessions are compared, not only names. Another session's znode is wrong even with the right
-    text (the JVM's tool accepts it)."""
-    topic_znodes(zk, "orders")
-    fill(zk, "g", member="g_c1")
-    zk.delete("/consumers/g/owners/orders/0")
-    other = KazooClient(chroot)
-    other.start(timeout=15)
-    try:
-        other.create("/consumers/g/owners/orders/0", b"g_c1-0", ephemeral=True)
-        with GroupTools(chroot) as tools:
-            (finding,) = tools.verify(["g"])
-        assert finding.kind is Kind.SESSION
-    finally:
-        other.stop()
-        other.close()
 
 
 def test_the_wrong_server_is_named(chroot: str, capsys: pytest.CaptureFixture[str]) -> None:

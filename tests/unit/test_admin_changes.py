@@ -90,15 +90,26 @@ def test_a_member_that_registers_stops_the_deletion_of_a_topic(zk: Zk, tools: Gr
     assert zk.text(f"{PATHS.offsets_topic('t')}/0") == b"7"
 
 
+@pytest.mark.parametrize(("packet", "gone"), [(1, 0), (2, 2)])
 def test_a_member_that_registers_stops_the_deletion_of_a_group(
-    zk: Zk, tools: GroupTools, monkeypatch: pytest.MonkeyPatch
+    zk: Zk, tools: GroupTools, monkeypatch: pytest.MonkeyPatch, packet: int, gone: int
 ) -> None:
-    """This holds for a group that never had a member, too, and for each request."""
+    """This holds for a group that never had a member, too, and for each request. The error says
+    how many znodes are deleted."""
     monkeypatch.setattr(change, "_PACKET_OPS", 2)
-    zk.before = lambda op: zk.register() if isinstance(op, Multi) else None
-    with pytest.raises(GroupActiveError):
+    packets: list[ZkOp] = []
+
+    def come(op: ZkOp) -> None:
+        packets.extend([op] if isinstance(op, Multi) else [])
+        if len(packets) == packet:
+            zk.register()
+
+    zk.before = come
+    said = rf"\(g_m\); {gone} znodes of group g are deleted" if gone else "g_m"
+    with pytest.raises(GroupChangedError if gone else GroupActiveError, match=said):
         tools.delete("g")
-    assert zk.text(f"{PATHS.offsets_topic('t')}/0") == b"7"
+    assert zk.text(PATHS.member("g_m")) is not None
+    assert (zk.text(f"{PATHS.offsets_topic('t')}/0") == b"7") is not gone
 
 
 def claims(op: ZkOp) -> bool:
@@ -333,13 +344,31 @@ def test_what_was_written_is_read_back(zk: Zk, tools: GroupTools) -> None:
         tools.carry_out(tools.plan_import({KEY: 9}))
 
 
-def test_an_offset_that_changes_meanwhile_is_left_alone(zk: Zk, tools: GroupTools) -> None:
-    """The offset changes between the read and the write."""
-    plan = tools.plan_import({KEY: 9})
-    zk.zk.do(SetData(KEY.path, b"8"))
-    with pytest.raises(GroupChangedError, match="was changed by another client"):
+@pytest.mark.parametrize("partition", [0, 5])
+def test_an_offset_that_changes_meanwhile_is_left_alone(
+    zk: Zk, tools: GroupTools, partition: int
+) -> None:
+    """The offset is changed or created between the read and the write. Nothing else is written."""
+    key, other = OffsetKey("g", "t", partition), OffsetKey("g", "t", 7)
+    plan = tools.plan_import({key: 9, other: 1})
+    zk.zk.do(SetData(key.path, b"8") if partition == 0 else Create(key.path, b"8"))
+    with pytest.raises(GroupChangedError, match=f"{key.path} was changed by another client"):
         tools.carry_out(plan)
-    assert zk.text(KEY.path) == b"8"
+    assert (zk.text(key.path), zk.text(other.path)) == (b"8", None)
+
+
+def test_a_member_that_registers_during_an_import_is_named(zk: Zk, tools: GroupTools) -> None:
+    """It may have read an old offset."""
+
+    def come(op: ZkOp) -> None:
+        if isinstance(op, Multi) and any(part.path == KEY.path for part in op.ops):
+            zk.register()
+
+    zk.before = come
+    with pytest.raises(GroupChangedError, match="1 offsets are written, but g_m registered"):
+        tools.carry_out(tools.plan_import({KEY: 9}))
+    assert zk.text(KEY.path) == b"9"
+    assert zk.zk.children(PATHS.ids) == ("g_m",)
 
 
 def test_an_active_group_is_written_to_with_force_only(zk: Zk, tools: GroupTools) -> None:
