@@ -72,18 +72,20 @@ def test_streams_of_a_topic(cluster: LocalCluster, make: Make, topic: str) -> No
 
 
 def test_several_topics(cluster: LocalCluster, make: Make, unique: str) -> None:
-    """Each topic has its own streams."""
-    one, two = f"{unique}-1", f"{unique}-2"
-    for name in (one, two):
-        cluster.create_topic(name, 2)
-        with Producer(cluster.bootstrap, name, range(2)) as producer:
+    """Each topic has its own streams. If it has more streams than partitions, some are idle."""
+    wide, narrow = f"{unique}-wide", f"{unique}-narrow"
+    for name, count in ((wide, 3), (narrow, 1)):
+        cluster.create_topic(name, count)
+        with Producer(cluster.bootstrap, name, range(count)) as producer:
             producer.send(6)
-    streams = make().create_message_streams({one: 1, two: 2})
-    assert {name: len(found) for name, found in streams.items()} == {one: 1, two: 2}
-    for name, found in streams.items():
-        reader = Reader(found)
-        reader.wait(6)
-        assert {delivery.topic for delivery in reader.deliveries} == {name}
+    streams = make().create_message_streams({wide: 2, narrow: 3})
+    readers = {name: [Reader([stream]) for stream in found] for name, found in streams.items()}
+    for name, counts in ((wide, [4, 2]), (narrow, [6, 0, 0])):
+        assert len(readers[name]) == len(counts)
+        for reader, count in zip(readers[name], counts, strict=True):
+            reader.wait(count)
+        assert [len(reader.deliveries) for reader in readers[name]] == counts
+        assert {found.topic for reader in readers[name] for found in reader.deliveries} == {name}
 
 
 @pytest.mark.parametrize("kind", [Whitelist, Blacklist])
@@ -122,8 +124,8 @@ def test_members_share_and_take_over(cluster: LocalCluster, make: Make, topic: s
 
 
 def test_commits_by_hand(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """Without automatic commits the next owner starts at the offset given to ``commit_offsets``. A
-    partition that is not owned and an invalid offset are refused."""
+    """Without automatic commits the next owner starts at the offset given to ``commit_offsets`` or
+    ``commit_offsets_async``. A partition that is not owned and an invalid offset are refused."""
     cluster.create_topic(topic, 1)
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
         producer.send(10)
@@ -142,7 +144,10 @@ def test_commits_by_hand(cluster: LocalCluster, make: Make, topic: str) -> None:
     member = make(**settings)
     iterator = iter(member.create_message_streams({topic: 1})[topic][0])
     assert next(iterator).offset == 3
-    member.commit_offsets({TopicPartition(topic, 0): 7})
+    member.commit_offsets({TopicPartition(topic, 0): 5})
+    told: list[CommitFailedError | None] = []
+    member.commit_offsets_async({TopicPartition(topic, 0): 7}, told.append)
+    wait_until(lambda: told == [None], 10, "the callback is called")
     member.shutdown()
     member = make(**settings)
     assert next(iter(member.create_message_streams({topic: 1})[topic][0])).offset == 7
@@ -207,13 +212,13 @@ def test_listener(cluster: LocalCluster, make: Make, topic: str) -> None:
 
 
 def test_decoders(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """Keys and values go through the given decoders."""
+    """Keys and values that are not null go through the given decoders."""
     cluster.create_topic(topic, 1)
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
-        producer.send(1)
-    streams = make().create_message_streams({topic: 1}, value_decoder=lambda raw: ("seen", raw))
+        (sent,) = producer.send(1)
+    streams = make().create_message_streams({topic: 1}, bytes.decode, bytes.decode)
     message = next(iter(streams[topic][0]))
-    assert message.value[0] == "seen"
+    assert (message.key, message.value) == (None, sent.decode())
 
 
 def test_metrics(cluster: LocalCluster, make: Make, topic: str) -> None:

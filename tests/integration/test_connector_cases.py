@@ -48,12 +48,19 @@ def settings(cluster: LocalCluster, group: str, consumer: str | None = None, **m
     return found
 
 
-def basic_flow(
-    pair: LocalCluster, watch: GroupWatch, group: str, topic: str, compression: str | None
-) -> None:
-    """The common part of testBasic and testCompression."""
+def test_basic(pair: LocalCluster, watch: GroupWatch, group: str, topic: str) -> None:
+    """ZookeeperConsumerConnectorTest.testBasic: an iterator can be used again after a timeout. A
+    second member takes its half. A member without topics changes nothing. Streams can be created
+    only once."""
+    pair.create_topic(topic + "-empty", 2)
+    config = settings(pair, group, "consumer0", consumer_timeout_ms=200)
+    with ZookeeperConsumerConnector(config) as zero:
+        stream = zero.create_message_streams({topic + "-empty": 1})[topic + "-empty"][0]
+        for _ in range(2):
+            with pytest.raises(ConsumerTimeoutError, match=r"consumer\.timeout\.ms = 200"):
+                next(iter(stream))
     pair.create_topic(topic, 2)
-    with Producer(pair.bootstrap, topic, (0, 1), compression=compression) as producer:
+    with Producer(pair.bootstrap, topic, (0, 1)) as producer:
         first = producer.send(4)
         with ZookeeperConsumerConnector(
             settings(pair, group, "consumer1", auto_commit_interval_ms=60_000)
@@ -89,76 +96,11 @@ def basic_flow(
                     readers[0].wait(8)
                     readers[1].wait(4)
                     assert watch.owners(topic) == split
-                    if compression is None:
-                        with pytest.raises(StreamsAlreadyCreatedError):
-                            three.create_message_streams({})
+                    with pytest.raises(StreamsAlreadyCreatedError):
+                        three.create_message_streams({})
         assert [len(reader.deliveries) for reader in readers] == [8, 4]
     assert watch.members() == []
     assert watch.owners(topic) == {}
-
-
-def test_basic(pair: LocalCluster, watch: GroupWatch, group: str, topic: str) -> None:
-    """ZookeeperConsumerConnectorTest.testBasic: an iterator can be used again after a timeout. A
-    second member takes its half. A member without topics changes nothing. Streams can be created
-    only once."""
-    pair.create_topic(topic + "-empty", 2)
-    config = settings(pair, group, "consumer0", consumer_timeout_ms=200)
-    with ZookeeperConsumerConnector(config) as zero:
-        stream = zero.create_message_streams({topic + "-empty": 1})[topic + "-empty"][0]
-        for _ in range(2):
-            with pytest.raises(ConsumerTimeoutError, match=r"consumer\.timeout\.ms = 200"):
-                next(iter(stream))
-    basic_flow(pair, watch, group, topic, None)
-
-
-def test_compression(pair: LocalCluster, watch: GroupWatch, group: str, topic: str) -> None:
-    """ZookeeperConsumerConnectorTest.testCompression: the same with gzip."""
-    basic_flow(pair, watch, group, topic, "gzip")
-
-
-def test_compression_set_consumption(
-    pair: LocalCluster, watch: GroupWatch, group: str, topic: str
-) -> None:
-    """ZookeeperConsumerConnectorTest.testCompressionSetConsumption: one member receives 200
-    messages twice in compressed sets, and owns both partitions."""
-    pair.create_topic(topic, 2)
-    with Producer(pair.bootstrap, topic, (0, 1), compression="gzip") as producer:
-        sent = producer.send(400)
-    with ZookeeperConsumerConnector(settings(pair, group, "consumer0")) as member:
-        reader = Reader(member.create_message_streams({topic: 1})[topic])
-        reader.wait(400)
-        assert watch.owners(topic) == {0: f"{group}_consumer0-0", 1: f"{group}_consumer0-0"}
-    assert sorted(reader.values()) == sorted(sent)
-    for partition in (0, 1):
-        assert reader.offsets(partition) == list(range(200))
-
-
-def test_consumer_decoder(pair: LocalCluster, group: str, topic: str) -> None:
-    """ZookeeperConsumerConnectorTest.testConsumerDecoder: the application gets the decoders'
-    objects."""
-    pair.create_topic(topic, 2)
-    with Producer(pair.bootstrap, topic, (0, 1)) as producer:
-        sent = producer.send(4)
-    with ZookeeperConsumerConnector(settings(pair, group, "consumer1")) as member:
-        streams = member.create_message_streams({topic: 1}, bytes.decode, bytes.decode)
-        iterator = iter(streams[topic][0])
-        got = [next(iterator).value for _ in range(4)]
-    assert sorted(got) == sorted(value.decode() for value in sent)
-
-
-def test_leader_selection_for_partition(
-    pair: LocalCluster, watch: GroupWatch, group: str, topic: str
-) -> None:
-    """ZookeeperConsumerConnectorTest.testLeaderSelectionForPartition: with one partition there is
-    one owner znode, and messages arrive in order."""
-    pair.create_topic(topic, 1)
-    with Producer(pair.bootstrap, topic, (0,)) as producer:
-        sent = producer.send(20)
-    with ZookeeperConsumerConnector(settings(pair, group, "consumer1")) as member:
-        reader = Reader(member.create_message_streams({topic: 1})[topic])
-        reader.wait(20)
-        assert watch.owners(topic) == {0: f"{group}_consumer1-0"}
-    assert reader.values() == sent
 
 
 def until_timeout(stream: KafkaStream) -> list[MessageAndMetadata]:
@@ -216,23 +158,6 @@ def test_consumer_rebalance_listener(
             if scala:
                 wait_until(lambda: (ids[0], shared) in notes[0].started, 10, "member one restarts")
             assert {topic: frozenset({0, 1} if scala else {1})} in notes[0].released
-
-
-def test_two_streams(pair: LocalCluster, group: str, topic: str) -> None:
-    """javaapi ZookeeperConsumerConnectorTest.testBasic: two streams share the partitions and all
-    messages arrive. Streams can be created only once."""
-    pair.create_topic(topic, 2)
-    with Producer(pair.bootstrap, topic, (0, 1)) as producer:
-        sent = producer.send(40)
-    with ZookeeperConsumerConnector(settings(pair, group, "consumer1")) as member:
-        streams = member.create_message_streams({topic: 2})[topic]
-        readers = [Reader([stream]) for stream in streams]
-        for reader in readers:
-            reader.wait(20)
-        with pytest.raises(StreamsAlreadyCreatedError):
-            member.create_message_streams({topic: 2})
-    assert [{found.partition for found in reader.deliveries} for reader in readers] == [{0}, {1}]
-    assert sorted(value for reader in readers for value in reader.values()) == sorted(sent)
 
 
 @pytest.mark.parametrize(

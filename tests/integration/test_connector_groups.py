@@ -255,99 +255,7 @@ def test_commit_given_offsets(
         member.commit_offsets()
 
 
-def test_commit_never_lowers_what_others_wrote(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
-) -> None:
-    """If a tool or a JVM member stores a larger offset, it wins. A smaller one is replaced."""
-    cluster.create_topic(topic, 1)
-    settings = config | {"auto.commit.enable": "false"}
-    path = watch.paths.offset(TopicPartition(topic, 0))
-    tp = TopicPartition(topic, 0)
-    with ZookeeperConsumerConnector(settings) as member:
-        member.create_message_streams({topic: 1})
-        member.commit_offsets({tp: 5})
-        watch.client.set(path, b"9")
-        member.commit_offsets({tp: 7})
-        assert watch.offsets(topic) == {0: 9}
-        watch.client.set(path, b"2")
-        member.commit_offsets({tp: 10})
-        assert watch.offsets(topic) == {0: 10}
-        watch.client.delete(path)
-        member.commit_offsets({tp: 11})
-        assert watch.offsets(topic) == {0: 11}
-
-
-def test_automatic_commits(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
-) -> None:
-    """With automatic commits, consumed offsets are stored within the interval, and the last ones at
-    shutdown."""
-    cluster.create_topic(topic, 1)
-    with (
-        Producer(cluster.bootstrap, topic, (0,)) as producer,
-        ZookeeperConsumerConnector(config | {"consumer.timeout.ms": 100}) as member,
-    ):
-        Reader(member.create_message_streams({topic: 1})[topic])
-        producer.send(5)
-        wait_until(lambda: watch.offsets(topic) == {0: 5}, 5, "the offset is stored")
-        producer.send(1)
-        wait_until(lambda: watch.offsets(topic) == {0: 6}, 5, "the offset is stored")
-
-
 # -- listeners ----------------------------------------------------------------------------------
-
-
-class Mirror:
-    """MirrorMaker's pattern: before partitions are released, wait for the worker and commit."""
-
-    def __init__(self, member: ZookeeperConsumerConnector) -> None:
-        self.member = member
-        self.written: dict[TopicPartition, int] = {}
-        self.released: list[dict[str, frozenset[int]]] = []
-        self.errors: list[Exception] = []
-
-    def write(self, found) -> None:
-        self.written[TopicPartition(found.topic, found.partition)] = found.offset + 1
-
-    def before_releasing_partitions(self, partitions) -> None:
-        try:
-            self.member.commit_offsets(
-                {tp: at for tp, at in self.written.items() if tp.partition in partitions[tp.topic]}
-            )
-        except Exception as error:  # noqa: BLE001
-            self.errors.append(error)
-        self.released.append(dict(partitions))
-
-    def before_starting_fetchers(self, consumer_id, assignment) -> None:
-        pass
-
-
-def test_listener_may_commit(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
-) -> None:
-    """MirrorMaker's pattern: a listener commits the written offsets before partitions are released,
-    so the next owner repeats nothing."""
-    cluster.create_topic(topic, 4)
-    settings = config | {"auto.commit.enable": "false", "consumer.timeout.ms": 100}
-    with (
-        Producer(cluster.bootstrap, topic, range(4)) as producer,
-        ZookeeperConsumerConnector(settings | {"consumer.id": "a"}) as one,
-    ):
-        mirror = Mirror(one)
-        one.set_consumer_rebalance_listener(mirror)
-        first = Reader(one.create_message_streams({topic: 1})[topic], mirror.write)
-        producer.send(40)
-        first.wait(40)
-        with ZookeeperConsumerConnector(settings | {"consumer.id": "b"}) as two:
-            second = Reader(two.create_message_streams({topic: 1})[topic])
-            watch.wait_owners(
-                topic, lambda found: len(set(found.values())) == 2, 10, "the topic is shared"
-            )
-            assert mirror.released == [{topic: frozenset({2, 3})}]
-            assert not mirror.errors
-            producer.send(8)
-            second.wait(4)
-            assert {found.offset for found in second.deliveries} == {10, 11}
 
 
 class Raising:
@@ -403,21 +311,6 @@ def test_partition_added(
         reader.wait(6)
 
 
-def test_topic_that_does_not_exist_yet(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
-) -> None:
-    """Subscribing to a missing topic succeeds and assigns nothing. The member notices when the
-    topic is created."""
-    with ZookeeperConsumerConnector(config) as member:
-        reader = Reader(member.create_message_streams({topic: 1})[topic])
-        assert watch.owners(topic) == {}
-        cluster.create_topic(topic, 2)
-        watch.wait_owners(topic, lambda found: len(found) == 2, 10, "the new topic is owned")
-        with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
-            producer.send(2)
-        reader.wait(2)
-
-
 def test_topic_deleted_and_created_again(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
@@ -460,31 +353,6 @@ def test_no_brokers_at_the_start(
         borrow(cluster, borrowed, "/brokers/ids/0")
         borrowed.wait_owners(topic, lambda found: len(found) == 2, 10, "the topic is owned")
         reader.wait(2)
-
-
-def test_streams_of_several_topics(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], unique: str
-) -> None:
-    """Each topic has its own streams, numbered from 0, which never mix topics. If there are more
-    streams than partitions, some are idle."""
-    wide, narrow = f"{unique}-wide", f"{unique}-narrow"
-    cluster.create_topic(wide, 5)
-    cluster.create_topic(narrow, 1)
-    with ZookeeperConsumerConnector(config | {"consumer.id": "c"}) as member:
-        streams = member.create_message_streams({wide: 2, narrow: 3})
-        assert {name: len(found) for name, found in streams.items()} == {wide: 2, narrow: 3}
-        readers = {name: [Reader([s]) for s in found] for name, found in streams.items()}
-        for name, count in ((wide, 5), (narrow, 1)):
-            with Producer(cluster.bootstrap, name, range(count)) as producer:
-                producer.send(count)
-        base = f"{watch.paths.ids}".split("/")[2] + "_c"
-        assert watch.owners(wide) == {n: f"{base}-{0 if n < 3 else 1}" for n in range(5)}
-        assert watch.owners(narrow) == {0: f"{base}-0"}
-        readers[wide][0].wait(3)
-        readers[wide][1].wait(2)
-        readers[narrow][0].wait(1)
-        assert {found.topic for r in readers[wide] for found in r.deliveries} == {wide}
-        assert [len(reader.deliveries) for reader in readers[narrow]] == [1, 0, 0]
 
 
 def test_release_waits_for_the_message_in_hand(

@@ -4,7 +4,6 @@ ends."""
 from __future__ import annotations
 
 import gc
-import json
 import os
 import random
 import threading
@@ -94,81 +93,8 @@ def test_bad_starts(cluster: LocalCluster, config: dict[str, object]) -> None:
 
 # -- hostile znodes -----------------------------------------------------------------------------
 
-HOSTILE = {
-    "empty": b"",
-    "not-json": b"\xff\xfe{",
-    "list": b"[]",
-    "no-pattern": b'{"version":1,"subscription":{"t":1},"timestamp":"1"}',
-    "no-subscription": b'{"version":1,"pattern":"static","timestamp":"1"}',
-    "zero-streams": b'{"version":1,"subscription":{"TOPIC":0},"pattern":"static"}',
-    "float-streams": b'{"version":1,"subscription":{"TOPIC":1.5},"pattern":"static"}',
-    "text-streams": b'{"version":1,"subscription":{"TOPIC":"1"},"pattern":"static"}',
-    "1e9-streams": b'{"version":1,"subscription":{"TOPIC":1000000000},"pattern":"static"}',
-    "catastrophic": json.dumps(
-        {
-            "version": 1,
-            "subscription": {r"(([a-z0-9])+.)+[A-Z]([a-z])+": 1},
-            "pattern": "white_list",
-        }
-    ).encode(),
-    "invalid-regex": b'{"version":1,"subscription":{"a{1,2}(":1},"pattern":"white_list"}',
-    "deep": b'{"subscription":' + b"[" * 100_000,
-    "huge-number": b'{"version":1,"subscription":{"TOPIC":'
-    + b"9" * 6000
-    + b'},"pattern":"static"}',
-}
 
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_registrations(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str, kind: str
-) -> None:
-    """All members ignore a registration that cannot be used. The healthy members continue, others
-    may join, and every partition has one healthy owner."""
-    cluster.create_topic(topic, 4)
-    data = HOSTILE[kind].replace(b"TOPIC", topic.encode())
-    with ZookeeperConsumerConnector(config | {"consumer.id": "a"}) as one:
-        first = Reader(one.create_message_streams({topic: 1})[topic])
-        watch.client.create(f"{watch.paths.ids}/hostile", data)
-        with ZookeeperConsumerConnector(config | {"consumer.id": "b"}) as two:
-            second = Reader(two.create_message_streams({topic: 1})[topic])
-            a, b = f"{one.consumer_id}-0", f"{two.consumer_id}-0"
-            watch.wait_owners(
-                topic, lambda found: found == {0: a, 1: a, 2: b, 3: b}, 10, "both have their half"
-            )
-            with Producer(cluster.bootstrap, topic, range(4)) as producer:
-                producer.send(8)
-            first.wait(4)
-            second.wait(4)
-            for member in (one, two):
-                assert member._loop is not None
-                seen = member._loop.reports["quarantined"]
-                assert seen == 1 or (kind == "catastrophic" and seen == 0)  # may be fast enough
-
-
-def test_numeric_timestamp_is_read(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
-) -> None:
-    """A registration with a numeric timestamp stops members up to Kafka 0.11. Later JVM members
-    accept it, and so do ours: they leave its share to it."""
-    cluster.create_topic(topic, 2)
-    registration = {
-        "version": 1,
-        "subscription": {topic: 1},
-        "pattern": "static",
-        "timestamp": 1795262003599,
-    }
-    with ZookeeperConsumerConnector(config | {"consumer.id": "b"}) as member:
-        member.create_message_streams({topic: 1})
-        group = str(config["group.id"])
-        watch.client.create(f"{watch.paths.ids}/{group}_a", json.dumps(registration).encode())
-        mine = f"{member.consumer_id}-0"
-        watch.wait_owners(topic, lambda found: found == {1: mine}, 10, "half is left to the other")
-        watch.client.delete(f"{watch.paths.ids}/{group}_a")
-        watch.wait_owners(topic, lambda found: found == {0: mine, 1: mine}, 10, "taken back")
-
-
-@pytest.mark.parametrize("data", [b" 7", b"", b"seven", b"9" * 5000, b"\xff"])
+@pytest.mark.parametrize("data", [b" 7", b"\xff"])
 def test_malformed_offset(
     cluster: LocalCluster,
     watch: GroupWatch,
@@ -456,37 +382,6 @@ def test_churn(
 # -- the scala profile --------------------------------------------------------------------------
 
 
-def test_scala_profile_flow(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
-) -> None:
-    """The scala profile passes the basic flow and releases everything at each change. It recreates
-    the owner znodes that a member keeps. The default profile does not."""
-    cluster.create_topic(topic, 4)
-    made: dict[str, list[int]] = {}
-    for profile in ("scala", "default"):
-        settings = config | {"zkconsumer.profile": profile}
-        path = watch.paths.owner(TopicPartition(topic, 0))
-        with (
-            Producer(cluster.bootstrap, topic, range(4)) as producer,
-            ZookeeperConsumerConnector(settings | {"consumer.id": "a"}) as one,
-        ):
-            first = Reader(one.create_message_streams({topic: 1})[topic])
-            producer.send(8)
-            first.wait(8)
-            made[profile] = [watch.client.exists(path).czxid]
-            with ZookeeperConsumerConnector(settings | {"consumer.id": "b"}) as two:
-                second = Reader(two.create_message_streams({topic: 1})[topic])
-                a, b = f"{one.consumer_id}-0", f"{two.consumer_id}-0"
-                watch.wait_owners(
-                    topic, lambda f, a=a, b=b: f == {0: a, 1: a, 2: b, 3: b}, 15, "shared"
-                )
-                producer.send(4)
-                second.wait(2)
-                made[profile].append(watch.client.exists(path).czxid)
-    assert made["scala"][0] != made["scala"][1]
-    assert made["default"][0] == made["default"][1]
-
-
 def test_scala_profile_zombie(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
@@ -508,6 +403,9 @@ def test_scala_profile_zombie(
         zombie.create_message_streams({topic: 1})
     assert watch.members() == [zombie.consumer_id]
     assert watch.owners(topic) == {0: "somebody-0"}
+    found = zombie.metrics()
+    assert (found.failed_attempts, found.state, found.rebalances) == (3, "FAILED", 1)
+    assert found.rebalance_seconds >= 0.2
     watch.client.delete(path)
     with ZookeeperConsumerConnector(settings | {"consumer.id": "other"}) as other:
         other.create_message_streams({})

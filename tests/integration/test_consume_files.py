@@ -145,17 +145,3 @@ def test_an_interrupt_writes_and_commits_what_is_collected(
     found = values(read(tmp_path))
     assert len(found) == MESSAGES == sum(found.values()) == committed(zk, group, filled)
     assert not list(tmp_path.glob(".*"))
-
-
-def test_wrong_use(tmp_path: Path) -> None:
-    """A format without a folder, a folder without a format, or a folder that cannot be created is
-    refused."""
-    common = ("--zookeeper", "127.0.0.1:1", "--topic", "t")
-    for wrong in (("--format", "arrow"), ("--out", str(tmp_path))):
-        done = consume(*common, *wrong)
-        assert done.returncode == 2
-        assert "go together" in done.stderr
-    (tmp_path / "file").write_text("")
-    done = consume(*common, "--format", "arrow", "--out", str(tmp_path / "file" / "below"))
-    assert done.returncode == 2
-    assert "--out" in done.stderr

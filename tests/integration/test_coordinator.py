@@ -10,9 +10,7 @@ import pytest
 from tests.support.groups import Producer, Reader, delivered_once
 from tests.support.members import quick, started
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.errors import CommitFailedError
 from zkconsumer.servers import LocalCluster, wait_until
 
 Make = Callable[..., CoordinatorConsumerConnector]
@@ -67,12 +65,12 @@ def test_one_member_reads_and_goes_on(cluster: LocalCluster, make: Make, topic: 
 
 @pytest.mark.parametrize(
     "strategy",
-    ["range", "roundrobin", "sticky", "cooperative-sticky", "legacy-range", "legacy-roundrobin"],
+    ["cooperative-sticky", "legacy-range", "legacy-roundrobin"],
 )
 def test_two_members_share(cluster: LocalCluster, make: Make, topic: str, strategy: str) -> None:
     """The members share partitions when the second one joins. The first gets them back when the
     second leaves. Each message is delivered once, because offsets are committed before each
-    move."""
+    move. Groups with other clients (``test_coordinator_mixed``) have the other strategies."""
     cluster.create_topic(topic, 6)
     settings = {"partition_assignment_strategy": strategy}
     with Producer(cluster.bootstrap, topic, range(6), interval=0.002) as producer:
@@ -89,36 +87,6 @@ def test_two_members_share(cluster: LocalCluster, make: Make, topic: str, strate
         second.shutdown()
         wait_until(lambda: len(held(first)) == 6, 10, "the first member owns everything again")
         delivered_once(producer, readers)
-
-
-def test_commits(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """Manual commits work with and without waiting, for all partitions or for given ones. A
-    partition that is not owned is refused by name."""
-    cluster.create_topic(topic, 2)
-    with Producer(cluster.bootstrap, topic, (0,)) as producer:
-        producer.send(10)
-    member = make(auto_commit_enable="false", consumer_timeout_ms=5000)
-    iterator = iter(member.create_message_streams({topic: 1})[topic][0])
-    assert [next(iterator).offset for _ in range(3)] == [0, 1, 2]
-    member.commit_offsets()
-    told: list[CommitFailedError | None] = []
-    member.commit_offsets_async({TopicPartition(topic, 0): 5}, told.append)
-    wait_until(lambda: told == [None], 5, "the callback is called")
-    with pytest.raises(CommitFailedError, match="other-7: not owned"):
-        member.commit_offsets({TopicPartition("other", 7): 1})
-    member.shutdown()
-    again = make(auto_commit_enable="false", consumer_timeout_ms=5000)
-    assert next(iter(again.create_message_streams({topic: 1})[topic][0])).offset == 5
-
-
-def test_filter_follows_topics(cluster: LocalCluster, make: Make, unique: str) -> None:
-    """A filter includes topics that are created later."""
-    cluster.create_topic(f"{unique}-f1", 1)
-    member = make()
-    member.create_message_streams_by_filter(Whitelist(f"{unique}-f.*"), 1)
-    wait_until(lambda: len(held(member)) == 1, 5, "the first topic is read")
-    cluster.create_topic(f"{unique}-f2", 2)
-    wait_until(lambda: len(held(member)) == 3, 10, "the new topic is read")
 
 
 def test_a_listener_that_shuts_the_member_down(

@@ -14,7 +14,7 @@ from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, UsageError
+from zkconsumer.errors import ConnectorClosedError, UsageError
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.reader import Reader
@@ -81,66 +81,6 @@ def manager() -> Iterator[Make]:
     yield make
     for one in made:
         one.shutdown()
-
-
-def test_fetcher(cluster: LocalCluster, manager: Make, topic: str) -> None:
-    """FetcherTest.testFetcher: everything produced reaches the queue, and the queue can be emptied.
-    The test does this twice."""
-    cluster.create_topic(topic, 2)
-    target = stream()
-    manager(endpoints(cluster)).start(
-        {PartitionTopicInfo(topic, p, 0): target._control.queue for p in range(2)}
-    )
-    for turn in range(2):
-        values = [b"%d-%d" % (turn, i) for i in range(300)]
-        send(cluster, topic, values, 2)
-        assert sorted(take(target, 300)) == sorted(values)
-        assert len(target._control.queue) == 0
-
-
-@pytest.mark.parametrize(
-    ("reset", "start", "received"),
-    [("smallest", 10_000, 10), ("smallest", -1, 10), ("largest", 10_000, 0), ("largest", -1, 0)],
-    ids=[
-        "testResetToEarliestWhenOffsetTooHigh",
-        "testResetToEarliestWhenOffsetTooLow",
-        "testResetToLatestWhenOffsetTooHigh",
-        "testResetToLatestWhenOffsetTooLow",
-    ],
-)
-def test_auto_offset_reset(
-    cluster: LocalCluster, manager: Make, topic: str, reset: str, start: int, received: int
-) -> None:
-    """AutoOffsetResetTest: the fetcher replaces an offset outside the log with the log's start or
-    end."""
-    cluster.create_topic(topic)
-    send(cluster, topic, [b"%d" % i for i in range(10)])
-    events: list[FetchEvent] = []
-    info, target = PartitionTopicInfo(topic, 0, start), stream(timeout_ms=1500)
-    manager(endpoints(cluster), events.append, auto_offset_reset=reset).start(
-        {info: target._control.queue}
-    )
-    first = 10 - received
-    wait_until(lambda: info.consumed_offset == first, 10, "known before anything is read")
-    if received:
-        assert take(target, received) == [b"%d" % i for i in range(received)]
-    with pytest.raises(ConsumerTimeoutError):
-        next(iter(target))
-    assert info.resets
-    assert info.consumed_offset == info.fetched_offset == 10
-    (told,) = [e for e in events if e.kind is FetchEventKind.OFFSET_RESET]
-    assert told.replaced == (None if start is None or start < 0 else start)
-
-
-def test_committed_offset_is_used(cluster: LocalCluster, manager: Make, topic: str) -> None:
-    """A start offset inside the log is kept without a reset, even in the middle of a batch."""
-    cluster.create_topic(topic)
-    send(cluster, topic, [b"%d" % i for i in range(10)])
-    info, target = PartitionTopicInfo(topic, 0, 7), stream()
-    manager(endpoints(cluster)).start({info: target._control.queue})
-    assert take(target, 3) == [b"7", b"8", b"9"]
-    assert not info.resets
-    wait_until(lambda: info.lag == 1, 10, "the lag is known")
 
 
 @pytest.mark.parametrize("profile", ["default", "scala"])
@@ -294,33 +234,3 @@ def test_cut_connections(cluster: LocalCluster, manager: Make, topic: str) -> No
             proxy.cut()
             got += take(target, 100)
         assert got == values
-
-
-def test_deleted_topic_is_not_created_again(manager: Make) -> None:
-    """Fetching a deleted topic does not recreate it, although brokers create topics automatically.
-    Once it is recreated, it is read from its start."""
-    with LocalCluster(
-        "3.9", properties={"auto.create.topics.enable": "true", "delete.topic.enable": "true"}
-    ) as own:
-        own.create_topic("gone")
-        own.create_topic("stays")
-        send(own, "gone", [b"old"] * 5)
-        events: list[FetchEvent] = []
-        tested = manager(endpoints(own), events.append, refresh_leader_backoff_ms=20)
-        target, other = stream(), stream()
-        info = PartitionTopicInfo("gone", 0, 0)
-        tested.start(
-            {info: target._control.queue, PartitionTopicInfo("stays", 0, 0): other._control.queue}
-        )
-        assert take(target, 5) == [b"old"] * 5
-        own.delete_topic("gone")
-        seen = len(events)
-        tested.start({PartitionTopicInfo("gone", 1, 0): target._control.queue})
-        send(own, "stays", [b"v"])
-        assert take(other, 1) == [b"v"]
-        time.sleep(0.5)  # long enough for about twenty metadata requests
-        assert [e.kind for e in events[seen:]].count(FetchEventKind.LEADER_FOUND) == 0
-        own.create_topic("gone")  # raises if it exists
-        send(own, "gone", [b"new"])
-        assert take(target, 1) == [b"new"]
-        assert info.resets == 1

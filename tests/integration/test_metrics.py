@@ -18,7 +18,7 @@ from zkconsumer import Metrics, UsageError, ZookeeperConsumerConnector
 from zkconsumer.core.common.faults import Trouble
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.states import State
-from zkconsumer.errors import CommitFailedError, RebalanceFailedError
+from zkconsumer.errors import CommitFailedError
 from zkconsumer.prometheus import ConnectorCollector, start_http_server
 from zkconsumer.runtime.counters import HistogramValue
 from zkconsumer.runtime.observation.metrics import Kind, declared
@@ -145,31 +145,6 @@ def log_bytes(cluster: LocalCluster, topic: str) -> int:
     return sum(path.stat().st_size for path in logs)
 
 
-@pytest.mark.parametrize(("dual", "in_zookeeper"), [(False, 0), (True, 2)])
-def test_kafka_commits(
-    cluster: LocalCluster,
-    config: dict[str, object],
-    topic: str,
-    dual: bool,
-    in_zookeeper: int,
-) -> None:
-    """With Kafka storage each commit counts every partition, changed or not. With dual commit the
-    changed ones also count for ZooKeeper."""
-    cluster.create_topic(topic, 2)
-    with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
-        producer.send(10)
-    added = {"offsets.storage": "kafka", "dual.commit.enabled": dual}
-    with ZookeeperConsumerConnector(config | added) as member:
-        stream = member.create_message_streams({topic: 1})[topic][0]
-        for _ in range(10):
-            next(iter(stream))
-        stream.mark_consumed()
-        member.commit_offsets()
-        member.commit_offsets()
-        found = member.metrics()
-        assert (found.kafka_commits, found.zookeeper_commits) == (4, in_zookeeper)
-
-
 def test_rebalances(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
@@ -290,23 +265,6 @@ def test_fenced_commits(
         assert found.fenced_commits == 1
         assert found.zookeeper_commits == stored + 1
         wait_until(lambda: member.metrics().blocked_partitions == 1, 5, "it is blocked")
-
-
-def test_failed_attempts(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
-) -> None:
-    """Each attempt of the scala profile that meets a foreign owner is counted. Then the member
-    gives up."""
-    cluster.create_topic(topic, 1)
-    owner = watch.paths.owner(TopicPartition(topic, 0))
-    watch.client.create(owner, b"else_x-0", ephemeral=True, makepath=True)
-    added = {"zkconsumer.profile": "scala", "rebalance.max.retries": 3, "rebalance.backoff.ms": 100}
-    with ZookeeperConsumerConnector(config | added) as member:
-        with pytest.raises(RebalanceFailedError):
-            member.create_message_streams({topic: 1})
-        found = member.metrics()
-        assert (found.failed_attempts, found.state, found.rebalances) == (3, "FAILED", 1)
-        assert found.rebalance_seconds >= 0.2
 
 
 # -- Prometheus ---------------------------------------------------------------------------------

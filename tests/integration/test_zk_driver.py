@@ -28,8 +28,7 @@ from zkconsumer.core.zookeeper.ops import (
     SetData,
     ZkOp,
 )
-from zkconsumer.errors import ChrootMissingError, ZkUnavailableError
-from zkconsumer.servers import LocalZooKeeper, expire_session, free_port, wait_until
+from zkconsumer.servers import LocalZooKeeper, expire_session, wait_until
 from zkconsumer.servers.servers import TICK_MS
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
 
@@ -240,22 +239,6 @@ def test_ambiguous_multi(chroot: str, applied: bool) -> None:
             other.close()
 
 
-def test_requests_wait_for_the_connection(chroot: str) -> None:
-    """Requests that are made while the connection is away are carried out when it is back."""
-    address, _, path = chroot.partition("/")
-    with TcpProxy(int(address.rpartition(":")[2])) as proxy:
-        driven = Driven(f"{proxy.address}/{path}", 8.0)
-        try:
-            proxy.refuse()
-            proxy.cut()
-            assert driven.event()[0] is SessionEvent.SUSPENDED
-            reply = driven.send(Create("/a"))
-            proxy.allow()
-            assert reply.get(timeout=15) == Ok(None)
-        finally:
-            driven.driver.close()
-
-
 def test_session_expiry(driven: Driven, chroot: str) -> None:
     """After an expiry the driver reports the loss, then a session with another id. It refuses
     requests of the old session without sending them, even those that waited for the connection."""
@@ -305,21 +288,6 @@ def test_nothing_waits_over_into_the_next_session(zookeeper: str, chroot: str) -
             assert driven.ask(GetChildren("/"), events[-1][1]) == Ok(())
         finally:
             driven.driver.close()
-
-
-def test_unreachable_server() -> None:
-    """If no server answers, the error names the key and the address, within the allowed time."""
-    port = free_port()
-    driver = ZkDriver(f"127.0.0.1:{port}", "", 4.0, lambda *_: None, lambda _: None)
-    with pytest.raises(ZkUnavailableError, match=rf"zookeeper\.connect: .*127\.0\.0\.1:{port}"):
-        driver.start(0.5)
-
-
-def test_missing_chroot(zookeeper: str) -> None:
-    """The error names a missing chroot, which is not created."""
-    driver = ZkDriver(zookeeper, "/no/such", 4.0, lambda *_: None, lambda _: None)
-    with pytest.raises(ChrootMissingError, match="/no/such does not exist"):
-        driver.start(10.0)
 
 
 def test_the_session_timeout_is_the_one_the_server_grants(chroot: str) -> None:

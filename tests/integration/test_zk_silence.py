@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.test_zk_driver import Driven
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.core.zookeeper.ops import Code, Create, Exists, Failed, GetChildren, Ok, Reply, ZkOp
 from zkconsumer.errors import ZkUnavailableError
@@ -29,23 +30,13 @@ SLACK = 1.5
 """Seconds that a busy machine may add to a measured time."""
 
 
-class Driven:
+class Proxied(Driven):
     """A driver behind one or several proxies, which sends pings as a member does."""
 
-    def __init__(self, chroot: str, proxies: list[TcpProxy], start: float = 15.0) -> None:
-        self.proxies = proxies
-        self.events: queue.Queue[tuple[SessionEvent, int]] = queue.Queue()
+    def __init__(self, chroot: str, proxies: list[TcpProxy]) -> None:
         hosts = ",".join(proxy.address for proxy in proxies)
-        self.driver = ZkDriver(
-            hosts,
-            f"/{chroot.partition('/')[2]}",
-            SESSION,
-            lambda *event: self.events.put(event),
-            lambda _: None,
-        )
-        self.driver.start(start)
-        event, self.session = self.event()
-        assert event is SessionEvent.OPENED
+        super().__init__(f"{hosts}/{chroot.partition('/')[2]}", SESSION)
+        self.proxies = proxies
         self._ended = threading.Event()
         self._pings = threading.Thread(target=self._ping, daemon=True)
         self._pings.start()
@@ -54,15 +45,9 @@ class Driven:
         while not self._ended.wait(SESSION / 6):
             self.driver.ping(lambda: None)
 
-    def event(self, timeout: float = 15.0) -> tuple[SessionEvent, int]:
-        """The next session event."""
-        return self.events.get(timeout=timeout)
-
-    def send(self, op: ZkOp) -> queue.Queue[Reply]:
+    def send(self, op: ZkOp, session: int | None = None) -> queue.Queue[Reply]:
         """Begin ``op`` in the current session."""
-        replies: queue.Queue[Reply] = queue.Queue()
-        self.driver.submit(op, self.driver.session_id, replies.put)
-        return replies
+        return super().send(op, self.driver.session_id if session is None else session)
 
     def used(self) -> TcpProxy:
         """The proxy that the connection goes through."""
@@ -82,14 +67,14 @@ class Driven:
 
 
 @pytest.fixture
-def driven(chroot: str) -> Iterator[Callable[[int], Driven]]:
+def driven(chroot: str) -> Iterator[Callable[[int], Proxied]]:
     """Creates a driver with this number of addresses, all of the same ZooKeeper."""
     with ExitStack() as stack:
 
-        def make(addresses: int) -> Driven:
+        def make(addresses: int) -> Proxied:
             port = int(chroot.partition("/")[0].rpartition(":")[2])
             proxies = [stack.enter_context(TcpProxy(port)) for _ in range(addresses)]
-            found = Driven(chroot, proxies)
+            found = Proxied(chroot, proxies)
             stack.callback(found.close)
             return found
 
@@ -106,7 +91,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 # -- lost answers --------------------------------------------------------------------------------
 
 
-def test_a_lost_answer_breaks_the_connection_only(driven: Callable[[int], Driven]) -> None:
+def test_a_lost_answer_breaks_the_connection_only(driven: Callable[[int], Proxied]) -> None:
     """One response is lost while the connection stays open. The outcome of its request is unknown,
     the driver reconnects, and the session continues."""
     one = driven(1)
@@ -123,7 +108,7 @@ def test_a_lost_answer_breaks_the_connection_only(driven: Callable[[int], Driven
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_an_error_in_the_connection_thread(
-    driven: Callable[[int], Driven], error: type[BaseException], caplog: pytest.LogCaptureFixture
+    driven: Callable[[int], Proxied], error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unexpected error in kazoo's connection thread is logged as a warning, and the driver
     reconnects. It keeps the session, or opens a new one if the thread's loop had ended."""
@@ -153,7 +138,7 @@ def test_an_error_in_the_connection_thread(
 # -- silence -------------------------------------------------------------------------------------
 
 
-def test_a_silent_server_is_left_for_another(driven: Callable[[int], Driven]) -> None:
+def test_a_silent_server_is_left_for_another(driven: Callable[[int], Proxied]) -> None:
     """If a server does not answer, not even pings, the driver leaves it within half the session
     timeout. The session continues on another server."""
     one = driven(3)
@@ -169,7 +154,7 @@ def test_a_silent_server_is_left_for_another(driven: Callable[[int], Driven]) ->
         proxy.resume()
 
 
-def test_a_connection_that_is_never_answered(driven: Callable[[int], Driven]) -> None:
+def test_a_connection_that_is_never_answered(driven: Callable[[int], Proxied]) -> None:
     """If a server accepts a connection and never answers it, the driver leaves it within a third of
     the session timeout, and the session continues. A starting ZooKeeper sometimes does this."""
     one = driven(1)
@@ -210,7 +195,7 @@ def test_an_address_that_answers_no_packet(chroot: str) -> None:
         driver.close()
 
 
-def test_slow_answers_are_not_silence(driven: Callable[[int], Driven]) -> None:
+def test_slow_answers_are_not_silence(driven: Callable[[int], Proxied]) -> None:
     """If responses are repeatedly late by a sixth of the session timeout, the connection stays
     open."""
     one = driven(1)
@@ -220,7 +205,7 @@ def test_slow_answers_are_not_silence(driven: Callable[[int], Driven]) -> None:
     assert one.events.empty()
 
 
-def test_requests_never_block(driven: Callable[[int], Driven]) -> None:
+def test_requests_never_block(driven: Callable[[int], Proxied]) -> None:
     """A thousand requests are made while there is no connection. ``submit`` returns each time, and
     all requests get a reply once the connection is back."""
     one = driven(1)
@@ -246,7 +231,7 @@ def test_requests_never_block(driven: Callable[[int], Driven]) -> None:
 
 @pytest.mark.parametrize("directions", [("answers",), ("requests",)])
 def test_close_ends_while_zookeeper_is_silent(
-    driven: Callable[[int], Driven], directions: tuple[str, ...]
+    driven: Callable[[int], Proxied], directions: tuple[str, ...]
 ) -> None:
     """``close`` ends within its time and leaves no thread, whichever direction is silent. If a
     second thread calls ``close``, the first thread stops waiting when the second one's time is

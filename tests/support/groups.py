@@ -274,7 +274,6 @@ class Producer:
         topic: must exist.
         partitions: numbers to send to.
         interval: seconds between messages; with 0, only ``send`` sends messages.
-        compression: ``gzip`` or another codec's name.
     """
 
     def __init__(
@@ -283,7 +282,6 @@ class Producer:
         topic: str,
         partitions: Sequence[int],
         interval: float = 0.0,
-        compression: str | None = None,
     ) -> None:
         self.topic = topic
         self.acked: dict[tuple[int, int], bytes] = {}
@@ -296,7 +294,6 @@ class Producer:
         self._producer = KafkaProducer(
             bootstrap_servers=bootstrap.split(","),
             acks="all",
-            compression_type=compression,
             linger_ms=0,
             retry_backoff_ms=50,
             metadata_max_age_ms=500,

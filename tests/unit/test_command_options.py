@@ -208,6 +208,17 @@ def test_the_command_line_wins_over_the_environment(
             ["--topic", "t", "--format", "arrow", "--out", "x", "--skip-message-on-error"],
             "--skip-message-on-error",
         ),
+        *(
+            (consume, chosen, "exactly one of --topic, --whitelist and --blacklist")
+            for chosen in (
+                ZK,
+                ["--topic", "t", "--whitelist", "t"],
+                ["--whitelist", "a", "--blacklist", "b"],
+            )
+        ),
+        (consume, ["--whitelist", "a{1,2}", *ZK], "a{1|2}"),
+        (consume, ["--topic", "t", "--format", "arrow", *ZK], "go together"),
+        (consume, ["--topic", "t", "--out", "x", *ZK], "go together"),
         (consume, [*ONE, "--from-beginning", "--offset", "5"], "--from-beginning and --offset"),
         (consume, [*ONE, "--streams", "2"], "--streams has no effect with --partition"),
         (consume, [*ONE, "--metrics-port", "0"], "--metrics-port has no effect with --partition"),

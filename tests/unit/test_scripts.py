@@ -413,15 +413,15 @@ def test_commit_survives_each_lost_answer() -> None:
             assert (claim.version, claim.committed) == (node.stat.version, int(node.data))
 
 
-@pytest.mark.parametrize(("theirs", "stays"), [(b"45", b"50"), (b"60", b"60")])
-def test_a_foreign_commit_never_lowers_an_offset(theirs: bytes, stays: bytes) -> None:
-    """Another client wrote although we own the partition. The larger offset stays, and this is
-    reported."""
+@pytest.mark.parametrize(("theirs", "stays"), [(b"45", b"50"), (b"60", b"60"), (None, b"50")])
+def test_a_foreign_commit_never_lowers_an_offset(theirs: bytes | None, stays: bytes) -> None:
+    """Another client wrote although we own the partition, and this is reported. The larger offset
+    stays. A deleted one is stored again."""
     bench, claims = holding()
-    bench.zk.do(SetData(PATHS.offset(T0), theirs))
+    bench.zk.do(SetData(PATHS.offset(T0), theirs) if theirs else Delete(PATHS.offset(T0)))
     fact, _ = bench.run(commands.Commit(3, 0, {T0: 50}, claims))
     assert isinstance(fact, events.Committed)
-    assert fact.foreign == {T0}
+    assert fact.foreign == ({T0} if theirs else set())
     assert fact.claims[T0].committed == int(stays)
     assert bench.offset(T0) == stays
 
