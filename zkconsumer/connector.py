@@ -290,6 +290,11 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         retries = config.offsets_commit_max_retries * config.offsets_channel_backoff_ms
         return (config.offsets_channel_socket_timeout_ms + retries) / 1000
 
+    def _leave(self, timeout: float, thread: int, in_listener: bool) -> None:
+        if self._coordination is not None and self._coordination.offsets is not None:
+            self._host.post(self._coordination.offsets.leave)
+        super()._leave(timeout, thread, in_listener)
+
     def _abandon(self, timeout: float) -> None:
         self._gate.end()
         if self._directory is not None:

@@ -22,6 +22,7 @@ from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.events import Event
 from zkconsumer.core.groups.formats.consumer_protocol import AssignmentData, encode_assignment
+from zkconsumer.core.groups.reactions import UNREACHABLE
 from zkconsumer.core.zookeeper.ops import Create, Delete, Multi, Node, Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
@@ -63,6 +64,8 @@ class Switch:
     heartbeat: int = ErrorCode.NONE
     """Answer to the next heartbeat. In ZooKeeper, any code but ``NONE`` makes another member take
     the only partition."""
+    commits_fail: bool = False
+    """No commit to the coordinator is answered."""
     left: list[object] = field(default_factory=list)
     """Requests to leave the group: ``LeaveGroup``, or the deletion of the registration."""
     pings: list[float] = field(default_factory=list)
@@ -192,6 +195,8 @@ class SimulatedClient:
                 return events.Synced(token, encode_assignment(mine))
             case commands.FetchOffsets():
                 return events.OffsetsFetched(token, {P0: 0})
+            case commands.CommitOffsets() if self._switch.commits_fail:
+                return events.RequestFailed(token, UNREACHABLE, "no answer")
             case commands.CommitOffsets():
                 return events.OffsetsCommitted(token, dict.fromkeys(order.positions, 0))
             case commands.Heartbeat():
@@ -212,9 +217,8 @@ def switch(monkeypatch: pytest.MonkeyPatch) -> Switch:
     monkeypatch.setattr(
         "zkconsumer.connector.ZkDriver", lambda *given, **_: SimulatedDriver(switch, *given)
     )
-    monkeypatch.setattr(
-        "zkconsumer.coordinator.GroupClient", lambda *_, **__: SimulatedClient(switch)
-    )
+    for client in ("coordinator.GroupClient", "broker.groups.classic_client.GroupClient"):
+        monkeypatch.setattr(f"zkconsumer.{client}", lambda *_, **__: SimulatedClient(switch))
     return switch
 
 

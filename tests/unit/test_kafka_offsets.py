@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import commands, events
@@ -34,9 +35,13 @@ from zkconsumer.core.zookeeper.ops import (
     always,
 )
 from zkconsumer.core.zookeeper.scripts.kafka_storage import MEMBERSHIP_ENDED
+from zkconsumer.errors import CommitFailedError
 from zkconsumer.runtime.membership import kafka_offsets
 from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
 from zkconsumer.runtime.membership.live_move import committer
+
+if TYPE_CHECKING:
+    from conftest import Switch  # type: ignore[import-not-found]
 
 TP = TopicPartition("t", 0)
 TPS = [TopicPartition("t", number) for number in range(7)]
@@ -310,3 +315,23 @@ def test_nothing_is_sent_after_the_end() -> None:
     assert store.closed == ["interrupt", "close"]
     store.offsets.submit(COMMIT, store.replies.append, always)
     assert not store.requests
+
+
+def test_a_shutdown_waits_for_the_coordinator_once(switch: Switch) -> None:
+    """The coordinator is away. A commit that is tried while the member leaves, and the last commit
+    after it, have one deadline together."""
+    switch.commits_fail = True
+    keys = {"offsets.channel.socket.timeout.ms": 1200, "offsets.channel.backoff.ms": 50}
+    member = ZookeeperConsumerConnector(
+        {
+            "group.id": "g",
+            "zookeeper.connect": "nowhere:1",
+            "offsets.storage": "kafka",
+            "offsets.commit.max.retries": 0,
+            **keys,
+        }
+    )
+    member.create_message_streams({"t": 1})
+    member.commit_offsets_async()
+    with pytest.raises(CommitFailedError, match="did not answer within 1\\.2 s"):
+        member.shutdown(timeout=2.6)  # of these, 0.65 s are for an end without an answer

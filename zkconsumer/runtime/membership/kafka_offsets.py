@@ -6,6 +6,7 @@ reads no clock and never waits; a ``RequestLine`` carries the requests.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -99,15 +100,21 @@ class KafkaOffsets:
         self._committer = committer or Committer
         self._found = False
         """Whether the line knows the coordinator."""
+        self._latest = math.inf
+        """No attempt is sent later, on the host's clock, except the first one of an operation."""
         self._closed = False
 
     def submit(
         self, op: OffsetOp, on_reply: Callable[[Reply], object], permission: Permission
     ) -> None:
         """See ``OffsetPort``. ``on_reply`` is called on the host's thread."""
-        until, departures = self._host.now() + self._timeout, self._committer().departures
+        until, departures = self._until(), self._committer().departures
         left = dict(op.positions) if isinstance(op, StoreOffsets) else {}
         self._send(_Job(op, on_reply, permission, until, departures, left))
+
+    def leave(self) -> None:
+        """See ``OffsetPort``."""
+        self._latest = self._until()
 
     def interrupt_ended(self) -> None:
         """See ``OffsetPort``."""
@@ -118,6 +125,10 @@ class KafkaOffsets:
         self._closed = True
         self._line.interrupt()
         self._line.close()
+
+    def _until(self) -> float:
+        """When the last attempt of an operation that begins now is sent."""
+        return min(self._host.now() + self._timeout, self._latest)
 
     def _send(self, job: _Job) -> None:
         """Send the next request of an operation, if it is permitted now."""

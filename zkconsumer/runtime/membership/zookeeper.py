@@ -73,6 +73,10 @@ class OffsetPort(Protocol):
         ``permission`` is asked right before each attempt is sent.
         """
 
+    def leave(self) -> None:
+        """The member leaves its group: the operation in progress and its last commit have one
+        deadline together."""
+
     def interrupt_ended(self) -> None:
         """End the attempt in progress if it is no longer permitted."""
 
