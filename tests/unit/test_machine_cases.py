@@ -123,6 +123,29 @@ def test_a_rebalance_names_the_change_that_triggered_it() -> None:
     assert look_again(member, events.SessionResumed()).zxid is None
 
 
+@pytest.mark.parametrize("found_by", ["view", "release", "claim"])
+def test_a_rebalance_keeps_its_trigger_while_the_member_registers_again(found_by: str) -> None:
+    """A rebalance finds that the registration is gone. It continues when there is a new one."""
+    member = settled()
+    load = look_again(member, events.Changed(PATHS.ids, 7))
+    if found_by == "view":
+        found = member.on(events.ViewLoaded(load.token, replace(view(), registered=False)))
+    elif found_by == "release":
+        stop = only(StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+        commit = only(commands.Commit, member.on(FetchingStopped(stop.token, {T0: 12})))
+        stored = events.Committed(commit.token, {T0: Claim(MINE, 2, 12)})
+        notify = only(NotifyReleasing, member.on(stored))
+        release = only(commands.Release, member.on(ListenerDone(notify.token)))
+        found = member.on(events.Released(release.token, unregistered=True))
+    else:
+        member.held.pop(T0)
+        claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+        found = member.on(events.Claimed(claim.token, {}, {}, unregistered=True))
+    member.on(events.Changed(PATHS.ids, 8))
+    registered = events.Registered(only(commands.Register, found).token)
+    assert only(commands.LoadView, member.on(registered)).zxid == 7
+
+
 def stopping() -> tuple[RebalanceMachine, StopFetching]:
     """A settled member that has to give T0 to a member that sorts before it."""
     member = settled()
@@ -389,6 +412,27 @@ def test_a_lagging_offset_is_stored_although_it_does_not_change() -> None:
     member.held[T0] = replace(member.held[T0], lags=True)
     commit = only(commands.Commit, member.on(CommitRequested(1, {T0: 10, T1: 10})))
     assert commit.positions == {T0: 10}
+
+
+@pytest.mark.parametrize("lags", [False, True])
+def test_a_lagging_offset_does_not_count_as_stored(lags: bool) -> None:
+    """Without automatic commits it is not stored before a release. ZooKeeper keeps the lower one,
+    where the next owner begins, so the caller does not get the answer that it is stored."""
+    member = machine(auto_commit=False)
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+    claims = {T0: Claim(MINE, 1, 10, lags=lags), T1: Claim(MINE, 1, 10)}
+    notify = only(NotifyStarting, member.on(events.Claimed(claim.token, claims)))
+    start = only(StartFetching, member.on(ListenerDone(notify.token)))
+    member.on(FetchingStarted(start.token))
+    load = look_again(member, events.Changed(PATHS.ids))
+    stop = only(StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    notify = only(NotifyReleasing, member.on(FetchingStopped(stop.token, {T0: 10})))
+    release = only(commands.Release, member.on(ListenerDone(notify.token)))
+    assert member.on(CommitRequested(1, {T0: 10})) == []
+    answer = only(AnswerCommit, member.on(events.Released(release.token)))
+    assert answer.faults == (("t-0: not owned by this member",) if lags else ())
 
 
 @pytest.mark.parametrize("scala", [False, True])

@@ -284,7 +284,8 @@ class Committing(Machine[State, Event, Command]):
         return faults
 
     def _note_stored(self, tp: TopicPartition, claim: Claim) -> None:
-        self._commits.note_stored(tp, None if claim.invalidated else claim.committed)
+        counts = not (claim.invalidated or claim.lags)
+        self._commits.note_stored(tp, claim.committed if counts else None)
 
     def _when_no_commit_runs(self, proceed: Callable[[], None]) -> None:
         """Run ``proceed`` now, or when the commit in progress is answered."""

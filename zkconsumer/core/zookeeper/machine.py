@@ -173,6 +173,11 @@ class RebalanceMachine(Committing):
         token = self._await(State.REGISTERING)
         self._emit(commands.Register(token, self.registered_epoch))
 
+    def _register_again(self) -> None:
+        """The registration is missing. The rebalance under way begins again, for its old cause."""
+        self._due.group, self._due.zxid = True, self._cause
+        self._register()
+
     def _registered(self, _event: events.Registered) -> None:
         self._registration.confirmed = True
         if self.profile.rereads:
@@ -288,7 +293,7 @@ class RebalanceMachine(Committing):
         if not view.registered:
             if self.profile.recovers:
                 self._emit(Report("registration-gone", "the member's registration is missing"))
-                self._register()
+                self._register_again()
             else:
                 self._attempt_failed()
             return
@@ -400,7 +405,7 @@ class RebalanceMachine(Committing):
 
     def _released(self, event: events.Released) -> None:
         if event.unregistered:
-            self._register()
+            self._register_again()
             return
         for tp in self._releasing.partitions:
             self.held.pop(tp, None)
@@ -462,7 +467,7 @@ class RebalanceMachine(Committing):
             )
             self._emit(Report("outdated-offset", text))
         if event.unregistered:
-            self._register()
+            self._register_again()
         elif self.blocked and not self.profile.recovers:
             self._attempt_failed()
         else:
