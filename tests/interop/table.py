@@ -52,15 +52,11 @@ the JVM members.
 
 ## Other tests
 
-"""
-
-CASES = """## Cases
-
 The name of a case lists its parameters, such as the release of the consumer, the release of the
 broker, the message format and the codec.
 
-| Test | Result | Cases |
-|---|---|---|
+| Test | Cases |
+|---|---|
 """
 
 MODERN = """
@@ -206,20 +202,15 @@ def rows(promises: Mapping[str, str], passed: Iterable[str]) -> str:
         names = [name for stores in tried.values() for some in stores.values() for name in some]
         page.append(f"| {' | '.join((*cells, kinds, verdict(*names)))} |\n")
     page.append(BETWEEN)
-    table = [CASES]
     for test, names in sorted(others.items()):
         title = test.partition("::test_")[2].replace("_", " ").capitalize()
         results = {one: [n for n in sorted(names) if verdict(n) == one] for one in VERDICTS}
-        counts = [f"{len(found)} {one}" for one, found in results.items() if found]
-        page.append(f"**{title}** ({', '.join(counts)}). {promises[names[0]]}\n\n")
+        parts = []
         for result, found in results.items():
-            cases = [
-                f"`{name.partition('[')[2].rstrip(']')}`" if "[" in name else "the only case"
-                for name in found
-            ]
-            if cases:
-                table.append(f"| {title} | {result} | {', '.join(cases)} |\n")
-    page += table
+            cases = ", ".join(f"`{n.partition('[')[2].rstrip(']')}`" for n in found if "[" in n)
+            if found:
+                parts.append(f"{len(found)} {result}" + (f": {cases}" if cases else ""))
+        page.append(f"| **{title}.** {promises[names[0]]} | {'; '.join(parts)} |\n")
     return "".join(page).rstrip() + "\n" + modern()
 
 
