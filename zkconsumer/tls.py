@@ -150,7 +150,7 @@ def _trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
         return
     certificates = [block for kind, block in _blocks(text) if kind.endswith("CERTIFICATE")]
     if not certificates:
-        raise ConfigError([f"{name}: holds no certificate in PEM format (BEGIN CERTIFICATE)"])
+        raise ConfigError([f"{name} has no certificate in PEM format (BEGIN CERTIFICATE)"])
     try:
         context.load_verify_locations(cadata="\n".join(certificates))
     except ssl.SSLError as error:
@@ -175,7 +175,7 @@ def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
     chain = [block for kind, block in blocks if kind.endswith("CERTIFICATE")]
     if len(keys) != 1 or not chain:
         raise ConfigError(
-            [f"{name}: must hold one private key and its certificate chain in PEM format"]
+            [f"{name} must have one private key and its certificate chain in PEM format"]
         )
     secret = "" if settings.key_password is None else settings.key_password.value
     # Python takes a key from a file only. mkstemp's can be read by this user alone.

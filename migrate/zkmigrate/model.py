@@ -53,7 +53,7 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ZkOffset:
-    """An offset znode. ``fault`` says why it cannot be read; then ``offset`` is ``None``."""
+    """An offset znode. If it cannot be read, ``offset`` is ``None`` and ``fault`` is the reason."""
 
     offset: int | None
     version: int

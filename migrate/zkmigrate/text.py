@@ -27,7 +27,7 @@ SOON_DAYS: Final = 3
 
 
 class Note(str):
-    """A remark that ends with a list of names. ``short`` contains only the first few of them."""
+    """A remark that ends with a list of names. ``short`` has only the first few of them."""
 
     __slots__ = ("short",)
     short: str

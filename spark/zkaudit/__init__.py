@@ -111,7 +111,7 @@ def export(
     from zkaudit.job.export import FORMATS, Mode, Target, export
 
     if (to is None) == (catalog is None):
-        raise ValueError("give one of to and catalog")
+        raise ValueError("give either to or catalog")
     if append and overwrite:
         raise ValueError("append and overwrite cannot be used together")
     if format not in FORMATS:

@@ -193,7 +193,7 @@ def place_of(text: str | Path) -> Place:
              "for example AWS_SECRET_ACCESS_KEY"]
         )  # fmt: skip
     if not authority and scheme not in ("hdfs", "viewfs"):
-        raise ConfigError([f"{text}: names no bucket: write {scheme}://BUCKET/DIR"])
+        raise ConfigError([f"{text} names no bucket: write {scheme}://BUCKET/DIR"])
     return Remote(f"{scheme}://{authority}", path.strip("/"), query)
 
 

@@ -317,7 +317,7 @@ def test_a_file_a_glob_and_a_uri_are_places(
 def test_a_stream_of_a_file_is_refused(newest: Any) -> None:
     """A file does not continue in the next file, so a stream needs the directory."""
     source = ZookeeperTxnlog({"path": str(newest.logs[0])})
-    with pytest.raises(ConfigError, match="is a file: a stream follows a directory"):
+    with pytest.raises(ConfigError, match="is a file: give a stream a directory"):
         source.streamReader(source.schema())
 
 

@@ -83,7 +83,7 @@ def test_all_tables(spark: SparkSession, audit: Path, form: str, tmp_path: Path)
         exported = target.read(spark, name).drop("run_id", "run_time")
         assert rows(exported) == rows(table), name
 
-    with pytest.raises(AuditError, match="exists already: add rows with --append"):
+    with pytest.raises(AuditError, match="already exists: add rows with --append"):
         export(spark, audit, target)
     assert zkaudit.export(spark, audit, format=form, append=True, run_id="two", **given) == "two"
     with pytest.raises(AuditError, match="has rows of run one already, so nothing was written"):

@@ -382,5 +382,5 @@ def test_an_administrator_cannot_make_an_ephemeral() -> None:
     with pytest.raises(ValueError, match="session"):
         zk.do(Multi((Create("/a"), Create("/b", ephemeral=True))))
     assert zk.children("/") == ()
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="or neither"):
         _zk(followers=2)

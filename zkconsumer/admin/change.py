@@ -114,7 +114,7 @@ def plan_deletion(
 def _unprotected(group: str) -> Script[None]:
     why = yield from protection(group)
     if why is not None:
-        raise ProtectedGroupError(f"group {group}: {why}; --force changes it nevertheless")
+        raise ProtectedGroupError(f"group {group}: {why}; --force changes it anyway")
 
 
 def delete(

@@ -210,7 +210,7 @@ class BrokerConnection:
         at = f"{self.endpoint.host}:{self.endpoint.port}"
         raise UnsupportedBrokerError(
             f"{needs and f'{needs}: '}broker {self.endpoint.broker_id} at {at} "
-            f"knows request {api_key} {has}, this needs {' or '.join(map(str, sorted(wanted)))}"
+            f"supports request {api_key} {has}, not in {' or '.join(map(str, sorted(wanted)))}"
         )
 
     def ready(self) -> None:

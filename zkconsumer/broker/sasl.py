@@ -200,7 +200,7 @@ def _token_of_file(path: str) -> str:
     except OSError as error:
         raise AuthenticationError(f"{where}: cannot be read: {error.strerror}") from None
     except ValueError:
-        raise AuthenticationError(f"{where}: is not a token in ASCII") from None
+        raise AuthenticationError(f"{where} is not a token in ASCII") from None
     if not token:
         raise AuthenticationError(f"{where}: the file is empty")
     return token
@@ -214,7 +214,7 @@ def _imported(name: str) -> Callable[[], object]:
     except (ImportError, AttributeError) as error:
         raise ConfigError([f"{key}: {error}"]) from None
     if not callable(function):
-        raise ConfigError([f"{key}: is not a function"])
+        raise ConfigError([f"{key} is not a function"])
     return function  # type: ignore[no-any-return]
 
 

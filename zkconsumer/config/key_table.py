@@ -47,7 +47,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """How a default follows from another key's value, for people and for the parser."""
+    """How a default follows from another key's value: as text, and as a function."""
 
     text: str
     apply: Callable[[Any], object]
@@ -76,7 +76,7 @@ class Row:
 
     @property
     def default_text(self) -> str:
-        """The default for people."""
+        """The default, as the reference shows it."""
         if self.derive is not None:
             return self.derive.text
         if self.default_from is not None:
@@ -87,7 +87,7 @@ class Row:
 
     @property
     def status(self) -> str:
-        """Support for people: supported, or accepted and ignored (why)."""
+        """How the key is supported: ``supported``, or ``accepted, ignored`` with the reason."""
         if self.ignored is not None:
             return f"accepted, ignored: {self.ignored}"
         return "supported"
@@ -137,7 +137,7 @@ def at_least(smallest: int) -> Check:
 
 
 def one_of(*choices: str, fixes: Mapping[str, str] | None = None) -> Check:
-    """Check that a value is one of ``choices``; ``fixes`` has the right word for wrong ones."""
+    """Check that a value is one of ``choices``. ``fixes``: the correct word, by wrong word."""
 
     def fault(value: str) -> str | None:
         if value in choices:

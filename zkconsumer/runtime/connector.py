@@ -325,7 +325,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         ``zkconsumer.reread.interval.ms``. Raises the same errors as ``create_message_streams``.
         """
         if not isinstance(num_streams, int) or not 1 <= num_streams <= 1000:
-            raise ConfigError([f"number of streams must be 1 to 1000, is {num_streams!r}"])
+            raise ConfigError([f"the number of streams must be 1 to 1000, not {num_streams!r}"])
         streams = [self._make_stream(key_decoder, value_decoder) for _ in range(num_streams)]
         self._join(
             Subscription(topic_filter.pattern, {topic_filter.regex: num_streams}), {None: streams}

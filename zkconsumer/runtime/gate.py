@@ -123,7 +123,7 @@ class DeliveryGate:
         return newly
 
     def look(self) -> None:
-        """Note that delivery pauses because no server has answered in time."""
+        """Record that delivery pauses because no server has answered in time."""
         with self._lock:
             expired = self._shut_since is None and -math.inf < self.valid_until <= self._now()
             if expired:

@@ -163,7 +163,7 @@ def _send(process: ServerProcess, number: signal.Signals) -> None:
         return
     except PermissionError as error:
         raise ClusterError(
-            f"{process.name} (process {process.pid}) belongs to another user: let that user end it"
+            f"{process.name} (process {process.pid}) belongs to another user, who must stop it"
         ) from error
 
 
@@ -214,7 +214,7 @@ def _read_state(directory: Path) -> ClusterState | None:
         raise ClusterError(f"{directory} is not a directory: name another --dir") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterError(
-            f"{path} is damaged ({error!r}): end its servers by hand and delete the file"
+            f"{path} is damaged ({error!r}): kill its servers, then delete the file"
         ) from error
 
 

@@ -275,7 +275,7 @@ class JvmHerd:
             member.wait_joined(120.0)
 
     def attempts(self) -> int:
-        """Rebalance attempts of all of them so far, according to their log."""
+        """Return how many rebalance attempts the members have made, according to their log."""
         assert self._jvm is not None
         return sum(self._jvm.attempts(member.consumer_id) for member in self._members)
 

@@ -34,7 +34,7 @@ def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
         if value:
             return value
         if time.monotonic() >= deadline:
-            raise ClusterError(f"{message}: this has not happened within {timeout:g} s")
+            raise ClusterError(f"{message}: did not happen within {timeout:g} s")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.1)
 

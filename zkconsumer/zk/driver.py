@@ -225,7 +225,7 @@ class ZkDriver:
 
     @property
     def identity(self) -> str:
-        """This client's identity in ZooKeeper, as text for people."""
+        """This client's identity in ZooKeeper, as text."""
         return self._security.identity
 
     @property

@@ -49,7 +49,7 @@ class ZkSecurity:
 
     @property
     def identity(self) -> str:
-        """The identity of this client, for people, with the key that sets it."""
+        """This client's identity as text, with the key that sets it."""
         keys = self._keys
         if keys.zookeeper_digest is not None:
             user = keys.zookeeper_digest.value.partition(":")[0]
@@ -87,7 +87,7 @@ class ZkSecurity:
 
     @property
     def sasl(self) -> dict[str, str] | None:
-        """kazoo's ``sasl_options``; kazoo keeps them."""
+        """kazoo's ``sasl_options``; ``None`` without a login."""
         login = self._keys.zookeeper_login
         if login is None:
             return None

@@ -209,11 +209,9 @@ def look_at_all(zk: BlockingZk, groups: Iterable[str]) -> dict[str, Found | ZooK
 
 
 def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]:
-    """Record that the group is unlocked, and unlock it, unless another command comes in between.
-
-    Return whether it was locked. ``live``: the lock must not be that of a group that was moved
-    while it was stopped.
-    """
+    """Record that the group is unlocked, and unlock it, unless another command intervenes. Return
+    whether it was locked. ``live``: the lock must not be that of a group that was moved while it
+    was stopped."""
     state = yield from migration_marker.state_of(group)
     if not _lets_in(state, live):
         return False

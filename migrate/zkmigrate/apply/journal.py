@@ -196,7 +196,7 @@ def _of_plan(
     records, good = parse(str(path), data, keep)
     if records[0].get("plan") != digest:
         raise JournalError(
-            f"{path}: belongs to another plan: give each plan its own journal, with --journal"
+            f"{path} belongs to another plan: give each plan its own journal, with --journal"
         )
     return records, good
 
@@ -231,10 +231,10 @@ def parse(
             records.append(record)
         good += len(line)
     if not records or type(records[0].get("journal")) is not int:
-        raise JournalError(f"{name}: is not a journal of zkmigrate, or its first line is damaged")
+        raise JournalError(f"{name} is not a journal of zkmigrate, or its first line is damaged")
     if (number := records[0]["journal"]) != FORMAT:
         raise JournalError(
-            f"{name}: is in format {number}, which this zkmigrate does not know: use the version "
+            f"{name} is in format {number}, which this zkmigrate does not know: use the version "
             "that wrote it"
         )
     return records, good

@@ -53,7 +53,7 @@ class Changed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One group's outcome; ``offsets``: how many were written; ``why``: for people."""
+    """One group's outcome. ``offsets``: how many were written. ``why``: the reason, as text."""
 
     group: str
     outcome: Outcome

@@ -52,11 +52,9 @@ class Permission:
         """The version that the group's record must have, once this run has written it."""
 
     def ask(self) -> None:
-        """Ask ZooKeeper whether the claim still stands. Raises GroupRefusedError if not.
-
-        An answer is good for a session timeout from the moment of the question, as ZooKeeper keeps
-        a session at least that long.
-        """
+        """Ask ZooKeeper whether the claim is still valid. Raises GroupRefusedError if it is not. An
+        answer is good for a session timeout from the moment of the question, because ZooKeeper
+        keeps a session at least that long."""
         asked = self._clock()
         node, written = self._zk.run(
             read_many([self._hold.check.path, record.path(self._hold.group)])
@@ -83,7 +81,7 @@ class Permission:
         return float("-inf") < self._until <= self._clock()
 
     def still(self) -> Script[bool]:
-        """Whether the claim still stands, for a script."""
+        """Check in a script whether the claim is still valid."""
         (node,) = yield from read_many([self._hold.check.path])
         return node is not None and node.stat.ephemeral_owner == self._hold.session_id
 

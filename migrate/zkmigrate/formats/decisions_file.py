@@ -48,7 +48,7 @@ def parse(name: str, data: bytes) -> tuple[Rule, ...]:
     try:
         document = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PlanFileError(f"{name}: is not TOML: {error}") from None
+        raise PlanFileError(f"{name} is not TOML: {error}") from None
     rules = document.pop("rule", [])
     if document or not isinstance(rules, list):
         odd = next(iter(document), "rule")
@@ -66,12 +66,12 @@ def _rule(where: str, table: object) -> Rule:
         known = ", ".join((*DECIDED, "skip"))
         raise PlanFileError(f"{where} decides nothing: give one of {known} or ignore")
     if "ignore" in values and values.keys() - {"group", "ignore"}:
-        raise PlanFileError(f"{where}: ignore is about whole groups: give only group with it")
+        raise PlanFileError(f"{where}: ignore applies to whole groups: give it with group only")
     if "partition" in values and any(key in values for key in DECIDED):
         raise PlanFileError(f"{where}: partition requires skip")
     for key in ("max_idle_days", "other_znodes"):
         if key in values and values.get("topic", "*") != "*":
-            raise PlanFileError(f"{where}: {key} is about groups: leave topic out")
+            raise PlanFileError(f"{where}: {key} applies to whole groups: leave topic out")
     decided = {key: values.pop(key) for key in DECIDED if key in values}
     return Rule(**values, decided=decided)
 

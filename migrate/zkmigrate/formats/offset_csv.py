@@ -50,7 +50,7 @@ def parse(name: str, data: bytes, group: str | None = None) -> dict[OffsetKey, i
     names each bad line; partitions that occur twice are bad.
     """
     if len(data) > offset_files.MAX_FILE_BYTES:
-        raise OffsetsFileError([f"{name}: is larger than {offset_files.MAX_FILE_BYTES} bytes"])
+        raise OffsetsFileError([f"{name} is larger than {offset_files.MAX_FILE_BYTES} bytes"])
     if data.removeprefix(b"\xef\xbb\xbf").startswith(b"/"):
         return offset_files.parse(name, data)
     try:
@@ -91,7 +91,7 @@ def _json_rows(name: str, text: str) -> Iterable[tuple[int, list[Any]]]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise OffsetsFileError([f"{name}: is not JSON"]) from None
+        raise OffsetsFileError([f"{name} is not JSON"]) from None
     for number, item in enumerate(document, 1):
         if (
             not isinstance(item, dict)

@@ -206,7 +206,7 @@ class _StoredGroups:
             for group in _Reader(self.path, file).groups():
                 if _stamp(file) != self.stamp:
                     raise PlanFileError(
-                        f"{self.path}: changed while it was read: run the command again"
+                        f"{self.path} changed while it was read: run the command again"
                     )
                 yield group
 

@@ -443,10 +443,8 @@ class Mirroring:
     # -- the commands --------------------------------------------------------------------------
 
     def cut_over(self, group: str, execute: bool, wait: float) -> Result:
-        """Let Kafka lead: lock out old members, wait until they have left, copy what they stored.
-
-        ``wait``: seconds to wait for them. After it, the new program may start.
-        """
+        """Let Kafka lead: lock out old members, wait up to ``wait`` seconds until they have left,
+        and copy their last offsets. Then the new program may start."""
         state = self._zk(migration_marker.state_of(group))
         refusal = by_table(state, Action.CUT_OVER)
         if refusal is not None:

@@ -78,11 +78,8 @@ _LIVE: Final = {Mode.LOCKED: Case.LOCKED, Mode.KAFKA: Case.KAFKA, Mode.OPEN: Cas
 
 
 def case_of(state: GroupState) -> Case:
-    """Return the case of a group.
-
-    What cannot be read comes before what is known. Of a group that was moved, or is in a live move,
-    other clients' znodes are a problem next to its case.
-    """
+    """Return the case of a group. If something cannot be read, that is the case. If a group was
+    moved, or is in a live move, other clients' znodes are a problem in addition to its case."""
     marker = state.marker
     moved_to = state.moved_to
     in_kafka = Store.KAFKA in (moved_to, state.record.mirror_leads)

@@ -75,10 +75,8 @@ def status_of(
     retention: Retention | None,
     first: GroupState | None = None,
 ) -> tuple[Status, bool]:
-    """Return the status of a group, and whether something of it could not be read.
-
-    ``first``: an earlier look, see ``differing``.
-    """
+    """Return the status of a group, and whether a part of it could not be read. ``first``: an
+    earlier look, see ``differing``."""
     members = [name for name in state.members if not is_migrator(state.group, name)]
     marker = state.marker
     zk, kafka = state.offsets(Store.ZOOKEEPER), state.offsets(Store.KAFKA)

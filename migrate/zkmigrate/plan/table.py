@@ -87,7 +87,7 @@ class Answer:
 
     @property
     def why(self) -> str:
-        """The reason and what to do, for people."""
+        """The reason and what to do, as text."""
         if self.reason is None:
             return ""
         return " ".join(MEANING[self.reason]).replace("`", "")

@@ -91,7 +91,7 @@ def look(
     begun: Mapping[str, Records],
     histories: Mapping[str, History],
 ) -> Iterator[GroupReport]:
-    """Yield what has happened to each group. ``begun``: their steps in the journal."""
+    """Yield each group's history. ``begun``: the steps in the journal."""
     for planned in groups:
         records = begun.get(planned.group, [])
         history = histories.get(planned.group) or History()

@@ -142,7 +142,7 @@ def store_in(data: bytes | None) -> str | None:
 
 
 class Known(NamedTuple):
-    """What a group's marker, mode and record say. ``faults``: what of it cannot be read."""
+    """Content of a group's marker, mode and record. ``faults``: the parts that cannot be read."""
 
     marker: MigrationMarker | None
     mode: Mode

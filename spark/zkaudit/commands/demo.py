@@ -30,7 +30,7 @@ def demo_command(out: str, clean: bool) -> int:
 
     place = local(out)
     if place.exists() and any(place.iterdir()):
-        raise AuditError(f"{out}: is not empty: delete it or choose another --out")
+        raise AuditError(f"{out} is not empty: delete it or choose another --out")
     cluster = place / "cluster"
     demo.play(cluster, lambda text: click.echo(f"* {text}"), faults=not clean)
     logs, journals = [str(demo.data_directory(cluster))], [str(demo.journal_directory(cluster))]

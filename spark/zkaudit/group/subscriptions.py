@@ -30,7 +30,7 @@ def registered(data: bytes | None) -> Registered:
 
 
 def store_of(data: bytes | None) -> str | None:
-    """Return the store to which a migration marker says that the offsets were moved."""
+    """Return the store to which the offsets were moved, according to a migration marker."""
     store = _object(data).get("moved_to")
     return store if isinstance(store, str) else None
 

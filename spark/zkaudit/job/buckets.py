@@ -168,12 +168,12 @@ class Recorder:
             if max(audited, self._newest(), last) < 0:
                 return
             raise AuditError(
-                f"{file}: is missing: put {self.folder} back with all its contents, or choose "
+                f"{file} is missing: put {self.folder} back with all its contents, or choose "
                 "another --out"
             )
         if file.read_text() != self._id() or audited > last:
             raise AuditError(
-                f"{self.checkpoint}: is missing, or not the one that belongs to {self.folder}: put "
+                f"{self.checkpoint} is missing, or not the one that belongs to {self.folder}: put "
                 "it back, or choose another --out"
             )
         expected = _written(self.folder, last)
@@ -182,7 +182,7 @@ class Recorder:
         for one in expected:
             if not one.place.is_dir():
                 raise AuditError(
-                    f"{one.place}: is missing, and ZooKeeper may have deleted the logs that it was "
+                    f"{one.place} is missing, and ZooKeeper may have deleted the logs that it was "
                     "read from: put it back, or choose another --out"
                 )
 

@@ -101,8 +101,8 @@ def check_agreement(logged: Iterable[LoggedRun]) -> None:
     one, other = (runs[int(number[differ[0] + step])][0] for step in (0, 1))
     raise AuditError(
         f"{one.server}: {one.file} and {other.server}: {other.file} have different transactions "
-        f"with zxid {int(zxid[differ[0]]):#x}: they are of two ensembles, or of one before and "
-        "after its data were restored: audit them one by one"
+        f"with zxid {int(zxid[differ[0]]):#x}: they are from two ensembles, or from before "
+        "and after a backup was restored: audit them separately"
     )
 
 

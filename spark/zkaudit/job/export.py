@@ -117,7 +117,7 @@ def export(
         there = _there(spark, target, frames)
     if there and mode == "create":
         raise AuditError(
-            f"{target.name(there[0])}: exists already: add rows with --append, or replace it with "
+            f"{target.name(there[0])} already exists: add rows with --append, or replace it with "
             "--overwrite"
         )
     if mode == "append":
@@ -162,7 +162,7 @@ def _check(
                 changed = {*_columns(rows)} ^ {*_columns(frame)}
                 columns = ", ".join(sorted({column for column, _ in changed}))
                 raise SchemaMismatchError(
-                    f"{target.name(name)}: has other columns than this export ({columns}): choose "
+                    f"{target.name(name)} has other columns than this export ({columns}): choose "
                     "another place, or replace it with --overwrite"
                 )
             found.append(rows.where(F.col("run_id") == run_id).select(F.lit(name).alias("name")))
@@ -172,7 +172,7 @@ def _check(
         known = reduce(DataFrame.unionAll, found).first()
     if known is not None:
         raise AuditError(
-            f"{target.name(known['name'])}: has rows of run {run_id} already, so nothing was "
+            f"{target.name(known['name'])} has rows of run {run_id} already, so nothing was "
             "written: choose another --run-id"
         )
 

@@ -199,8 +199,8 @@ def once_each(rows: DataFrame) -> DataFrame:
 
 
 def config(rows: DataFrame) -> tuple[int, bytes] | None:
-    """Return zxid and content of the newest configuration of the ensemble that the logs have
-    (``reconfig``, ZooKeeper 3.5+); ``None`` if they have none."""
+    """Return zxid and content of the newest configuration of the ensemble in the logs
+    (``reconfig``, ZooKeeper 3.5+), or ``None``."""
     configs = rows.where((F.col("path") == CONFIG) & F.col("data").isNotNull())
     newest = configs.agg(F.max("zxid"), F.max_by("data", "zxid")).first()
     return None if newest is None or newest[0] is None else (newest[0], bytes(newest[1]))

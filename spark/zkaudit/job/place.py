@@ -33,7 +33,7 @@ def local(place: str) -> Path:
     fix = "mount it and give its path"
     if url[1].lower() == "file":
         fix = "give the path without file:"
-    raise AuditError(f"{place}: is a URL, and only local or mounted directories work here: {fix}")
+    raise AuditError(f"{place} is a URL, and only local or mounted directories work here: {fix}")
 
 
 def prepare(place: str) -> Path:
@@ -43,9 +43,9 @@ def prepare(place: str) -> Path:
     """
     out = local(place)
     if out.exists() and not out.is_dir():
-        raise AuditError(f"{out}: is not a directory: choose another --out")
+        raise AuditError(f"{out} is not a directory: choose another --out")
     if out.exists() and any(out.iterdir()) and not (out / "summary.json").is_file():
-        raise AuditError(f"{out}: is not empty and contains no audit: choose another --out")
+        raise AuditError(f"{out} is not empty and contains no audit: choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "summary.json").exists():
         (out / "summary.json").write_text("{}")

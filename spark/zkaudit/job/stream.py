@@ -118,7 +118,7 @@ def _same_inputs(out: Path, options: Options) -> None:
     if place.exists():
         found = json.loads(place.read_text())
         if found.get("layout") != _LAYOUT:
-            raise AuditError(f"{out}: is a stream of another zkaudit version: choose another --out")
+            raise AuditError(f"{out} is a stream of another zkaudit version: choose another --out")
         left_out = set(found["logs"]) - set(options.logs)
         if left_out:
             raise AuditError(
@@ -126,7 +126,7 @@ def _same_inputs(out: Path, options: Options) -> None:
                 "directories too, or choose another --out"
             )
     elif (out / "tables").exists():
-        raise AuditError(f"{out}: contains an audit that is not a stream: choose another --out")
+        raise AuditError(f"{out} contains an audit that is not a stream: choose another --out")
     write_atomically(place, json.dumps({"layout": _LAYOUT, "logs": list(options.logs)}))
 
 

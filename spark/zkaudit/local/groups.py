@@ -59,11 +59,11 @@ class _Paths:
         return np.array(values, kind)[self._codes]
 
     def contain(self, text: str) -> np.ndarray:
-        """Which rows' paths contain a text."""
+        """Return which rows have a path that contains a text."""
         return self._each([text in path for path in self.names], bool)
 
     def end_with(self, text: str) -> np.ndarray:
-        """Which rows' paths end with a text."""
+        """Return which rows have a path that ends with a text."""
         return self._each([path.endswith(text) for path in self.names], bool)
 
 

@@ -190,7 +190,7 @@ def _longer(one: Piece, other: Piece) -> tuple[Piece, Piece]:
             size = min(_BLOCK, min(ends) - begin)
             if left.read_at(size, begin) != right.read_at(size, begin):
                 raise AuditError(
-                    f"{shown(one.path)} and {shown(other.path)}: are different logs with one name: "
+                    f"{shown(one.path)} and {shown(other.path)} are different logs with one name: "
                     "keep one of them, or name their directories as two servers"
                 )
     return (one, other) if ends[0] >= ends[1] else (other, one)

@@ -59,7 +59,7 @@ def _servers(directories: Sequence[str | Path]) -> dict[str, list[Place]]:
     servers = parse_servers("", listed(directories))
     for place in (place for places in servers.values() for place in places):
         if place.is_file():
-            raise InputMissingError(f"{shown(str(place))}: is a file: name the server's directory")
+            raise InputMissingError(f"{shown(str(place))} is a file: name the server's directory")
     return servers
 
 

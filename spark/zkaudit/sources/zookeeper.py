@@ -68,7 +68,7 @@ class ZookeeperTxnlog(DataSource):
         for file in (place for places in settings.servers.values() for place in places):
             if file.is_file():
                 raise ConfigError(
-                    [f"path: {shown(str(file))}: is a file: a stream follows a directory"]
+                    [f"path: {shown(str(file))} is a file: give a stream a directory"]
                 )
         return StreamLogReader(settings)
 
@@ -184,8 +184,8 @@ class StreamLogReader(DataSourceStreamReader):
         for one, other in (pair for pieces in found.values() for pair in pairwise(pieces)):
             if one.zxid == other.zxid:
                 raise AuditError(
-                    f"{shown(one.path)} and {shown(other.path)}: are two copies of a log: a stream "
-                    "follows the server's own directory, without kept copies"
+                    f"{shown(one.path)} and {shown(other.path)} are two copies of a log: give a "
+                    "stream the server's own directory, without kept copies"
                 )
         return found
 

@@ -66,10 +66,9 @@ def _of_maps(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def ownership(generations_: DataFrame) -> DataFrame:
-    """Table ``broker_ownership``: consecutive equal assignments of a partition are one row.
-
-    So is a generation that is recorded twice, because its leader stored the assignment later.
-    """
+    """Table ``broker_ownership``: one row for consecutive equal assignments of a partition. A
+    generation that is recorded twice, because its leader stored the assignment later, is one row
+    too."""
     every = generations_.withColumn(
         "next_time",
         F.lead("time").over(Window.partitionBy("log_partition", "group").orderBy("log_offset")),

@@ -59,7 +59,7 @@ def refuse_virtual(rows: DataFrame) -> None:
     """Raise AuditError for the journal of a simulation: its clock is unrelated to the logs'."""
     found = rows.where("kind = 'run' and clock != 'epoch'").select("file").first()
     if found is not None:
-        raise AuditError(f"{found['file']}: is the journal of a simulation: leave it out")
+        raise AuditError(f"{found['file']} is the journal of a simulation: leave it out")
 
 
 def unreadable(rows: DataFrame) -> DataFrame:

@@ -74,7 +74,7 @@ def test_an_audit_in_a_session_of_spark_connect(spark: SparkSession, tmp_path: P
     for error, words in zip(
         errors,
         (
-            "exists already: add rows with --append",
+            "already exists: add rows with --append",
             "'nosuch'",
             "'(': not a valid Java regex",
             "this session cannot write there: add the jar of the file system",

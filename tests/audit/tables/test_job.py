@@ -172,7 +172,7 @@ def test_a_journal_of_a_simulation_is_refused(spark: SparkSession, tmp_path: Pat
     names the file. A journal that does not exist is refused, too."""
     place = tmp_path / "j.jsonl"
     place.write_text('{"at": 0, "kind": "run", "schema": 1, "clock": "virtual"}\n')
-    with pytest.raises(AuditError, match=r"j\.jsonl: is the journal of a simulation"):
+    with pytest.raises(AuditError, match=r"j\.jsonl is the journal of a simulation"):
         journals.refuse_virtual(journals.read(spark, [place]))
     with pytest.raises(AuditError, match="no such journal"):
         journals.check([tmp_path / "none"])
@@ -257,7 +257,7 @@ def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path:
     read, or tables are incomplete. A regex that only Java accepts is valid."""
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(AuditError, match="file: is not a directory: choose another --out"):
+    with pytest.raises(AuditError, match="file is not a directory: choose another --out"):
         job.run(spark, job.Options([str(logs)], str(file)))
     with pytest.raises(AuditError, match=r"--groups-regex '\(\?P<n>g\)': not a valid Java regex"):
         job.run(spark, job.Options([str(logs)], str(tmp_path / "o"), group="(?P<n>g)"))

@@ -85,7 +85,7 @@ class OneLog:
                 return chain.from_iterable(lists), following
             if self._limit == _MOST:
                 raise InvalidMessageError(
-                    f"{self._tp}: at offset {position} the broker sends no whole message, however "
-                    "much is requested: continue after it"
+                    f"{self._tp}: at offset {position} the broker sends no complete message, "
+                    "however many bytes are requested: skip it"
                 )
             self._limit = min(2 * self._limit, _MOST)

@@ -633,7 +633,7 @@ def _inner(
         relative, size, inner_magic = _ENTRY.unpack_from(data, pos)
         pos += 12 + size
         if inner_magic != magic or size < _MIN_SIZE[magic] or pos > end:
-            raise InvalidMessageError(f"the compressed set at offset {last} is damaged inside")
+            raise InvalidMessageError(f"the compressed set at offset {last} cannot be decompressed")
         stops.append(pos)
     shift = last - relative if magic else 0
     out: list[Record] = []

@@ -271,10 +271,9 @@ class GroupCoordinators:
         return frozenset().union(*(metadata.hidden for metadata in self._describe(topics)))
 
     def absent(self, topics: Iterable[str]) -> frozenset[str]:
-        """Return the topics of which a broker that is asked for the name says that there is none.
-
-        A list of all topics proves nothing: brokers leave out those that may not be described.
-        """
+        """Return the topics that do not exist, according to a broker that was asked for each by
+        name. A list of all topics proves nothing: brokers leave out those that may not be
+        described."""
         return frozenset().union(*(metadata.absent for metadata in self._describe(topics)))
 
     def _describe(self, topics: Iterable[str]) -> list[ClusterMetadata]:

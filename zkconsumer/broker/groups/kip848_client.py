@@ -123,7 +123,7 @@ def heartbeat(
         elif subscription.regex is not None:
             where = f"{connection.endpoint.host}:{connection.endpoint.port}"
             raise UnsupportedBrokerError(
-                f"the broker at {where} is older than 4.0 and evaluates no patterns of topics: "
+                f"the broker at {where} is older than 4.0 and does not support topic patterns: "
                 "name the topics"
             )
     kind = ConsumerGroupHeartbeatRequest.TopicPartitions

@@ -12,7 +12,7 @@ class ConsumerGroupHeartbeatRequest(  # type: ignore[call-arg]  # kafka-python i
     ApiMessage,  # type: ignore[misc]
     load_json=__name__,
 ):
-    """KIP-848. kafka-python knows the key 68 but has no schema of it."""
+    """KIP-848. kafka-python knows key 68, but has no schema for it."""
 
 
 class ConsumerGroupHeartbeatResponse(  # type: ignore[call-arg]  # kafka-python is untyped
@@ -26,7 +26,7 @@ class ConsumerGroupDescribeRequest(  # type: ignore[call-arg]  # kafka-python is
     ApiMessage,  # type: ignore[misc]
     load_json=__name__,
 ):
-    """KIP-848. kafka-python knows the key 69 but has no schema of it."""
+    """KIP-848. kafka-python knows key 69, but has no schema for it."""
 
 
 class ConsumerGroupDescribeResponse(  # type: ignore[call-arg]  # kafka-python is untyped

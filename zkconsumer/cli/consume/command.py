@@ -251,7 +251,9 @@ def consume(
     if sum(choice is not None for choice in (topic, whitelist, blacklist)) != 1:
         raise click.UsageError("give exactly one of --topic, --whitelist and --blacklist")
     if (form in FORMATS) != (out is not None):
-        raise click.UsageError("--format arrow, --format parquet and --out DIR go together")
+        raise click.UsageError(
+            "--out DIR requires --format arrow or parquet, and these require --out DIR"
+        )
     if out is None:
         only_with("--format arrow or parquet", "file_rows", "file_seconds")
     else:

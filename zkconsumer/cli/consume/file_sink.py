@@ -144,7 +144,7 @@ class FileSink:
             if isinstance(error, OSError):
                 raise click.ClickException(
                     f"{self._directory / name} cannot be written: {error.strerror or error}; "
-                    "nothing of it is committed"
+                    "none of its messages are committed"
                 ) from error
             raise
         finally:

@@ -201,7 +201,7 @@ def _function(option: str, name: str, known: tuple[str, ...]) -> Callable[[Any],
             [f"{option} {name}: {error}; Python looks for modules in the folders of PYTHONPATH"]
         ) from None
     if not callable(function):
-        raise ConfigError([f"{option} {name}: is not a function"])
+        raise ConfigError([f"{option} {name} is not a function"])
     made: Callable[[Any], Any] = function
     return made
 

@@ -101,7 +101,7 @@ def address(which: str, directory: Path) -> None:
     state = background.status(directory.absolute())
     if which == "zookeeper" and not state.zookeeper:
         raise ClusterError(
-            f"Kafka {state.kafka} runs without ZooKeeper: ask for the address of bootstrap"
+            f"Kafka {state.kafka} has no ZooKeeper: run `zkconsumer cluster address bootstrap`"
         )
     click.echo(state.zookeeper if which == "zookeeper" else state.bootstrap)
 

@@ -355,7 +355,7 @@ class Play:
         deadline = time.monotonic() + seconds
         while not true():
             if time.monotonic() > deadline:
-                raise ClusterError(f"{what}: this has not happened within {seconds:g} s")
+                raise ClusterError(f"{what}: did not happen within {seconds:g} s")
             self._look()
             time.sleep(LOOK_SECONDS)
 

@@ -161,7 +161,7 @@ def timeline(story: Story) -> Table:
 
 
 def verdict_lines(verdict: Verdict, kill: Kill | None) -> list[str]:
-    """The verdict in words."""
+    """Return the verdict as lines of text."""
     lines = [
         f"sent             {verdict.sent:>9,}",
         f"delivered        {verdict.delivered:>9,}",

@@ -113,7 +113,7 @@ def herd(
     ]
     check_herds(asked, _MOST, journal)
     if jvm and event != "join":
-        raise ConfigError(["--jvm: only with --event join"])
+        raise ConfigError(["--jvm requires --event join"])
     if jvm and with_simulator:
         raise ConfigError(["--jvm: members of the JVM cannot be simulated: leave --simulate out"])
     if not with_simulator:

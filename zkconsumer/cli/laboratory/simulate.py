@@ -237,7 +237,7 @@ def _scenario(
     wanted = ("scala", "default") if profile is None else (profile,)
     results = [play(name, each, seed) for each in wanted if each in ("scala", "default")]
     if not results:
-        raise ConfigError(["--scenario: only for the profiles scala and default"])
+        raise ConfigError(["--scenario requires profile scala or default"])
     if journal is not None:
         try:
             with JournalWriter(journal) as sink:

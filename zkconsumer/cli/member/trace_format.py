@@ -33,7 +33,7 @@ class Exchange:
 
     @property
     def outcome(self) -> str:
-        """The answer's error as text for people; empty if there is none."""
+        """Return the name and number of the answer's error, or an empty text."""
         code = self.got.get("error_code", 0)
         return name_of(code) if isinstance(code, int) and code else ""
 

@@ -130,7 +130,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The member cannot continue: ``code`` of the protocol and one line for people. No answer."""
+    """The member cannot continue. ``code``: of the protocol, with one line of explanation. No
+    answer."""
 
     code: int
     text: str

@@ -65,6 +65,6 @@ AWAY: Final = frozenset(
 
 
 def name_of(code: int) -> str:
-    """The name and number of any code for people, also of one that newer brokers have added."""
+    """Return the name and number of any code, also of one that newer brokers have added."""
     known = code in ErrorCode.__members__.values()
     return f"{ErrorCode(code).name} ({code})" if known else f"error {code}"

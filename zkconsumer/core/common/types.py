@@ -78,4 +78,4 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"}
 
 
 class UnusableFilterError(Exception):
-    """A filter cannot be used; says why."""
+    """A filter cannot be used. The text gives the reason."""

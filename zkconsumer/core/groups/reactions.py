@@ -70,7 +70,7 @@ class Row:
 def each(
     every: Iterable[Request], reaction: Reaction, **others: Reaction
 ) -> dict[Request, Reaction]:
-    """Return the same reaction for every request, but for ``others`` by name."""
+    """Return the same reaction for every request, except ``others``, by name."""
     return dict.fromkeys(every, reaction) | {Request[name]: what for name, what in others.items()}
 
 
@@ -195,5 +195,5 @@ def worst(codes: Iterable[int], rows: Mapping[int, Row] = _BY_CODE) -> tuple[Rea
 
 
 def name_of(code: int) -> str:
-    """The name and number of an answer's code for people."""
+    """Return the name and number of an answer's error code."""
     return "no answer" if code == UNREACHABLE else error_codes.name_of(code)

@@ -64,7 +64,7 @@ class GroupRule:
 
 
 def owner_of(text: str, session: int | None) -> str:
-    """Return an owner znode's text and session for people."""
+    """Describe an owner znode: its text and session."""
     shown = ascii(text[:60])[1:-1]
     if session is None:
         return shown

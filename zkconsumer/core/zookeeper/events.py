@@ -85,9 +85,7 @@ class Changed:
 @dataclass(frozen=True, slots=True)
 class ScriptFailed:
     """A script could not finish: the session ended, or ZooKeeper or Kafka refused an operation.
-
-    ``path`` is the znode; ``detail`` explains more if there is none.
-    """
+    ``path``: the znode, if one is the cause. ``detail``: the reason."""
 
     token: int
     code: Code
@@ -96,7 +94,7 @@ class ScriptFailed:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """The failure in one line."""
         return self.detail or f"{self.path or 'ZooKeeper'}: {self.code.value}"
 
 

@@ -58,7 +58,7 @@ class Run:
         """Whether those not taken were dropped, because the partition was revoked."""
 
     def begin(self, singly: bool) -> None:
-        """Let messages be taken one at a time, or a list of them."""
+        """Make the messages available, one at a time or as a list."""
         self.base, self.singly = len(self.messages) - length_hint(self.rest), singly
 
     @property

@@ -92,7 +92,7 @@ class FetchTable:
     # For the data plane.
 
     def set_brokers(self, brokers: Iterable[BrokerEndpoint]) -> None:
-        """Replace the registered brokers. Missing leaders are looked for at once."""
+        """Replace the registered brokers, and look for missing leaders at once."""
         with self._lock:
             self._brokers = {broker.broker_id: broker for broker in brokers}
             for state in self._leaderless.values():
@@ -209,11 +209,9 @@ class FetchTable:
     def contradict(
         self, leaders: Mapping[PartitionTopicInfo, int]
     ) -> list[tuple[PartitionTopicInfo, int]]:
-        """Take partitions from the workers of other brokers than these. Their leaders are looked
-        for at once.
-
-        Returns them, with the broker that they were fetched from.
-        """
+        """Take partitions away from workers of brokers that do not lead them, according to a newer
+        list, and look for their leaders at once. Returns them, with the broker that they were
+        fetched from."""
         lost: list[tuple[PartitionTopicInfo, int]] = []
         with self._lock:
             for info, leader in leaders.items():
@@ -282,10 +280,8 @@ class FetchTable:
     def mark_failed(
         self, key: WorkerKey, states: Collection[PartitionFetchState], retry_at: float
     ) -> list[PartitionTopicInfo]:
-        """Take partitions from worker ``key``; their leaders are looked for from ``retry_at`` on.
-
-        Returns those that the worker had: some may have been stopped in the meantime.
-        """
+        """Take partitions away from worker ``key``, and look for their leaders from ``retry_at``
+        on. Returns those that the worker still had: some may have been stopped in the meantime."""
         lost: list[PartitionTopicInfo] = []
         with self._lock:
             for state in states:

@@ -85,7 +85,7 @@ class ConsumerFetcherManager:
         """Whether a queue is not full any more, and the table does not know it yet."""
 
     def set_brokers(self, brokers: Sequence[BrokerEndpoint]) -> None:
-        """Set the registered brokers. Missing leaders are looked for at once."""
+        """Set the registered brokers, and look for missing leaders at once."""
         self._table.set_brokers(brokers)
         self._wake()
 

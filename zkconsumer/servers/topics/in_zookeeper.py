@@ -72,7 +72,7 @@ def add_partitions(zookeeper: str, ports: Sequence[int], name: str, total: int) 
         content = json.loads(data)
         current = content["partitions"]
         if total <= len(current):
-            raise ClusterError(f"topic {name} has {len(current)} partitions: name a larger total")
+            raise ClusterError(f"topic {name} has {len(current)} partitions: give a larger number")
         replication = len(current["0"])
         current.update(_replicas(client, len(current), total, replication))
         client.set(path, _json(content), version=stat.version)

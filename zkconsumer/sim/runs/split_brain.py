@@ -279,7 +279,7 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The result of a case. ``seeds`` were played; it appeared in ``showed`` of them."""
+    """The result of a case: ``seeds`` were run, and the case happened in ``showed`` of them."""
 
     name: str
     profile: str
@@ -426,7 +426,7 @@ def draw(stage: Stage) -> list[str]:
 
 
 def story(played: Played) -> str:
-    """All of it, to be printed."""
+    """Return the whole case as text."""
     scenario = SCENARIOS[played.name]
     seen = (
         f"seed {played.seed}"

@@ -96,7 +96,7 @@ class FakeZk:
         names_causes: bool = False,
     ) -> None:
         if bool(followers) != (max_lag > 0):
-            raise ValueError("followers and max_lag go together: give both or none")
+            raise ValueError("give both followers and max_lag, or neither")
         if not 0 <= latency[0] <= latency[1]:
             raise ValueError(f"latency must be (low, high) with 0 <= low <= high: {latency}")
         self.kernel = kernel

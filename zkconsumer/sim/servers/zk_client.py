@@ -150,8 +150,8 @@ class Server(Protocol):
 class FakeSession:
     """One client and the session it has at the moment (``session_id``, 0 while it has none).
 
-    ``on_reply``, ``on_watch`` and ``on_state`` are called from kernel events. The client's own
-    pauses are the caller's business: what happens while it sleeps is simply handled later.
+    ``on_reply``, ``on_watch`` and ``on_state`` are called from kernel events. Pauses of the client
+    itself are up to the caller: what happens while it sleeps is handled later.
     """
 
     def __init__(

@@ -194,7 +194,7 @@ def _names_in(file: str) -> list[str]:
     names = [_COMMENT.sub("", line).strip() for line in text.split("\n")]
     groups = list(dict.fromkeys(filter(None, names)))
     if not groups:
-        raise PlanFileError(f"{file}: has no names of groups: write one on each line")
+        raise PlanFileError(f"{file} names no group: write one name on each line")
     return groups
 
 

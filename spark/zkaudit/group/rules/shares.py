@@ -45,13 +45,13 @@ class Shares(Rule):
         self._changed_zxid = 0
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Note a change."""
+        """Record when the lifetime began."""
         if lifetime.start is not UNKNOWN:
             self._note(lifetime, lifetime.start)
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Note a change."""
+        """Record when the lifetime ended."""
         if lifetime.end is not None:
             self._note(lifetime, lifetime.end)
         return ()

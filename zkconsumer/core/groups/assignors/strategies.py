@@ -58,7 +58,8 @@ class Strategy(Protocol):
     def assign(
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
     ) -> dict[str, bytes]:
-        """Member id to assignment, for every member. ``partitions``: topic to their number."""
+        """Return the assignment of every member, by member id. ``partitions``: number of
+        partitions, by topic."""
 
 
 @dataclass(frozen=True, slots=True)

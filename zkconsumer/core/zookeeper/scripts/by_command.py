@@ -52,7 +52,7 @@ def _usual(command: ScriptCommand, ctx: ScriptContext) -> MemberScript[events.Ev
 
 
 def answer(token: int, script: MemberScript[events.Event]) -> MemberScript[events.Event]:
-    """Run the script of the command with ``token``. If it fails, the event says why."""
+    """Run the script of the command with ``token``. If it fails, the event has the reason."""
     try:
         return (yield from script)
     except SessionGone:
