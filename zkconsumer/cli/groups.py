@@ -305,7 +305,8 @@ def verify(
 @click.option(
     "--force",
     is_flag=True,
-    help="Also if a group was moved to Kafka, is locked by zkmigrate, or is moved while it runs.",
+    help="Also delete groups that were moved to Kafka, are locked by zkmigrate, or are in a live "
+    "move.",
 )
 @zookeeper_options
 def delete(

@@ -46,8 +46,8 @@ _PATIENCE: Final = 4.0
 @click.option(
     "--lead",
     type=click.Choice([one.value for one in Store]),
-    help="The store whose offsets are right. They replace those of the other store, when a group "
-    "begins whose stores differ, and when one begins again that was stopped.",
+    help="The store whose offsets are right. They replace those of the other store if both "
+    "differ at the begin, and after the mirror has stopped.",
 )
 @click.option(
     "--when-empty",
@@ -55,8 +55,8 @@ _PATIENCE: Final = 4.0
     help="Cut a group over as soon as its last old member has left, if this process has seen one, "
     "or if a cut-over has begun.",
 )
-@click.option("--end", is_flag=True, help="No longer mirror them, while ZooKeeper leads.")
-@click.option("--once", is_flag=True, help="Bring them into step once, and end.")
+@click.option("--end", is_flag=True, help="Stop mirroring the groups; only while ZooKeeper leads.")
+@click.option("--once", is_flag=True, help="Copy what differs once, then exit.")
 @duration_option(
     "--poll",
     default=_POLL,

@@ -47,7 +47,7 @@ class Listed:
         self._created: dict[int, dict[str, int]] = {}
 
     def create(self, event: Event) -> None:
-        """Note a create in the logs."""
+        """Record a create in the logs."""
         if event.path is not None:
             created = self._created.setdefault(event.session, {})
             created[event.path] = self._coverage.segment(event.zxid)

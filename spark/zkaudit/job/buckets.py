@@ -540,7 +540,7 @@ class BucketStore(Store):
         return 0 if every is None else pc.sum(every["counts"]).as_py() or 0
 
     def waiting(self, groups: DataFrame) -> None:
-        """Note the groups whose findings depend on when the history ends."""
+        """Record the groups whose findings depend on when the history ends."""
         rows = groups.select(group_key().alias("key")).distinct().collect()
         self.always.update(row["key"] for row in rows)
 

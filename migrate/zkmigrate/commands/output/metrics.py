@@ -50,8 +50,8 @@ def metrics_option(command: F) -> F:
         metavar="FILE",
         expose_value=False,
         callback=keep,
-        help="Write how far the command is into this file, every five seconds, for the textfile "
-        "collector of Prometheus's node_exporter. It is replaced as a whole.",
+        help="Write the command's progress into this file every five seconds, for the textfile "
+        "collector of Prometheus's node_exporter.",
     )(command)
 
 

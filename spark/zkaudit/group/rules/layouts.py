@@ -56,7 +56,7 @@ class ForeignOwners(Rule):
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Note the end of a znode."""
+        """Record the end of a znode."""
         end = lifetime.end
         if lifetime.znode.tree == FOREIGN and end and (claims := self._of(lifetime, end)):
             claims.shared |= lifetime.start is UNKNOWN and self._is_shared(lifetime, end)
@@ -164,7 +164,7 @@ class UnreadableRegistrations(Rule):
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Note the end of a registration."""
+        """Record the end of a registration."""
         if lifetime.znode.tree == IDS:
             path = lifetime.znode.path
             self._readable.pop(path, None)

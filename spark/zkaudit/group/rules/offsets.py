@@ -60,7 +60,7 @@ class _Partition:
     """What the last claim followed, until the new owner writes."""
 
     def begin(self, before: Write | None) -> None:
-        """Note the content before the first write."""
+        """Record the content before the first write."""
         self.is_begun, self.begun = True, before
         if before is not None and before.offset is not None:
             self.stored, self.stored_at = before.offset, before.zxid
@@ -68,7 +68,7 @@ class _Partition:
             self.position = Position(before.offset, before.zxid, self.was_claimed, is_sure=False)
 
     def claim(self) -> None:
-        """Note that an owner starts from the stored offset."""
+        """Record that an owner starts from the stored offset."""
         self.was_claimed = True
         self.own.clear()
         if self.stored is not None:
@@ -76,13 +76,13 @@ class _Partition:
             self.position = Position(self.stored, self.stored_at, True, self.setter, sure)
 
     def interrupt(self) -> None:
-        """Note that something unusual follows."""
+        """Record that something unusual follows."""
         if self.owner is not None and self.stored is not None:
             self.position = Position(self.stored, self.stored_at)
             self.owner = None
 
     def write(self, commit: Commit, writer: Writer) -> None:
-        """Note any other write."""
+        """Record any other write."""
         offset, zxid, role = commit.offset, commit.zxid, writer.role
         if commit.kind is Kind.CLAIM:
             if self.stored is None and offset is not None:

@@ -199,7 +199,7 @@ class Group:
         return Moment(known, 0, latest(time, begin.time)), True
 
     def began(self, lifetime: Lifetime) -> None:
-        """Note a lifetime that begins."""
+        """Record a lifetime that begins."""
         self.live[lifetime.znode.path] = lifetime
         content = self.wanted.began(lifetime)
         if content is not None and content.subscription == {} and lifetime.session is not None:
@@ -209,7 +209,7 @@ class Group:
         self._name(lifetime)
 
     def changed(self, change: Change) -> None:
-        """Note the migration marker."""
+        """Record the migration marker."""
         if change.znode.tree == MIGRATION:
             event = change.event
             self._movers.add(event.session)
@@ -218,7 +218,7 @@ class Group:
             self.may_be_back = False
 
     def enter(self, segment: int) -> None:
-        """Note that a segment begins. A log gap before it may hide the end of a move."""
+        """Record that a segment begins. A log gap before it may hide the end of a move."""
         self.segment, self.known = segment, None
         later = self.later
         if later is None or later.shows_marker(self.chroot, self.name, segment):
@@ -229,7 +229,7 @@ class Group:
             self.moved_to_kafka, self.may_be_back = None, False
 
     def ended(self, lifetime: Lifetime) -> None:
-        """Note a lifetime that has ended."""
+        """Record a lifetime that has ended."""
         self.live.pop(lifetime.znode.path, None)
         self.wanted.ended(lifetime)
         mine = self._owned.get(lifetime.member or "")

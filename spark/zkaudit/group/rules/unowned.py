@@ -309,13 +309,13 @@ class Unclaimed(Rule):
         """By topic and the zxid of the creation."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Note a partition with an owner."""
+        """Record a partition with an owner."""
         if lifetime.znode.tree == OWNERS and lifetime.start is not UNKNOWN:
             self._own(lifetime, lifetime.start.zxid)
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Note the time of a registration, and a partition with an owner."""
+        """Record the time of a registration, and a partition with an owner."""
         if lifetime.znode.tree == OWNERS:
             assert lifetime.end is not None
             self._own(lifetime, lifetime.end.zxid, _is_shown(lifetime))

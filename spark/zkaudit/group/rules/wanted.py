@@ -29,7 +29,7 @@ class Wanted:
         self._matches: dict[tuple[str, str, str], bool] = {}
 
     def began(self, lifetime: Lifetime) -> Registered | None:
-        """Note a lifetime that begins. Return the content of a registration."""
+        """Record a lifetime that begins. Return the content of a registration."""
         if lifetime.znode.tree != IDS or lifetime.start is UNKNOWN:
             return None
         content = registered(lifetime.data)
@@ -41,7 +41,7 @@ class Wanted:
         return content
 
     def ended(self, lifetime: Lifetime) -> None:
-        """Note a lifetime that has ended."""
+        """Record a lifetime that has ended."""
         if self._registered.pop(lifetime.znode.path, None) is not None:
             for wanting in self._of_topic.values():
                 wanting.pop(lifetime.znode.path, None)

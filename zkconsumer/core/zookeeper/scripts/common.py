@@ -69,8 +69,8 @@ class ScriptContext:
 
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
-    ``expansions`` remembers which topics the members' filters select, ``decoded`` the partitions that
-    a topic's znode named; ``stored`` counts what commits have stored; ``pauses`` has for each
+    ``expansions`` remembers which topics the members' filters select, ``decoded`` the partitions
+    that a topic's znode named; ``stored`` counts what commits have stored; ``pauses`` has for each
     partition the seconds between the last change of its offset and the last claim, by ZooKeeper's
     clock. ``protocol`` is ``security.protocol``, which selects a broker's listener.
     """
