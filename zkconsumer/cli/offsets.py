@@ -76,7 +76,7 @@ def export(
     "--force",
     is_flag=True,
     help="Also write to groups with registered members, and to groups that were moved to Kafka, "
-    "are locked by zkmigrate, or are moved while they run.",
+    "are locked by zkmigrate, or are in a live move.",
 )
 @zookeeper_options
 @format_options

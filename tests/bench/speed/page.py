@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from tests.bench.speed.results import RECORDED, judged
+from tests.bench.speed.results import RECORDED
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "explanation" / "speed.md"
@@ -33,13 +33,7 @@ def tables(run: Mapping[str, Any]) -> str:
     out = [
         f"{run['machine']}; {run['date']}; {run['rounds']} rounds; load of the machine at the "
         f"start {run['load']:.1f}. {run['note']}\n",
-        "### Targets\n",
-        "| Measure | Target | Found | |\n|---|---|---|---|",
     ]
-    for target, value, good in judged(run["figures"]):
-        sign = "≥" if target.at_least else "≤"
-        verdict = "reached" if good else "missed"
-        out.append(f"| {target.name} | {sign} {target.limit:.3g} | {value:.3g} | {verdict} |")
     cases: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
     for figure in run["figures"]:
         rows = cases.setdefault(figure["case"], {})
