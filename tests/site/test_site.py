@@ -118,8 +118,8 @@ def test_pages_are_light(pages: dict[Path, Page]) -> None:
     assert not heavy
 
 
-WIDTH = 1300
-"""Pixels of the window in which the pages are loaded."""
+WIDTH, PHONE = 1300, 390
+"""Pixels of the window in which the pages are loaded, and of a phone's."""
 
 
 class Loaded(NamedTuple):
@@ -128,10 +128,12 @@ class Loaded(NamedTuple):
     Attributes:
         seconds: until it is there, the better of two times.
         cut: first lines of the code blocks that are wider than the column.
+        phone: pixels that the page needs on a phone.
     """
 
     seconds: float
     cut: list[str]
+    phone: int
 
 
 def _loaded(pages: list[str], folder: Path) -> dict[str, Loaded]:
@@ -144,13 +146,15 @@ def _loaded(pages: list[str], folder: Path) -> dict[str, Loaded]:
         "const cut = [...frame.contentDocument.querySelectorAll('pre')]"
         ".filter(block => block.scrollWidth > block.clientWidth)"
         ".map(block => block.textContent.split('\\n')[0]);"
-        "frame.remove(); done([took / 1000, cut]) }; document.body.append(frame) });"
+        f"frame.style.width = '{PHONE}px';"
+        "const phone = frame.contentDocument.documentElement.scrollWidth;"
+        "frame.remove(); done([took / 1000, cut, phone]) }; document.body.append(frame) });"
         f"(async () => {{ const found = {{}}; for (const page of {json.dumps(pages)}) {{"
-        "const [first, cut] = await load('/' + page), [second] = await load('/' + page);"
-        "found[page] = [Math.min(first, second), cut] }"
+        "const [first, cut, phone] = await load('/' + page), [second] = await load('/' + page);"
+        "found[page] = [Math.min(first, second), cut, phone] }"
         "fetch('/done', {method: 'POST', body: JSON.stringify(found)}) })()</script>"
     ).encode()
-    answers: Queue[dict[str, tuple[float, list[str]]]] = Queue()
+    answers: Queue[dict[str, tuple[float, list[str], int]]] = Queue()
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -207,6 +211,11 @@ def test_each_page_loads_within_a_second(loaded: dict[str, Loaded]) -> None:
 def test_no_code_block_is_wider_than_the_column(loaded: dict[str, Loaded]) -> None:
     """In a window of usual width, a reader sees all of each line."""
     assert not {page: one.cut for page, one in loaded.items() if one.cut}
+
+
+def test_a_phone_scrolls_no_page_sideways(loaded: dict[str, Loaded]) -> None:
+    """Wide tables and code blocks scroll by themselves; pictures and texts fit."""
+    assert not {page: one.phone for page, one in loaded.items() if one.phone > PHONE}
 
 
 def test_the_index_is_sorted_by_jobs_and_fits_a_screen(pages: dict[Path, Page]) -> None:
