@@ -217,8 +217,8 @@ def test_the_command_line_wins_over_the_environment(
             )
         ),
         (consume, ["--whitelist", "a{1,2}", *ZK], "a{1|2}"),
-        (consume, ["--topic", "t", "--format", "arrow", *ZK], "go together"),
-        (consume, ["--topic", "t", "--out", "x", *ZK], "go together"),
+        (consume, ["--topic", "t", "--format", "arrow", *ZK], "--out DIR requires"),
+        (consume, ["--topic", "t", "--out", "x", *ZK], "--out DIR requires"),
         (consume, [*ONE, "--from-beginning", "--offset", "5"], "--from-beginning and --offset"),
         (consume, [*ONE, "--streams", "2"], "--streams has no effect with --partition"),
         (consume, [*ONE, "--metrics-port", "0"], "--metrics-port has no effect with --partition"),
