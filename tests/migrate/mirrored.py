@@ -1,98 +1,46 @@
 """A group of the original consumer on real servers that is mirrored: its members, the new program,
 a producer that never stops, the mirror in a process of its own, and a ledger of what was delivered.
 
-The caller's thread gives the orders. The producer and each new consumer have a thread.
+The caller's thread gives the orders. The producer and each Python consumer have a thread.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
-import confluent_kafka
-from kafka import KafkaConsumer
+from kazoo.client import KazooClient
 
+from tests.integration.group_members import Java, Join, Jvm, KafkaPython, Librdkafka
 from tests.support.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.servers import LocalCluster, wait_until
-from zkconsumer.servers.produce import send
 
+ROOT: Final = Path(__file__).parents[2]
 COMMIT_MS: Final = 500
-"""How often members commit."""
-_PAUSE: Final = 0.1
+"""How often old members commit."""
 _SECONDS: Final = 60.0
 
+Old = list[JvmMember]
+New = list[KafkaPython | Librdkafka | Java]
 
-class NewConsumer:
-    """A consumer of the new program, in a thread. It fails where Kafka has no offset.
 
-    ``kind``: ``kafka-python`` or ``librdkafka``.
-    """
+class Change(NamedTuple):
+    """How long a change of the program took, in seconds: until all old members had left, then
+    until the command had ended, then until the other program had delivered a message."""
 
-    def __init__(self, kind: str, bootstrap: str, group: str, topic: str) -> None:
-        self.seen: list[tuple[float, int, int]] = []
-        """Time, partition and offset of each message."""
-        self.error: BaseException | None = None
-        self._stop = threading.Event()
-        run = self._run_python if kind == "kafka-python" else self._run_librdkafka
-        self._thread = threading.Thread(target=self._work, args=(run, bootstrap, group, topic))
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Let it commit and leave."""
-        self._stop.set()
-        self._thread.join()
-        if self.error is not None:
-            raise self.error
-
-    def _work(self, run: Callable[[str, str, str], None], *where: str) -> None:
-        try:
-            run(*where)
-        except BaseException as error:  # noqa: BLE001 - ``stop`` raises it
-            self.error = error
-
-    def _run_python(self, bootstrap: str, group: str, topic: str) -> None:
-        consumer = KafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="none",
-            auto_commit_interval_ms=COMMIT_MS,
-            session_timeout_ms=6000,
-            heartbeat_interval_ms=500,
-        )
-        while not self._stop.is_set():
-            for messages in consumer.poll(100).values():
-                now = time.monotonic()
-                self.seen += ((now, one.partition, one.offset) for one in messages)
-        consumer.commit()
-        consumer.close()
-
-    def _run_librdkafka(self, bootstrap: str, group: str, topic: str) -> None:
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "error",
-                "auto.commit.interval.ms": COMMIT_MS,
-                "session.timeout.ms": 6000,
-            }
-        )
-        consumer.subscribe([topic])
-        while not self._stop.is_set():
-            message = consumer.poll(0.1)
-            if message is not None:
-                assert message.error() is None, message.error()
-                place = (message.partition(), message.offset())
-                self.seen.append((time.monotonic(), *place))  # type: ignore[arg-type]
-        consumer.close()
+    stopped: float
+    command: float
+    first: float
 
 
 class Mirrored:
@@ -105,6 +53,7 @@ class Mirrored:
         partitions: of the topic.
         folder: for journals.
         say: called with each command and its output.
+        rate: messages a second.
     """
 
     def __init__(
@@ -115,41 +64,62 @@ class Mirrored:
         partitions: int,
         folder: Path,
         say: Callable[[str], object] = lambda text: None,
+        rate: int = 300,
     ) -> None:
         self.cluster, self._jvm, self._folder, self._say = cluster, jvm, folder, say
         self.group, self.topic = names
-        self.sent: Counter[int] = Counter()
-        """How many messages each partition has."""
-        self.delivered: list[tuple[float, int, int]] = []
-        """By members that have left."""
+        self.changes: list[Change] = []
+        self.delivered: list[Counter[tuple[int, int]]] = []
+        """How often each program that has ended delivered each partition and offset."""
+        self.uncommitted = 0
+        """How many messages these programs had delivered and not committed when they ended."""
         self._mirror: subprocess.Popen[bytes] | None = None
-        self._over = threading.Event()
         self._names = 0
-        self._new: list[NewConsumer] = []
+        self._new: New = []
+        self._java: Jvm | None = None
         cluster.create_topic(self.topic, partitions)
-        self._producer = threading.Thread(target=self._produce)
+        self.zookeeper = KazooClient(cluster.zookeeper, timeout=30.0)
+        """For looking at znodes."""
+        self._acked = folder / "acked"
+        self._acked.touch()
+        self._settings = {
+            "bootstrap": cluster.bootstrap,
+            "topic": self.topic,
+            "partitions": partitions,
+            "rate": rate,
+            "ledger": str(self._acked),
+        }
+        self._producer: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._producer.start()
+        self.zookeeper.start(timeout=_SECONDS)
+        self._producer = subprocess.Popen(
+            [sys.executable, "-m", "tests.soak.producer", json.dumps(self._settings)],
+            stdin=subprocess.PIPE, cwd=ROOT, env=os.environ | {"PYTHONPATH": _path()},
+        )  # fmt: skip
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._producer.join()
+        self._stop_producer()
         for one in self._new:
-            one.stop()
+            one.close()
+        if self._java is not None:
+            self._java.close()
         self.kill_mirror()
+        self.zookeeper.stop()
+        self.zookeeper.close()
 
-    def _produce(self) -> None:
-        number = 0
-        while not self._over.wait(_PAUSE):
-            pairs = [(str(one).encode(), b"%d" % one) for one in range(number, number + 30)]
-            number += len(pairs)
-            self.sent += Counter(send(self.cluster.bootstrap, self.topic, pairs))
+    def _stop_producer(self) -> None:
+        """Let it wait until every message is acknowledged."""
+        assert self._producer is not None
+        self._producer.terminate()
+        self._producer.wait()
+        assert self._producer.stdin is not None
+        self._producer.stdin.close()
 
     # -- members ---------------------------------------------------------------------------------
 
-    def old(self, count: int) -> list[JvmMember]:
+    def old(self, count: int) -> Old:
         """Start members of the original consumer."""
         members = []
         for _ in range(count):
@@ -164,48 +134,98 @@ class Mirrored:
                 "rebalance.max.retries": "20",
                 "zookeeper.session.timeout.ms": "6000",
             }
-            member = JvmMember(self._jvm, config, {self.topic: 1})
-            members.append(member)
-            member.wait_joined(30)
+            members.append(JvmMember(self._jvm, config, {self.topic: 1}))
+        for one in members:
+            one.wait_joined(_SECONDS)
         return members
 
-    def new(self, *kinds: str) -> list[NewConsumer]:
-        """Start consumers of the new program."""
-        where = (self.cluster.bootstrap, self.group, self.topic)
-        started = [NewConsumer(kind, *where) for kind in kinds]
+    def new(self, *kinds: str) -> New:
+        """Start consumers of the new program: ``kafka-python``, ``librdkafka`` or ``java``."""
+        join = Join(self.cluster.bootstrap, self.group, self.topic, "range")
+        started: New = []
+        for kind in kinds:
+            if kind == "java":
+                started.append(Java(join, self.java()))
+            else:
+                started.append((KafkaPython if kind == "kafka-python" else Librdkafka)(join))
         self._new += started
         return started
 
-    def stop(self, members: list[JvmMember] | list[NewConsumer]) -> None:
-        """Let members commit and leave, and note what they have delivered."""
-        for one in members:
-            if isinstance(one, NewConsumer):
-                self._new.remove(one)
-                one.stop()
-                self.delivered += one.seen
-            else:
-                one.leave()
-                self.delivered += ((m.at, m.partition, m.offset) for m in one.deliveries)
+    def java(self) -> Jvm:
+        """Start the JVM of new members, if there is none."""
+        if self._java is None:
+            self._java = Jvm(self._folder)
+        return self._java
 
-    def wait_delivered(self, members: list[JvmMember] | list[NewConsumer], count: int) -> None:
-        """Wait until members have delivered some more messages."""
+    def stop(self, members: Old | New) -> float:
+        """Let members commit and leave, and note what they have delivered. Return when the last
+        one was asked to."""
+        if all(isinstance(one, JvmMember) for one in members):  # the others would rebalance
+            at = time.monotonic()
+            with ThreadPoolExecutor(len(members)) as threads:
+                list(threads.map(_leave, members))
+        else:
+            for one in members:
+                at = time.monotonic()
+                _leave(one)
+        self._new = [one for one in self._new if one not in members]
+        self.delivered.append(Counter(place for one in members for place in _seen(one)))
+        return at
 
-        def now() -> int:
-            return sum(
-                len(one.seen if isinstance(one, NewConsumer) else one.deliveries) for one in members
-            )
+    def change(self, members: Old | New, command: str, start: Callable[[], Any]) -> Any:
+        """Change the program, and wait until the other one delivers of each partition.
 
-        begin = now()
-        wait_until(lambda: now() >= begin + count, _SECONDS, f"{count} messages are delivered")
+        ``command`` is begun first. When it waits for the program, the program is stopped. ``start``
+        returns the other program's members, as this does.
+        """
+        words = (command, "--execute", "--wait", "60s")
+        self._say(f"$ zkmigrate {' '.join(words)} --group {self.group} &")
+        errors = self._folder / "errors"
+        with errors.open("wb") as out:
+            running = subprocess.Popen(
+                [*self._words(*words), "--json"],
+                stdout=subprocess.PIPE, stderr=out, text=True, cwd=self._folder,
+            )  # fmt: skip
 
-    def finish(self, members: list[NewConsumer]) -> None:
+        def waits() -> bool:
+            return "waiting_for" in errors.read_text() or running.poll() is not None
+
+        wait_until(waits, _SECONDS, f"{command} waits for the program to stop")
+        times = [self.stop(members)]
+        times.append(time.monotonic())
+        out, _ = running.communicate(timeout=_SECONDS)
+        times.append(time.monotonic())
+        assert running.returncode == 0, (out, errors.read_text())
+        self._note_uncommitted()
+        others = start()
+        self.wait_delivered(others, 1, self._settings["partitions"])
+        times.append(time.monotonic())
+        self.changes.append(Change(*(end - begin for begin, end in itertools.pairwise(times))))
+        self._say("  stopped in {:.1f} s, command {:.1f} s, all partitions {:.1f} s".format(
+            *self.changes[-1]
+        ))  # fmt: skip
+        return others
+
+    def wait_delivered(self, members: Old | New, count: int, partitions: int = 1) -> None:
+        """Wait until members have delivered some more messages, and of so many partitions."""
+
+        def now() -> list[tuple[int, int]]:
+            return [place for one in members for place in _seen(one)]
+
+        wanted = len(now()) + count
+        wait_until(
+            lambda: len(found := now()) >= wanted and len(dict(found)) >= partitions,
+            _SECONDS,
+            f"{count} messages are delivered",
+        )
+
+    def finish(self, members: Old | New) -> None:
         """Wait until the last members have delivered all messages, and stop them."""
-        self._over.set()
-        self._producer.join()
+        self._stop_producer()
+        left = set(self.lost())
 
         def done() -> bool:
-            seen = {one[1:] for member in members for one in member.seen}
-            return len(seen | {one[1:] for one in self.delivered}) >= self.sent.total()
+            return left <= {place for member in members for place in _seen(member)}
 
         wait_until(done, _SECONDS, "all messages are delivered")
         self.stop(members)
@@ -279,12 +299,49 @@ class Mirrored:
 
     # -- the ledger ------------------------------------------------------------------------------
 
+    def sent(self) -> set[tuple[int, int]]:
+        """Return partition and offset of each message that was acknowledged so far."""
+        lines = (line.split() for line in self._acked.read_text().splitlines())
+        return {(int(line[1]), int(line[2])) for line in lines if len(line) == 4}
+
     def lost(self) -> list[tuple[int, int]]:
         """Return the messages that no member has delivered."""
-        seen = {(partition, offset) for _, partition, offset in self.delivered}
-        every = ((at, offset) for at, count in self.sent.items() for offset in range(count))
-        return [one for one in every if one not in seen]
+        return sorted(self.sent().difference(*self.delivered))
 
     def repeated(self) -> int:
-        """Return how many deliveries were not the first of their message."""
-        return len(self.delivered) - len({one[1:] for one in self.delivered})
+        """Return how many messages a program has delivered that an earlier one had delivered."""
+        every = Counter(place for one in self.delivered for place in one)
+        return every.total() - len(every)
+
+    def figures(self) -> str:
+        """Return the ledger's figures for people."""
+        return (
+            f"{len(self.sent())} messages, {len(self.lost())} lost, {self.repeated()} repeated of "
+            f"{self.uncommitted} that their program had not committed"
+        )
+
+    def _note_uncommitted(self) -> None:
+        """Add what the last program had delivered beyond the offsets that both stores have now."""
+        agreed = self.zookeeper.get(f"/consumers/{self.group}/record/mirror")[0]
+        offsets = json.loads(agreed)["offsets"][self.topic]
+        ends = {partition: offset + 1 for partition, offset in sorted(self.delivered[-1])}
+        self.uncommitted += sum(
+            max(0, end - offsets.get(str(partition), 0)) for partition, end in ends.items()
+        )
+
+
+def _leave(member: JvmMember | KafkaPython | Librdkafka | Java) -> None:
+    if isinstance(member, JvmMember):
+        member.leave()
+    else:
+        member.close()
+
+
+def _seen(member: JvmMember | KafkaPython | Librdkafka | Java) -> list[tuple[int, int]]:
+    if isinstance(member, JvmMember):
+        return [(one.partition, one.offset) for one in list(member.deliveries)]
+    return member.got()
+
+
+def _path() -> str:
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
