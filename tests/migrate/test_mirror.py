@@ -795,3 +795,87 @@ def test_a_late_commit_of_a_suspended_mirror_is_put_right(worlds: Callable[[str]
         assert tuple(stores) == ([200, 60], [200, 60]), number
         world.close()
     assert late == 1
+
+
+@pytest.mark.parametrize("words", [ONCE, CUT_OVER])
+def test_overtaken_at_every_point_by_an_end(
+    worlds: Callable[[str], World], words: tuple[str, ...]
+) -> None:
+    """If the group is no longer mirrored, it is not locked, and Kafka has no copies. A mirror that
+    had not read it before has begun again."""
+    ended = 0
+    for number in points(worlds, "mirror_zookeeper_leads", words):
+        world = worlds("mirror_zookeeper_leads")
+
+        def meanwhile(_what: str, world: World = world) -> None:
+            world.second.run(*END)
+
+        world.first.at(number, meanwhile, lambda machine: machine.run(*words))
+        found = world.status()
+        if found["case"] == "untouched":
+            ended += 1
+            assert (found["locked"], held(world.one)) == ("no", ([110, 60], [])), number
+        else:
+            assert found["truth"] == "kafka" or words is ONCE, number
+            assert held(world.one) == ([110, 60], [110, 60])
+        world.close()
+    assert ended
+
+
+def test_end_lets_members_in_that_a_cut_over_has_locked_out(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    """The group is as it was, also if the first attempt was killed."""
+    matrix.mirror_zookeeper_leads(simulated)
+    old = Machine(simulated, tmp_path / "old")
+    registers(old)
+    row(simulated, *CUT_OVER, status=3)
+    row(simulated, *END)
+    assert row(simulated, "status", "--group", "g")["locked"] == "no"
+
+
+def test_another_leader_is_not_chosen_while_a_group_is_mirrored(simulated: Simulated) -> None:
+    """A remark names the command that changes it. The mirror runs nevertheless, such as that of a
+    service with this option."""
+    matrix.mirror_zookeeper_leads(simulated)
+    for words, remarks in ((CUT_OVER, ("", "cut-over")), (ONCE, ("undo", ""))):
+        for lead, remark in zip(("zookeeper", "kafka"), remarks, strict=True):
+            ran = simulated.run(*ONCE, "--lead", lead)
+            assert ran.rows[0]["state"] == "in step"
+            assert (f"run zkmigrate {remark} " in ran.err) == bool(remark), ran.err
+        row(simulated, *words)
+
+
+def test_a_mirror_that_has_lost_its_connection_does_not_cut_over(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    """An outage of ZooKeeper ends the sessions of all members, although they run. It does when it
+    has seen a member since."""
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    old = Machine(simulated, tmp_path / "old")
+    registers(old)
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
+    old.zk.expire()
+    simulated.zk.expire()
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
+    again = Machine(simulated, tmp_path / "again")
+    registers(again)
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
+    again.zk.expire()
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["kafka"]
+
+
+def test_a_live_move_ends_the_mirror(simulated: Simulated) -> None:
+    """While ZooKeeper leads, and if the move can be prepared. Kafka has no copies any more, and a
+    mirror that runs lets the group be."""
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+    prepare = ("live", "prepare", "--group", "g", "--wait", "0")
+    row(simulated, *prepare)
+    assert held(simulated) == ([110, 60], [110, 60])
+    row(simulated, *prepare, "--execute")
+    assert row(simulated, "status", "--group", "g")["case"] == "prepared"
+    assert held(simulated) == ([110, 60], [])
+    assert [one.state for one in mirror.steps(["g"])] == ["not mirrored"]

@@ -82,6 +82,12 @@ class FindHidden(NamedTuple):
     topics: frozenset[str]
 
 
+class EndMirror(NamedTuple):
+    """No reply. The group, where ZooKeeper leads, is no longer mirrored."""
+
+    group: str
+
+
 class Begin(NamedTuple):
     """No reply. The work on the group begins now. ``reached``: it is known to be done already."""
 
@@ -94,7 +100,7 @@ class Wait(NamedTuple):
     seconds: float
 
 
-Request = FetchOffsets | ListMembers | FindHidden | Wait | Begin
+Request = FetchOffsets | ListMembers | FindHidden | Wait | EndMirror | Begin
 LiveScript = Generator[ZkOp | Request, Any, T]
 """Yields requests and is sent their replies. A script that asks ZooKeeper alone is one, too."""
 
@@ -203,13 +209,18 @@ class LiveMove:
         return Step(facts.mode, False, why)
 
     def prepare(self) -> LiveScript[Step]:
-        """Give the group a mode. Members that are not migratable are named in the result."""
+        """Give the group a mode, and end its mirror. Members that are not migratable are named in
+        the result."""
         mode, version = yield from read_mode(self._paths)
         facts = yield from look(self.group)
         why = start_obstacles(facts)
         if why and mode is Mode.ZOOKEEPER:
             return Step(mode, False, tuple(why))
         found = yield from record.read(self.group)
+        if found.mirror:
+            yield EndMirror(self.group)
+            self._say("is no longer mirrored")
+            found = yield from record.read(self.group)
         changed = version < 0 and (yield from self._write_mode(Mode.ZOOKEEPER, -1, found))
         if not changed and (yield from read_mode(self._paths))[1] < 0:
             return Step(mode, False, (_other_operator(record.MEANWHILE),))

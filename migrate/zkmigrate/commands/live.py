@@ -41,7 +41,8 @@ def live(step: str, work: Work) -> None:
     run the same command again, on any machine.
 
     prepare: give groups a mode, and name the members that are not migratable. Restart these as
-    MigratableConsumerConnector, one at a time. Then run zkmigrate lock.
+    MigratableConsumerConnector, one at a time. Then run zkmigrate lock. A mirrored group where
+    ZooKeeper leads is no longer mirrored.
 
     to-kafka: let the coordinator assign the partitions; offsets are stored in both stores.
 

@@ -52,10 +52,15 @@ _PATIENCE: Final = 4.0
 @click.option(
     "--when-empty",
     is_flag=True,
-    help="Cut a group over as soon as its last old member has left, if this process has seen one, "
-    "or if a cut-over has begun.",
+    help="Cut a group over as soon as its last old member has left, if this process has seen one "
+    "since it connected to ZooKeeper, or if a cut-over has begun. A member whose session ends has "
+    "left, even if its program runs: it is locked out, and zkmigrate undo lets it in.",
 )
-@click.option("--end", is_flag=True, help="Stop mirroring the groups; only while ZooKeeper leads.")
+@click.option(
+    "--end",
+    is_flag=True,
+    help="Stop mirroring the groups; only while ZooKeeper leads. A cut-over that waits is undone.",
+)
 @click.option("--once", is_flag=True, help="Copy what differs once, then exit.")
 @duration_option(
     "--poll",

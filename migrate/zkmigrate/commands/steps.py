@@ -108,7 +108,15 @@ def perform(
     before the work on the group begins; see ``Begin``.
     """
 
-    from zkmigrate.apply.live import Begin, FetchOffsets, FindHidden, ListMembers, Wait
+    from zkmigrate.apply.live import (
+        Begin,
+        EndMirror,
+        FetchOffsets,
+        FindHidden,
+        ListMembers,
+        Wait,
+    )
+    from zkmigrate.mirror.mirroring import Mirroring
 
     def in_zookeeper(reply: object) -> Script[Request | _Ended]:
         """Carry out the script's requests to ZooKeeper; return its first other request."""
@@ -133,6 +141,9 @@ def perform(
                     reply = stores.kafka.members(group)
                 case FindHidden(topics):
                     reply = stores.kafka.hidden(topics)
+                case EndMirror(group):
+                    Mirroring(stores).end(group, True)
+                    reply = None
                 case Begin(reached):
                     reply = begin(reached)
                 case Wait(seconds):

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.errors import (
@@ -72,6 +73,8 @@ GROUPS_PER_S: Final = 60
 """Many groups are read again after one second for each so many, at the latest. So the load at rest
 does not grow with their number."""
 START: Final = "the new program may start"
+END: Final = "mirror --end"
+"""The command in the record of a group that is no longer mirrored."""
 CUT_OVER: Final = Action.CUT_OVER.value
 """The command in the record of a group that is locked and waits for its old members to leave."""
 
@@ -173,6 +176,11 @@ class Mirroring:
         again = mirrored == STOPPED or (mirrored and state.mirror is None)
         refusal = None if again and lead else by_table(state, Action.MIRROR)
         if refusal is not None:
+            leads = state.record.mirror_leads
+            if lead is not None and leads is lead.other:
+                command = "cut-over" if leads is Store.ZOOKEEPER else "undo"
+                why = f"{leads.value} leads: run zkmigrate {command} to change that"
+                self._say(f"group {group}: --lead {lead.value} was ignored, as {why}")
             return refusal
         leader, agreed = first_leader(reading_of(state), lead)
         if isinstance(leader, Reason):
@@ -199,7 +207,8 @@ class Mirroring:
     def end(self, group: str, execute: bool) -> Result:
         """Let a group no longer be mirrored, while ZooKeeper leads, or led when it was stopped.
 
-        What it has committed to Kafka is deleted there. Raises GroupRefusedError.
+        What it has committed to Kafka is deleted there, and old members that a cut-over has locked
+        out are let in. Raises GroupRefusedError.
         """
         state = self._zk(migration_marker.state_of(group))
         if state.faults:
@@ -212,12 +221,15 @@ class Mirroring:
             raise refused(group, Reason.MIRRORED, text)
         if not ended and execute:
             now_ms = int(time.time() * 1000)
-            written = record.written(found, now_ms, command="mirror --end", mirror="")
+            written = record.written(found, now_ms, command=END, mirror="", locked=False)
             gone = [] if mirror is None else [Delete(mirror_state.path(group), mirror.version)]
             found = self._zk(record.write(group, written, then=gone))
+        if execute and found.command == END:
+            self._let_in(group)
         stored = self._stores.fetch(group, [])
         ours = [tp for tp, one in sorted(stored.items()) if is_marked(KafkaOffset(*one))]
-        if ended and (state.moved_to is Store.KAFKA or state.in_live_move or not ours):
+        other = state.moved_to is Store.KAFKA or state.mode is not Mode.ZOOKEEPER
+        if ended and (other or not ours):
             return Result(group, Outcome.NOTHING, 0, "is not mirrored", (Reason.NOT_MIRRORED,))
         if not execute:
             return Result(group, Outcome.WOULD, 0)
@@ -239,11 +251,12 @@ class Mirroring:
         are read each time.
 
         ``when_empty``: cut a group over as soon as its last old member has left, if it had one
-        since this object was made, or another process has begun to cut it over.
+        since the connection to ZooKeeper was made, or another process has begun to cut it over.
         """
         fired = self._stores.zk.fired()
         if fired is None:
             self._quiet.clear()
+            self._had_members.clear()  # sessions may have ended although their programs run
         for path in fired or ():
             self._quiet.pop(path.split("/")[2], None)
         now = time.monotonic()
@@ -280,6 +293,8 @@ class Mirroring:
             if isinstance(at, Exception):
                 return Step(name, "", "failed", why=str(at), reasons=(Reason.UNREADABLE,))
             if at.mirror is None:
+                if self._leases.pop(name, 0):
+                    self._clean_up(name)
                 return Step(name, "", ENDED)
             leader, since = at.mirror.leader, moment(at.mirror.since_ms)
             if at.mirror.stopped is not None:
@@ -292,7 +307,7 @@ class Mirroring:
                     return Step(name, leader.value, STANDBY, since, "", text)
                 if at.old:
                     self._had_members.add(name)
-                elif when_empty and name in self._had_members and leader is Store.ZOOKEEPER:
+                elif when_empty and self._may_cut_over(at):
                     result = self.cut_over(name, True, 0)
                     self._had_members.discard(name)
                     self._say(f"group {name}: {result.why or result.outcome.value}")
@@ -338,12 +353,16 @@ class Mirroring:
             self._period = min(REFRESH_S, self._stores.retention().minutes * 60 / 4)
         return self._period
 
+    def _may_cut_over(self, at: InZooKeeper) -> bool:
+        """Whether the last old member of a group has left, as this or another process has seen."""
+        assert at.mirror is not None
+        begun = at.record.locked and at.record.command == CUT_OVER
+        return at.mirror.leader is Store.ZOOKEEPER and (begun or at.group in self._had_members)
+
     def _has_lease(self, at: InZooKeeper) -> bool:
         mine = self._leases.get(at.group, 0)
         if at.lease is None:
             mine = self._leases[at.group] = self._zk(mirror_state.take_lease(at.group, self._run))
-            if at.record.locked and at.record.command == CUT_OVER:
-                self._had_members.add(at.group)  # as another process has seen
             return bool(mine)
         return at.lease.stat.ephemeral_owner == mine
 
@@ -481,7 +500,9 @@ class Mirroring:
                 self._lead(seen, Store.KAFKA, {}, command=CUT_OVER, locked=True)
             return Result(group, Outcome.DONE, copied, START)
 
-        return self._until(group, once, wait, "its old members to leave")
+        return self._locked(
+            group, partial(self._until, group, once, wait, "its old members to leave")
+        )
 
     def back(self, group: str, execute: bool, wait: float) -> Result:
         """Let ZooKeeper lead again, once it has the last offsets, and let old members in.
@@ -554,15 +575,8 @@ class Mirroring:
             self._mark(seen.at, now_ms)
             return Result(group, Outcome.DONE, decision.copies)
 
-        def still() -> Script[bool]:
-            return not (yield from record.read(group)).locked
-
-        try:
-            return self._until(group, once, wait, "its old members to leave")
-        except GroupRefusedError:
-            if self._zk(still()):  # it was taken back, and locked by this command after that
-                self._zk(guard.unlock(group, still))
-            raise
+        work = partial(self._until, group, once, wait, "its old members to leave")
+        return self._locked(group, work) if execute else work()
 
     def _mark(self, at: InZooKeeper, now_ms: int) -> None:
         """Write the migration marker, and the record of a group that is no longer mirrored."""
@@ -603,6 +617,34 @@ class Mirroring:
                 said = True
                 self._stores.on_wait(f"{what}, in group {group}")
             time.sleep(_POLL)
+
+    def _locked(self, group: str, work: Callable[[], Result]) -> Result:
+        """Work on a group that this command locks; unlock it if another one has taken it back."""
+        try:
+            result = work()
+        except GroupRefusedError:
+            self._clean_up(group)
+            raise
+        if result.outcome is not Outcome.DONE:
+            self._clean_up(group)
+        return result
+
+    def _clean_up(self, group: str) -> None:
+        """Take back what this object has done after another command has ended the mirror, or taken
+        the group back."""
+        self._let_in(group)
+        if not self._zk(record.read(group)).mirror:
+            with suppress(GroupRefusedError, GroupActiveError, BrokerError):
+                self.end(group, True)
+
+    def _let_in(self, group: str) -> None:
+        """Unlock a group if its record says that it is not locked."""
+
+        def still() -> Script[bool]:
+            return not (yield from record.read(group)).locked
+
+        if self._zk(still()):
+            self._zk(guard.unlock(group, still))
 
     # -- help ----------------------------------------------------------------------------------
 

@@ -201,6 +201,7 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         ((Case.HIDDEN,), Do.REFUSE, Reason.HIDDEN),
     ),
     Action.PREPARE: _row(
+        ((Case.MIRROR_ZOOKEEPER,), Do.GO, None),
         *_BEFORE_LIVE,
         ((Case.IN_KAFKA,), Do.REFUSE, Reason.AHEAD_IN_KAFKA),
         ((Case.HIDDEN,), Do.REFUSE, Reason.HIDDEN),

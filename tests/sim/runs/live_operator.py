@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from zkmigrate.apply.live import (
     Begin,
+    EndMirror,
     FetchOffsets,
     FindHidden,
     ListMembers,
@@ -139,6 +140,8 @@ class SimOperator:
                 self._ask(lambda: tuple(f"a client ({name})" for name in self._group.seats))
             case FindHidden():
                 self._ask(frozenset)
+            case EndMirror():
+                raise AssertionError("no group is mirrored here")
             case Wait(seconds):
                 self._lost = False
                 self._kernel.schedule(seconds, lambda: self._step(False))
