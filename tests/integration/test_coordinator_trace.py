@@ -31,7 +31,7 @@ FAST = [
 def test_trace_shows_a_members_life(cluster: LocalCluster, group: str, topic: str) -> None:
     """Two traces of one group run. The first shows find, join (without and then with an id), sync
     and heartbeats. After a heartbeat with REBALANCE_IN_PROGRESS it shows join and sync again, and
-    leave at SIGTERM. Each step has fields. The diagram of the second trace has the same steps."""
+    leave at SIGTERM. Each step has fields."""
     cluster.create_topic(topic, 2)
     arguments = ["--bootstrap-server", cluster.bootstrap, "--group", group, "--topic", topic]
     first = subprocess.Popen(
@@ -43,13 +43,8 @@ def test_trace_shows_a_members_life(cluster: LocalCluster, group: str, topic: st
         seen.append(line)
         if " Heartbeat " in line:
             break
-    second = subprocess.run(
-        [*COMMAND, *arguments, *FAST, "--seconds", "1", "--diagram"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    second = [*COMMAND, *arguments, *FAST, "--seconds", "1"]
+    subprocess.run(second, stdout=subprocess.DEVNULL, timeout=60, check=True)
     first.send_signal(signal.SIGTERM)
     seen += first.communicate(timeout=30)[0].splitlines(keepends=True)
     assert first.returncode == 0
@@ -63,9 +58,6 @@ def test_trace_shows_a_members_life(cluster: LocalCluster, group: str, topic: st
     assert f"assignment={{'{topic}': [0, 1]}}" in text
     assert f"'topics': ['{topic}']" in text
     assert "generation_id=1" in text
-    assert second.stdout.startswith("sequenceDiagram\n")
-    for step in ("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"):
-        assert f"M->>C: {step}" in second.stdout
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from zkconsumer.cli.consume.command import consumer_options, key_values
-from zkconsumer.cli.member.trace_format import Diagram, exchange, lines
+from zkconsumer.cli.member.trace_format import lines
 from zkconsumer.config.properties import read_properties
 from zkconsumer.console.signals import Stop
 from zkconsumer.console.times import duration_option
@@ -44,9 +44,6 @@ from zkconsumer.runtime.delivery.streams import KafkaStream
 )
 @duration_option("--seconds", help="Leave the group after this time.")
 @click.option("--read", is_flag=True, help="Read messages and commit.")
-@click.option(
-    "--diagram", is_flag=True, help="Print a Mermaid sequence diagram at the end instead of lines."
-)
 @consumer_options("--command-config")
 def trace(
     bootstrap_server: str,
@@ -54,7 +51,6 @@ def trace(
     topics: tuple[str, ...],
     seconds: float | None,
     read: bool,
-    diagram: bool,
     file: str | None,
     properties: tuple[str, ...],
 ) -> None:
@@ -73,14 +69,10 @@ def trace(
         config["auto.commit.enable"] = "false"
     begun = time.monotonic()
     lock = threading.Lock()
-    drawn = Diagram()
 
     def show(broker: BrokerEndpoint, request: Any, answer: Any) -> None:
-        text = exchange(time.monotonic() - begun, broker, request, answer)
         with lock:
-            drawn.add(text)
-            if not diagram:
-                click.echo("\n".join(lines(text)))
+            click.echo("\n".join(lines(time.monotonic() - begun, broker, request, answer)))
 
     ended = Stop()
     ended.listen()
@@ -109,8 +101,6 @@ def trace(
                 f"--bootstrap-server {bootstrap_server}: this member had not joined group {group} "
                 "when it was ended: check the address, and security.protocol in --command-config"
             )
-    if diagram:
-        click.echo(drawn.text(), nl=False)
 
 
 def _drain(stream: KafkaStream) -> None:
