@@ -54,7 +54,7 @@ def fetch(
         "group.id": "g",
         "refresh.leader.backoff.ms": 50,
     }
-    config = ConsumerConfig.from_mapping(
+    config = ConsumerConfig.parse(
         mapping | {name.replace("_", "."): value for name, value in keys.items()}
     )
     manager = ConsumerFetcherManager(config, "c", None if events is None else events.append)

@@ -66,7 +66,7 @@ def consume(
 ) -> tuple[ConsumerFetcherManager, KafkaStream]:
     """Fetch partition 0 of the topics from their start into one stream."""
     mapping = {"zookeeper.connect": "127.0.0.1:1", "group.id": "g", "auto.offset.reset": "smallest"}
-    config = ConsumerConfig.from_mapping(
+    config = ConsumerConfig.parse(
         mapping | {name.replace("_", "."): value for name, value in keys.items()}
     )
     target = KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=timeout_ms))

@@ -74,7 +74,7 @@ def manager() -> Iterator[Make]:
             "auto.offset.reset": "smallest",
         }
         mapping |= {name.replace("_", "."): value for name, value in keys.items()}
-        made.append(ConsumerFetcherManager(ConsumerConfig.from_mapping(mapping), "test", on_event))
+        made.append(ConsumerFetcherManager(ConsumerConfig.parse(mapping), "test", on_event))
         made[-1].set_brokers(brokers)
         return made[-1]
 

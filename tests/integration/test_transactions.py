@@ -220,7 +220,7 @@ def test_every_way_to_read_delivers_what_java_delivers(scene: Scene, way: str) -
     keys = {"zookeeper.connect": "127.0.0.1:1", "group.id": "g", "auto.offset.reset": "smallest"}
     keys |= COMMITTED | {"fetch.message.max.bytes": 1500, "fetch.max.bytes": 20_000}
     stream = KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=500))
-    manager = ConsumerFetcherManager(ConsumerConfig.from_mapping(keys), "c")
+    manager = ConsumerFetcherManager(ConsumerConfig.parse(keys), "c")
     infos = {tp: PartitionTopicInfo(*tp, None) for tp in PARTITIONS}
     places: list[Place] = []
     take = WAYS[way](stream)

@@ -42,7 +42,7 @@ def test_file(
     """The ``consume`` command shares a group with a JVM member that was started with the same,
     unchanged file. It reports keys that it does not know or that have no effect."""
     cluster = clusters("1.1.1")
-    config = ConsumerConfig.from_properties(path)
+    config = ConsumerConfig.parse(path)
     for entry in read_properties(path)[0]:
         row = ROWS.get(entry.key)
         told = any(f":{entry.line}: {entry.key}" in warning for warning in config.warnings)

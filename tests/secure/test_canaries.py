@@ -214,8 +214,8 @@ def test_a_secret_on_the_command_line_is_refused(capfd: pytest.CaptureFixture[st
 def test_objects_show_no_secret(stage: Stage, canaries: Canaries) -> None:
     """``repr``, ``str``, ``vars``, ``asdict`` and ``format`` show none, and pickling is refused."""
     needed = {"zookeeper.connect": "h:1", "group.id": "g"}
-    config = ConsumerConfig.from_mapping(canaries.properties | needed)
-    security = SecurityConfig.from_mapping(canaries.properties)
+    config = ConsumerConfig.parse(canaries.properties | needed)
+    security = SecurityConfig.parse(canaries.properties)
     for one in (config, security):
         texts = [repr(one), str(one), repr(vars(one)), f"{one.sasl_jaas_config:>9}", f"{one.login}"]
         texts.append(repr(dataclasses.fields(one)))
@@ -232,7 +232,7 @@ def test_a_fault_in_a_secret_does_not_repeat_it(key: str, tmp_path: Path) -> Non
     """The error names file, line and key, but not the secret."""
     file = write_properties(tmp_path / "c.properties", {key: f"{KEY_PASSWORD}"})
     with pytest.raises(ZkConsumerError) as caught:
-        SecurityConfig.from_properties(file)
+        SecurityConfig.parse(file)
     assert f"{file}:1: {key}=[hidden]: " in str(caught.value)
     assert KEY_PASSWORD not in str(caught.value)
 

@@ -89,7 +89,7 @@ def test_the_command_that_converts_a_store_works(
     key = f"ssl.{store}.location"
     given = {"security.protocol": "SSL", key: str(place)}
     with pytest.raises(ConfigError) as caught:
-        for_brokers(SecurityConfig.from_mapping(given))
+        for_brokers(SecurityConfig.parse(given))
     fault = str(caught.value)
     assert f"{key}={place}: is a {kind} store" in fault
     command = re.search(r"convert it with: (.*) \(and set", fault)
@@ -106,4 +106,4 @@ def test_the_command_that_converts_a_store_works(
     given |= {key: str(place.with_suffix(".pem")), f"ssl.{store}.type": "PEM"}
     if store == "keystore":
         given["ssl.key.password"] = password
-    for_brokers(SecurityConfig.from_mapping(given))
+    for_brokers(SecurityConfig.parse(given))

@@ -172,7 +172,7 @@ def test_a_wrong_identity_is_refused(
 def test_no_server_is_asked_twice_with_a_wrong_password(stage: Stage) -> None:
     """The client ends instead of reconnecting, and it does not continue without an identity."""
     found = way_of(stage, "SASL")
-    zk = BlockingZk(found.connect, 3.0, SecurityConfig.from_mapping(found.wrong))
+    zk = BlockingZk(found.connect, 3.0, SecurityConfig.parse(found.wrong))
     with pytest.raises(AuthenticationError):
         zk.__enter__()
     assert not zk._driver._connection.running
@@ -181,7 +181,7 @@ def test_no_server_is_asked_twice_with_a_wrong_password(stage: Stage) -> None:
 
 def test_a_server_without_sasl_is_an_error(stage: Stage) -> None:
     """An identity that no server checks does not count as accepted."""
-    security = SecurityConfig.from_mapping(way_of(stage, "SASL").right)
+    security = SecurityConfig.parse(way_of(stage, "SASL").right)
     with LocalZooKeeper() as plain:
         begun = time.monotonic()
         with pytest.raises(AuthenticationError, match=SASL):
@@ -193,9 +193,9 @@ def test_the_host_name_is_compared(stage: Stage) -> None:
     """The certificate is for 127.0.0.1. Another name of the same server is refused."""
     connect = f"localhost:{stage.cluster.secure_port}/PLAINTEXT"
     with pytest.raises(AuthenticationError, match=r"zookeeper\.ssl\.endpoint\.identification"):
-        BlockingZk(connect, 5.0, SecurityConfig.from_mapping(tls(stage))).__enter__()
+        BlockingZk(connect, 5.0, SecurityConfig.parse(tls(stage))).__enter__()
     off = {"zookeeper.ssl.endpoint.identification.algorithm": ""}
-    with BlockingZk(connect, 10.0, SecurityConfig.from_mapping(tls(stage) | off)):
+    with BlockingZk(connect, 10.0, SecurityConfig.parse(tls(stage) | off)):
         pass
 
 
@@ -231,6 +231,6 @@ def test_tls_is_not_older_than_1_2(stage: Stage) -> None:
         ("TLSv1.2", ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2),
     ):
         properties = stage.properties("SSL") | {"ssl.enabled.protocols": given}
-        context = for_brokers(SecurityConfig.from_mapping(properties))
+        context = for_brokers(SecurityConfig.parse(properties))
         assert context.minimum_version == lowest
         assert context.maximum_version == highest

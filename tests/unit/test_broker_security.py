@@ -76,7 +76,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def tls() -> KafkaSecurity:
     """A client with TLS that no broker has accepted yet."""
-    return KafkaSecurity(SecurityConfig.from_mapping({"security.protocol": "SSL"}))
+    return KafkaSecurity(SecurityConfig.parse({"security.protocol": "SSL"}))
 
 
 def test_a_refusal_before_the_first_login_is_final(tls: KafkaSecurity) -> None:
@@ -149,7 +149,7 @@ class Broker:
             "sasl.mechanism": "OAUTHBEARER",
             "zkconsumer.sasl.oauthbearer.token.provider": source,
         }
-        self.security = KafkaSecurity(SecurityConfig.from_mapping(config))
+        self.security = KafkaSecurity(SecurityConfig.parse(config))
         self._token = b""
 
         def connect(connection: BrokerConnection) -> None:
@@ -271,7 +271,7 @@ def test_only_an_answer_that_needs_an_identity_counts(
     monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     """A listener with SASL answers everybody's questions for its versions and mechanisms."""
-    security = KafkaSecurity(SecurityConfig.from_mapping({"security.protocol": protocol}))
+    security = KafkaSecurity(SecurityConfig.parse({"security.protocol": protocol}))
     connection = BrokerConnection(ONE, "c", 1.0, 0, security)
     connection._socket = connections.socket.socket()
     monkeypatch.setattr(connections.socket.socket, "sendall", lambda *_: None)

@@ -55,7 +55,7 @@ LEGACY_DEFAULTS = {
 
 def make(changes: dict[str, Any] | None = None, strict: bool = False) -> ConsumerConfig:
     """Return a configuration with some changed keys."""
-    return ConsumerConfig.from_mapping(BASE | (changes or {}), strict)
+    return ConsumerConfig.parse(BASE | (changes or {}), strict)
 
 
 def faults(changes: dict[str, Any], strict: bool = False) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ def test_all_faults_come_at_once() -> None:
 def test_missing_keys() -> None:
     """Required keys are named, with the probable misspelling."""
     with pytest.raises(ConfigError) as caught:
-        ConsumerConfig.from_mapping({"groupid": "g"})
+        ConsumerConfig.parse({"groupid": "g"})
     connect, group = caught.value.faults
     assert connect.startswith("zookeeper.connect is missing; set it: ")
     assert group.startswith("group.id is missing (found groupid: is that what you meant?)")
@@ -353,7 +353,7 @@ def test_examine_reports_faults_and_warnings_together() -> None:
 )
 def test_dual_commit_follows_the_storage(given: dict[str, object], dual: bool) -> None:
     """Scala 1.1.1 ConsumerConfig: dual commit is on by default exactly with Kafka storage."""
-    config = ConsumerConfig.from_mapping({"zookeeper.connect": "zk:2181", "group.id": "g", **given})
+    config = ConsumerConfig.parse({"zookeeper.connect": "zk:2181", "group.id": "g", **given})
     assert config.dual_commit_enabled is dual
 
 

@@ -68,7 +68,7 @@ def test_all_faults_name_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "c.properties"
     file.write_text("group.id=a b\n\nx=\\u12\nauto.offset.reset=earliest\nsocket.timeout.ms=5\n")
     with pytest.raises(ConfigError) as caught:
-        ConsumerConfig.from_properties(file)
+        ConsumerConfig.parse(file)
     places = [fault.removeprefix(str(file)).split(" ")[0] for fault in caught.value.faults]
     assert places == [":3:", ":", ":1:", ":4:", ":"]
     assert "zookeeper.connect is missing" in caught.value.faults[1]
@@ -79,7 +79,7 @@ def test_repeated_key_counts_with_the_last(tmp_path: Path) -> None:
     """The last value counts, as in Java. The warning names both lines."""
     file = tmp_path / "c.properties"
     file.write_text(GOOD + "group.id=g2\n")
-    config = ConsumerConfig.from_properties(file)
+    config = ConsumerConfig.parse(file)
     assert config.group_id == "g2"
     assert config.warnings == (f"{file}:3: group.id replaces its value of line 2",)
 
@@ -88,7 +88,7 @@ def test_repeated_key_counts_with_the_last(tmp_path: Path) -> None:
 def test_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
     """A missing file, a directory or an impossible name gives one fault with the name."""
     with pytest.raises(ConfigError, match="cannot read the properties file"):
-        ConsumerConfig.from_properties(f"{tmp_path}/{name}")
+        ConsumerConfig.parse(f"{tmp_path}/{name}")
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def sasl(**more: str) -> dict[str, str]:
 def test_what_does_not_fit_together(keys: dict[str, str], named: str) -> None:
     """The error names the key and never a secret."""
     with pytest.raises(ConfigError) as caught:
-        SecurityConfig.from_mapping(keys)
+        SecurityConfig.parse(keys)
     assert named in str(caught.value)
     assert SECRET not in str(caught.value)
 
@@ -100,7 +100,7 @@ def test_a_store_of_java_is_refused_with_what_converts_it(
     store.write_bytes(begin + bytes(40))
     keys = {"security.protocol": "SSL", f"{key}.location": str(store)}
     with pytest.raises(ConfigError) as caught:
-        KafkaSecurity(SecurityConfig.from_mapping(keys))
+        KafkaSecurity(SecurityConfig.parse(keys))
     assert command in str(caught.value)
     assert str(store) in str(caught.value)
 
@@ -109,7 +109,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     """Neither the objects' texts nor the configuration's properties show it."""
     file = tmp_path / "client.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in sasl().items()))
-    config = SecurityConfig.from_properties(file)
+    config = SecurityConfig.parse(file)
     member = ConsumerConfig.parse({"zookeeper.connect": "a:1", "group.id": "g"} | sasl())
     for one in (config, member, config.login, KafkaSecurity(config), vars(config)):
         assert SECRET not in f"{one!r} {one!s}"
@@ -137,7 +137,7 @@ def token_of(function: object) -> str:
         "sasl.mechanism": "OAUTHBEARER",
         "zkconsumer.sasl.oauthbearer.token.provider": function,
     }
-    token = SaslLogin(SecurityConfig.from_mapping(keys))._token
+    token = SaslLogin(SecurityConfig.parse(keys))._token
     assert token is not None
     return token()
 

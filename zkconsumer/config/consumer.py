@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike
 from typing import Any, Final
 
 from zkconsumer.config.key_table import Examined, Rule, Source, examine, given_in
@@ -124,9 +123,9 @@ RULES: Final[tuple[Rule, ...]] = (
 class ConsumerConfig(ConsumerKeys):
     """The configuration of one consumer. Times are in milliseconds, sizes in bytes.
 
-    Create one with `from_mapping`, `from_properties` or `parse`, which check values and fill in
-    defaults. The name of an attribute is its key with ``_`` for ``.`` and without the prefix
-    ``zkconsumer.``. ``warnings`` lists values that are accepted but probably wrong, one line each.
+    Create one with `parse`, which checks values and fills in defaults. The name of an attribute is
+    its key with ``_`` for ``.`` and without the prefix ``zkconsumer.``. ``warnings`` lists values
+    that are accepted but probably wrong, one line each.
     """
 
     warnings: tuple[str, ...]
@@ -142,26 +141,14 @@ class ConsumerConfig(ConsumerKeys):
         return split_connect(self.zookeeper_connect)[1]
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, object], strict: bool = False) -> ConsumerConfig:
-        """Create a configuration from a mapping. Values may be texts or already have their type.
-
-        A value of None counts as not given. Raises ConfigError with all faults; with ``strict``
-        unknown keys are faults too.
-        """
-        return cls.parse(mapping, strict)
-
-    @classmethod
-    def from_properties(cls, path: str | PathLike[str], strict: bool = False) -> ConsumerConfig:
-        """Create a configuration from a Java ``.properties`` file.
-
-        Raises ConfigError if the file cannot be read, or with all faults, each with file and line.
-        If a key occurs twice, the last value counts, as in Java, and a warning is added.
-        """
-        return cls.parse(path, strict)
-
-    @classmethod
     def parse(cls, config: ConsumerConfig | Source, strict: bool = False) -> ConsumerConfig:
-        """Return the given configuration, or create one from a mapping or the path of a file."""
+        """Return the given configuration, or create one from a mapping or the path of a file.
+
+        A file is a Java ``.properties`` file. If a key occurs twice there, the last value counts,
+        as in Java, and a warning is added. Values of a mapping may be texts or already have their
+        type; None counts as not given. Raises ConfigError if the file cannot be read, or with all
+        faults, each with file and line. With ``strict`` unknown keys are faults, too.
+        """
         if isinstance(config, ConsumerConfig):
             return config
         return cls(**examine_consumer(config, strict).arguments())

@@ -11,15 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from zkconsumer.config.key_table import (
     Check,
-    Given,
     Row,
     Rule,
+    Source,
     examine,
     given_in,
     key,
@@ -475,21 +474,14 @@ class SecurityConfig(SecurityKeys):
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def from_properties(cls, path: str | PathLike[str]) -> Self:
-        """Read a file of client properties (``--command-config``).
+    def parse(cls, source: Source) -> Self:
+        """Make a configuration from a mapping, or a file of client properties
+        (``--command-config``).
 
         Keys that are not about security are ignored. An unknown key that resembles one of security
         causes a warning. Raises ConfigError with all faults.
         """
-        return cls._of(given_in(path))
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, object]) -> Self:
-        """As ``from_properties``, from keys and values."""
-        return cls._of(given_in(mapping))
-
-    @classmethod
-    def _of(cls, given: Given) -> Self:
+        given = given_in(source)
         near = {name: value for name, value in given.values.items() if is_security(name)}
         return cls(**examine(KEYS, RULES, RENAMED, given._replace(values=near)).arguments())
 
@@ -512,5 +504,5 @@ def is_security(name: str) -> bool:
     ) or name.startswith(("zkconsumer.sasl.", "zkconsumer.zookeeper."))
 
 
-NO_SECURITY: Final = SecurityConfig.from_mapping({})
+NO_SECURITY: Final = SecurityConfig.parse({})
 """PLAINTEXT brokers, and a ZooKeeper without TLS and identity."""

@@ -48,7 +48,7 @@ def command_config(command: F) -> F:
 def _security(path: str | None) -> SecurityConfig:
     if path is None:
         return NO_SECURITY
-    security = SecurityConfig.from_properties(path)
+    security = SecurityConfig.parse(path)
     for warning in security.warnings:
         click.echo(f"warning: {warning}", err=True)
     return security

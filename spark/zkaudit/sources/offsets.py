@@ -125,7 +125,7 @@ def _security(config: str | None) -> KafkaSecurity:
 
     if config is None:
         return KafkaSecurity()
-    return KafkaSecurity(SecurityConfig.from_properties(config))
+    return KafkaSecurity(SecurityConfig.parse(config))
 
 
 def _ask(bootstrap: str, config: str | None, request: Callable[[BrokerConnection], _T]) -> _T:
