@@ -17,7 +17,6 @@ from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.counters import FetchCounts
 from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.fetch.interface import (
-    FetchConfig,
     FetchEvent,
     FetchRequest,
     OffsetsRequest,
@@ -34,7 +33,7 @@ _SWITCH_S = 0.0005
 
 @dataclass
 class SimConfig:
-    """The keys that fetching uses (``FetchConfig``)."""
+    """The keys that fetching uses, of ``ConsumerKeys``."""
 
     fetch_message_max_bytes: int
     fetch_max_bytes: int
@@ -83,7 +82,7 @@ class SimFetching:
     Args:
         host: time, random numbers, and the runner of the steps.
         brokers: receive the requests.
-        config: the keys in ``FetchConfig``.
+        config: a ``SimConfig``.
         on_event: called with every ``FetchEvent``.
         on_rule: called with the name of a broken rule and a line about it.
         idle: seconds after which a worker without partitions retires.
@@ -93,7 +92,7 @@ class SimFetching:
         self,
         host: Host,
         brokers: SimBrokers,
-        config: FetchConfig,
+        config: Any,
         on_event: Callable[[FetchEvent], None],
         on_rule: Callable[[str, str], object],
         *,

@@ -149,7 +149,7 @@ class JudgedOnBrokers(Judged[MachineT], LinesProcess[MachineT]):
     """A member with lines to its coordinator."""
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
-        """See ``Connected``."""
+        """See ``LinesProcess``."""
         super().heard(command, event, sent)
         if isinstance(command, commands.CommitOffsets) and command.generation < 0:
             self.broken("commit_in_generation", f"{self.name}: {command}")
@@ -207,7 +207,7 @@ class WholeGroupMember(JudgedOnBrokers[Any], SimGroupMember):
             self.broken("leaves_in_order", f"{self._left} is still in the group")
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
-        """See ``Connected``."""
+        """See ``LinesProcess``."""
         super().heard(command, event, sent)
         if isinstance(command, commands.LeaveGroup):
             self._refused = isinstance(event, events.RequestFailed)

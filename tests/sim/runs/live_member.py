@@ -149,7 +149,7 @@ class SimLiveMember(JudgedInZooKeeper[LiveMember], JudgedOnBrokers[LiveMember]):
             self.broken("lease", text)
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
-        """See ``Connected``."""
+        """See ``LinesProcess``."""
         super().heard(command, event, sent)
         group = self.machine.group
         if isinstance(event, group_events.Synced) and command.generation == group.generation:

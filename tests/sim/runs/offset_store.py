@@ -90,7 +90,7 @@ class SimKafkaOffsets(KafkaOffsets):
     def submit(
         self, op: OffsetOp, on_reply: Callable[[Reply], object], permission: Permission
     ) -> None:
-        """See ``OffsetPort``."""
+        """See ``KafkaOffsets``."""
         super().submit(op, on_reply, _InSession(permission, self._session()))
 
 

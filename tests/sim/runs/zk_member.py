@@ -23,7 +23,7 @@ from zkconsumer.core.zookeeper.scripts.by_command import script_for
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
-from zkconsumer.runtime.membership.zookeeper import OffsetPort
+from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
 from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.members.bulk import read_now
 from zkconsumer.sim.members.host import Habits
@@ -55,7 +55,7 @@ class WholeMember(JudgedInZooKeeper[RebalanceMachine], SimMember):
         if isinstance(self.plane, WholePlane):
             self.plane.on_reset = lambda tp, old: self.post(events.OffsetReset(tp, old))
 
-    def _brokers(self, zk: FakeZk) -> tuple[OffsetPort | None, ClusterDirectory | None, float]:
+    def _brokers(self, zk: FakeZk) -> tuple[KafkaOffsets | None, ClusterDirectory | None, float]:
         offsets = directory = None
         if self.spec.bootstrap:
             port: Any = SimClusterPort(zk, self.host)

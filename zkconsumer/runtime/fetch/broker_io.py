@@ -15,11 +15,11 @@ from zkconsumer.broker.fetching.fetch import READ_COMMITTED, BrokerFetcher, Fetc
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import ClusterMetadata, Got, Want
+from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 from zkconsumer.runtime.counters import FetchCounts
 from zkconsumer.runtime.fetch.interface import (
-    FetchConfig,
     FetchRequest,
     LeadersRequest,
     OffsetsRequest,
@@ -32,7 +32,7 @@ class BrokerIO:
     """``BrokerPort`` with real brokers; keeps a connection to the broker that was asked last.
 
     Args:
-        config: the keys in ``FetchConfig``.
+        config: of the member.
         client_id: sent to brokers.
         counts: the counters for bytes sent and received.
         security: of all connections.
@@ -40,7 +40,7 @@ class BrokerIO:
 
     def __init__(
         self,
-        config: FetchConfig,
+        config: ConsumerKeys,
         client_id: str,
         counts: FetchCounts,
         security: KafkaSecurity | None = None,

@@ -1,7 +1,7 @@
 """What the parts of fetching give each other, and need from outside. Data and ports only.
 
-Requests to brokers and waits, which workers and the leader finder choose; the events that they
-report; and the part of the configuration that they read.
+Requests to brokers and waits, which workers and the leader finder choose, and the events that they
+report.
 """
 
 from __future__ import annotations
@@ -142,30 +142,3 @@ class FetchEvent:
 
 OnEvent = Callable[[FetchEvent], None]
 """Called on fetch threads, without locks; must not block. Its exceptions are logged."""
-
-
-class FetchConfig(Protocol):
-    """The keys of the configuration that fetching uses (``ConsumerConfig`` has them)."""
-
-    @property
-    def fetch_message_max_bytes(self) -> int: ...  # noqa: D102
-    @property
-    def fetch_max_bytes(self) -> int: ...  # noqa: D102
-    @property
-    def fetch_min_bytes(self) -> int: ...  # noqa: D102
-    @property
-    def fetch_wait_max_ms(self) -> int: ...  # noqa: D102
-    @property
-    def socket_timeout_ms(self) -> int: ...  # noqa: D102
-    @property
-    def socket_receive_buffer_bytes(self) -> int: ...  # noqa: D102
-    @property
-    def num_consumer_fetchers(self) -> int: ...  # noqa: D102
-    @property
-    def refresh_leader_backoff_ms(self) -> int: ...  # noqa: D102
-    @property
-    def auto_offset_reset(self) -> str: ...  # noqa: D102
-    @property
-    def isolation_level(self) -> str: ...  # noqa: D102
-    @property
-    def profile(self) -> str: ...  # noqa: D102

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import AuthenticationError, BrokerError
 from zkconsumer.runtime.counters import FetchCounts
@@ -25,7 +26,6 @@ from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.fetch.broker_io import BrokerIO
 from zkconsumer.runtime.fetch.error_log import FetchLog
 from zkconsumer.runtime.fetch.interface import (
-    FetchConfig,
     FetchEvent,
     FetchRequest,
     LeadersRequest,
@@ -54,7 +54,7 @@ class ConsumerFetcherManager:
     """Fetches partitions into the queues of streams until stopped.
 
     Args:
-        config: the keys in ``FetchConfig``.
+        config: of the member.
         client_id: sent to brokers, and part of the threads' names.
         on_event: called with every ``FetchEvent``.
         security: of all connections to brokers.
@@ -62,7 +62,7 @@ class ConsumerFetcherManager:
 
     def __init__(
         self,
-        config: FetchConfig,
+        config: ConsumerKeys,
         client_id: str,
         on_event: OnEvent | None = None,
         security: KafkaSecurity | None = None,

@@ -18,11 +18,11 @@ from typing import Final, Protocol, cast
 
 from zkconsumer.broker.fetching.records import scan
 from zkconsumer.broker.types import Got, Want
+from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
 from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
 from zkconsumer.runtime.fetch.interface import (
-    FetchConfig,
     FetchEvent,
     FetchEventKind,
     FetchRequest,
@@ -60,7 +60,7 @@ class LeaveOutFull:
     asks_when_full = False
     resets_at_once = False
 
-    def __init__(self, config: FetchConfig) -> None:
+    def __init__(self, config: ConsumerKeys) -> None:
         self._config = config
 
     def ready(self) -> bool:
@@ -109,7 +109,7 @@ class WaitForRoom:
         return _NO_LIMIT
 
 
-def back_pressure_of(config: FetchConfig) -> BackPressure:
+def back_pressure_of(config: ConsumerKeys) -> BackPressure:
     """Return the policy of a worker's profile."""
     return WaitForRoom() if config.profile == "scala" else LeaveOutFull(config)
 
@@ -126,7 +126,7 @@ class FetchWorker:
     Args:
         table: what to fetch.
         key: the worker's name in the table.
-        config: the keys in ``FetchConfig``.
+        config: of the member.
         report: called with every ``FetchEvent``, without locks.
         clock: the present time in seconds, as for ``FetchTable``.
         idle: seconds without partitions until it retires.
@@ -136,7 +136,7 @@ class FetchWorker:
         self,
         table: FetchTable,
         key: WorkerKey,
-        config: FetchConfig,
+        config: ConsumerKeys,
         report: OnEvent,
         clock: Callable[[], float],
         *,

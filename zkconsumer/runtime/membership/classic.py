@@ -18,6 +18,7 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.base import GroupMachine
 from zkconsumer.core.groups.reactions import UNREACHABLE
+from zkconsumer.core.groups.spec import GroupSpec
 from zkconsumer.core.groups.states import ENDED, State
 from zkconsumer.core.zookeeper.ops import Permission, always
 from zkconsumer.journal.group import GroupObserver
@@ -74,18 +75,6 @@ class Called(Protocol):
         """When the present call began, on the host's clock; ``None`` between calls."""
 
 
-class Timeouts(Protocol):
-    """The timeouts of a member's specification, in seconds."""
-
-    @property
-    def session_timeout(self) -> float:
-        """After this time without a heartbeat the coordinator removes the member."""
-
-    @property
-    def rebalance_timeout(self) -> float:
-        """How long the coordinator waits for a member that must release partitions."""
-
-
 class BrokerCoordination:
     """The coordinator's side of one member.
 
@@ -101,7 +90,7 @@ class BrokerCoordination:
 
     def __init__(
         self,
-        spec: Timeouts,
+        spec: GroupSpec,
         host: Host,
         gate: DeliveryGate,
         requests: RequestLine,

@@ -71,7 +71,7 @@ class _Job:
 
 
 class KafkaOffsets:
-    """See ``OffsetPort``. Every operation is repeated until it succeeds or is refused.
+    """Each operation is repeated until it succeeds, is refused, or its time has passed.
 
     Args:
         host: runs the member.
@@ -107,21 +107,25 @@ class KafkaOffsets:
     def submit(
         self, op: OffsetOp, on_reply: Callable[[Reply], object], permission: Permission
     ) -> None:
-        """See ``OffsetPort``. ``on_reply`` is called on the host's thread."""
+        """Carry out ``op``; call ``on_reply`` once, on the host's thread.
+
+        ``permission`` is asked right before each attempt is sent.
+        """
         until, departures = self._until(), self._committer().departures
         left = dict(op.positions) if isinstance(op, StoreOffsets) else {}
         self._send(_Job(op, on_reply, permission, until, departures, left))
 
     def leave(self) -> None:
-        """See ``OffsetPort``."""
+        """The member leaves its group: the operation in progress and its last commit have one
+        deadline together."""
         self._latest = self._until()
 
     def interrupt_ended(self) -> None:
-        """See ``OffsetPort``."""
+        """End the attempt in progress if it is no longer permitted."""
         self._line.interrupt_ended()
 
     def close(self) -> None:
-        """See ``OffsetPort``. What was not sent yet is never sent."""
+        """Abandon the operation in progress. What was not sent yet is never sent."""
         self._closed = True
         self._line.interrupt()
         self._line.close()

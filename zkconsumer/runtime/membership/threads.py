@@ -21,7 +21,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from zkconsumer.runtime.gate import CLOCK, clock_gettime
 from zkconsumer.runtime.membership.loop import MemberLoop
@@ -29,20 +29,6 @@ from zkconsumer.runtime.membership.loop import MemberLoop
 logger = logging.getLogger("zkconsumer.member")
 
 Action = Callable[[], object]
-
-
-class Stepped(Protocol):
-    """The object that the thread runs."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether the thread may end."""
-
-    def begin(self) -> None:
-        """Called first."""
-
-    def crashed(self, error: BaseException) -> None:
-        """An action has raised, and no action follows."""
 
 
 def start_new(name: str, work: Action) -> threading.Thread:
@@ -92,7 +78,7 @@ class MemberThread:
 
     # -- any thread ----------------------------------------------------------------------------
 
-    def start(self, member: Stepped) -> None:
+    def start(self, member: MemberLoop[Any]) -> None:
         """Begin to run ``member``; actions posted before are run first."""
         self._thread = start_new(f"{self._name}_loop", lambda: self._run(member))
 
@@ -190,7 +176,7 @@ class MemberThread:
 
         self.after(seconds, again)
 
-    def _run(self, member: Stepped) -> None:
+    def _run(self, member: MemberLoop[Any]) -> None:
         try:
             self.turn += 1
             member.begin()

@@ -22,7 +22,6 @@ from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import (
     OffsetOp,
     Ok,
-    Permission,
     Permit,
     Pipelined,
     Reply,
@@ -41,6 +40,7 @@ from zkconsumer.runtime.membership.loop import Host, MemberPort
 if TYPE_CHECKING:
     from zkconsumer.journal.recorder import MemberObserver
     from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
+    from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
 
 HOLD: Final = 1.0
 """Seconds without delivery after the connection is lost, unless a server answers: another client
@@ -62,26 +62,6 @@ class ZkPort(Protocol):
 
     def close(self, timeout: float) -> None:
         """End the session, within ``timeout`` seconds even if the servers do not answer."""
-
-
-class OffsetPort(Protocol):
-    """The part of Kafka's offset store that a member needs: see ``ServerLine``."""
-
-    def submit(self, op: OffsetOp, on_reply: Callable[..., object], permission: Permission) -> None:
-        """Carry out ``op``; call ``on_reply`` once, on any thread, with the reply first.
-
-        ``permission`` is asked right before each attempt is sent.
-        """
-
-    def leave(self) -> None:
-        """The member leaves its group: the operation in progress and its last commit have one
-        deadline together."""
-
-    def interrupt_ended(self) -> None:
-        """End the attempt in progress if it is no longer permitted."""
-
-    def close(self) -> None:
-        """Abandon the operation in progress."""
 
 
 @dataclass(slots=True)
@@ -164,7 +144,7 @@ class ZooKeeperCoordination:
         signals: SessionSignals,
         session_timeout: float,
         *,
-        offsets: OffsetPort | None = None,
+        offsets: KafkaOffsets | None = None,
         directory: ClusterDirectory | None = None,
         directory_interval: float = 10.0,
         scripts: Callable[[Any, ScriptContext], MemberScript[Any]] = script_for,

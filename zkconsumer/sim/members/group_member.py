@@ -28,46 +28,13 @@ from zkconsumer.runtime.membership.kip848 import ConsumerGroupCoordination
 from zkconsumer.runtime.membership.loop import MachineT
 from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.members.host import Habits, SimHost
+from zkconsumer.sim.members.host import Habits
 from zkconsumer.sim.members.plane import Source
 from zkconsumer.sim.members.process import SimProcess
 from zkconsumer.sim.servers.classic import NOT_AVAILABLE
 from zkconsumer.sim.servers.group_roster import Reply, failure
 
 NOT_COORDINATOR: Final = ErrorCode.NOT_COORDINATOR
-
-
-class Connected(Protocol):
-    """The part of a member that its connections to the coordinator use. ``trip_us``: one way,
-    microseconds."""
-
-    trip_us: int
-
-    @property
-    def cluster(self) -> Brokers:
-        """The cluster that receives the member's requests."""
-
-    @property
-    def group_spec(self) -> GroupSpec:
-        """The member of the coordinator's group."""
-
-    @property
-    def host(self) -> SimHost:
-        """Its process."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether no connection can be made now."""
-
-    def heard(self, command: Any, event: Any, sent: float) -> None:
-        """An answer has arrived; ``sent``: when the request left, seconds."""
-
-    def cut(self, seconds: float) -> None:
-        """Break the member's connections. None can be opened for this long."""
 
 
 class Group(Protocol):
@@ -113,7 +80,7 @@ class Brokers:
         self.down = False
         self.failovers = 0
         self.alive = {0, 1}
-        self.members: list[Connected] = []
+        self.members: list[LinesProcess[Any]] = []
         self._free_us = 0
 
     def receive(self, command: Any, asked: int, spec: Any, reply: Reply) -> None:
@@ -167,7 +134,7 @@ OnAnswer = Callable[[Any, float, int], object]
 class Line:
     """One connection of a member (``RequestLine``): a request at a time, each answered once."""
 
-    def __init__(self, member: Connected) -> None:
+    def __init__(self, member: LinesProcess[Any]) -> None:
         self.coordinator = 0
         """The broker that it regards as the coordinator."""
         self._member = member
@@ -255,13 +222,14 @@ class LinesProcess(SimProcess[MachineT]):
     def _connect(self, cluster: Brokers, lines: int) -> None:
         self.cluster = cluster
         self.trip_us = 1000
+        """Microseconds that a request takes, or its answer."""
         self.proved_group = -math.inf
         """When the last request was sent whose answer proved that the coordinator counts it."""
         self._lines = tuple(Line(self) for _ in range(lines))
         self._cut_until = -1.0
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
-        """See ``Connected``."""
+        """An answer has arrived; ``sent``: when the request left, seconds."""
         member = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
         kinds = (events.HeartbeatAnswered, MemberHeartbeatAnswered)
         beat = isinstance(event, kinds) and event.code in member
@@ -287,7 +255,7 @@ class LinesProcess(SimProcess[MachineT]):
 
     @property
     def is_cut(self) -> bool:
-        """See ``Connected``."""
+        """Whether no connection can be made now."""
         return self._kernel.now < self._cut_until
 
 

@@ -22,9 +22,9 @@ from zkconsumer.herd.wire import Cost
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
+from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
 from zkconsumer.runtime.membership.loop import MachineT
 from zkconsumer.runtime.membership.zookeeper import (
-    OffsetPort,
     Running,
     SessionSignals,
     ZooKeeperCoordination,
@@ -204,7 +204,7 @@ class SimMember(ZkProcess[RebalanceMachine]):
             )
         self._make_loop(RebalanceMachine(spec), self._coordination, spec.auto_commit, watchers)
 
-    def _brokers(self, zk: FakeZk) -> tuple[OffsetPort | None, ClusterDirectory | None, float]:
+    def _brokers(self, zk: FakeZk) -> tuple[KafkaOffsets | None, ClusterDirectory | None, float]:
         """What the brokers store and report to the member, and how often it asks for the latter."""
         return None, None, 0.0
 
