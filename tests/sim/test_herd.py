@@ -211,20 +211,6 @@ def test_bad_sizes_are_named() -> None:
     assert len(refused.value.faults) == 4
 
 
-def test_lag_pauses_and_cuts_leave_no_partition_behind() -> None:
-    """Whatever happens to members of the default profile, every partition has an owner at the end.
-
-    With the same faults, legacy members have failed attempts.
-    """
-    failed = 0
-    for seed in range(6):
-        herd = Herd(8, 24, seed=seed, lag=0.5, pauses=4, cuts=4, session_timeout=4.0)
-        ours = simulate(replace(herd, profile="default"))
-        assert (ours.unowned_at_end, ours.failed_attempts, ours.gave_up) == (0, 0, 0), seed
-        failed += simulate(herd).failed_attempts
-    assert failed > 0
-
-
 @pytest.mark.parametrize("profile", ["scala", "default"])
 def test_a_broker_that_restarts_does_not_rebalance(profile: str) -> None:
     """While another broker is registered, a broker that restarts causes no attempt and moves

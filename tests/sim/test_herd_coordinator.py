@@ -95,20 +95,6 @@ def test_the_death_of_the_coordinator_stops_nobody(profile: str) -> None:
     assert found.by_kind["find coordinator"]["requests"] >= 10
 
 
-@on_brokers
-def test_messages_flow_through_pauses_and_cuts(profile: str) -> None:
-    """After pauses and broken connections, all partitions have an owner, and no member delivers a
-    partition of another one."""
-    for seed in range(5):
-        herd = Herd(6, 18, profile=profile, seed=seed, rate=5.0, pauses=4, cuts=4)
-        run = CoordinatorRun(replace(herd, event="crash"))
-        figures = run.perform()
-        assert figures.unowned_at_end == 0
-        assert figures.consumed_twice
-        assert run._observer is not None
-        assert not run._observer.violations, seed
-
-
 def _coordinator() -> tuple[GroupCoordinator, list[Any]]:
     kernel = Kernel(0)
     return GroupCoordinator(kernel, lambda: {"t": 2}, 0.0), []

@@ -27,7 +27,7 @@ from zkconsumer.cli.laboratory.herd_common import (
 )
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import count_option, print_rows
-from zkconsumer.console.times import Duration, duration_option
+from zkconsumer.console.times import Duration
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.measures import Measures
 from zkconsumer.journal.json_lines import JournalWriter
@@ -78,22 +78,6 @@ _MOST: Final = 10_000
     help="Network delay between member and server, in one direction. A bare number is "
     "milliseconds.  [default: 0.2 1]",
 )
-@duration_option(
-    "--lag-ms",
-    "lag",
-    default=0.0,
-    bare="ms",
-    help="Let ZooKeeper servers lag behind their leader by up to this time. A bare number is "
-    "milliseconds.",
-)
-@count_option("--pauses", default=0, least=0, help="How many long garbage collections to inject.")
-@count_option("--cuts", default=0, least=0, help="How many connections to break.")
-@click.option(
-    "--one-by-one",
-    is_flag=True,
-    help="Simulate each read separately instead of many at once. This is slower, and the "
-    "counts are the same.",
-)
 @click.option(
     "--scenario",
     type=click.Choice(list(SCENARIOS)),
@@ -113,10 +97,6 @@ def simulate(
     session_timeout: float,
     backoff: float,
     rate: float,
-    lag: float,
-    pauses: int,
-    cuts: int,
-    one_by_one: bool,
     scenario: str | None,
     as_json: bool,
     journal: Path | None,
@@ -134,10 +114,6 @@ def simulate(
         _scenario(scenario, None if profile == "all" else profile, seed, as_json, journal)
         return
     profiles: tuple[str, ...] = PROFILES if profile == "all" else (profile,)
-    if lag:
-        profiles = tuple(name for name in profiles if name in ("scala", "default"))
-        if not profiles:
-            raise ConfigError(["--lag-ms: a group has one coordinator, which is never behind"])
     herds = [
         Herd(
             size,
@@ -151,10 +127,6 @@ def simulate(
             session_timeout=session_timeout,
             backoff=backoff,
             rate=rate,
-            bulk=not one_by_one,
-            lag=lag,
-            pauses=pauses,
-            cuts=cuts,
         )
         for name in profiles
         for size in members

@@ -50,8 +50,6 @@ PROFILES = ("scala", "default", "coordinator", "consumer")
 MemberT = TypeVar("MemberT", bound=SimProcess[Any])
 #: Nothing is due for so long: the group rests.
 REST = 1e5
-#: Pauses and cuts begin within so many seconds.
-TROUBLE_SECONDS = 5.0
 #: How long a run with messages goes on after its event.
 OBSERVE_SECONDS = 60.0
 
@@ -61,19 +59,14 @@ class Herd(HerdGroup):
     """The parameters of a simulation. Times are in seconds.
 
     ``latency`` is the range of one way between client and server, drawn for each connection;
-    ``service`` is a server's time for one read and one write. ``lag``: members read from three
-    servers that lag by up to this time. In the seconds after the event, a member's process is
-    suspended ``pauses`` times (a garbage collection), and a connection breaks with its requests in
-    flight ``cuts`` times; each for up to 1.5 session timeouts.
+    ``service`` is a server's time for one read and one write. ``bulk``: equal reads of many
+    members are simulated once, if there are no messages; the counts are the same.
     """
 
     seed: int = 0
     latency: tuple[float, float] = (0.0002, 0.001)
     service: tuple[float, float] = (0.00002, 0.0001)
     bulk: bool = True
-    lag: float = 0.0
-    pauses: int = 0
-    cuts: int = 0
 
     def check(self) -> None:
         """Raises ConfigError naming each option that is wrong."""
@@ -126,10 +119,6 @@ class HerdRun(ABC, Generic[MemberT]):
     def _create_topic(self) -> None:
         """Topic ``t-new`` is created."""
 
-    @abstractmethod
-    def _cut(self, seconds: float) -> None:
-        """A member's connections break."""
-
     def _name(self, number: int) -> str:
         return member_name(number, self._restarts.get(number, 0))
 
@@ -155,22 +144,6 @@ class HerdRun(ABC, Generic[MemberT]):
     def _note(self, name: str, member: str = "") -> None:
         if self._sink is not None:
             self._sink.write(event_entry(self.kernel.now_us, name, member))
-
-    def _trouble(self) -> None:
-        """Pauses and cuts, at random times soon after the event."""
-        rng, timeout = self.kernel.rng, self.herd.session_timeout
-        for count, strike in ((self.herd.pauses, self._pause), (self.herd.cuts, self._cut)):
-            for _ in range(count):
-                seconds = 1.5 * timeout * rng.random()
-                self.kernel.schedule(TROUBLE_SECONDS * rng.random(), partial(strike, seconds))
-
-    def _any(self) -> MemberT:
-        return self.kernel.rng.choice([m for m in self.members.values() if m.alive])
-
-    def _pause(self, seconds: float) -> None:
-        member = self._any()
-        self._note("pause", member.name)
-        member.pause(seconds)
 
     def _restart(self, number: int) -> None:
         """Members leave and return one after the other, at a fixed pace."""
@@ -215,7 +188,7 @@ class ZooKeeperRun(HerdRun[SimMember]):
             names_causes=True,
         )
         self.zk.on_commit(self._committed)
-        alike = herd.bulk and not (herd.rate or herd.lag or herd.pauses or herd.cuts)
+        alike = herd.bulk and not herd.rate
         self.bulk = BulkViews(self.zk, self._paths) if alike else None
         self._counting = False
         self._to_count: list[tuple[str, list[MemberObserver]]] = []
@@ -230,8 +203,6 @@ class ZooKeeperRun(HerdRun[SimMember]):
         if any(member.machine.state is not State.RESTING for member in self.members.values()):
             raise AssertionError("the group did not settle before the event")
         self.zk.set_latency(herd.latency)
-        if herd.lag:
-            self.zk.set_lag(herd.lag)
         if self.bulk is not None:
             self.bulk.set_service(herd.service)
         else:
@@ -239,7 +210,6 @@ class ZooKeeperRun(HerdRun[SimMember]):
         self.kernel.run(until=self.kernel.now + 1.0)
         self._count()
         self._event()
-        self._trouble()
         self._rest(OBSERVE_SECONDS)
         return self._measures()
 
@@ -320,12 +290,6 @@ class ZooKeeperRun(HerdRun[SimMember]):
 
     def _create_topic(self) -> None:
         self._add_topic("t-new")
-
-    def _cut(self, seconds: float) -> None:
-        member = self._any()
-        if self.zk.session_alive(member.client.session_id):
-            self._note("cut-off", member.name)
-            member.client.disconnect(seconds)
 
     # -- looking
 

@@ -21,7 +21,7 @@ from zkconsumer.journal.group import GroupObserver
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.sim.judges.invariants import GroupJudge
 from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
-from zkconsumer.sim.runs.herd import OBSERVE_SECONDS, TROUBLE_SECONDS, Herd, HerdRun, simulate
+from zkconsumer.sim.runs.herd import OBSERVE_SECONDS, Herd, HerdRun, simulate
 from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState
 from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator, SeatState
 
@@ -82,7 +82,6 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
         self._rest()
         self.tally.reset(kernel.now_us)
         self._event()
-        self._trouble()
         if self._log is not None:
             kernel.run(until=kernel.now + OBSERVE_SECONDS)
         self._rest()
@@ -181,17 +180,6 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
         self._add_to_log()
         self.tally.ownership.changed_at = self.kernel.now_us
         self._busy_until = self.kernel.now + REREAD + self._heartbeat
-
-    def _trouble(self) -> None:
-        super()._trouble()
-        if self.herd.pauses or self.herd.cuts:
-            over = self.kernel.now + TROUBLE_SECONDS + 2.5 * self.herd.session_timeout
-            self._busy_until = max(self._busy_until, over)
-
-    def _cut(self, seconds: float) -> None:
-        member = self._any()
-        self._note("cut-off", member.name)
-        member.cut(seconds)
 
 
 def simulate_any(herd: Herd, sink: Sink | None = None) -> Measures:

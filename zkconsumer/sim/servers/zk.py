@@ -189,10 +189,6 @@ class FakeZk:
             if self._steady and connection is not None:
                 connection.trip_us = self.trip()
 
-    def set_lag(self, max_lag: float) -> None:
-        """From now on followers lag by up to this many seconds."""
-        self._max_lag = max_lag
-
     def trip(self, connection: Connection | None = None) -> int:
         """See ``Server``."""
         if connection is not None and connection.trip_us is not None:
