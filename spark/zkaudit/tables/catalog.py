@@ -401,7 +401,7 @@ GENERATIONS: Final = Table(
         _c(
             "generation",
             "int",
-            "generation, which the epoch of a KIP-848 group continues; null: the group was deleted",
+            "generation, or epoch of a KIP-848 group; null: the group was deleted",
         ),
         _c("protocol", "string", "the assignor; KIP-848: null for the broker's default"),
         _c("leader", "string", "the leader, which computed the assignment; KIP-848 has none"),
