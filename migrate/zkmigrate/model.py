@@ -135,7 +135,7 @@ class MigrationMarker:
 
 
 class Stage(Enum):
-    """How far the last change of a group is."""
+    """The progress of a group's last change."""
 
     NONE = ""
     BEGUN = "begun"
@@ -232,8 +232,8 @@ class Before:
     """What both stores held before a change, and what it writes to its target.
 
     ``marker``: the migration marker before. ``skipped``: patterns of offsets that it leaves alone.
-    ``locked``: whether the group was locked. ``earlier``: the same of the change before, as its
-    znode had it, and that change's plan.
+    ``locked``: whether the group was locked. ``earlier``: the same for the change before this one,
+    as its znode had it, and that change's plan.
     """
 
     target: Store

@@ -111,9 +111,7 @@ def compare(
 def doubtful(
     plan: GroupPlan, direction: Direction, held: HeldNow, late: Iterable[TopicPartition]
 ) -> Iterator[Difference]:
-    """Yield every offset that may have overwritten a newer one, and is still there: it looks as
-    planned.
-    """
+    """Yield every offset that may have overwritten a newer one and has not changed since."""
     target = held[direction.target]
     planned = {entry.tp: entry.to for entry in plan.entries}
     for tp in late:

@@ -40,8 +40,8 @@ def collect(sources: Sequence[Path], target: Path) -> Kept:
     """Link or copy all logs but the newest, and all complete snapshots, from the directories of
     one server.
 
-    Of files that are already kept, only the begin and the end are read again. The newest closed log
-    is always copied. A file that the server purges in the meantime is skipped. Raises
+    Of files that are already kept, only the beginning and the end are read again. The newest closed
+    log is always copied. A file that the server purges in the meantime is skipped. Raises
     InputMissingError if ``sources`` have no logs; AuditError if ``target`` has another file of the
     same name, or cannot be written.
     """
@@ -67,7 +67,7 @@ def collect(sources: Sequence[Path], target: Path) -> Kept:
 
 
 def _same(path: Path, kept: Path, is_log: bool) -> bool:
-    """Whether a file is the one that was kept, judged by its begin, and by its end if it is a
+    """Whether a file is the one that was kept, judged by its start, and by its end if it is a
     snapshot: a log's end may have been cut off."""
     try:
         with path.open("rb") as one, kept.open("rb") as other:

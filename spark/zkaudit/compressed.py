@@ -37,7 +37,7 @@ def unpack_zstd(content: bytes) -> bytes:
 class Unpacked:
     """A compressed file that is read forwards; only what was read last is kept in memory.
 
-    Reading backwards unpacks it again from its begin. ``open`` opens the compressed file.
+    Reading backwards unpacks it again from its start. ``open`` opens the compressed file.
     ``damage`` has the reason why the rest cannot be read; ``None``: nothing wrong was found yet.
     """
 

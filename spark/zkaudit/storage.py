@@ -269,7 +269,7 @@ def name_of(path: str | Path) -> str:
 
 
 def shown(path: str | Path) -> str:
-    """Return a path or URL as people should see it: without the options of a file system."""
+    """Return a path or URL for display, without the options of a file system."""
     place = place_of(path) if isinstance(path, str) and _URL.match(path) else path
     return place.shown if isinstance(place, Remote) else str(path)
 

@@ -64,7 +64,8 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The extent of a deletion: ``paths`` from the leaves up. ``whole``: the group itself too."""
+    """What a deletion removes. ``paths``: from the leaves up. ``whole``: whether the group itself
+    is removed."""
 
     group: str
     topic: str | None

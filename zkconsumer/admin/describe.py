@@ -60,7 +60,7 @@ class GroupMemberRow(NamedTuple):
 
 
 class GroupStateRow(NamedTuple):
-    """How a group in ZooKeeper is.
+    """The state of a group in ZooKeeper.
 
     ``state``: ``Empty`` without members, ``Stable`` when every subscribed partition has an owner,
     ``Rebalancing`` otherwise. The words are those of Kafka's coordinator.

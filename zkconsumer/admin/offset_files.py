@@ -25,7 +25,7 @@ _INT64: Final = 2**63 - 1
 
 
 class OffsetKey(NamedTuple):
-    """One partition as one group sees it. Sorts as the file does."""
+    """One partition of one group. Sorts like the lines of the file."""
 
     group: str
     topic: str
@@ -33,7 +33,7 @@ class OffsetKey(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Its offset znode."""
+        """The path of its offset znode."""
         return f"/consumers/{self.group}/offsets/{self.topic}/{self.partition}"
 
 

@@ -219,7 +219,7 @@ def interpret(snapshot: GroupSnapshot, all_topics: Collection[str]) -> Registrat
 
 
 def partition_number(name: str) -> int | None:
-    """Return the partition of which Kafka 0.8 and later would use a child's name, or ``None``."""
+    """Return the partition number in a child's name, as Kafka 0.8 and later reads it."""
     return child_number(name)
 
 

@@ -181,7 +181,7 @@ def partition_rows(topic: TopicSnapshot, registered: frozenset[int]) -> list[Par
 
 
 def topic_row(topic: TopicSnapshot, registered: frozenset[int]) -> TopicRow:
-    """Sum a topic up."""
+    """Summarize a topic."""
     words = [row.state for row in partition_rows(topic, registered)]
     return TopicRow(
         topic.topic,

@@ -198,8 +198,8 @@ class BrokerConnection:
     def version(self, api_key: int, *wanted: int, needs: str = "") -> int:
         """Return the first of ``wanted`` that the broker knows; opens the connection.
 
-        Raises ``UnsupportedBrokerError`` when it knows none, and what ``open`` raises. ``needs``
-        says in words what is needed, for its text.
+        Raises ``UnsupportedBrokerError`` when it knows none, and what ``open`` raises. ``needs``:
+        what is needed, for its text.
         """
         self.open()
         known = self._versions.get(api_key, range(0))

@@ -33,11 +33,11 @@ class KnownBrokers:
         self._learnt = tuple(brokers)
 
     def failed(self, broker: BrokerEndpoint) -> None:
-        """It cannot be reached, or did not answer."""
+        """Record that a broker cannot be reached, or did not answer."""
         self._failures[broker.host, broker.port] = time.monotonic()
 
     def answered(self, broker: BrokerEndpoint) -> None:
-        """It can be reached."""
+        """Record that a broker can be reached."""
         self._failures.pop((broker.host, broker.port), None)
 
     def least_loaded(self) -> list[BrokerEndpoint]:

@@ -45,7 +45,7 @@ Refuse = Callable[[BrokerEndpoint, str], NoReturn]
 
 
 class SaslLogin:
-    """The identity of one client. Raises ConfigError for a provider of tokens that is not there."""
+    """The identity of one client. Raises ConfigError if the provider of tokens does not exist."""
 
     def __init__(self, keys: SecurityKeys) -> None:
         self._keys = keys
@@ -145,7 +145,7 @@ class SaslLogin:
 
 
 def hide_sasl() -> None:
-    """Keep what logs in out of kafka-python's log."""
+    """Keep credentials out of kafka-python's log."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         if not any(isinstance(known, _HideSasl) for known in logger.filters):

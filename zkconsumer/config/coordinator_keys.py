@@ -91,7 +91,8 @@ def _only(word: str, why: str) -> Check:
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorKeys(ConsumerKeys):
-    """The table: the legacy consumer's rows, and those below. Times are in milliseconds."""
+    """All keys of a member on the coordinator: the legacy consumer's, and those below. Times are in
+    milliseconds."""
 
     rebalance_backoff_ms: int = key(
         "rebalance.backoff.ms",

@@ -36,7 +36,7 @@ Importance = Literal["high", "medium", "low"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule for one value: ``text`` for people; ``fault`` returns the fault and its fix.
+    """A rule for one value. ``text``: its description. ``fault``: returns the fault and its fix.
 
     ``fault`` gets the value in its type, and returns None if the value is right.
     """
@@ -177,7 +177,7 @@ _INT32 = range(-(2**31), 2**31)
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Values by attribute (all of them if there are no faults), and messages about them.
+    """The values by attribute, complete only without faults, and messages about them.
 
     ``given`` has the attributes that were set and not derived; ``unknown`` has a line for each
     unknown key.
@@ -288,7 +288,7 @@ def _shown(value: object) -> str:
 
 
 class Rule(NamedTuple):
-    """A check over several keys: ``text`` for people, ``broken`` for a configuration.
+    """A check over several keys. ``text``: its description.
 
     ``key`` is the key to change. ``broken`` returns one line that describes the fault, or None. It
     gets the values by attribute and the attributes that were set on purpose. A rule that asks for a
@@ -336,7 +336,7 @@ Source = Given | Mapping[str, object] | str | PathLike[str]
 
 
 class Examined(NamedTuple):
-    """The values by attribute: all of them if there are no faults."""
+    """The values by attribute, complete only without faults."""
 
     values: dict[str, Any]
     faults: tuple[str, ...]

@@ -45,7 +45,8 @@ def servers_fault(value: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerKeys(SecurityKeys):
-    """The table, including the security keys. Times are in milliseconds, sizes in bytes.
+    """All keys of a member in ZooKeeper, security keys included. Times are in milliseconds, sizes
+    in bytes.
 
     `ConsumerConfig` extends it.
     """

@@ -111,7 +111,7 @@ _ENDPOINT_CHECK: Final = Check(
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityKeys:
-    """The table; `ConsumerKeys` extends it, and `SecurityConfig` holds these keys alone."""
+    """The security keys, shared by members (`ConsumerKeys`) and tools (`SecurityConfig`)."""
 
     security_protocol: str = key(
         "security.protocol",

@@ -30,7 +30,7 @@ class Repeated:
 
     GNU ``timeout`` sends two: to the process and to its group. So does a wrapper that passes on
     what the terminal has sent to the group already. Only a signal ``GRACE`` seconds after the first
-    is somebody's who does not want to wait.
+    means that the user does not want to wait.
     """
 
     def __init__(self) -> None:

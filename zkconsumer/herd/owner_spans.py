@@ -35,7 +35,7 @@ class Ownership:
         self._gone: set[str] = set()
 
     def took(self, at: int, tp: TopicPartition, member: str) -> None:
-        """``member`` created the owner znode."""
+        """Record that ``member`` created the owner znode."""
         if member in self._gone:
             return
         before = self._owner.get(tp)
@@ -49,7 +49,8 @@ class Ownership:
         self.changed_at = at
 
     def lost(self, at: int, tp: TopicPartition, member: str) -> None:
-        """``member``'s owner znode was deleted; ignored if it already belongs to another member."""
+        """Record that ``member``'s owner znode was deleted; ignored if it already belongs to
+        another member."""
         if self._owner.get(tp) != member:
             return
         del self._owner[tp]

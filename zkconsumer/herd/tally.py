@@ -27,7 +27,7 @@ BUCKET_US = 100_000
 
 @dataclass(slots=True)
 class Sums:
-    """Costs added up."""
+    """Sums of costs."""
 
     requests: int = 0
     reads: int = 0
@@ -58,7 +58,7 @@ class Sums:
 
 @dataclass(slots=True)
 class MemberTally(Sums):
-    """One member's share."""
+    """The counts of one member."""
 
     watches_fired: int = 0
     attempts: int = 0

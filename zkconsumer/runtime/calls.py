@@ -46,7 +46,7 @@ def checked_offsets(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartitio
 
 
 def start_error(answer: AnswerStart) -> ZkConsumerError | None:
-    """Why a member could not begin; ``None`` if it has."""
+    """Return why a member could not start; ``None`` if it could."""
     match answer.outcome:
         case Outcome.SETTLED:
             return None

@@ -105,7 +105,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @dataclass(frozen=True)
 class Member(Generic[MachineT]):
-    """What decides about a member's ownership, and carries it out."""
+    """Decides about a member's ownership, and carries out the decisions."""
 
     machine: MachineT
     coordination: Coordination[MachineT]

@@ -52,7 +52,7 @@ class Alarm:
         self._bell.acquire(blocking=False)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for ``set``, for ``seconds`` at most; return whether it came. Clears the alarm."""
+        """Wait up to ``seconds`` for ``set``; return whether it was called. Clears the alarm."""
         limit = -1.0 if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX)
         return self._bell.acquire(timeout=limit)
 

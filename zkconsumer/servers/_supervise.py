@@ -75,7 +75,7 @@ class Supervision:
 
 
 def serve(supervision: Supervision, parent: int) -> None:
-    """Obey orders until the user's process ends or asks to detach."""
+    """Carry out requests until the user's process ends or detaches."""
     pending = b""
     while not supervision.detached:
         readable, _, _ = select.select([0], [], [], PARENT_CHECK_SECONDS)

@@ -47,7 +47,7 @@ _PATIENCE: Final = 4.0
     "--lead",
     type=click.Choice([one.value for one in Store]),
     help="The store whose offsets are right. They replace those of the other store if both "
-    "differ at the begin, and after the mirror has stopped.",
+    "differ at the beginning, and after the mirror has stopped.",
 )
 @click.option(
     "--when-empty",

@@ -104,7 +104,7 @@ def perform(
 ) -> T:
     """Carry out a step and return its result. Raises the errors of both stores.
 
-    Once ``stopped`` is set, a step that waits ends as if its time were over. ``begin``: called
+    Once ``stopped`` is set, a waiting step ends as after a timeout. ``begin``: called
     before the work on the group begins; see ``Begin``.
     """
 

@@ -73,10 +73,8 @@ def render(
     cluster: str | None = None,
     made_with: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
-    """Yield the lines of a plan file, each with its newline.
-
-    ``made_with``: version and options, for people; no reader needs them.
-    """
+    """Yield the lines of a plan file, each with its newline. ``made_with``: version and options,
+    for information only."""
     encode = json.JSONEncoder(separators=(", ", ": ")).encode
     first: dict[str, Any] = {
         "zkmigrate": FORMAT,

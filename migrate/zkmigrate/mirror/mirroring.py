@@ -149,7 +149,8 @@ class Mirroring:
     # -- begin and end -------------------------------------------------------------------------
 
     def begin(self, groups: Iterable[str], lead: Store | None, execute: bool) -> Iterator[Result]:
-        """Let groups be mirrored; yield the outcome of each, also of those that are already.
+        """Begin to mirror groups; yield the outcome of each, also of those that are mirrored
+        already.
 
         ``lead``: the store whose offsets replace those of the other, if they differ. It also lets
         a mirror that has stopped begin again.
@@ -205,7 +206,7 @@ class Mirroring:
         return Result(group, Outcome.DONE, 0, f"{leader.value} leads")
 
     def end(self, group: str, execute: bool) -> Result:
-        """Let a group no longer be mirrored, while ZooKeeper leads, or led when it was stopped.
+        """End the mirror of a group. ZooKeeper must lead, or have led when the mirror stopped.
 
         What it has committed to Kafka is deleted there, and old members that a cut-over has locked
         out are let in. Raises GroupRefusedError.

@@ -47,7 +47,7 @@ class Left(NamedTuple):
 
 
 def what_is_left(state: GroupState) -> Left:
-    """Return what would be lost of a group.
+    """Return what a group would lose.
 
     Offsets of topics do not count if a broker says that there is no such topic, or ZooKeeper, as
     long as the cluster uses it. An offset that was moved or left behind by a plan, and has not

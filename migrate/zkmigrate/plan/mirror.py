@@ -64,7 +64,7 @@ def reading_of(state: GroupState) -> Reading:
 
 
 class Decision(NamedTuple):
-    """What to write, and what is agreed on when that is done.
+    """What to write, and the agreed state after that.
 
     ``forget``: offsets of a deleted topic, which are deleted from Kafka. ``stop``: a reason and its
     sentence; then nothing is copied. ``notes``: remarks for people.
@@ -97,7 +97,7 @@ def is_marked(stored: KafkaOffset | None) -> bool:
 def first_leader(
     seen: Reading, wanted: Store | None
 ) -> tuple[Store, dict[TopicPartition, int]] | tuple[Reason, str]:
-    """Return which store leads when a group is mirrored for the first time, and what is agreed on.
+    """Return which store leads when a group is mirrored for the first time, and the agreed state.
 
     Or return why it cannot begin. ``wanted``: what the operator has chosen. Its offsets then
     replace those of the other store.

@@ -67,11 +67,9 @@ def _means(pattern: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """An operator's decisions. Offsets that a member of ``skips`` means are not moved.
-
-    ``rules`` go before the other values: of those that mean a group and topic, the first one that
-    decides something counts.
-    """
+    """An operator's decisions. Offsets that match ``skips`` are not moved. ``rules`` take
+    precedence over the other values: of those that match a group and topic, the first one that
+    decides something counts."""
 
     on_conflict: Literal["refuse", "zookeeper", "kafka", "newest", "min", "max"] = "refuse"
     """For partitions whose offsets differ between the two stores."""

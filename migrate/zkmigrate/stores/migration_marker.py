@@ -180,10 +180,8 @@ def decoded(group: str, marker: Node | None, mode: Node | None, written: Node | 
 
 
 def state_of(group: str) -> Script[GroupState]:
-    """Return what ZooKeeper says of a group's moves: record, marker and mode, and no offsets.
-
-    What cannot be read is one of its faults.
-    """
+    """Return a group's record, marker and mode in ZooKeeper, without offsets. ``faults`` lists what
+    cannot be read."""
     paths = LivePaths.of(group)
     nodes = yield from read_many([path(group), paths.mode, record.path(group)])
     members = tuple((yield from children(paths.members)) or ())

@@ -54,7 +54,7 @@ FORMAT: Final = 1
 
 
 def path(group: str) -> str:
-    """Return the path of what a group's mirror has agreed on."""
+    """Return the path of the znode with a mirror's agreed state."""
     return f"{record.path(group)}/mirror"
 
 
@@ -160,7 +160,7 @@ def _nodes(paths: list[str], watch: bool) -> Script[list[Node | None]]:
 
 
 def read_mirror(group: str) -> Script[tuple[Mirror | None, str]]:
-    """Return what a group's mirror has agreed on, and who runs it now. Raises ZnodeFormatError."""
+    """Return the agreed state of a group's mirror, and who runs it now. Raises ZnodeFormatError."""
     node, lease = yield from read_many([path(group), lease_path(group)])
     by = "" if lease is None else lease.data.decode(errors="replace").partition(" ")[0]
     return None if node is None else decode(path(group), node), by
@@ -177,7 +177,7 @@ def take_lease(group: str, run: str) -> Script[int]:
 
 
 def permit(at: InZooKeeper, session: int) -> Script[bool]:
-    """Whether what was read still holds: the record, what was agreed on, and the lease, if any."""
+    """Whether the record, the agreed state and the lease, if any, are still as they were read."""
     assert at.mirror is not None
     where = [record.path(at.group), path(at.group), lease_path(at.group)]
     written, agreed, lease = yield from read_many(where)
@@ -193,11 +193,9 @@ def permit(at: InZooKeeper, session: int) -> Script[bool]:
 def write(
     at: InZooKeeper, mirror: Mirror, offsets: Mapping[TopicPartition, int]
 ) -> Script[InZooKeeper]:
-    """Write offsets to ZooKeeper, and what is agreed on with them in the same request.
-
-    Many offsets are written in several requests, of which each agrees on its part. Returns what
-    ZooKeeper has now. Raises GroupRefusedError if another client or command has changed any of it.
-    """
+    """Write offsets and the agreed state to ZooKeeper in one request. Many offsets take several
+    requests, each with its part of the agreed state. Returns what ZooKeeper has now. Raises
+    GroupRefusedError if another client or command has changed any of it."""
     paths = GroupPaths(at.group)
     known: set[str] = set()
     for topic in sorted({tp.topic for tp in offsets}):
@@ -235,7 +233,7 @@ def changed(group: str) -> GroupRefusedError:
 
 
 def written_op(at: InZooKeeper, mirror: Mirror) -> MultiOp:
-    """Return the operation that writes what is agreed on, if it is still as it was read."""
+    """Return the operation that writes the agreed state, if it is still as it was read."""
     if at.mirror is None:
         return Create(path(at.group), encode(mirror))
     return SetData(path(at.group), encode(mirror), at.mirror.version)

@@ -61,7 +61,7 @@ def path(group: str) -> str:
 
 
 def before_path(group: str) -> str:
-    """Return the path of what was there before the last change."""
+    """Return the path of the znode with the state before the last change."""
     return f"{path(group)}/before"
 
 
@@ -92,7 +92,7 @@ def decode(where: str, node: Node) -> Record:
 
 
 def encode_before(before: Before) -> bytes:
-    """Return the content of what was there before; empty if it is too long."""
+    """Encode the state before the last change; empty if it is too long."""
     rows: dict[str, dict[str, list[Any]]] = {}
     for tp in sorted(before.zk):
         kafka = before.kafka.get(tp)
@@ -203,13 +203,13 @@ def read(group: str) -> Script[Record]:
 
 
 def read_before(group: str) -> Script[Before | None]:
-    """Return what was there before the last change, if it is known. Raises ZnodeFormatError."""
+    """Return the state before the last change, if it is known. Raises ZnodeFormatError."""
     data = yield from before_data(group)
     return decode_before(before_path(group), data) if data else None
 
 
 def before_data(group: str) -> Script[bytes]:
-    """Return the content of what was there before the last change; empty if there is none."""
+    """Return the encoded state before the last change; empty if there is none."""
     (node,) = yield from read_many([before_path(group)])
     return b"" if node is None else node.data
 

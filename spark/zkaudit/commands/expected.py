@@ -43,7 +43,7 @@ def expected_option(command: F) -> F:
 
 
 def print_gone(lines: Iterable[Expected]) -> None:
-    """Name what is expected and was not found."""
+    """Print the expected findings that were not found."""
     for one in lines:
         click.echo(f"expected, but not found: {one.id} {printable(one.reason)}".rstrip(), err=True)
 
@@ -51,8 +51,8 @@ def print_gone(lines: Iterable[Expected]) -> None:
 def count_expected(
     out: str, expected: Mapping[str, Expected], say: bool = True
 ) -> Counter[tuple[str, str]]:
-    """Return how many findings of each severity and kind are expected. ``say``: print their number,
-    and what was not found."""
+    """Return how many findings of each severity and kind are expected. ``say``: also print their
+    number, and those that were not found."""
     from zkaudit.report.found import acknowledged
 
     if not expected:

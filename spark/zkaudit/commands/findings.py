@@ -189,7 +189,7 @@ def _csv(rows: Iterable[dict[str, Any]], _: Clock) -> None:
 
 
 def _timeline(rows: list[dict[str, Any]], _: Clock) -> None:
-    """A line for the begin of each finding, and one for its end."""
+    """A line for the start of each finding, and one for its end."""
     lines = [
         row
         | {

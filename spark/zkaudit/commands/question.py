@@ -196,6 +196,6 @@ def narrow() -> int | None:
 
 
 def say(lines: Iterator[str]) -> None:
-    """Print sentences for people."""
+    """Print sentences."""
     for line in lines:
         click.echo(printable(line))

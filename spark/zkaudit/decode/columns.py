@@ -223,7 +223,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Found(Heads):
-    """Also a batch of the wanted operations among these records."""
+    """``Heads``, and a batch of the wanted operations among these records."""
 
     batch: pa.RecordBatch
 

@@ -61,6 +61,6 @@ def parse(text: str, name: str) -> dict[str, Expected]:
 
 
 def gone(expected: Iterable[Expected], ids: Iterable[str]) -> list[Expected]:
-    """Return what is expected and not found."""
+    """Return the expected findings that were not found."""
     there = set(ids)
     return [one for one in expected if one.id not in there]

@@ -337,7 +337,7 @@ def logged_runs(rows: Iterable[dict[str, Any]]) -> list[LoggedRun]:
 
 
 def covered(rows: Iterable[dict[str, Any]]) -> list[Range]:
-    """Zxids of runs, in order."""
+    """The zxids of all runs, ascending."""
     return merged((row["first_zxid"], row["last_zxid"]) for row in rows)
 
 
@@ -377,7 +377,7 @@ def touched_by(batches: Iterable[Batches], before: Path) -> Touched | None:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the next round has to know of this one.
+    """What the next round needs from this one.
 
     Args:
         last: the last batch that is in the tables.
@@ -498,7 +498,7 @@ class BucketStore(Store):
         return stored(self.spark, spec.spark_type(), [self.place / spec.name])
 
     def of_groups(self, snapshots: DataFrame) -> DataFrame:
-        """Return the rows of groups that are audited, and those of no group."""
+        """Return the rows of audited groups, and those of no group."""
         if self.keys is None:
             return snapshots
         keyed = snapshots.withColumn("key", group_key_of(F.col("path")))
@@ -545,7 +545,7 @@ class BucketStore(Store):
         self.always.update(row["key"] for row in rows)
 
     def close(self) -> None:
-        """Store what the next round has to know."""
+        """Store what the next round needs."""
         always = tuple(sorted(self.always))
         audited = None if self.keys is None else tuple(sorted(self.keys))
         known = self._known_us

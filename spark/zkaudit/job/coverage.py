@@ -178,8 +178,8 @@ def _lost(
 
 
 def cut_off(logged: Iterable[LoggedRun]) -> list[str]:
-    """Return the logs whose last record is incomplete, unless the server went on behind it: it was
-    ended while it wrote the record, and has it again in its next log."""
+    """Return the logs whose last record is incomplete, unless the server continued after it: it was
+    stopped while it wrote the record, and its next log has the record again."""
     runs = list(logged)
     begins = {(run.server, first) for run, first, _ in _ends(runs)}
     return [
@@ -190,7 +190,7 @@ def cut_off(logged: Iterable[LoggedRun]) -> list[str]:
 
 
 def check_damage(found: Iterable[Damage]) -> None:
-    """Raise AuditError for the first damage behind which no server may have the transactions."""
+    """Raise AuditError for the first damage after which no server may have the transactions."""
     for damage in found:
         if damage.lost is not None:
             raise AuditError(

@@ -46,11 +46,11 @@ class Target:
     format: str = "parquet"
 
     def name(self, table: str) -> str:
-        """The name of one table, for people and for Spark."""
+        """The name of a table, as shown and as Spark needs it."""
         return f"{self.catalog}.{table}" if self.place is None else f"{self.place}/{table}"
 
     def exists(self, spark: SparkSession, table: str) -> bool:
-        """Whether there is something of this name."""
+        """Whether something of this name exists."""
         if self.place is None:
             return bool(spark.catalog.tableExists(self.name(table)))
         # A format that looks at no content. If there were one path, Spark would look for a stream's
@@ -64,7 +64,7 @@ class Target:
         return True
 
     def read(self, spark: SparkSession, table: str) -> DataFrame:
-        """The rows that are there."""
+        """Read the existing rows."""
         if self.place is None:
             return spark.table(self.name(table))
         return spark.read.format(self.format).load(self.name(table))

@@ -108,7 +108,7 @@ class Store:
         return self.shared(spec, frame)
 
     def shared(self, spec: catalog.Table, frame: DataFrame) -> DataFrame:
-        """Write a table that is not of single groups; return it."""
+        """Write a table that is not split by group; return it."""
         return kept(self.place, spec.name, spec.shape(frame))
 
     def rows(self, spec: catalog.Table, values: list[dict[str, Any]]) -> DataFrame:
@@ -153,10 +153,10 @@ class Store:
         return int(groups.count())
 
     def waiting(self, groups: DataFrame) -> None:
-        """Take note of the groups in which rules would find more if the history ended later."""
+        """Record the groups in which rules would find more if the history ended later."""
 
     def close(self) -> None:
-        """Everything is written but the summary."""
+        """Called when everything except the summary is written."""
 
 
 def load(spark: SparkSession, out: str | Path) -> tuple[dict[str, Any], dict[str, DataFrame]]:

@@ -133,7 +133,7 @@ def new_snapshots(folder: Path) -> Path:
 
 
 def clean(out: Path) -> None:
-    """Delete what is before the begin of the history. The last directory stays."""
+    """Delete what is before the start of the history. The last directory stays."""
     folder = out / "recorded"
     begin = begin_of(folder)
     if not begin.zxid:

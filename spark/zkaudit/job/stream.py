@@ -112,7 +112,7 @@ def stream(
 
 
 def _same_inputs(out: Path, options: Options) -> None:
-    """Servers may be added: their logs are read from the begin. One that is left out would be a
+    """Servers may be added: their logs are read from the beginning. One that is left out would be a
     server whose logs ended."""
     place = out / "stream.json"
     if place.exists():
@@ -131,7 +131,7 @@ def _same_inputs(out: Path, options: Options) -> None:
 
 
 def record(spark: SparkSession, options: Options) -> bool:
-    """Record what the logs have now; whether there was anything new."""
+    """Record what the logs have now; return whether there was anything new."""
     selection.find(options.logs)
     register(spark)
     out = Path(options.out)

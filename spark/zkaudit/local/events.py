@@ -59,7 +59,7 @@ class Sessions:
         return next(iter(names)) if len(names) == 1 else None
 
     def who(self, session: int | None) -> str:
-        """Say who a session is: a member, a broker, or another client."""
+        """Describe a session: a member, a broker, or another client."""
         if session is None:
             return "an unknown session"
         if session in self.brokers:
@@ -74,7 +74,7 @@ class Sessions:
 
 
 def fold_of(history: GroupHistory, events: Iterable[Event]) -> Fold:
-    """Return a fold to which no event has been applied yet. ``events``: all of them."""
+    """Return a fold to which no event has been applied yet. ``events``: all events that will be."""
     coverage = Coverage(history.log_gaps, history.known)
     shown = list(shown_of(history.nodes))
     later = LaterEvents(coverage, shown)

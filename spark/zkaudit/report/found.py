@@ -41,7 +41,7 @@ def read(out: Path) -> list[Row]:
 
 
 def plain(rows: Iterable[Row], directories: Sequence[str]) -> list[Row]:
-    """The same from the rows of the table ``findings``, for the logs in ``directories``."""
+    """Return the findings in rows of table ``findings``, for the logs in ``directories``."""
     ordered = sorted(rows, key=_order)
     return [_plain(row) | {"command": command(row["zxid"], directories)} for row in ordered]
 

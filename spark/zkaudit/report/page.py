@@ -589,7 +589,7 @@ def _series(
 
     def points(name: str, value: Any, kind: str) -> DataFrame:
         bucket = F.floor((F.unix_millis("time") - begin) / width)
-        if kind == "members":  # members from before the first claim are there at the begin
+        if kind == "members":  # members from before the first claim are there at the beginning
             bucket = F.greatest(bucket, F.lit(0))
         return (
             tables[name]

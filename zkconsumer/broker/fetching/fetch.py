@@ -87,8 +87,8 @@ class FetchSession:
         return changed, gone
 
     def answered(self, session_id: int, got: list[Got], fresh: Collection[Partition]) -> list[Got]:
-        """Record an answer. Returns it with the partitions of ``fresh`` that it leaves out: nothing
-        of them is new to the broker, but the caller has not seen them before."""
+        """Record an answer. Returns it with the partitions of ``fresh`` that it omits: nothing in
+        them has changed for the broker, but the caller has not seen them yet."""
         self._id = session_id
         if not session_id:  # it has no room for another session
             self._epoch = 0

@@ -108,7 +108,8 @@ def check(code: int, what: str) -> None:
 
 
 class Search(NamedTuple):
-    """The end of a search for a coordinator: it, or why the last broker did not name it.
+    """The result of a search for a coordinator: the coordinator, or why the last broker did not
+    name it.
 
     ``code`` is 0 if that broker gave no answer.
     """

@@ -190,7 +190,7 @@ class GroupCoordinators:
         return members
 
     def undeletable(self, groups: Iterable[str]) -> frozenset[str]:
-        """Return the groups whose offsets may not be deleted, as far as coordinators say it.
+        """Return the groups whose offsets may not be deleted, as far as coordinators report it.
 
         Each coordinator is asked once. One that does not answer is not waited for.
         """
@@ -298,7 +298,7 @@ class GroupCoordinators:
         return self._at_coordinator(group, ask)
 
     def log_end(self, group: str, partition: int) -> int:
-        """Return where the next commit goes in the group's ``partition`` of the commits' log."""
+        """Return the log end offset of the group's ``partition`` of ``__consumer_offsets``."""
         return self._at_coordinator(group, lambda at: offset_times.log_end(at, partition))
 
     def commits_since(

@@ -79,7 +79,7 @@ def commit_times(
 
 
 def log_end(connection: BrokerConnection, partition: int) -> int:
-    """Return where the next commit goes in a partition of the log. Raises BrokerError."""
+    """Return the log end offset of a partition of ``__consumer_offsets``. Raises BrokerError."""
     return _log(connection, TopicPartition(OFFSETS_TOPIC, partition)).end
 
 

@@ -49,7 +49,7 @@ class MemberRow:
     delivered: int = 0
 
     def owned(self) -> str:
-        """Its partitions, streams apart."""
+        """Its partitions, separately for each stream."""
         if not any(self.streams):
             return "-" if self.state == "running" else self.state
         return " | ".join(map(ranges, self.streams))
@@ -82,10 +82,8 @@ class Story:
 
 
 class View:
-    """Shows the events of a run as they happen.
-
-    ``console`` is where to; with a terminal there is a live table, else a line for each moment.
-    """
+    """Shows the events of a run as they happen. ``console``: the output; on a terminal a live
+    table, otherwise one line for each moment."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -107,7 +105,7 @@ class View:
             self._live.update(live_table(story))
 
     def add(self, story: Story, moment: Moment) -> None:
-        """Something has happened."""
+        """Add an event."""
         story.moments.append(moment)
         if self._live is None:
             owned = "; ".join(f"{name}: {text}" for name, text in moment.owned.items())

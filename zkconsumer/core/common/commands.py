@@ -51,7 +51,7 @@ class NotifyReleasing:
 
 @dataclass(frozen=True, slots=True)
 class NotifyLost:
-    """Tell the listener that partitions were lost. Answer: ``ListenerDone``."""
+    """Call the listener: partitions were lost. Answer: ``ListenerDone``."""
 
     token: int
     partitions: frozenset[TopicPartition]

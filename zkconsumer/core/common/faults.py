@@ -111,7 +111,7 @@ class Faults:
         self._since: dict[Trouble, float] = {}
 
     def replace(self, faults: Iterable[Fault], now: float) -> None:
-        """These, and no others, are the faults at present."""
+        """Replace the present faults."""
         before, current = self._current, dict[_Key, tuple[Fault, float]]()
         kinds: dict[Trouble, float] = {}
         for fault in faults:
@@ -123,7 +123,7 @@ class Faults:
         self._since = kinds
 
     def leave_out(self, seconds: float) -> None:
-        """Nothing was observed for so long, so that time does not count."""
+        """Do not count a time in which nothing was observed."""
         self._current = {
             key: (fault, since + seconds) for key, (fault, since) in self._current.items()
         }
@@ -131,7 +131,7 @@ class Faults:
 
     @property
     def since(self) -> dict[Trouble, float]:
-        """Since when there have been faults of each kind, in the order of ``replace``."""
+        """Return when the faults of each kind began, in the order of ``replace``."""
         return dict(self._since)
 
     def of(self, trouble: Trouble) -> list[tuple[Fault, float]]:

@@ -113,7 +113,7 @@ class CommitQueue:
                 return
 
     def note_stored(self, tp: TopicPartition, offset: int | None) -> None:
-        """This offset is stored; ``None``: there is none that counts."""
+        """Record the stored offset; ``None``: there is no usable one."""
         if offset is None:
             self.stored.pop(tp, None)
         else:
@@ -190,7 +190,7 @@ class CommitQueue:
             self._finish()
 
     def refuse(self, why: str) -> None:
-        """No requested offset can be stored any more."""
+        """Refuse all requests: no offset can be stored any more."""
         due = [(commit, self._refusal(commit, commit.positions, why)) for commit in self._waiting]
         if self._current is not None:
             # A reset has emptied what was sent: nobody knows whether it is stored.
@@ -240,7 +240,7 @@ class CommitQueue:
 
 
 class Machine(ABC, Generic[StateT, EventT, CommandT]):
-    """Takes events in, finds their handler, collects the commands it emits.
+    """Passes each event to its handler, and collects the commands.
 
     ``state`` and ``stale_answers`` may be read by the owner thread at any time.
     """

@@ -128,7 +128,7 @@ class Program:
 
 
 class NameList:
-    """A regex that lists names with ``|``, also with any characters (``.``) in them.
+    """A regex that only lists names, such as ``a|b.c``, matched by set lookup.
 
     ``LISTS`` matches the regexes that it accepts.
     """
@@ -181,7 +181,8 @@ class _Walk:
         self._looks: dict[int, int] = {}
 
     def go(self, node: Node, at: int, back: bool) -> int:
-        """Where a match of ``node`` may end that begins in ``at``; ``back``: the other way."""
+        """Return where a match of ``node`` that begins in ``at`` may end. ``back``: match
+        backwards."""
         if not at:
             return 0
         self._steps += 1

@@ -85,7 +85,8 @@ class Blacklist(TopicFilter):
 
 
 def selected(subscription: Subscription, names: Names, exclude_internal: bool) -> dict[str, int]:
-    """Topics that a filter means, with their number of streams. Raises UnusableFilterError."""
+    """Return the topics that a filter selects, with their number of streams. Raises
+    UnusableFilterError."""
     stored, streams = next(iter(subscription.topics.items()))
     cleaned = clean_regex(stored)
     try:

@@ -336,7 +336,7 @@ class GroupMachine(Machine[State, Any, Any]):
         return bool(denied)
 
     def faults(self) -> Iterator[Fault]:
-        """What is wrong at present. Any thread may ask."""
+        """The present faults. Any thread."""
         if self.obstacle:
             yield Fault(Trouble.UNASSIGNABLE, self.obstacle)
         if self.misread:

@@ -15,7 +15,7 @@ _INTERNAL: Final = INTERNAL_TOPICS | {"__share_group_state"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
-    """What both protocols need. Times are in seconds.
+    """Settings for both protocols. Times are in seconds.
 
     ``commit_attempts``: how often a commit is sent when the coordinator moves or still loads; the
     one before a release is sent again for ``release_timeout``.
@@ -53,7 +53,7 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicSpec(GroupSpec):
-    """A member by the classic protocol. ``strategies``: what it offers, if nothing else is said."""
+    """Settings of a classic member. ``strategies``: its offer by default."""
 
     strategies: tuple[Strategy, ...]
 

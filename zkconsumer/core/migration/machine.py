@@ -86,7 +86,8 @@ Event = SessionLost | ModeRead | Registered | Joined | Left | Held | Acknowledge
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """Stop these immediately and release them without a commit: others may have delivered them."""
+    """Stop these partitions at once and release them without a commit, because other members may
+    have delivered them."""
 
     partitions: Partitions
 

@@ -68,7 +68,8 @@ class RulesChanged:
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """Stop these immediately and release them without a commit: others may have delivered them."""
+    """Stop these partitions at once and release them without a commit, because other members may
+    have delivered them."""
 
     partitions: frozenset[TopicPartition]
 

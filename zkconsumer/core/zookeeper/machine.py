@@ -481,7 +481,7 @@ class RebalanceMachine(Committing):
             self._due.group = True
 
     def faults(self) -> Iterator[Fault]:
-        """What is wrong at present. Any thread may ask."""
+        """The present faults. Any thread."""
         for tp, text in sorted(self.blocked.copy().items()):
             owner = owner_of(text, self.blockers.get(tp))
             yield Fault(Trouble.BLOCKED, f"{owner} owns {tp}", str(tp), owner)

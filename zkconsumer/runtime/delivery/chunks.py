@@ -335,7 +335,7 @@ class ChunkQueue:
             chunks.popleft()
 
     def end_current(self) -> None:
-        """Messages are not taken from the current chunk any more. The caller holds the lock."""
+        """Take no more messages from the current chunk. The caller holds the lock."""
         self.current = None
 
     def discard(self, infos: Set[PartitionTopicInfo]) -> bool:

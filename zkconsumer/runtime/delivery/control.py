@@ -133,7 +133,7 @@ class StreamControl:
 
     @property
     def in_hand(self) -> MessageAndMetadata | None:
-        """The message that the application works on; ``None`` while it waits for one."""
+        """The unacknowledged message; ``None`` while the application waits for one."""
         with self._lock:
             return self.reader.in_hand
 

@@ -142,7 +142,7 @@ class DataPlane:
         return positions
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """``partitions`` are released and no longer count in ``positions``."""
+        """Forget released partitions: they no longer count in ``positions``."""
         with self._lock:
             for tp in partitions:
                 self._stopped.pop(tp, None)

@@ -51,13 +51,14 @@ class HandOut(Iterator[_T]):
         return self
 
     def ready(self) -> Callable[[], _T]:
-        """A generator that has begun, so that all that it meets is inside its ``try``."""
+        """A generator that has been started, so that exceptions are raised inside its ``try``."""
         items = self._items(self)
         next(items)
         return items.__next__
 
     def restart(self) -> None:
-        """Begin anew. In a child process, a thread that is not there may run the generator."""
+        """Start again in a child process: the generator may belong to a thread that does not exist
+        there."""
         self.__next__ = self.ready()  # type: ignore[method-assign]
 
     def renew(self) -> None:

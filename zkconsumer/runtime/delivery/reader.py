@@ -98,12 +98,12 @@ class Request:
         """Whether ``consumer.timeout.ms`` raises."""
 
     def limit(self, most: int) -> None:
-        """Ask for lists of at most so many messages from now on."""
+        """Limit the length of lists from now on."""
         self.most = most
 
 
 class Reader:
-    """Takes the items of one stream, for ``KafkaStream``, which says what the calls raise."""
+    """Takes the items of one stream for ``KafkaStream``, whose methods name the errors."""
 
     def __init__(
         self,

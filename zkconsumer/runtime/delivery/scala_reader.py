@@ -28,4 +28,4 @@ class ScalaReader(Reader):
         self._end_chunk(chunk)
 
     def end_now(self) -> None:
-        """Let the current chunk be used up; then the queue's end is met."""
+        """End the iteration after the current chunk."""

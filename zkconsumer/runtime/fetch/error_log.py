@@ -73,7 +73,7 @@ class FetchLog:
             self._waiting.setdefault(threading.get_ident(), []).append(event)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are not fetched any more."""
+        """Forget partitions that are not fetched any more."""
         with self._lock:
             for tp in partitions:
                 self._states.pop(tp, None)

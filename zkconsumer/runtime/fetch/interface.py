@@ -53,7 +53,7 @@ class FetchRequest:
     """Limit of the whole answer."""
 
     def ask(self, broker: BrokerPort) -> Sequence[Got]:
-        """Carry it out."""
+        """Send this request through the port."""
         return broker.fetch(self)
 
 
@@ -67,16 +67,14 @@ class OffsetsRequest:
     """The start of the log; otherwise its end."""
 
     def ask(self, broker: BrokerPort) -> Mapping[TopicPartition, int | BrokerError]:
-        """Carry it out."""
+        """Send this request through the port."""
         return broker.list_offsets(self)
 
 
 @dataclass(frozen=True, slots=True)
 class LeadersRequest:
-    """Ask one broker which brokers lead partitions.
-
-    ``check``: they are being fetched, and it is to be seen whether from the right broker.
-    """
+    """Ask one broker which brokers lead partitions. ``check``: the partitions are being fetched;
+    check whether from the right broker."""
 
     endpoint: BrokerEndpoint
     infos: Collection[PartitionTopicInfo]
@@ -88,7 +86,7 @@ class LeadersRequest:
         return {info.topic for info in self.infos}
 
     def ask(self, broker: BrokerPort) -> ClusterMetadata:
-        """Carry it out."""
+        """Send this request through the port."""
         return broker.metadata(self)
 
 
@@ -127,7 +125,7 @@ class FetchEventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FetchEvent:
-    """One report. ``detail`` is a line for people.
+    """One report. ``detail``: one line of text.
 
     ``replaced`` is the offset that ``OFFSET_RESET`` found out of range, ``chosen`` the new one.
     """

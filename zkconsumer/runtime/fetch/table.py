@@ -146,7 +146,7 @@ class FetchTable:
         self.remove(infos)
 
     def queue_has_room(self) -> None:
-        """A queue is not full any more: workers may fetch the partitions that they had to leave
+        """Record that a queue has room: workers may fetch the partitions that they had to leave
         out."""
         with self._lock:
             self._news.update(self._shares)
@@ -270,7 +270,7 @@ class FetchTable:
             return Work(share.endpoint, states, len(share.states) - len(states))
 
     def served(self, states: Iterable[PartitionFetchState]) -> None:
-        """These partitions had data: the others of the same worker are first next time."""
+        """Record that these partitions had data: next time the others of the worker are first."""
         with self._lock:
             for state in states:
                 if state.worker is not None:

@@ -46,7 +46,7 @@ _STAYS: Final = _NEXT_GENERATION | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
 
 class Committer(NamedTuple):
-    """As whom offsets are committed at the moment; by default not as a member."""
+    """The identity with which offsets are committed; by default not a member's."""
 
     member_id: str = ""
     generation: int = -1

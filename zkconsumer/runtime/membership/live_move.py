@@ -80,7 +80,7 @@ class Lease(DeliveryGate):
 
 
 def committer(member: LiveMember) -> Committer:
-    """As whom a migratable member commits offsets in Kafka at the moment."""
+    """The identity with which a migratable member commits offsets in Kafka now."""
     group = member.group
     return Committer(group.member_id, group.generation, member.live.departures)
 

@@ -125,7 +125,7 @@ class DataPort(Protocol):
     """The part of fetchers and streams that the loop needs: see ``DataPlane``."""
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
-        """These brokers exist."""
+        """Set the existing brokers."""
 
     def start(
         self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
@@ -165,13 +165,14 @@ class ListenerPort(Protocol):
     """
 
     def releasing(self, partitions: frozenset[TopicPartition], leaving: bool, done: Done) -> None:
-        """These are about to be released; ``leaving``: the member leaves the group."""
+        """Call the listener: partitions are about to be released; ``leaving``: the member leaves
+        the group."""
 
     def lost(self, partitions: frozenset[TopicPartition], done: Done) -> None:
-        """These were given to other members without asking."""
+        """Call the listener: partitions were lost."""
 
     def starting(self, assignment: Mapping[TopicPartition, ConsumerThreadId], done: Done) -> None:
-        """Fetching will begin next."""
+        """Call the listener before fetching begins."""
 
 
 class MemberPort(Protocol[MachineT_co]):
@@ -206,7 +207,7 @@ class Coordination(Protocol[MachineT_contra]):
     """Carries out a machine's commands at the servers that decide about ownership."""
 
     def begin(self, member: MemberPort[MachineT_contra]) -> None:
-        """The member begins; answers and timers become actions of its host from now on."""
+        """Start: from now on, answers and timers are actions of the host."""
 
     def carry_out(self, command: Any) -> None:
         """Carry out a command of this kind of coordination only. Must not block."""
@@ -403,7 +404,7 @@ class MemberLoop(Generic[MachineT]):
             self._carry_out(command)
 
     def faults(self) -> Iterator[Fault]:
-        """Why the member has ended, if it has. Any thread may ask."""
+        """The fault that ended the member, if any. Any thread."""
         if (error := self.failure) is not None:
             yield Fault(Trouble.FAILED, str(error), error=error)
 

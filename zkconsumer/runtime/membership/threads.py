@@ -87,7 +87,7 @@ class MemberThread:
         self._mailbox.put(action)
 
     def aside(self, work: Action) -> None:
-        """Run ``work``, which may block, on its own thread. An exception of it ends the loop."""
+        """Run ``work``, which may block, on its own thread. An exception in it ends the loop."""
 
         def run() -> None:
             try:
@@ -132,7 +132,7 @@ class MemberThread:
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread's end, ``timeout`` seconds at most; whether it has ended."""
+        """Wait up to ``timeout`` seconds for the thread to end. Return whether it has."""
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
@@ -215,7 +215,7 @@ Check = Callable[[], object]
 
 
 class Watchdog:
-    """Looks after the threads of one member. Any thread may call its methods.
+    """Checks the threads of one member. Any thread may call its methods.
 
     Args:
         name: of the thread.

@@ -26,7 +26,7 @@ _ADVICE: Final = {
 def stalled(
     slow: list[tuple[PartitionTopicInfo, StreamControl]], idle: Mapping[PartitionTopicInfo, float]
 ) -> list[Reason]:
-    """Why these partitions make no progress."""
+    """Return why these partitions make no progress."""
     waiting = [info for info, stream in slow if stream.in_hand or len(stream.queue)]
     silent = [info for info, stream in slow if not (stream.in_hand or len(stream.queue))]
     reasons = []
@@ -93,14 +93,15 @@ class OpenTransactions:
         self._waits = waits
 
     def leave_out(self, seconds: float) -> None:
-        """Nothing was observed for so long, so that time does not count."""
+        """Do not count a time in which nothing was observed."""
         self._waits = {
             info: wait._replace(since=wait.since + seconds, until=wait.until + seconds)
             for info, wait in self._waits.items()
         }
 
     def reasons(self, min_seconds: float) -> list[Reason]:
-        """The partitions that have waited for the same transaction for so long, as one reason."""
+        """Return the partitions that have waited long enough for the same transaction, as one
+        reason."""
         waits = self._waits
         infos = [info for info, wait in waits.items() if wait.until - wait.since >= min_seconds]
         if not infos:

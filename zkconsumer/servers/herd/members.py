@@ -204,7 +204,7 @@ class Process:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Obey until stdin ends."""
+    """Carry out requests until stdin ends."""
     parser = argparse.ArgumentParser(prog="herd_members")
     parser.add_argument("settings", help="HerdSettings as JSON")
     parser.add_argument("journal", type=Path)

@@ -88,7 +88,7 @@ class Pack:
         )
 
     def tell(self, **order: Any) -> None:
-        """Give an order without waiting for the answer."""
+        """Send a request without waiting for the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
@@ -103,7 +103,7 @@ class Pack:
         return answer
 
     def ask(self, **order: Any) -> dict[str, Any]:
-        """Give an order and wait for its answer."""
+        """Send a request and wait for its answer."""
         self.tell(**order)
         return self.answer()
 

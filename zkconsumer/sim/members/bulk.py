@@ -272,7 +272,7 @@ class BulkViews:
     def expect(
         self, member: BulkMember, command: commands.LoadView, script: MemberScript[Event]
     ) -> None:
-        """``member`` begins to load a view."""
+        """Record that ``member`` begins to load a view."""
         if command.scope is not commands.Scope.OWN:
             self._loading[member] = _Loading(member, command, script, self._version)
 

@@ -79,7 +79,7 @@ class Stage:
                 )
 
     def note(self, text: str) -> None:
-        """A member's own words; deliveries are kept."""
+        """Record what a member reports; deliveries are kept."""
         at, member, verb, *rest = text.split(" ")
         if verb != "delivers":
             return

@@ -84,7 +84,7 @@ class Change:
 
     @property
     def joined(self) -> list[str]:
-        """The members that joined. Who joined in the oldest state that is left is unknown."""
+        """The members that joined; unknown for the oldest remaining state."""
         if self.before is None:
             return []
         before = set(self.before.members)

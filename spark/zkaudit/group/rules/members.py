@@ -204,7 +204,7 @@ class Stalled(Rule):
         return ()
 
     def gap(self) -> Iterable[Finding]:
-        """What members committed in the log gap is unknown."""
+        """Record that commits in the log gap are unknown."""
         for member in self._members.values():
             member.regular.clear()
             member.gone.clear()

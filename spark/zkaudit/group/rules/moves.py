@@ -304,7 +304,7 @@ class LegacyMembers(Rule):
     """Members that are not migratable but registered in a mode that keeps them out."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Look for such members in each time in which they are kept out."""
+        """Look for legacy members in each time in which they are kept out."""
         for span in _closed(move.spans):
             for one in move.of_members(migratable=False):
                 start = one.start

@@ -99,7 +99,7 @@ class _Partition:
             self.setter = role
 
     def waiting(self) -> Iterator[Waiting]:
-        """What has not been judged yet, in no order."""
+        """The pending writes, in no order."""
         yield from self.started
         yield from self.writes.values()
         yield from self.lowered
@@ -142,7 +142,7 @@ class WrongOffsets(Rule):
         yield from self._judged(state, waiting)
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
-        """Judge what waited for this write, and see whether it has to wait itself."""
+        """Judge the writes that waited for this one, and decide whether this one has to wait."""
         state, offset = self._partitions.get(commit.znode.path), commit.offset
         if state is not None and (owner := state.owner) is not None:  # nearly always
             usual = commit.owner is owner and commit.session == owner.session
@@ -247,12 +247,12 @@ class WrongOffsets(Rule):
         )
 
     def gap(self) -> Iterable[Finding]:
-        """Judge all that waits, and forget what a log gap may have changed."""
+        """Judge all pending writes, and forget what a log gap may have changed."""
         yield from self._judge_all(before_gap=True)
         self._partitions.clear()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Judge all that waits."""
+        """Judge all pending writes."""
         return self._judge_all(self.group.coverage.segment(end.zxid) > self.group.segment)
 
     def _judge_all(self, before_gap: bool) -> Iterator[Finding]:

@@ -112,7 +112,7 @@ class Pace:
 
     @property
     def has_steps(self) -> bool:
-        """There are large steps."""
+        """Whether there are large steps."""
         return bool(self._fastest)
 
 

@@ -182,7 +182,7 @@ class Group:
         self, partition: Partition, begin: Moment, until: Moment | None
     ) -> tuple[Moment, bool]:
         """Let a time without an owner begin where all owners of its last segment are known, if it
-        begins earlier and ends later. Return the begin, and whether it is this one.
+        begins earlier and ends later. Return the start, and whether it is this one.
 
         ``until``: its end, in the present segment or an earlier one; ``None``: that of the history.
         """
@@ -261,7 +261,7 @@ class Rule:
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """It is gone. ``began`` was not called if its start is unknown."""
+        """A lifetime has ended. ``began`` was not called if its start is unknown."""
         return ()
 
     def membership(self, row: Membership) -> Iterable[Finding]:
@@ -287,11 +287,11 @@ class Rule:
         return ()
 
     def live_move(self, move: LiveMove) -> Iterable[Finding]:
-        """The history of a group that has a mode ends. All that is known of its modes."""
+        """Called at the end of the history of a group that has modes, with all of them."""
         return ()
 
     def gap(self) -> Iterable[Finding]:
-        """Transactions are missing before the next row. The group is as before that."""
+        """Transactions are missing before the next row. The group is as before the gap."""
         return ()
 
     def finish(self, end: Moment) -> Iterable[Finding]:

@@ -132,7 +132,7 @@ def claim_with_offsets_in_kafka(
 
 
 def commit_in_kafka(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
-    """Kafka first; then, with dual commit, ZooKeeper for what Kafka took."""
+    """Store offsets in Kafka, and with dual commit those that Kafka accepted in ZooKeeper too."""
     unlimited = {tp: replace(claim, committed=None) for tp, claim in command.claims.items()}
     settled = events.Committed(command.token, unlimited)
     stored = yield from kafka_storage.store(command, ctx, settled)
