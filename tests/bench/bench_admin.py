@@ -66,7 +66,7 @@ def measure(zookeeper: str, rounds: int) -> Iterator[tuple[str, str, list[float]
         assert table.count(b"  0  group-") == GROUPS * PARTITIONS  # all lags are known
         described.append(seconds)
         exported, seconds = timed(
-            command("offsets", "export", "--zookeeper", f"{zookeeper}/export")
+            command("offsets", "export", "--all", "--zookeeper", f"{zookeeper}/export")
         )
         ours.append(seconds)
         with tempfile.TemporaryDirectory() as scratch:

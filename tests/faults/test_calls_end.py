@@ -238,7 +238,6 @@ TOOLS: dict[str, tuple[int, Callable[[GroupTools, str], object]]] = {
     "verify": (1, lambda tools, group: tools.verify([group], idle=True)),
     "plan_delete": (0, lambda tools, group: tools.plan_delete(group)),
     "delete": (0, lambda tools, group: tools.delete(group)),
-    "export": (0, lambda tools, _: tools.export()),
     "list_topics": (0, lambda tools, _: tools.list_topics()),
     "describe_topics": (0, lambda tools, _: tools.describe_topics()),
 }
@@ -324,7 +323,7 @@ def test_calls_end_when_servers_were_never_there(group: str, how: str) -> None:
             "groups describe g",
             "groups verify g",
             "groups delete g",
-            "offsets export",
+            "offsets export --all",
             "topics list",
             "topics describe",
         ):

@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from kazoo.client import KazooClient
 
 from tests.integration.kafka_offsets import kafka_offsets
-from tests.support.groups import GroupWatch, Reader
+from tests.support.groups import GroupWatch, Reader, exported
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.offset_files import render
 from zkconsumer.admin.tools import GroupTools
@@ -166,9 +166,9 @@ def test_the_jvm_tools_accept_a_group_of_ours(
         output(running[1])
         with pytest.raises(GroupActiveError, match=re.escape(first.consumer_id)):
             tools.delete(group)
-        exported = tools.export([group])
-        text = render(exported)
-        assert [exported[key] for key in sorted(exported)] == [10, 15, 30]
+        ours = exported(zookeeper, group)
+        text = render(ours)
+        assert [ours[key] for key in sorted(ours)] == [10, 15, 30]
         assert sorted(theirs.read_text().splitlines(keepends=True)) == text.splitlines(
             keepends=True
         )
@@ -183,7 +183,7 @@ def test_the_jvm_tools_accept_a_group_of_ours(
         )
     )
     with GroupTools(zookeeper) as tools:
-        assert sorted(tools.export([group]).values()) == [10, 15, 29]
+        assert sorted(exported(zookeeper, group).values()) == [10, 15, 29]
         deleted = tools.delete(group)
         assert deleted.whole
         assert group not in {row.group for row in tools.summaries()}
@@ -263,7 +263,7 @@ def test_consumption_on_a_recreated_topic(cluster: LocalCluster, topic: str, gro
             member.commit_offsets()
         assert [delivery.offset for delivery in reader.deliveries] == list(range(7))
         with GroupTools(cluster.zookeeper) as tools:
-            assert set(tools.export([group]).values()) == {7}
+            assert set(exported(cluster.zookeeper, group).values()) == {7}
             cluster.delete_topic(topic)
             assert tools.delete(group, topic).whole
 

@@ -112,7 +112,7 @@ def _session(run: Run, environment: str, page: str) -> None:
         assert mark == "run"
         for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             command, shown = part.split("\n", 1)
-            printed = run(f"{environment}; {command} 2>&1").stdout
+            printed = run(f"{environment}; {{ {command}; }} 2>&1").stdout
             expected = [line.rstrip() for line in shown.strip().splitlines()]
             assert [line.rstrip() for line in printed.strip().splitlines()] == expected, command
 

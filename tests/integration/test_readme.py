@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.groups import exported
 from zkconsumer.admin.snapshot import read_group
-from zkconsumer.admin.tools import GroupTools
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.produce import send
@@ -182,8 +182,7 @@ def test_the_python_example(
         exec(compile(code, str(README), "exec"), {})
     printed = capfd.readouterr().out.splitlines()
     assert printed == [f"0 {i} b'k' b'line {i}'" for i in range(5)]
-    with GroupTools(cluster.zookeeper, 10.0) as tools:
-        assert list(tools.export([group]).values()) == [5]
+    assert list(exported(cluster.zookeeper, group).values()) == [5]
 
 
 def test_the_tutorial(shell: Shell, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def command(name: str) -> list[str]:
 
 def beside_the_jvm(zookeeper: str, folder: Path) -> None:
     """Export and import 20,000 offsets with both, and print how many times faster ours are."""
-    ours = [*command("zkmigrate"), "export", "--all", "--format", "jvm"]
+    ours = [*command("zkconsumer"), "offsets", "export", "--all"]
     imports = [*command("zkconsumer"), "offsets", "import", "--execute", "--force", "--csv"]
     jvm = [java(), "-cp", os.path.join(fetch_jars("1.1"), "*")]
     times: dict[str, list[float]] = {}
@@ -75,7 +75,7 @@ def beside_the_jvm(zookeeper: str, folder: Path) -> None:
         words = {
             "JVM export": [*jvm, "kafka.tools.ExportZkOffsets", "--zkconnect", zookeeper,
                            "--output-file", theirs],
-            "zkmigrate export": [*ours, "--out", mine, "--zookeeper", zookeeper],
+            "zkconsumer export": [*ours, "--out", mine, "--zookeeper", zookeeper],
             "zkconsumer import": [*imports, str(changed), "--zookeeper", zookeeper],
             "JVM import": [*jvm, "kafka.tools.ImportZkOffsets", "--zkconnect", zookeeper,
                            "--input-file", theirs],
@@ -88,8 +88,8 @@ def beside_the_jvm(zookeeper: str, folder: Path) -> None:
                 times.setdefault(name, []).append(seconds)
         lines = [sorted(Path(name).read_text().split()) for name in (theirs, mine)]
         assert lines[0] == lines[1], "the two exports differ"
-    for verb, tool in (("export", "zkmigrate"), ("import", "zkconsumer")):
-        theirs_s, ours_s = (median(times[f"{who} {verb}"]) for who in ("JVM", tool))
+    for verb in ("export", "import"):
+        theirs_s, ours_s = (median(times[f"{who} {verb}"]) for who in ("JVM", "zkconsumer"))
         sys.stdout.write(
             f"{verb}: JVM {theirs_s:.2f} s, ours {ours_s:.2f} s: {theirs_s / ours_s:.1f} times\n"
         )

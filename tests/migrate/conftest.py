@@ -17,7 +17,6 @@ from zkmigrate.apply.journal import Effect, Journal, no_effect
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Result
 from zkmigrate.apply.parallel import Run
-from zkmigrate.cli import run
 from zkmigrate.formats.plan_file import PlanFile, parse, render
 from zkmigrate.model import Direction, GroupState, MigrationMarker
 from zkmigrate.plan.group import plan_group
@@ -27,7 +26,7 @@ from zkmigrate.stores import migration_marker
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.sessions import Stores
 
-from tests.migrate.rows import rows_of
+from tests.migrate.rows import rows_of, run
 from tests.support.legacy_jvm import JvmMembers
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset

@@ -1,13 +1,22 @@
-"""The rows that commands print with ``--json``."""
+"""Running commands, and the rows that they print with ``--json``."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
+from zkmigrate.cli import run as run_zkmigrate
 from zkmigrate.commands.output.rows import SCHEMAS
 
+from zkconsumer.cli.main import run as run_zkconsumer
+
 _TYPES: Final[dict[str, type]] = {"string": str, "integer": int, "boolean": bool, "array": list}
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a command of zkmigrate, or of ``zkconsumer offsets``; return its status."""
+    return run_zkconsumer(words) if words[0] == "offsets" else run_zkmigrate(words)
 
 
 def rows_of(text: str) -> list[dict[str, Any]]:

@@ -17,11 +17,10 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 import pytest
-from zkmigrate.cli import run
 from zkmigrate.commands.options import servers
 from zkmigrate.stores import logs, sessions, surroundings
 
-from tests.migrate.rows import rows_of
+from tests.migrate.rows import rows_of, run
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.admin import tools
 from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, NONE

@@ -45,6 +45,7 @@ from zkconsumer.core.zookeeper.ops import Create
 
 __all__ = ["simulated"]
 OTHER = TopicPartition("payments", 0)
+EXPORT = ("offsets", "export", "--format", "csv")
 EVERY = Selection((), None, True, ())
 
 
@@ -275,9 +276,9 @@ def test_offsets_of_several_groups_keep_the_names_of_their_groups(simulated: Sim
     for name, topic in (("etl-a", "t"), ("etl-b", "u")):
         simulated.in_zookeeper(name, topic, 5)
     both, one = (simulated.file(name) for name in ("both", "one"))
-    assert simulated.run("export", "--group", "etl-*", "--out", both, rows=False).status == 0
+    assert simulated.run(*EXPORT, "--group", "etl-*", "--out", both, rows=False).status == 0
     assert Path(both).read_text() == "etl-a,t,0,5\netl-b,u,0,5\n"
-    assert simulated.run("export", "--group", "etl-a", "--out", one, rows=False).status == 0
+    assert simulated.run(*EXPORT, "--group", "etl-a", "--out", one, rows=False).status == 0
     assert Path(one).read_text() == "t,0,5\n"
     words = ("--from-file", one, "--execute")
     assert simulated.run("reset", "--group", "etl-*", *words, rows=False).status == 2
@@ -345,7 +346,7 @@ def test_a_misspelt_group_is_no_empty_export(simulated: Simulated) -> None:
     matrix.moved(simulated)
     for name, status in (("g", 0), ("gg", 3)):
         words = ("--store", "kafka", "--out", simulated.file(name))
-        ran = simulated.run("export", "--group", name, *words, rows=False)
+        ran = simulated.run(*EXPORT, "--group", name, *words, rows=False)
         assert (ran.status, f"group {name} has no offset in Kafka" in ran.err) == (
             status,
             status == 3,
@@ -448,7 +449,7 @@ def test_an_export_of_kafka_has_its_groups_by_their_names_there(simulated: Simul
     assert simulated.run("plan", "--all", "--rename", "g=new", "--out", "p").status == 0
     assert simulated.run("apply", "p", "--execute").status == 0
     simulated.in_kafka("g", "t", 77)
-    words = ("export", "--all", "--store", "kafka", "--out", "copy")
+    words = (*EXPORT, "--all", "--store", "kafka", "--out", "copy")
     assert simulated.run(*words, rows=False).status == 0
     assert Path("copy").read_text().split() == ["g,t,0,77", "new,t,0,5"]
 

@@ -15,11 +15,10 @@ import pytest
 from kafka import KafkaConsumer
 from kazoo.security import make_acl
 from zkmigrate.apply.journal import Journal
-from zkmigrate.cli import run
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.config_map import CLIENTS
 
-from tests.migrate.rows import rows_of
+from tests.migrate.rows import rows_of, run
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.servers import fetch_jars, java
@@ -130,7 +129,7 @@ def test_offsets_go_through_files(
     zookeeper = ("--zookeeper", bench.cluster.zookeeper)
     file, plan = str(tmp_path / "offsets"), str(tmp_path / "plan")
     chosen = ("--group", group)
-    assert run(["export", *chosen, "--format", form, "--out", file, *zookeeper]) == 0
+    assert run(["offsets", "export", *chosen, "--format", form, "--out", file, *zookeeper]) == 0
     bench.set_kafka(group, topic, {0: 9})
     assert run(["plan", "--from-file", file, *chosen, "--out", plan, *zookeeper]) == 0
     assert run(["apply", plan, "--execute", *zookeeper]) == 0

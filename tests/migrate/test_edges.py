@@ -26,7 +26,7 @@ def test_an_offset_at_any_edge_is_moved_and_comes_back(
     """Each command treats it as the offset that it is: there, inside of the log, and equal."""
     simulated.topic("t", log)
     simulated.in_zookeeper("g", "t", offset)
-    copy = simulated.run("export", "--all", rows=False)
+    copy = simulated.run("offsets", "export", "--all", "--format", "csv", rows=False)
     assert (copy.status, f"g,t,0,{offset}\n" in copy.err) == (0, True)
     assert simulated.run("gate", "--all").status == 3
     plan, back = simulated.file("plan"), simulated.file("back")

@@ -41,7 +41,7 @@ def safe(simulated: Simulated) -> Simulated:
     simulated.in_zookeeper("g", "t", 100, 200)
     simulated.in_kafka("g", "t", 100, 200)
     assert gate(simulated).status == 0
-    assert simulated.run("export", "--all", rows=False).status == 0
+    assert simulated.run("offsets", "export", "--all", rows=False).status == 0
     return simulated
 
 
@@ -70,7 +70,7 @@ def test_what_is_not_understood_fails(safe: Simulated, what: str) -> None:
     made = safe.run("plan", "--all")
     kind = "other-znodes" if what == "another child" else "foreign-layout"
     assert (made.status, made.rows[0]["kind"]) == (3, kind)
-    copy = safe.run("export", "--all", rows=False)
+    copy = safe.run("offsets", "export", "--all", rows=False)
     assert copy.status == 3
     assert f"note: {path} is" in copy.err
 
@@ -125,15 +125,15 @@ def test_offsets_below_offset_count(safe: Simulated) -> None:
     safe.zk.set("/consumers/g/offset/t/0", b"900")
     found = gate(safe)
     assert (found.status, found.rows[0]["lost"]) == (3, 1)
-    copy = safe.run("export", "--all", rows=False)
+    copy = safe.run("offsets", "export", "--all", rows=False)
     assert copy.status == 3
     assert "/consumers/g/offset/t/0 holds 900; it is left out" in copy.err
     safe.in_kafka("g", "t", 900)
     assert gate(safe).status == 0
     safe.zk.set("/consumers/only/offset/t/1", b"3")
     assert gate(safe).status == 3
-    copy = safe.run("export", "--group", "only", rows=False)
-    assert (copy.status, "t,1,3" in copy.err) == (0, True)
+    copy = safe.run("offsets", "export", "--group", "only", rows=False)
+    assert (copy.status, "t/1:3" in copy.err) == (0, True)
 
 
 def test_a_hidden_topic_is_not_missing(simulated: Simulated) -> None:
@@ -242,7 +242,7 @@ def test_names_that_only_zookeeper_accepts_are_moved(simulated: Simulated, name:
     simulated.in_zookeeper(name, "t", 7)
     assert gate(simulated).status == 3
     csv = simulated.file("offsets.csv")
-    assert simulated.run("export", "--all", "--out", csv, rows=False).status == 0
+    assert simulated.run("offsets", "export", "--all", "--out", csv, rows=False).status == 0
     made = simulated.run("plan", "--all", "--from-file", csv, "--out", simulated.file("plan"))
     assert made.rows[0]["group"] == name, made
     moved(simulated, name="first")
@@ -280,7 +280,9 @@ def test_places_that_are_not_looked_at_are_named(safe: Simulated, command: str) 
         safe.whole.set(path)
 
     def lines() -> list[str]:
-        ran = gate(safe) if command == "gate" else safe.run("export", "--all", rows=False)
+        ran = (
+            gate(safe) if command == "gate" else safe.run("offsets", "export", "--all", rows=False)
+        )
         return [line for line in ran.err.splitlines() if "not looked at" in line]
 
     assert lines() == ["note: not looked at: /storm", "note: not looked at: /transactional"]

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kazoo.security import make_acl
-from zkmigrate.cli import run
 
-from tests.migrate.rows import rows_of
+from tests.migrate.rows import rows_of, run
 from zkconsumer.servers import LocalCluster, wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]
+
+
+EXPORT = ("offsets", "export", "--format", "csv")
 
 
 def printed_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -61,7 +63,7 @@ def test_14_one_znode_without_permission(
         (row,) = [row for row in rows_of(out) if row["kind"]]
         assert path in row["what"]
         assert f"--exclude {bad}" in row["fix"]
-    status, out, err = printed_by(capsys, "export", *chosen)
+    status, out, err = printed_by(capsys, *EXPORT, *chosen)
     assert (status, out.splitlines()) == (3, [f"{group},{topic},0,3" for group in good])
     assert path in err
     assert printed_by(capsys, "apply", after, "--execute", *server)[0] == 3
@@ -72,7 +74,7 @@ def test_14_one_znode_without_permission(
     assert "8 partitions of 2 groups compared: 1 unreadable" in err
     without = (*chosen, "--exclude", bad)
     assert printed_by(capsys, "plan", *without)[0] == 0
-    assert printed_by(capsys, "export", *without)[0] == 0
+    assert printed_by(capsys, *EXPORT, *without)[0] == 0
 
 
 def test_09_a_coordinator_that_stays_away(
@@ -124,11 +126,11 @@ def test_09_a_coordinator_that_stays_away(
         assert (status, unread) == (1, away), err
         assert err.count('"waiting_for": "the offset coordinator') == 1, err
         every = [word for name in groups for word in ("--group", name)]
-        status, out, err = printed_by(capsys, "export", *every, "--store", "kafka", *server)
+        status, out, err = printed_by(capsys, *EXPORT, *every, "--store", "kafka", *server)
         exported = {line.partition(",")[0] for line in out.splitlines()}
         assert (status, exported) == (1, set(groups) - away)
         assert all(f"coordinator of group {name}" in err for name in away)
-        status, out, err = printed_by(capsys, "export", "--all", "--store", "kafka", *server)
+        status, out, err = printed_by(capsys, *EXPORT, "--all", "--store", "kafka", *server)
         assert (status, out.count("\n")) == (1, len(exported))
         assert "groups may be missing, since a leader is missing of __consumer_offsets-" in err
         bench.close()

@@ -18,7 +18,6 @@ from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.apply.outcome import Changed, Outcome, Result
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import RESET, begun_by, histories_of
-from zkmigrate.cli import run
 from zkmigrate.commands import reset
 from zkmigrate.errors import GroupRefusedError, JournalError
 from zkmigrate.formats.plan_file import PlanFile
@@ -27,7 +26,7 @@ from zkmigrate.reasons import Reason
 from zkmigrate.report import GroupReport
 from zkmigrate.stores import group_states
 
-from tests.migrate.rows import rows_of
+from tests.migrate.rows import rows_of, run
 from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_simulated import T0, T1, Stores, at
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
@@ -229,8 +228,8 @@ def test_report_prints_json(simulated: Simulated, capsys: pytest.CaptureFixture[
 def test_export_takes_json_too(simulated: Simulated) -> None:
     """As every other command does."""
     simulated.in_zookeeper("g", "t", 5)
-    plain = simulated.run("export", "--all", "--format", "json", rows=False).err
-    assert simulated.run("export", "--all", "--json", rows=False).err == plain
+    plain = simulated.run("offsets", "export", "--all", "--format", "json", rows=False).err
+    assert simulated.run("offsets", "export", "--all", "--json", rows=False).err == plain
     assert '"topic"' in plain
 
 

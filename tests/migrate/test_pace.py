@@ -6,10 +6,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from zkmigrate.cli import run
 from zkmigrate.commands.options import servers as commands
 from zkmigrate.stores.pace import Pace
 
+from tests.migrate.rows import run
 from tests.unit.test_broker_connection import Server
 from zkconsumer.broker.api_versions import OFFSET_COMMIT
 from zkconsumer.broker.connection import BrokerConnection
@@ -122,8 +122,8 @@ def test_the_permission_to_change_offsets_is_asked_for_after_the_wait(
     "words",
     [
         ("plan", "--all"),
-        ("export", "--all"),
-        ("export", "--all", "--store", "kafka"),
+        ("offsets", "export", "--all"),
+        ("offsets", "export", "--all", "--store", "kafka"),
         ("lock",),
         ("live", "prepare"),
         ("gate", "--all"),

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from zkmigrate.cli import run
 from zkmigrate.commands.output import progress
 
-from tests.migrate.rows import rows_of
+from tests.migrate.rows import rows_of, run
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]
@@ -49,8 +48,11 @@ def test_each_command_shows_how_far_it_is(
         ("checking", ["apply", plan, "--json"]),
         ("moving", ["apply", plan, "--execute", "--json"]),
         ("comparing", ["status", plan, "--json"]),
-        ("reading", ["export", *chosen, "--format", "json"]),
-        ("reading", ["export", *chosen, "--store", "kafka", "--format", "json"]),
+        ("reading", ["offsets", "export", *chosen, "--format", "json"]),
+        (
+            "reading",
+            ["offsets", "export", *chosen, "--store", "kafka", "--format", "json"],
+        ),
     ):
         capsys.readouterr()
         run([*words, "--zookeeper", bench.cluster.zookeeper])

@@ -23,14 +23,13 @@ from kafka.admin import (
 )
 from kazoo.security import make_acl
 from zkmigrate.apply.outcome import Outcome
-from zkmigrate.cli import run
 from zkmigrate.formats.plan_file import render
 from zkmigrate.model import Direction, KafkaOffset
 from zkmigrate.plan.options import CHOICES, Options, Skip
 from zkmigrate.plan.values import Verdict
 from zkmigrate.reasons import Reason
 
-from tests.migrate.rows import rows_of
+from tests.migrate.rows import rows_of, run
 from tests.support.groups import GroupWatch
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
@@ -526,7 +525,7 @@ def test_14_topics_of_another_principal(
         (note,) = plan.groups[0].notes
         assert secret in note
         arguments = ("--group", group, "--zookeeper", cluster.zookeeper)
-        _, _, err = said(capsys, "export", *arguments, "--store", "kafka")
+        _, _, err = said(capsys, "offsets", "export", *arguments, "--store", "kafka")
         assert secret in err
         bench.set_zk(group, secret, {0: 2})
         for way in Direction:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kazoo.security import make_acl
-from zkmigrate.cli import run
 from zkmigrate.formats.plan_file import render
 from zkmigrate.model import Direction
 
+from tests.migrate.rows import run
 from zkconsumer.servers.jars import JVM_FILES, fetch_jars, java
 from zkconsumer.servers.supervisor import Supervisor
 from zkconsumer.servers.waiting import free_port, wait_until
@@ -25,7 +25,7 @@ EVERY_COMMAND = (
     ["plan", "--all", "--out", "{folder}/new.plan"],
     ["apply", "{folder}/plan"],
     ["status", "{folder}/plan"],
-    ["export", "--all", "--store", "kafka"],
+    ["offsets", "export", "--all", "--store", "kafka"],
 )
 
 
@@ -106,6 +106,6 @@ def test_a_znode_with_an_access_list_is_named(
     path = "/" + chroot.partition("/")[2] + "/consumers"
     bench.client.ensure_path(path)
     bench.client.set_acls(path, [make_acl("world", "anyone", admin=True)])
-    error = error_of(capsys, tmp_path, ["export", "--all"], chroot)
+    error = error_of(capsys, tmp_path, ["offsets", "export", "--all"], chroot)
     assert "/consumers: the znode's access list does not allow it" in error
     assert "a client without identity (set zkconsumer.zookeeper.digest" in error

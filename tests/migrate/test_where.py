@@ -38,10 +38,10 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "lock": (("lock", *CHOSEN), ONLY_ZOOKEEPER),
     "hold": (("lock", "--group", "h", "--hold"), ONLY_ZOOKEEPER),
     "unlock": (("unlock", *CHOSEN), ONLY_ZOOKEEPER),
-    "export": (("export", *CHOSEN), ONLY_ZOOKEEPER),
-    "export from Kafka": (("export", *CHOSEN, "--store", "kafka"), HERE),
+    "export": (("offsets", "export", *CHOSEN), ONLY_ZOOKEEPER),
+    "export from Kafka": (("offsets", "export", *CHOSEN, "--store", "kafka"), HERE),
 }
-WITHOUT_JSON = ("export", "export from Kafka", "hold")
+WITHOUT_JSON = ("offsets", "export", "export from Kafka", "hold")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ thread may call their methods. ``GroupWatch`` uses a ZooKeeper session that no m
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import threading
@@ -19,6 +20,8 @@ from kafka.errors import KafkaError
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 
+from zkconsumer.admin.offset_files import OffsetKey, parse
+from zkconsumer.cli.main import run
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ConsumerTimeoutError
@@ -30,6 +33,14 @@ _LOOK_SECONDS = 0.05
 _SESSION_SECONDS = 10.0
 _SEND_SECONDS = 0.005
 """How often a producer sends what is due, unless messages are rarer."""
+
+
+def exported(zookeeper: str, group: str) -> dict[OffsetKey, int]:
+    """Return a group's offsets as ``zkconsumer offsets export`` writes them."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        assert run(["offsets", "export", "--group", group, "--zookeeper", zookeeper]) == 0
+    return parse("the export", text.getvalue().encode())
 
 
 class WatchClient(KazooClient):  # type: ignore[misc]  # kazoo has no types

@@ -382,13 +382,6 @@ def test_an_active_group_is_written_to_with_force_only(zk: Zk, tools: GroupTools
     assert zk.text(KEY.path) == b"9"
 
 
-def test_a_negative_offset_is_not_exported(zk: Zk, tools: GroupTools) -> None:
-    """Old tools store -1 if there is no offset."""
-    zk.zk.do(SetData(KEY.path, b"-1"))
-    assert tools.export() == {OffsetKey("g", "u", 0): 7}
-    assert len(tools.notes) == 1
-
-
 def test_of_many_claims_none_remains_if_the_answer_to_the_first_packet_gets_lost(zk: Zk) -> None:
     """The request was not carried out, and those after it were."""
     wanted = [TopicPartition("t", number) for number in range(700)]

@@ -26,7 +26,6 @@ from zkconsumer.cli.tree import tree
 from zkconsumer.core.zookeeper.ops import Node, Stat
 from zkconsumer.errors import (
     CommitFailedError,
-    ConfigError,
     ConsumerTimeoutError,
     ZkUnavailableError,
 )
@@ -57,9 +56,6 @@ class Tools:
 
     def plan_delete(self, group: str, topic: str | None, force: bool) -> Deletion:
         return Deletion(group, topic, True, ("/consumers/g",))
-
-    def export(self, _groups: object) -> dict[Any, int]:
-        return {}
 
     def plan_import(self, _wanted: object) -> ImportPlan:
         return ImportPlan((), 0, {}, {})
@@ -106,17 +102,6 @@ def test_an_import_is_a_dry_run_without_execute(
     file.write_text("/consumers/g/offsets/t/0:5\n")
     result = CliRunner().invoke(offsets, ["import", str(file), *option, *ZOOKEEPER])
     assert (result.exit_code, tools.done) == (0, done)
-
-
-@pytest.mark.usefixtures("tools")
-def test_an_export_overwrites_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even one that appears after the first look."""
-    file = tmp_path / "offsets"
-    file.write_text("mine")
-    monkeypatch.setattr("os.path.lexists", lambda _: False)
-    result = CliRunner().invoke(offsets, ["export", "--out", str(file), *ZOOKEEPER])
-    assert isinstance(result.exception, ConfigError)
-    assert file.read_text() == "mine"
 
 
 # -- consume --------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 One line for each offset znode, ``/consumers/G/offsets/T/P:N``, each ended by a newline, in UTF-8,
 with paths relative to the chroot (Scala 1.1.1 kafka.tools.ExportZkOffsets). The lines are sorted by
 group, topic and number; the JVM writes them in ZooKeeper's order. The JVM's reader stops at the
-first empty line and stores any text after the colon. This reader refuses the whole file.
+first empty line and at a group with a colon in its name, and it stores any text as an offset.
+This reader refuses the whole file, and reads such a group.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 MAX_FAULTS: Final = 100
 """After this many bad lines, the remaining ones are not checked."""
 
-_LINE = re.compile(r"/consumers/([^/:]+)/offsets/([^/:]+)/([0-9]{1,10}):([0-9]{1,19})")
+_LINE = re.compile(r"/consumers/([^/]+)/offsets/([^/:]+)/([0-9]{1,10}):([0-9]{1,19})")
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 

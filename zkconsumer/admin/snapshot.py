@@ -151,11 +151,6 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
     )
 
 
-def read_offsets(group: str) -> Script[Nodes]:
-    """Read a group's offset znodes only."""
-    return (yield from _read_tree(GroupPaths(group).offsets, True))[0]
-
-
 def _read_live(group: str, there: bool) -> Script[tuple[Node | None, dict[str, Node]]]:
     """Return the mode of a live move, and the members that take part in it."""
     if not there:

@@ -38,9 +38,7 @@ from zkconsumer.admin.snapshot import (
     interpret,
     list_groups,
     list_members,
-    partition_number,
     read_group,
-    read_offsets,
     topics_of,
     uses_filter,
 )
@@ -272,34 +270,6 @@ class GroupTools:
         return self._with_near_names(group, delete(group, topic, progress, force))
 
     # -- offsets -------------------------------------------------------------------------------
-
-    def export(self, groups: Sequence[str] | None = None) -> dict[OffsetKey, int]:
-        """Return the stored offsets of these groups, or of all. Raises UnknownGroupError.
-
-        Znodes that do not hold an offset of 0 or more are left out and noted.
-        """
-        chosen = self.group_names() if groups is None else self._existing(groups)
-        offsets: dict[OffsetKey, int] = {}
-        for group, tree in zip(chosen, self._zk.run_all(map(read_offsets, chosen)), strict=True):
-            root = GroupPaths(group).offsets
-            for topic, nodes in tree.items():
-                good = is_legal_topic(topic)
-                for name, node in nodes.items():
-                    path = f"{root}/{topic}/{name}"
-                    number = partition_number(name)
-                    if not good or number is None:
-                        self.notes.append(f"{path} is skipped: it is not a partition of a topic")
-                        continue
-                    try:
-                        offset = decode_offset(path, node.data)
-                    except ZnodeFormatError as fault:
-                        self.notes.append(f"{fault}; it is left out")
-                        continue
-                    if offset < 0:
-                        self.notes.append(f"{path} is skipped: {offset} is not an offset")
-                    else:
-                        offsets[OffsetKey(group, topic, number)] = offset
-        return offsets
 
     def plan_import(self, offsets: Mapping[OffsetKey, int]) -> ImportPlan:
         """Compare offsets with the stored ones."""

@@ -1,18 +1,18 @@
-"""``zkconsumer offsets``: export offsets to a file and import them, in the JVM tools' format.
+"""``zkconsumer offsets``: export offsets to a file, import and reset them.
 
-``offsets reset`` is another name for ``zkmigrate reset``, which claims the group as a move does. It
-is loaded when it is used, because the library does not import the migrator.
+``offsets export`` and ``offsets reset`` are commands of the migrator, as they also know Kafka's
+offsets and claim groups as a move does. They are loaded when they are used, because the library
+does not import the migrator.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import click
 
-from zkconsumer.admin.offset_files import MAX_FILE_BYTES, parse, render
+from zkconsumer.admin.offset_files import MAX_FILE_BYTES, parse
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import Change, GroupTools
 from zkconsumer.config.security_keys import SecurityConfig
@@ -26,47 +26,18 @@ from zkconsumer.console.tables import (
     print_rows,
     zookeeper_options,
 )
-from zkconsumer.errors import ConfigError, OffsetsFileError
+from zkconsumer.errors import OffsetsFileError
 
 
-@click.group(cls=LazyGroup, lazy={"reset": "zkmigrate.commands.reset:reset"})
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "export": "zkmigrate.commands.export:export",
+        "reset": "zkmigrate.commands.reset:reset",
+    },
+)
 def offsets() -> None:
     """Export, import and reset offsets."""
-
-
-@offsets.command("export")
-@click.option("--group", "groups", multiple=True, help="Only this group; may be repeated.")
-@click.option(
-    "--out", "--output", metavar="FILE", help="A new file to write.  [default: standard output]"
-)
-@zookeeper_options
-def export(
-    groups: tuple[str, ...],
-    out: str | None,
-    zookeeper: str,
-    timeout: float,
-    security: SecurityConfig,
-) -> None:
-    """Write all stored offsets, one PATH:OFFSET line each, sorted.
-
-    The format is that of kafka.tools.ExportZkOffsets. Znodes without an offset are skipped with a
-    note. An existing file is not overwritten.
-    """
-    if out is not None and os.path.lexists(out):
-        raise ConfigError([f"--out: {out} exists: name a new file"])
-    with no_collector(), GroupTools(zookeeper, timeout, security) as tools:
-        exported = tools.export(groups or None)
-    print_notes(tools.notes)
-    text = render(exported)
-    if out is None:
-        sys.stdout.write(text)
-        return
-    try:
-        with open(out, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except OSError as error:
-        raise ConfigError([f"--out: {out}: {error.strerror}"]) from None
-    click.echo(f"{len(exported)} offsets are in {out}", err=True)
 
 
 @offsets.command("import")

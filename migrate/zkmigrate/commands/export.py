@@ -1,4 +1,4 @@
-"""``zkmigrate export``."""
+"""``zkconsumer offsets export``: writes the offsets of either store into a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import print_notes
 from zkconsumer.core.common.types import INTERNAL_TOPICS
-from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_group, is_legal_topic
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.commands.options.files import write_out
@@ -38,6 +38,7 @@ from zkmigrate.commands.output.progress import Progress
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
+from zkmigrate.plan.findings import bad_name
 from zkmigrate.reasons import Reason
 from zkmigrate.stores.offset_znodes import zk_offset
 from zkmigrate.text import shown, unlisted_note
@@ -56,10 +57,10 @@ from zkmigrate.text import shown, unlisted_note
     "--format",
     "form",
     type=click.Choice(offset_csv.FORMATS),
-    default="csv",
+    default="jvm",
     show_default=True,
-    help="csv: the format of kafka-consumer-groups --from-file; jvm: the format of "
-    "ImportZkOffsets.",
+    help="jvm: the format of ImportZkOffsets, and of import; csv: that of kafka-consumer-groups "
+    "--from-file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--out", metavar="FILE", help="A new file; standard output without it.")
@@ -72,7 +73,10 @@ def export(
     out: str | None,
     servers: Servers,
 ) -> None:
-    """Write the offsets of a store. With one --group that is a name, the CSV has no group column.
+    """Write the offsets that groups have in ZooKeeper, or in Kafka.
+
+    With one --group that is a name, the CSV has no column of groups. zkmigrate plan --from-file and
+    reset --from-file read all of these formats.
 
     Offsets that a 1.1.0 broker stored below 'offset' instead of 'offsets' are included where
     there is no other. What cannot be exported is named: groups and offsets that cannot be read,
@@ -107,8 +111,12 @@ def _offsets_in_zookeeper(
     with open_zookeeper(servers) as zk:
         names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
         progress.total = len(names)
-        scripts = (or_refusal(read_group(name)) for name in names)
-        for name, found in zip(names, zk.run_all(scripts), strict=True):
+        legal = list(filter(is_legal_group, names))
+        for name in sorted({*names}.difference(legal)):
+            left_out.append(f"{bad_name(name).what}; it is left out")
+            progress.group(name, False)
+        scripts = (or_refusal(read_group(name)) for name in legal)
+        for name, found in zip(legal, zk.run_all(scripts), strict=True):
             if isinstance(found, ZooKeeperError):
                 left_out.append(f"group {name} is left out: {found}")
             elif found is not None:
