@@ -203,7 +203,12 @@ class _Play:
 
     def offsets(self) -> dict[int, int]:
         """The stored offset of each partition that has one."""
-        return {key.partition: offset for key, offset in self.tools.export([GROUP]).items()}
+        rows = self.tools.describe([GROUP], lag=False)
+        return {
+            row.partition: row.current_offset
+            for row in rows
+            if row.partition is not None and row.current_offset is not None
+        }
 
 
 def _member(settings: str) -> None:
