@@ -268,7 +268,7 @@ def _handshake(connection: OpenConnection, name: str) -> tuple[tuple[str, ...], 
 def authenticated(
     endpoint: BrokerEndpoint, answer: bytes, version: int
 ) -> tuple[int, str, bytes, int]:
-    """Code, message, the server's bytes and the session's life in ms (SaslAuthenticate).
+    """Return code, message, the server's bytes and the session lifetime in ms (SaslAuthenticate).
 
     Raises BrokerError for an answer that cannot be read.
     """

@@ -131,7 +131,7 @@ class Committing(Machine[State, Event, Command]):
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """Partitions that have or may have an owner znode of this member's."""
+        """Partitions that have, or may have, an owner znode of this member."""
         return frozenset(self.held) | frozenset(self._unknown_claims)
 
     def _rules_changed(self, _event: events.RulesChanged) -> None:
