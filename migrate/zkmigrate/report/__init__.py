@@ -49,9 +49,9 @@ _KILLED: Final = "the last run ended before the outcome was recorded: apply or r
 class GroupReport:
     """One group: its plan and its outcome.
 
-    ``why``: what the last run reported about it, if anything. ``wrote``: the offsets of the plan were
-    written, and not restored since. ``ended_ms``: of its last step. ``held_s``: for how long the
-    last run held it. ``history``: the outcomes of all runs.
+    ``why``: what the last run reported about it, if anything. ``wrote``: the offsets of the plan
+    were written, and not restored since. ``ended_ms``: of its last step. ``held_s``: for how long
+    the last run held it. ``history``: the outcomes of all runs.
     """
 
     plan: GroupPlan

@@ -68,9 +68,8 @@ _KINDS: Final = (
         "tool write",
         ("medium", "info"),
         "A session that is not a member's wrote the offset, or data that is not an offset, and no "
-        "member is known to have started below or above the offset that the group had reached. "
-        "`medium`: a member may have, because the owner continued at or above the new offset, "
-        "what the group had reached is unknown, or a log gap follows.",
+        "member is known to have repeated or skipped messages because of it. `medium`: a member "
+        "may have.",
         "The writing session never registered a member.",
         "Ask who ran a tool at that time; `zkaudit show ZXID` has the raw transactions. Stop the "
         "group before you change its offsets: a running member overwrites them.",
@@ -138,8 +137,8 @@ _KINDS: Final = (
         "offset of a deleted topic",
         ("high", "medium"),
         "A topic was recreated, and when a member made its first commit, the stored offset was "
-        "still that of the old topic. `high`: the commit is not below it, so if the member began "
-        "there, it left out all earlier messages.",
+        "still that of the old topic. `high`: the commit is not below it, so the member may have "
+        "skipped all earlier messages.",
         "The creation of the topic between two commits. Inferred: the topic's log is not read, so "
         "where the member began is not known.",
         "Delete the group's offsets of a topic before it is recreated: `zkconsumer groups delete "
@@ -150,8 +149,8 @@ _KINDS: Final = (
         ("high", "medium", "info"),
         "An owner lowered its offset, or started from an offset that a tool had lowered. `high`: a "
         "member started there, so messages were delivered again. `medium`: no later write or "
-        "claim shows that, so two commits may only have changed places; also a lowered offset in "
-        "Kafka.",
+        "claim shows that, so two commits may only have arrived in the wrong order; also a lowered "
+        "offset in Kafka.",
         "The lower offset, and the writes or claims after it. Inferred if the owner is unknown, or "
         "if its first commit after a claim is all that is known.",
         "Make sure that the application tolerates repeated messages. Look for two threads that "
