@@ -122,6 +122,15 @@ def test_the_page_of_symptoms_has_each_reason_of_health() -> None:
     assert [trouble.label for trouble in Trouble if f"`{trouble.label}`" not in page] == []
 
 
+def test_each_symptom_has_a_command_or_says_what_to_do() -> None:
+    """A section of the page of symptoms has the command to run, or a table of what to do."""
+    _, *sections = _page("how-to/troubleshoot.md").split("\n## ")
+    assert len(sections) > 10
+    assert not [
+        part.splitlines()[0] for part in sections if not re.search("```sh|What to do", part)
+    ]
+
+
 def test_no_page_is_an_orphan() -> None:
     """Every page of docs/ is linked from the README or from another page."""
     linked = set()

@@ -40,7 +40,7 @@ def tables(run: Mapping[str, Any]) -> str:
         rows.setdefault(figure["reader"], {})[figure["figure"]] = figure
     others = [case for case, rows in cases.items() if "msg/s" in next(iter(rows.values()))][1:]
     changes = [case for case in cases if case.startswith(("join", "leave", "first", "later"))]
-    out.append("\n### Every figure\n\nMedians. `tests/bench/results/speed.json` has every round. ")
+    out.append("### Every figure\n\nMedians. `tests/bench/results/speed.json` has every round.")
     for case, rows in cases.items():
         if case in changes or case in others:
             continue
