@@ -542,7 +542,7 @@ skip it.
 
 ## The journal of a running member
 
-The file is opened when the member begins. It holds whole events and commands (`fields`). A large
+The file is opened when the member starts. It holds whole events and commands (`fields`). A large
 field that has not changed is not written again (`unchanged`). Simulations write summaries without
 `fields`; they are replayed from their seed.
 
@@ -556,13 +556,8 @@ process that is killed may lose its last entries.
   continues.
 - **The disk hangs at the end.** `shutdown` waits for it for 1 s at most.
 
-What it costs, measured with names of 60 characters:
-
-| | Size | Time on the member's thread |
-|---|---|---|
-| one commit, 5 partitions | 3 to 4 kB | 0.2 ms |
-| one rebalance in a group of 10 members and 50 partitions | 27 kB | 0.7 ms |
-| one rebalance in a group of 200 members and 1,000 partitions | 430 kB | 13 ms |
+A commit of 5 partitions takes 3 to 4 kB and 0.2 ms on the member's thread; a rebalance of 10
+members 27 kB and 0.7 ms, of 200 members with 1,000 partitions 430 kB and 13 ms.
 """
 
 
