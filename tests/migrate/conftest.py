@@ -23,6 +23,7 @@ from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import GroupPlan
 from zkmigrate.stores import migration_marker
+from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.sessions import Stores
 
@@ -136,7 +137,7 @@ class Bench:
 
     def stores(self, timeout: float = 10.0) -> Stores:
         """Sessions of the migrator."""
-        return Stores(self.cluster.zookeeper, timeout, coordinator_timeout=30.0)
+        return Stores(Servers(self.cluster.zookeeper, timeout, 30.0))
 
     def state(self, stores: Stores, group: str) -> GroupState:
         """One group's state."""

@@ -25,6 +25,7 @@ from zkmigrate.errors import MigrationError
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import HeldNow, LogRange
 from zkmigrate.plan.values import GroupPlan, Problem, Verdict
+from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.group_states import read_offsets
 from zkmigrate.stores.sessions import Stores
 
@@ -172,7 +173,7 @@ class Rehearsal:
                 (place / f"{offset:020}.log").touch()
         broker.start()
         broker.wait_ready()
-        with Stores(self._cluster.zookeeper) as stores:
+        with Stores(Servers(self._cluster.zookeeper)) as stores:
             _, ranges = stores.logs.covering(self._copy.ranges.keys(), 60.0)
             wrong = [tp for tp, log in self._copy.ranges.items() if ranges.get(tp) != log]
             if wrong:
@@ -193,7 +194,7 @@ class Rehearsal:
         on_group: Callable[[Result], object],
     ) -> Iterator[Rehearsed]:
         """Apply, verify and roll back; yield the result for each group."""
-        with Stores(self._cluster.zookeeper) as stores:
+        with Stores(Servers(self._cluster.zookeeper)) as stores:
             here = replace(plan, groups=tuple(self._translated(plan, stores)), cluster=None)
             before = _held(stores, here)
             path = self._folder / "journal"

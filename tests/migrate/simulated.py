@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 import pytest
 from zkmigrate.commands.options import servers
 from zkmigrate.stores import logs, sessions, surroundings
+from zkmigrate.stores.cluster import Servers
 
 from tests.migrate.rows import rows_of, run
 from tests.unit.tool_zk import ToolZk
@@ -429,7 +430,7 @@ class Simulated:
 
     def stores(self) -> sessions.Stores:
         """The product's own sessions. They need not be opened."""
-        return sessions.Stores("sim", 0.2, 0.2)
+        return sessions.Stores(Servers("sim", 0.2, 0.2))
 
     def run(self, *words: str, rows: bool = True, servers: bool = True) -> Ran:
         """Run a command. ``rows``: it takes ``--json``. ``servers``: it connects to some."""

@@ -33,6 +33,7 @@ from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.parallel import Run
 from zkmigrate.formats.plan_file import parse
+from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.sessions import Stores
 
 zookeeper, plan, journal, word = sys.argv[1:]
@@ -42,7 +43,8 @@ def effect(what):
         os._exit(9)
 
 loaded = parse(plan, Path(plan).read_bytes())
-with Stores(zookeeper, 4.0) as stores, Journal(Path(journal), loaded.digest, effect) as opened:
+servers = Servers(zookeeper, 4.0)
+with Stores(servers) as stores, Journal(Path(journal), loaded.digest, effect) as opened:
     Migrator(stores, effect).apply(loaded, Run(opened, idle=True), lambda result: None)
 """
 

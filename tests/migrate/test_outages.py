@@ -15,6 +15,7 @@ from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.parallel import Run
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction
+from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.sessions import Stores
 
 from tests.support.tcp_proxy import TcpProxy
@@ -36,7 +37,7 @@ def applied(
     proxy: TcpProxy, plan: PlanFile, journal: Path, effect: Callable[[str, Stores], None]
 ) -> list[Result]:
     """Apply through the proxy."""
-    with Stores(proxy.address, 10.0, coordinator_timeout=30.0) as stores:
+    with Stores(Servers(proxy.address, 10.0, 30.0)) as stores:
 
         def told(what: str) -> None:
             effect(what, stores)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, Producer, TopicPartition as Confluent
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.model import Direction, GroupState
+from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.sessions import Stores
 
@@ -39,7 +40,7 @@ def test_an_open_transaction_is_waited_for(bench: Bench, group: str, topic: str)
     thread.start()
     thread.join(2.0)
     assert thread.is_alive(), "it waits"
-    with Stores(bench.cluster.zookeeper, coordinator_timeout=1.0) as stores:
+    with Stores(Servers(bench.cluster.zookeeper, coordinator_timeout=1.0)) as stores:
         other = group + "-other"
         bench.set_kafka(other, topic, {0: 4})
         mine, theirs = read_states(stores, [group, other], {}, False)

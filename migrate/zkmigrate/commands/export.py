@@ -28,7 +28,6 @@ from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.commands.options.files import write_out
 from zkmigrate.commands.options.selection import Selection, selection
 from zkmigrate.commands.options.servers import (
-    Servers,
     open_stores,
     open_zookeeper,
     print_not_looked_at,
@@ -40,6 +39,7 @@ from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.findings import bad_name
 from zkmigrate.reasons import Reason
+from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.offset_znodes import zk_offset
 from zkmigrate.text import shown, unlisted_note
 

@@ -14,7 +14,6 @@ from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.commands.options.decisions import decisions_option, rules_in
 from zkmigrate.commands.options.selection import Selection, selection
 from zkmigrate.commands.options.servers import (
-    Servers,
     print_not_looked_at,
     reading,
     server_options,
@@ -26,6 +25,7 @@ from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.left import Left, what_is_left
 from zkmigrate.plan.options import Options
 from zkmigrate.reasons import Reason
+from zkmigrate.stores.cluster import Servers
 
 
 @click.command(epilog=HELP)

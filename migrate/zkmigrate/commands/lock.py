@@ -22,7 +22,7 @@ from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.options.running import Work, open_run, work_options
 from zkmigrate.commands.options.selection import Selection
-from zkmigrate.commands.options.servers import Servers, open_stores, open_zookeeper
+from zkmigrate.commands.options.servers import open_stores, open_zookeeper
 from zkmigrate.commands.output.outcomes import Outcomes
 from zkmigrate.commands.output.rows import print_json_line
 from zkmigrate.commands.steps import (
@@ -35,7 +35,7 @@ from zkmigrate.commands.steps import (
 )
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState
-from zkmigrate.stores.cluster import read_id
+from zkmigrate.stores.cluster import Servers, read_id
 from zkmigrate.stores.migration_marker import state_of
 
 if TYPE_CHECKING:

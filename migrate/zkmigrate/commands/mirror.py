@@ -18,7 +18,7 @@ from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.apply.parallel import Run
 from zkmigrate.commands.options.running import Work, open_run, work_options
 from zkmigrate.commands.options.selection import Selection, selection
-from zkmigrate.commands.options.servers import Servers, open_stores, server_options
+from zkmigrate.commands.options.servers import open_stores, server_options
 from zkmigrate.commands.output.cells import only_problems_option
 from zkmigrate.commands.output.metrics import metrics_option
 from zkmigrate.commands.output.outcomes import Outcomes
@@ -28,6 +28,7 @@ from zkmigrate.commands.output.watch import Look, look_once_or_often
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import Direction, Store
 from zkmigrate.reasons import Reason
+from zkmigrate.stores.cluster import Servers
 
 if TYPE_CHECKING:
     from zkmigrate.mirror.mirroring import Mirroring, Step

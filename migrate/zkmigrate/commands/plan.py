@@ -13,7 +13,7 @@ from zkmigrate.commands.options.decisions import decisions
 from zkmigrate.commands.options.files import write_out
 from zkmigrate.commands.options.renaming import Rename, choose, rename_option
 from zkmigrate.commands.options.selection import Selection, offsets_in, selection
-from zkmigrate.commands.options.servers import Servers, reading, server_options
+from zkmigrate.commands.options.servers import reading, server_options
 from zkmigrate.commands.output.cells import only_problems_option
 from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.planning import Summary, plan_groups
@@ -22,6 +22,7 @@ from zkmigrate.formats import decisions_file, plan_file
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import Verdict
+from zkmigrate.stores.cluster import Servers
 
 
 @click.command(epilog=HELP)

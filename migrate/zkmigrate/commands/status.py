@@ -16,7 +16,7 @@ from zkconsumer.core.migration.modes import neighbours
 from zkconsumer.errors import ZkConsumerError, ZooKeeperError
 from zkmigrate.commands.options.running import journal_option, journal_path, load
 from zkmigrate.commands.options.selection import Selection, selection
-from zkmigrate.commands.options.servers import Servers, reading, server_options
+from zkmigrate.commands.options.servers import reading, server_options
 from zkmigrate.commands.output.cells import only_problems_option
 from zkmigrate.commands.output.comparison import look_at_plan
 from zkmigrate.commands.output.rows import format_options
@@ -26,6 +26,7 @@ from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.status import Status, differing, only_in_kafka, status_of, unknown
 from zkmigrate.reasons import Reason
+from zkmigrate.stores.cluster import Servers
 from zkmigrate.text import unlisted_note
 
 if TYPE_CHECKING:

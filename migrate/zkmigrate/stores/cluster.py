@@ -1,12 +1,40 @@
-"""Which cluster this is: its id, as a script, and a check of it."""
+"""Where a cluster's servers are, its id, as a script, and a check of it."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from zkconsumer.admin.reads import json_object
+from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.core.zookeeper.cluster_view import CLUSTER_ID
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.errors import MigrationError
+from zkmigrate.stores.pace import Pace
+
+
+class Servers(NamedTuple):
+    """Where the servers are, and how to use them.
+
+    Args:
+        zookeeper: ``host:port/chroot``.
+        timeout: seconds to wait for ZooKeeper, and for each answer of a broker.
+        coordinator_timeout: seconds to wait for a coordinator that moves, loads or does not answer.
+        security: how to encrypt and log in; None for neither.
+        bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``; needed when the cluster
+            has left this ZooKeeper (KRaft).
+        expect: the cluster's id, if the operator gave it. It is checked, and confirms brokers of
+            another cluster than ZooKeeper's.
+        pace: the bound on requests to all of them.
+    """
+
+    zookeeper: str
+    timeout: float = 30.0
+    coordinator_timeout: float = 60.0
+    security: SecurityConfig | None = None
+    bootstrap: str | None = None
+    expect: str | None = None
+    pace: Pace = Pace()
 
 
 def read_id() -> Script[str | None]:

@@ -19,7 +19,6 @@ from zkconsumer.broker.groups import offset_times
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import (
@@ -34,8 +33,8 @@ from zkconsumer.errors import BrokerError, UnsupportedBrokerError, ZnodeFormatEr
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import Retention, Store
 from zkmigrate.stores import cluster, migration_marker
+from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.logs import CLIENT_ID, Logs
-from zkmigrate.stores.pace import Pace
 
 _FRESH: Final = 10.0
 """Seconds for which the list of hidden topics is kept."""
@@ -45,44 +44,26 @@ class Stores:
     """Sessions with ZooKeeper and the brokers registered there. Use as a context manager.
 
     Args:
-        zookeeper: ``host:port/chroot``.
-        timeout: seconds to wait for ZooKeeper, and for each answer of a broker.
-        coordinator_timeout: seconds to wait for a coordinator that moves, loads or does not answer.
-        security: how to encrypt and log in; None for neither.
+        servers: where they are.
         on_wait: called with the reason for each wait, once.
-        bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``; needed when the cluster
-            has left this ZooKeeper (KRaft).
-        expect: the cluster's id, which is checked. It confirms brokers of another cluster than
-            ZooKeeper's.
-        pace: bounds the requests to all servers.
 
     Raises the errors of ``ClusterZk`` and MigrationError when no broker can be used.
     """
 
     def __init__(
-        self,
-        zookeeper: str,
-        timeout: float = 30.0,
-        coordinator_timeout: float = 60.0,
-        security: SecurityConfig | None = None,
-        on_wait: Callable[[str], object] = lambda _what: None,
-        bootstrap: str | None = None,
-        expect: str | None = None,
-        pace: Pace | None = None,
+        self, servers: Servers, on_wait: Callable[[str], object] = lambda _what: None
     ) -> None:
-        self._pace = pace
+        where, timeout, self.coordinator_timeout, security, bootstrap, _, pace = servers
+        self._servers = servers
         self._security = KafkaSecurity(security)
-        self.zk = ClusterZk(zookeeper, timeout, bootstrap, CLIENT_ID, security, pace)
+        self.zk = ClusterZk(where, timeout, bootstrap, CLIENT_ID, security, pace)
         self.timeout = timeout
-        self.coordinator_timeout = coordinator_timeout
         self.faults: tuple[str, ...] = ()
         """Registered brokers that cannot be used, and why. Known once the session is open."""
         self.unlisted: tuple[str, ...] = ()
         """Partitions without a leader, whose groups ``group_names`` could not list."""
         self.brokers: tuple[BrokerEndpoint, ...] = ()
         """Registered brokers that can be used. Known once the session is open."""
-        self._where = zookeeper
-        self._expect = expect
         self._others: list[Stores] = []
         self._hidden: frozenset[str] = frozenset()
         self._hidden_at = -inf
@@ -91,8 +72,8 @@ class Stores:
         self.kafka = GroupCoordinators(
             CLIENT_ID,
             self._brokers,
-            min(timeout, coordinator_timeout),
-            coordinator_timeout,
+            min(timeout, self.coordinator_timeout),
+            self.coordinator_timeout,
             place=self._offsets_partition,
             on_wait=on_wait,
             security=self._security,
@@ -107,9 +88,9 @@ class Stores:
             brokers = self.zk.run(read_brokers(self._security.protocol))
             if not brokers.endpoints and not brokers.faults:
                 raise MigrationError(
-                    f"no broker is registered at {BROKER_IDS} of {self._where}: start the brokers, "
-                    "correct the chroot, or give --bootstrap-server HOST:PORT if the cluster runs "
-                    "without ZooKeeper (KRaft)"
+                    f"no broker is registered at {BROKER_IDS} of {self._servers.zookeeper}: start "
+                    "the brokers, correct the chroot, or give --bootstrap-server HOST:PORT if the "
+                    "cluster runs without ZooKeeper (KRaft)"
                 )
             self._check_cluster()
             if not brokers.endpoints:
@@ -149,12 +130,12 @@ class Stores:
         """Check that ZooKeeper and brokers belong to one cluster, as far as that is known."""
         if self.zk.foreign:
             stored, brokers_id = self.zk.cluster_ids()
-            if self._expect != brokers_id:
+            if self._servers.expect != brokers_id:
                 raise MigrationError(
                     f"--bootstrap-server is in the cluster {brokers_id}, but the offsets in "
-                    f"{self._where} belong to the cluster {stored}: correct one of them; if "
-                    "the groups consumed from these brokers, confirm it with --expect-cluster "
-                    f"{brokers_id}"
+                    f"{self._servers.zookeeper} belong to the cluster {stored}: correct one of "
+                    "them; if the groups consumed from these brokers, confirm it with "
+                    f"--expect-cluster {brokers_id}"
                 )
 
     def _brokers(self) -> Sequence[BrokerEndpoint]:
@@ -245,7 +226,7 @@ class Stores:
         topics, _ = self.logs.of([offset_times.OFFSETS_TOPIC])
         count = sum(len(topic.partitions) for topic in topics.values())
         return offset_times.commit_times(
-            groups, count, brokers, CLIENT_ID, self.timeout, self._security, self._pace
+            groups, count, brokers, CLIENT_ID, self.timeout, self._security, self._servers.pace
         )
 
     def fetch(

@@ -6,7 +6,6 @@ from typing import Final
 
 from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.snapshot import LIVE, MISPLACED
-from zkconsumer.config.security_keys import SecurityKeys
 from zkconsumer.config.values import split_connect
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.scripts.common import Script
@@ -14,8 +13,8 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.stores import migration_marker, record
+from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.offset_znodes import partitions_at
-from zkmigrate.stores.pace import Pace
 
 _KAFKA: Final = frozenset(
     {
@@ -30,21 +29,19 @@ _ZOOKEEPER: Final = "zookeeper"
 _CLUSTERS: Final = ("consumers", "brokers")
 
 
-def not_looked_at(
-    zk: BlockingZk, connect: str, timeout: float, security: SecurityKeys | None, pace: Pace
-) -> list[str]:
+def not_looked_at(zk: BlockingZk, servers: Servers) -> list[str]:
     """Return one line for each place where other clients may keep offsets.
 
     That is each znode at the cluster's root that Kafka does not make, and each other znode above
-    the chroot of ``connect``. Such places are named, and not read. ``zk``: a session, opened.
+    the chroot. Such places are named, and not read. ``zk``: a session, opened.
     """
     lines: list[str] = []
-    hosts, chroot = split_connect(connect)
+    hosts, chroot = split_connect(servers.zookeeper)
     lines += _lines(zk, "", _KAFKA | {_ZOOKEEPER})
     if not chroot:
         return lines
     try:
-        with BlockingZk(hosts, timeout, security, pace) as whole:
+        with BlockingZk(hosts, servers.timeout, servers.security, servers.pace) as whole:
             above = ""
             for part in chroot[1:].split("/"):
                 lines += _lines(whole, above, {part, _ZOOKEEPER})

@@ -19,7 +19,7 @@ from zkmigrate.apply.journal import Journal, check_writable, read_records
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import begun_by
 from zkmigrate.commands.options.selection import Selection, selection
-from zkmigrate.commands.options.servers import Servers, server_options
+from zkmigrate.commands.options.servers import server_options
 from zkmigrate.commands.output.cells import only_problems_option
 from zkmigrate.commands.output.metrics import metrics_option
 from zkmigrate.commands.output.rows import format_options
@@ -28,6 +28,7 @@ from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import Groups, PlanFile
 from zkmigrate.model import Direction
 from zkmigrate.plan.values import GroupPlan, Verdict
+from zkmigrate.stores.cluster import Servers
 
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -25,6 +25,7 @@ from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.stores import cluster
+from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.pace import Pace
 from zkmigrate.text import shown
 
@@ -35,20 +36,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 _SAID: Final = f"{__name__}.said"
 """In the command's context: the line about the cluster was printed."""
-
-
-class Servers(NamedTuple):
-    """Where the servers are, and for how many seconds to wait for them."""
-
-    zookeeper: str
-    timeout: float
-    coordinator_timeout: float
-    security: SecurityConfig
-    bootstrap: str | None = None
-    expect: str | None = None
-    """The cluster's id, if the operator gave it."""
-    pace: Pace = Pace()
-    """The bound on requests to all of them."""
 
 
 def server_options(command: F) -> F:
@@ -97,8 +84,7 @@ def print_not_looked_at(zk: BlockingZk, servers: Servers) -> None:
     """Print the places in ZooKeeper where zkmigrate does not look for offsets."""
     from zkmigrate.stores.surroundings import not_looked_at
 
-    lines = not_looked_at(zk, servers.zookeeper, servers.timeout, servers.security, servers.pace)
-    print_notes(f"not looked at: {line}" for line in lines)
+    print_notes(f"not looked at: {line}" for line in not_looked_at(zk, servers))
 
 
 @contextmanager
@@ -107,16 +93,7 @@ def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
     # Not above: loading kafka-python takes longer than an export or a map of configurations.
     from zkmigrate.stores.sessions import Stores
 
-    with Stores(
-        servers.zookeeper,
-        servers.timeout,
-        servers.coordinator_timeout,
-        servers.security,
-        progress.waiting,
-        servers.bootstrap,
-        servers.expect,
-        servers.pace,
-    ) as stores:
+    with Stores(servers, progress.waiting) as stores:
         announce(servers, stores.zk, stores.brokers)
         print_notes(stores.faults)
         yield stores

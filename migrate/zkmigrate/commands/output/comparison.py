@@ -12,11 +12,12 @@ from zkmigrate import verify
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import Records, begun_by, late_partitions, recorded
 from zkmigrate.commands.options.running import check_cluster
-from zkmigrate.commands.options.servers import Servers, reading
+from zkmigrate.commands.options.servers import reading
 from zkmigrate.commands.output.watch import Look
 from zkmigrate.errors import JournalError
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Problem, Verdict
+from zkmigrate.stores.cluster import Servers
 
 
 def look_at_plan(
