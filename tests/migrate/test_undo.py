@@ -25,7 +25,7 @@ from tests.migrate.matrix import DO
 from tests.migrate.operators import Killed, Machine, machines, virtual_time
 from tests.migrate.simulated import SENT, Ran, Simulated, simulated
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import GetMany, Multi, SetData, ZkOp
+from zkconsumer.core.zookeeper.ops import GetMany, Multi, SetAcl, SetData, ZkOp
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 
 __all__ = ["simulated"]
@@ -287,6 +287,25 @@ def test_an_undo_lifts_no_lock_of_a_move_that_came_meanwhile(
 
     monkeypatch.setattr(Hooks, "begin", move)
     ran = first.run("undo", "--group", "g", "--before-group", "true", *DO)
+    assert (ran.status, ran.rows[0]["reasons"]) == (3, ["other-operator"]), ran
+    assert (status(simulated)["case"], status(simulated)["locked"]) == ("moved", "locked")
+
+
+def test_an_unlock_lifts_no_lock_of_a_move_that_came_meanwhile(simulated: Simulated) -> None:
+    """Another operator moves the group right before ``unlock`` lifts its lock."""
+    matrix.untouched(simulated)
+    assert simulated.zk.run(guard.lock("g", 1)) is None
+    first, second = machines(simulated)
+    second.plan()
+    others: list[Ran] = []
+
+    def before(op: ZkOp) -> None:
+        if isinstance(op, SetAcl) and not others:
+            others.append(second.run("apply", "plan", *DO))
+
+    first.zk.before = before
+    ran = first.run("unlock", "--group", "g", *DO)
+    assert [other.rows[0]["outcome"] for other in others] == ["done"]
     assert (ran.status, ran.rows[0]["reasons"]) == (3, ["other-operator"]), ran
     assert (status(simulated)["case"], status(simulated)["locked"]) == ("moved", "locked")
 
