@@ -203,15 +203,14 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
         names: dict[str, list[str]] = {}
         for param in shared:
             if "--help" not in param.opts:
-                names.setdefault(_title(param), []).append(f"`{param.opts[-1]}`")
-        sizes = Counter(_title(option) for option, *_ in common.values())
-        lines = [
-            f"[{title}](#{title.lower().replace(' ', '-')})"
-            + ("" if len(found) == sizes[title] else f": {', '.join(found)}")
-            for title, found in names.items()
-        ]
+                names.setdefault(_title(param), []).append(param.opts[-1])
+        lines = []
+        for title, found in names.items():
+            whole = {option.opts[-1] for option, *_ in common.values() if _title(option) == title}
+            texts = [title] if set(found) == whole else [f"`{name}`" for name in found]
+            lines += [f"[{text}](#{title.lower().replace(' ', '-')})" for text in texts]
         if lines:
-            parts.append(f"Common options: {'; '.join(lines)}.\n")
+            parts.append(f"Also: {', '.join(lines)}.\n")
     for command in elsewhere:
         name = f"zkmigrate {command.name}"
         parts.append(
@@ -242,7 +241,7 @@ SETS = {
             "metrics-file",
         ),
         "Output": ("only-problems", "json", "csv"),
-        "Groups that are changed": (
+        "Options of herd and simulate": (
             *("partitions", "topics", "event", "session-timeout", "backoff", "rate", "html"),
         ),
         "Limits of findings": tuple(limit.name.replace("_", "-") for limit in fields(Limits)),

@@ -175,6 +175,19 @@ def modern() -> str:
     return "".join(lines)
 
 
+def parameters(names: Iterable[str]) -> str:
+    """The parameters of these tests; those that differ in the last one are put together."""
+    lasts: dict[str, list[str]] = {}
+    for case in (name.partition("[")[2].rstrip("]") for name in names if "[" in name):
+        first, dash, last = case.rpartition("-")
+        lasts.setdefault(first + dash if dash else case, []).append(last if dash else "")
+    texts = (
+        first + (found[0] if len(found) == 1 else "{" + ",".join(found) + "}")
+        for first, found in lasts.items()
+    )
+    return ", ".join(f"`{text}`" for text in texts)
+
+
 def rows(promises: Mapping[str, str], passed: Iterable[str]) -> str:
     """The page for these tests. A test that is not in ``passed`` is listed as not passed."""
     good = set(passed)
@@ -184,9 +197,9 @@ def rows(promises: Mapping[str, str], passed: Iterable[str]) -> str:
 
     page = [
         HEAD,
-        "| JVM consumer | Brokers | Strategy | Subscriptions and offset stores | Result |",
+        "| Strategy | Subscriptions and offset stores | JVM consumer with brokers | Result |",
     ]
-    page.append("\n|---|---|---|---|---|\n")
+    page.append("\n|---|---|---|---|\n")
     lives: dict[tuple[str, ...], dict[str, dict[str, list[str]]]] = {}
     others: dict[str, list[str]] = {}
     for name in promises:
@@ -197,17 +210,20 @@ def rows(promises: Mapping[str, str], passed: Iterable[str]) -> str:
         _, store, kind, strategy, jvm, broker = case[1].split("-")
         tried = lives.setdefault((jvm, broker, strategy), {})
         tried.setdefault(kind, {}).setdefault(store, []).append(name)
-    for cells, tried in sorted(lives.items()):
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for (jvm, broker, strategy), tried in sorted(lives.items()):
         kinds = "; ".join(f"{kind}: {', '.join(sorted(tried[kind]))}" for kind in sorted(tried))
         names = [name for stores in tried.values() for some in stores.values() for name in some]
-        page.append(f"| {' | '.join((*cells, kinds, verdict(*names)))} |\n")
+        alike.setdefault((strategy, kinds, verdict(*names)), []).append(f"{jvm} with {broker}")
+    for (strategy, kinds, result), pairs in sorted(alike.items()):
+        page.append(f"| {strategy} | {kinds} | {', '.join(pairs)} | {result} |\n")
     page.append(BETWEEN)
     for test, names in sorted(others.items()):
         title = test.partition("::test_")[2].replace("_", " ").capitalize()
         results = {one: [n for n in sorted(names) if verdict(n) == one] for one in VERDICTS}
         parts = []
         for result, found in results.items():
-            cases = ", ".join(f"`{n.partition('[')[2].rstrip(']')}`" for n in found if "[" in n)
+            cases = parameters(found)
             if found:
                 parts.append(f"{len(found)} {result}" + (f": {cases}" if cases else ""))
         page.append(f"| **{title}.** {promises[names[0]]} | {'; '.join(parts)} |\n")
