@@ -180,10 +180,15 @@ WAYS: Mapping[str, Callable[[KafkaStream], Callable[[], Iterable[Any]]]] = {
     "iterator": lambda stream: lambda: [next(iter(stream))],
     "polls": lambda stream: polled(lambda: filter(None, [stream.try_next()])),
     "lists": lambda stream: lambda: next(stream.batches(100, timeout=0.5)),
-    "polled lists": lambda stream: polled(lambda: stream.try_next_batch(7)),
+    "polled lists": lambda stream: polled_items(stream.batches(7, timeout=0)),
     "columns": lambda stream: lambda: rows(next(stream.arrow_batches(timeout=0.5))),
-    "polled columns": lambda stream: polled(lambda: rows(stream.try_next_columns())),
+    "polled columns": lambda stream: polled_items(map(rows, stream.arrow_batches(timeout=0))),
 }
+
+
+def polled_items(items: Iterator[Iterable[Any]]) -> Callable[[], Iterable[Any]]:
+    """Poll an iterator that does not wait."""
+    return polled(lambda: next(items))
 
 
 def polled(poll: Callable[[], Iterable[Any]]) -> Callable[[], Iterable[Any]]:
@@ -209,7 +214,7 @@ class Row(NamedTuple):
 def rows(batch: Any) -> list[Row]:
     """The places in a ``RecordBatch``."""
     names = ("topic", "partition", "offset")
-    columns = [] if batch is None else [batch[name].to_pylist() for name in names]
+    columns = [batch[name].to_pylist() for name in names]
     return [Row(*row) for row in zip(*columns, strict=True)]
 
 

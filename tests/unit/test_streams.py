@@ -251,7 +251,7 @@ def test_iterator(info: PartitionTopicInfo, scala: bool) -> None:
     for i in range(10):
         assert next(iterator).value == b"%d" % i
     tested._control.shutdown()
-    for call in (iterator.__next__, tested.try_next, tested.try_next_batch):
+    for call in (iterator.__next__, tested.try_next, tested.batches(timeout=0).__next__):
         with pytest.raises(StopIteration):
             call()
     assert list(tested) == []
@@ -347,7 +347,7 @@ def test_errors_leave_the_iterator_failed(info: PartitionTopicInfo, scala: bool)
     with pytest.raises(InvalidMessageError, match="topic-0"):
         next(iterator)
     assert info.consumed_offset == 2
-    for call in (iterator.__next__, tested.try_next, tested.try_next_batch):
+    for call in (iterator.__next__, tested.try_next, tested.batches(timeout=0).__next__):
         with pytest.raises(UsageError, match="checksum"):
             call()
 

@@ -136,11 +136,11 @@ def test_a_closed_gate_holds_a_batch_back(info: PartitionTopicInfo) -> None:
     gate = DeliveryGate()
     tested = KafkaStream(StreamControl(gate, timeout_ms=0))
     tested._control.queue.put(chunk(info, 0, 9))
-    assert tested.try_next_batch(5) == []
+    assert next(tested.batches(5, timeout=0)) == []
     with pytest.raises(ConsumerTimeoutError):
         next(tested.batches())
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    assert offsets(tested.try_next_batch(5)) == [0, 1, 2, 3, 4]
+    assert offsets(next(tested.batches(5, timeout=0))) == [0, 1, 2, 3, 4]
 
 
 def test_time_limits(info: PartitionTopicInfo) -> None:
@@ -245,11 +245,11 @@ def test_columns_of_a_partition_that_is_revoked_meanwhile(
 
     monkeypatch.setattr(columns, "decode", decode)
     tested._control.queue.put(chunk(info, 0, 1))
-    assert tested.try_next_columns() is None
+    assert next(tested.arrow_batches(timeout=0)).num_rows == 0
     assert [each.batch.num_rows for each in decoded] == [2]
     tested._control.revoke([info])
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    assert tested.try_next_columns() is None
+    assert next(tested.arrow_batches(timeout=0)).num_rows == 0
     assert (info.consumed_offset, tested._control.delivered) == (0, 0)
 
 
@@ -271,12 +271,12 @@ def test_columns_that_the_lease_holds_back_are_decoded_once(
 
         monkeypatch.setattr(columns, "decode", decode)
         tested._control.queue.put(chunk(claim, 0, 1))
-        assert tested.try_next_columns() is None
+        assert next(tested.arrow_batches(timeout=0)).num_rows == 0
         gate.extend(time.clock_gettime(CLOCK) + 3600)
         if ask_for_columns:
-            assert tested.try_next_columns()["offset"].to_pylist() == [0, 1]
+            assert next(tested.arrow_batches(timeout=0))["offset"].to_pylist() == [0, 1]
         else:
-            assert offsets(tested.try_next_batch()) == [0, 1]
+            assert offsets(next(tested.batches(timeout=0))) == [0, 1]
         assert (tested._control.delivered, decoded) == (2, 1)
 
 
@@ -307,7 +307,7 @@ def test_the_ways_to_read_may_be_mixed(info: PartitionTopicInfo) -> None:
     out."""
     tested = stream(timeout_ms=0)
     tested._control.queue.put(chunk(info, 0, 19))
-    lists, columns_ = tested.batches(2), tested.arrow_batches()
+    lists, polled, columns_ = tested.batches(2), tested.batches(3, 0), tested.arrow_batches()
     read: list[list[int]] = []
     ways = "next list next try list try_list next try_list try list"
     for ask in ways.split():
@@ -315,7 +315,7 @@ def test_the_ways_to_read_may_be_mixed(info: PartitionTopicInfo) -> None:
             case "list":
                 read.append(offsets(next(lists)))
             case "try_list":
-                read.append(offsets(tested.try_next_batch(3)))
+                read.append(offsets(next(polled)))
             case "try":
                 message = tested.try_next()
                 assert message is not None
@@ -352,5 +352,3 @@ def test_arguments_are_checked() -> None:
         tested.batches(timeout=-1)
     with pytest.raises(ValueError, match="timeout is -1"):
         tested.arrow_batches(timeout=-1)
-    with pytest.raises(ValueError, match="max_messages is 0"):
-        tested.try_next_batch(0)

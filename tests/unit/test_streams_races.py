@@ -250,7 +250,7 @@ READS: dict[str, Callable[[KafkaStream], object]] = {
     "for": lambda stream: next(iter(stream)),
     "batches": lambda stream: next(stream.batches()),
     "arrow_batches": lambda stream: next(stream.arrow_batches()),
-    "try_next_batch": lambda stream: stream.try_next_batch(),
+    "polled lists": lambda stream: next(stream.batches(timeout=0)),
 }
 
 
@@ -276,7 +276,7 @@ def test_a_second_reader_is_a_usage_error(first: str) -> None:
         stream._control.queue.put(Chunk(info, batch(begin, 2), begin, begin + 2))
         reader.join(10)
         assert not reader.is_alive(), name
-        rest = [message.offset for message in stream.try_next_batch()]
+        rest = [message.offset for message in next(stream.batches(timeout=0))]
         assert rest == list(range(begin + READ_BY[first], begin + 2)), name
         stream.mark_consumed()
         assert info.position == begin + 2

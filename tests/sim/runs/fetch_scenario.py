@@ -461,9 +461,9 @@ class _Application:
     def _next(self, stream: KafkaStream) -> list[MessageAndMetadata]:
         """Take the next message, or several at once; none if there are none now."""
         if self.run.batch > 1:
-            return stream.try_next_batch(self.run.batch)
+            return next(stream.batches(self.run.batch, timeout=0))
         if self.run.batch == 0:
-            columns = stream.try_next_columns()
+            columns = next(stream._control.reader.columns(None, 0.0))
             rows = [] if columns is None else columns.to_pylist()
             return [MessageAndMetadata(*(row[name] for name in _COLUMNS)) for row in rows]
         message = stream.try_next()

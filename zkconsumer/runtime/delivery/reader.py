@@ -97,10 +97,6 @@ class Request:
         self.raises = wait and timeout is None
         """Whether ``consumer.timeout.ms`` raises."""
 
-    def limit(self, most: int) -> None:
-        """Limit the length of lists from now on."""
-        self.most = most
-
 
 class Reader:
     """Takes the items of one stream for ``KafkaStream``, whose methods name the errors."""
@@ -144,11 +140,6 @@ class Reader:
         """The iterator over single messages."""
         self.polled: HandOut[MessageAndMetadata | None] = self._iterator(Request(_none, wait=False))
         """Those that do not wait: see ``take``."""
-        self._list_request = Request(list, lists=True, wait=False)
-        self.polled_lists: HandOut[list[MessageAndMetadata]] = self._iterator(self._list_request)
-        self.polled_columns: HandOut[RecordBatch | None] = self._iterator(
-            Request(_none, columns=True, wait=False)
-        )
 
     # -- the consuming thread takes --------------------------------------------------------------
 
@@ -201,11 +192,6 @@ class Reader:
     def columns(self, empty: RecordBatch, timeout: float | None) -> HandOut[RecordBatch]:
         """See ``KafkaStream.arrow_batches``. ``empty`` has no rows."""
         return self._iterator(Request(lambda: empty, columns=True, timeout=timeout))
-
-    def limited_to(self, most: int) -> HandOut[list[MessageAndMetadata]]:
-        """``polled_lists``, whose lists have at most so many messages from now on."""
-        self._list_request.limit(most)
-        return self.polled_lists
 
     def mark_consumed(self) -> None:
         """See ``KafkaStream.mark_consumed``."""
@@ -260,7 +246,7 @@ class Reader:
     def after_fork(self, error: Exception, lock: Lock) -> None:
         """See ``StreamControl.after_fork``."""
         self._lock, self._fault, self._unlocked, self._searcher = lock, error, _NOTHING, 0
-        for items in (self.messages, self.polled, self.polled_lists, self.polled_columns):
+        for items in (self.messages, self.polled):
             items.restart()
 
     def drop_chunk(self) -> None:

@@ -71,8 +71,9 @@ class KafkaStream:
         Args:
             max_messages: largest number of messages in a list. A list also ends at the end of the
                 data of one fetch.
-            timeout: seconds to wait for a message. Then an empty list is returned, so that the
-                application can do other work. By default ``consumer.timeout.ms`` decides.
+            timeout: seconds to wait for a message; with 0 a call never waits. Then an empty list
+                is returned, so that the application can do other work. By default
+                ``consumer.timeout.ms`` decides.
 
         Raises:
             ValueError: ``max_messages`` is below 1, or ``timeout`` is negative.
@@ -90,8 +91,8 @@ class KafkaStream:
         consumed as a whole, and behaves like a list of ``batches`` in all other respects.
 
         Args:
-            timeout: seconds to wait for a message. Then a batch without rows is returned. By
-                default ``consumer.timeout.ms`` decides.
+            timeout: seconds to wait for a message; with 0 a call never waits. Then a batch without
+                rows is returned. By default ``consumer.timeout.ms`` decides.
 
         Raises:
             UsageError: pyarrow or numpy is not installed (extra ``arrow``).
@@ -109,21 +110,6 @@ class KafkaStream:
                 f"arrow_batches needs pyarrow and numpy: install the extra 'arrow' ({exc})"
             ) from None
         return self._control.reader.columns(columns.of_records("", 0, []), timeout)
-
-    def try_next_batch(self, max_messages: int = 500) -> list[MessageAndMetadata]:
-        """Return the next messages, or an empty list if there is none now. Never waits.
-
-        Otherwise like ``next`` on ``batches``. Raises ``ValueError`` for ``max_messages`` below 1.
-        """
-        _check_most(max_messages)
-        return take(self._control.reader.limited_to(max_messages))
-
-    def try_next_columns(self) -> RecordBatch | None:
-        """Return the next columns, or ``None`` if there are none now. Never waits.
-
-        Otherwise like ``next`` on ``arrow_batches``. Needs the extra ``arrow``.
-        """
-        return take(self._control.reader.polled_columns)
 
     def mark_consumed(self) -> None:
         """Count the current message or list as consumed now, without asking for the next one."""
