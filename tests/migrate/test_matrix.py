@@ -7,12 +7,12 @@ import re
 import pytest
 from zkmigrate.model import GroupState
 from zkmigrate.plan.cases import MEANING, Case, case_of
+from zkmigrate.plan.gates import Code
 from zkmigrate.plan.table import BY_RECORD, TABLE, Action, Do
 from zkmigrate.reasons import MEANING as REASONS, Reason
 
 from tests.migrate.matrix import COMMANDS, STATES, answer_of, cells
 from tests.migrate.simulated import Simulated, simulated
-from zkconsumer.core.migration.gates import Code
 
 __all__ = ["simulated"]
 

@@ -34,11 +34,12 @@ from itertools import product
 from typing import NamedTuple
 
 import pytest
+from zkmigrate.plan import gates
 
 from tests.model import search
 from tests.model.search import Result
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.migration import gates, modes
+from zkconsumer.core.migration import modes
 
 ZOOKEEPER, LOCKED, KAFKA, OPEN = range(4)
 NAMES = ("zookeeper", "locked", "kafka", "open")

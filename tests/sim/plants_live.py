@@ -10,12 +10,12 @@ import pytest
 from zkmigrate.apply import guard, live
 from zkmigrate.apply.live import LiveMove
 from zkmigrate.model import Record
+from zkmigrate.plan.gates import Facts, Obstacle, obstacles
 from zkmigrate.stores import record
 
 from tests.support.handlers import replace_handler
 from zkconsumer.core.migration import machine, member, member_scripts
 from zkconsumer.core.migration.commands import LiveRegistered
-from zkconsumer.core.migration.gates import Facts, Obstacle, obstacles
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.member import LiveClaims, LiveMember
 from zkconsumer.core.migration.modes import Mode, Offer

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from zkmigrate.plan.gates import Facts, may_pass, obstacles, start_obstacles
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.migration.gates import Facts, may_pass, obstacles, start_obstacles
 from zkconsumer.core.migration.modes import Mode
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

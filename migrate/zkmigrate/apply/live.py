@@ -16,14 +16,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from zkconsumer.admin.snapshot import MISPLACED, GroupSnapshot, Nodes, read_group
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.migration.gates import (
-    Code,
-    Facts,
-    Obstacle,
-    may_pass,
-    obstacles,
-    start_obstacles,
-)
 from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
 from zkconsumer.core.migration.znodes import (
     LivePaths,
@@ -50,6 +42,14 @@ from zkmigrate.apply import guard
 from zkmigrate.apply.guard import Guard
 from zkmigrate.errors import GroupRefusedError
 from zkmigrate.model import Record, Store
+from zkmigrate.plan.gates import (
+    Code,
+    Facts,
+    Obstacle,
+    may_pass,
+    obstacles,
+    start_obstacles,
+)
 from zkmigrate.plan.layout import is_foreign_layout
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record

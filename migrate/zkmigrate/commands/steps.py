@@ -28,8 +28,8 @@ from zkmigrate.reasons import Reason
 from zkmigrate.stores.migration_marker import state_of
 
 if TYPE_CHECKING:
-    from zkconsumer.core.migration.gates import Facts
     from zkmigrate.apply.live import LiveMove, LiveScript, Request, Step
+    from zkmigrate.plan.gates import Facts
     from zkmigrate.stores.sessions import Stores
 
 T = TypeVar("T")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.commands import (
@@ -14,7 +14,6 @@ from zkconsumer.core.migration.commands import (
     ReadMode,
     StoreAck,
 )
-from zkconsumer.core.migration.gates import ahead_in_kafka, lower
 from zkconsumer.core.migration.machine import LiveMachine
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode, read_mode
@@ -47,6 +46,9 @@ from zkconsumer.core.zookeeper.scripts.common import (
 )
 from zkconsumer.core.zookeeper.znodes import encode_registration
 from zkconsumer.errors import ZnodeFormatError
+
+_NAMED: Final = 5
+"""How many members or partitions a message names."""
 
 Scripts = Callable[[Any, ScriptContext], MemberScript[Any]]
 
@@ -239,3 +241,30 @@ def _commit(
         written.foreign,
         written.unregistered,
     )
+
+
+def lower(
+    these: Mapping[TopicPartition, int], those: Mapping[TopicPartition, int]
+) -> frozenset[str]:
+    """Partitions for which ``those`` have an offset, and ``these`` have none or a lower one."""
+    return frozenset(str(tp) for tp, offset in those.items() if these.get(tp, -1) < offset)
+
+
+def ahead_in_kafka(partitions: Set[str]) -> str:
+    """Return the obstacle that only Kafka has the newest offsets of a group in ZooKeeper.
+
+    If its members have stored them there, they are the only right ones.
+    """
+    return (
+        f"offsets are higher in Kafka than in ZooKeeper: {named(partitions)}: if members store "
+        "them there (offsets.storage=kafka), let all members store them in ZooKeeper again first; "
+        "if they are from an earlier use of the group, stop the members and set these offsets with "
+        "zkmigrate reset --store kafka"
+    )
+
+
+def named(names: Set[str]) -> str:
+    """Name the first ones, and how many more there are."""
+    first = sorted(names)[:_NAMED]
+    more = len(names) - len(first)
+    return ", ".join(first) + (f" and {more} more" if more else "")

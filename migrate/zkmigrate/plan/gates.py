@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Self
+from typing import Self
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.member_scripts import ahead_in_kafka, lower, named
 from zkconsumer.core.migration.modes import Mode, neighbours
-
-_NAMED: Final = 5
-"""How many members or partitions an obstacle names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +108,11 @@ def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
             # They joined before the mode was written, or before the first migratable member. With
             # them in the group, no member can join that offers only strategies which they do not
             # know.
-            wait += f", or stop the plain members on the coordinator ({_named(facts.plain)})"
+            wait += f", or stop the plain members on the coordinator ({named(facts.plain)})"
         reasons.append(
             Obstacle(
                 Code.NOT_ACKNOWLEDGED,
-                f"mode {facts.mode.value} is not acknowledged by {_named(late)}: {wait}, or look "
+                f"mode {facts.mode.value} is not acknowledged by {named(late)}: {wait}, or look "
                 "at the health of these members",
                 waits=True,
             )
@@ -125,7 +123,7 @@ def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
             text = "legacy consumers can still register: lock the group's ids first"
             reasons.append(Obstacle(Code.IDS_OPEN, text))
         if legacy:
-            text = f"members that are not migratable: {_named(legacy)}: restart these as such"
+            text = f"members that are not migratable: {named(legacy)}: restart these as such"
             reasons.append(Obstacle(Code.NOT_MIGRATABLE, text))
     if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
         reasons += start_obstacles(facts)
@@ -150,12 +148,12 @@ def _others(facts: Facts) -> list[Obstacle]:
     """Return the obstacles of members of the coordinator's group that are not migratable."""
     reasons = []
     if facts.plain:
-        text = f"plain members on the coordinator: {_named(facts.plain)}: stop these first"
+        text = f"plain members on the coordinator: {named(facts.plain)}: stop these first"
         reasons.append(Obstacle(Code.PLAIN_MEMBER, text))
     if facts.former:
         text = (
             "plain members on the coordinator, or last incarnations of migratable members, whose "
-            f"client id they have: {_named(facts.former)}: stop them if they are plain ones; a "
+            f"client id they have: {named(facts.former)}: stop them if they are plain ones; a "
             "last incarnation leaves when its session ends: wait"
         )
         reasons.append(Obstacle(Code.FORMER_MEMBER, text, waits=True))
@@ -176,13 +174,13 @@ def start_obstacles(facts: Facts) -> list[Obstacle]:
     if below:
         text = (
             "offsets that a 1.1.0 broker has stored below offset are higher than those below "
-            f"offsets, where members read: {_named(below)}: if they are right, stop the members "
+            f"offsets, where members read: {named(below)}: if they are right, stop the members "
             "and set them with zkmigrate reset --store zookeeper; if not, delete their znodes"
         )
         reasons.append(Obstacle(Code.MISPLACED, text))
     if facts.foreign:
         text = (
-            f"znodes in another client's layout: {_named(facts.foreign)}: a live move leaves their "
+            f"znodes in another client's layout: {named(facts.foreign)}: a live move leaves their "
             "offsets behind, so move the group with that client's tools; delete these znodes if no "
             "client uses them"
         )
@@ -190,25 +188,12 @@ def start_obstacles(facts: Facts) -> list[Obstacle]:
     return reasons
 
 
-def ahead_in_kafka(partitions: Set[str]) -> str:
-    """Return the obstacle that only Kafka has the newest offsets of a group in ZooKeeper.
-
-    If its members have stored them there, they are the only right ones.
-    """
-    return (
-        f"offsets are higher in Kafka than in ZooKeeper: {_named(partitions)}: if members store "
-        "them there (offsets.storage=kafka), let all members store them in ZooKeeper again first; "
-        "if they are from an earlier use of the group, stop the members and set these offsets with "
-        "zkmigrate reset --store kafka"
-    )
-
-
 def _hidden(facts: Facts) -> list[Obstacle]:
     """Return the obstacle that the offsets of both stores cannot be compared."""
     if not facts.hidden:
         return []
     text = (
-        f"the broker's access lists hide offsets in Kafka: {_named(facts.hidden)}: allow zkmigrate "
+        f"the broker's access lists hide offsets in Kafka: {named(facts.hidden)}: allow zkmigrate "
         "to describe these topics"
     )
     return [Obstacle(Code.HIDDEN, text)]
@@ -222,19 +207,5 @@ def may_pass(why: Sequence[Obstacle]) -> bool:
 def _behind(facts: Facts, where: str, partitions: Set[str]) -> Obstacle:
     """Return the obstacle that offsets are not carried over yet. Members do that at each commit."""
     fix = "wait" if facts.members else "no migratable member runs that carries them over: start one"
-    text = f"offsets are lower in {where}: {_named(partitions)}: {fix}"
+    text = f"offsets are lower in {where}: {named(partitions)}: {fix}"
     return Obstacle(Code.BEHIND, text, waits=bool(facts.members))
-
-
-def lower(
-    these: Mapping[TopicPartition, int], those: Mapping[TopicPartition, int]
-) -> frozenset[str]:
-    """Partitions for which ``those`` have an offset, and ``these`` have none or a lower one."""
-    return frozenset(str(tp) for tp, offset in those.items() if these.get(tp, -1) < offset)
-
-
-def _named(names: Set[str]) -> str:
-    """Name the first ones, and how many more there are."""
-    first = sorted(names)[:_NAMED]
-    more = len(names) - len(first)
-    return ", ".join(first) + (f" and {more} more" if more else "")
