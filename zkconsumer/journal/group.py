@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from zkconsumer.core.common.commands import Close, Fail, Forget, NotifyLost
 from zkconsumer.core.groups import (
     commands,
     events,
@@ -20,7 +19,7 @@ from zkconsumer.core.groups.events import Event
 from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
 from zkconsumer.core.groups.reactions import name_of
 from zkconsumer.journal.counts import REQUEST
-from zkconsumer.journal.recorder import Entry, Recorder
+from zkconsumer.journal.recorder import Entry, Recorder, names_of, offsets_of
 from zkconsumer.journal.schema import Kind
 
 
@@ -78,7 +77,7 @@ def result_of(answer: Any) -> str:
 
 def _given(assignment: bytes) -> list[str]:
     try:
-        return [str(tp) for tp in sorted(decode_assignment(assignment).partitions)]
+        return names_of(decode_assignment(assignment).partitions)
     except ValueError:
         return []
 
@@ -101,7 +100,7 @@ def _describe(what: Any, entry: Entry) -> None:
         case events.Synced(_, assignment):
             more["partitions"] = _given(assignment)
         case events.OffsetsFetched(_, offsets) | commands.CommitOffsets(_, _, _, offsets):
-            more["offsets"] = {str(tp): n for tp, n in sorted(offsets.items()) if n is not None}
+            more["offsets"] = offsets_of(offsets)
         case events.OffsetsCommitted() | events.HeartbeatAnswered():
             more["result"] = result_of(what)
         case member_events.MemberHeartbeatAnswered(_, code, detail, epoch, _, given):
@@ -117,17 +116,9 @@ def _describe(what: Any, entry: Entry) -> None:
         case events.RequestFailed(_, code, detail):
             more |= {"result": name_of(code), "detail": detail}
         case (
-            commands.FetchOffsets(_, partitions)
-            | member_commands.FetchMemberOffsets(partitions=partitions)
-            | NotifyLost(_, partitions)
+            commands.FetchOffsets(_, wanted) | member_commands.FetchMemberOffsets(partitions=wanted)
         ):
-            more["partitions"] = [str(tp) for tp in sorted(partitions)]
-        case Forget(partitions):
-            more["partitions"] = [str(tp) for tp in sorted(partitions)]
+            more["partitions"] = names_of(wanted)
         case commands.JoinGroup(_, name, protocols):
             more["detail"] = f"{name or 'no member id'}: {', '.join(n for n, _ in protocols)}"
-        case Fail(code, text):
-            more |= {"result": name_of(code), "detail": text}
-        case Close(faults):
-            more["detail"] = "; ".join(faults)
     entry |= {name: value for name, value in more.items() if value or value == 0}

@@ -16,12 +16,16 @@ from zkconsumer.core.common.commands import (
     AnswerStart,
     Close,
     Drop,
+    Fail,
+    Forget,
+    NotifyLost,
     NotifyReleasing,
     Report,
     SetTimer,
     StartFetching,
     StopFetching,
 )
+from zkconsumer.core.common.error_codes import name_of
 from zkconsumer.core.common.events import (
     CommitRequested,
     Dropped,
@@ -32,7 +36,7 @@ from zkconsumer.core.common.events import (
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.commands import Command
-from zkconsumer.core.zookeeper.events import Event
+from zkconsumer.core.zookeeper.events import Claim, Event
 from zkconsumer.core.zookeeper.ops import Failed, OffsetOp, Reply, ZkOp, session_text
 from zkconsumer.core.zookeeper.scripts.common import path_of
 from zkconsumer.journal.codec import Codec
@@ -229,8 +233,18 @@ class MemberRecorder(Recorder):
         self._sink.write(entry | {"since": since_us})
 
 
-def _names(partitions: Iterable[TopicPartition]) -> list[str]:
+def names_of(partitions: Iterable[TopicPartition]) -> list[str]:
+    """The field ``partitions``."""
     return [str(tp) for tp in sorted(partitions)]
+
+
+def offsets_of(offsets: Mapping[TopicPartition, int | None]) -> dict[str, int]:
+    """The field ``offsets``."""
+    return {str(tp): at for tp, at in sorted(offsets.items()) if at is not None}
+
+
+def _committed(claims: Mapping[TopicPartition, Claim]) -> dict[str, int]:
+    return offsets_of({tp: claim.committed for tp, claim in claims.items()})
 
 
 def describe(what: object, entry: Entry) -> None:
@@ -248,60 +262,51 @@ def describe(what: object, entry: Entry) -> None:
         case events.ViewLoaded(_, view):
             more["members"] = sorted(view.members)
         case events.Claimed(_, claims, blocked):
-            more["partitions"] = _names(claims)
+            more["partitions"] = names_of(claims)
             more["blocked"] = {str(tp): text for tp, text in sorted(blocked.items())}
-            more["offsets"] = {
-                str(tp): claim.committed
-                for tp, claim in sorted(claims.items())
-                if claim.committed is not None
-            }
+            more["offsets"] = _committed(claims)
         case events.Committed(_, claims, fenced):
-            more["offsets"] = {
-                str(tp): claim.committed
-                for tp, claim in sorted(claims.items())
-                if claim.committed is not None
-            }
-            more["detail"] = f"fenced: {' '.join(_names(fenced))}" if fenced else ""
+            more["offsets"] = _committed(claims)
+            more["detail"] = f"fenced: {' '.join(names_of(fenced))}" if fenced else ""
         case events.OwnersChecked(_, foreign) | events.Released(_, foreign):
-            more["partitions"] = _names(foreign)
-        case FetchingStopped(_, positions) | CommitRequested(_, positions):
-            more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
-        case Dropped(positions):
-            more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
+            more["partitions"] = names_of(foreign)
+        case (
+            FetchingStopped(positions=positions)
+            | CommitRequested(positions=positions)
+            | Dropped(positions)
+            | commands.Commit(positions=positions)
+        ):
+            more["offsets"] = offsets_of(positions)
         case events.OffsetReset(tp, old, new):
             more["partitions"] = [str(tp)]
-            more["replaced"] = {} if old is None else {str(tp): old}
-            more["offsets"] = {} if new is None else {str(tp): new}
+            more["replaced"], more["offsets"] = offsets_of({tp: old}), offsets_of({tp: new})
         case ListenerDone(_, error):
             more["detail"] = error or ""
         case events.RegistrationRefused(_, owner):
             more["detail"] = f"registered by session {session_text(owner)}"
-        case commands.Commit(_, _, positions):
-            more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
-        case commands.Release(_, _, claims):
-            more["partitions"] = _names(claims)
-        case commands.ClaimPartitions(_, _, wanted):
-            more["partitions"] = _names(wanted)
-        case StartFetching(_, partitions):
-            more["partitions"] = _names(partitions)
-            more["offsets"] = {
-                str(tp): start for tp, (_, start) in sorted(partitions.items()) if start is not None
-            }
+        case StartFetching(_, starting):
+            more["partitions"] = names_of(starting)
+            more["offsets"] = offsets_of({tp: start for tp, (_, start) in starting.items()})
         case (
-            StopFetching(_, partitions)
-            | commands.CheckOwners(_, partitions)
-            | NotifyReleasing(_, partitions)
-            | commands.WatchBlockers(_, partitions)
+            commands.Release(claims=partitions)
+            | commands.ClaimPartitions(wanted=partitions)
+            | commands.CheckOwners(partitions=partitions)
+            | commands.WatchBlockers(partitions=partitions)
+            | StopFetching(partitions=partitions)
+            | NotifyReleasing(partitions=partitions)
+            | NotifyLost(partitions=partitions)
+            | Drop(partitions)
+            | Forget(partitions)
         ):
-            more["partitions"] = _names(partitions)
-        case Drop(partitions):
-            more["partitions"] = _names(partitions)
+            more["partitions"] = names_of(partitions)
         case commands.LoadView(_, scope):
             more["detail"] = scope.value
         case AnswerStart(outcome, detail):
             more |= {"result": outcome.value, "detail": detail}
         case Report(event, text):
             more |= {"result": event, "detail": text}
+        case Fail(code, text):
+            more |= {"result": name_of(code), "detail": text}
         case Close(faults) | AnswerCommit(_, faults):
             more["detail"] = "; ".join(faults)
     entry |= {name: value for name, value in more.items() if value or value == 0}
