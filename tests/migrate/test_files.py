@@ -460,3 +460,17 @@ def test_a_new_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         whole_file.create(path, content(good=False))
     assert path.read_bytes() == b"first second"
+
+
+def test_a_journal_is_cut_again_after_a_second_power_failure(tmp_path: Path) -> None:
+    """What was written after the first cut stays, and its numbers go on."""
+    path = tmp_path / "journal"
+    for number, torn in enumerate((b"t", b'{"step":"mark"}\t0', b"")):
+        with Journal(path, "digest") as journal:
+            assert [one["step"] for one in journal.records] == ["claim", "write"][:number]
+            journal.write(group="g", step=("claim", "write", "mark")[number])
+        with path.open("ab") as file:
+            file.write(torn)
+    records, good = parse("journal", path.read_bytes())
+    assert [one.get("step") for one in records[1:]] == ["claim", "write", "mark"]
+    assert good == path.stat().st_size

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from kazoo.client import KazooClient
 from zkmigrate.apply import ownership
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.cli import run
@@ -35,8 +34,6 @@ from zkconsumer.servers.waiting import stands_still
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]
 
-MOMENTS = 20
-"""The bit in verify's exit status."""
 JVM_MOMENTS = int(os.environ.get("JVM_MOMENTS", "1"))
 SESSION_MS = 6000
 STEPS = 20
@@ -124,57 +121,6 @@ def test_a_commit_to_the_source_at_any_step_is_noticed(
     assert status == ATTENTION
     found = {row["group"] for row in rows_of(out) if row["found"] == 9}
     assert found == set(groups)
-
-
-def test_a_commit_at_a_random_moment_is_noticed(
-    bench: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """At 20 random moments of a move another session writes offsets as the JVM does. If the write
-    is before the end of the move, apply fails and names the partition. verify finds a later
-    write."""
-    chance = seeded()
-    bench.topic(topic, 2)
-    writer = KazooClient(bench.cluster.zookeeper)
-    writer.start(timeout=15)
-    took = 0.3
-    noticed = {"apply": 0, "verify": 0}
-    try:
-        for number in range(MOMENTS):
-            name = f"{group}-{number}"
-            bench.set_zk(name, topic, {0: 3, 1: 4})
-            plan, journal = bench.plan([name])
-            written: list[float] = []
-            ended: list[float] = []
-
-            def write(name: str = name, written: list[float] = written) -> None:
-                writer.set(f"/consumers/{name}/offsets/{topic}/0", b"9")
-                written.append(time.monotonic())
-
-            def effect(what: str, ended: list[float] = ended) -> None:
-                if what == "after journal done":
-                    ended.append(time.monotonic())
-
-            timer = threading.Timer(chance.uniform(0, took), write)
-            began = time.monotonic()
-            timer.start()
-            (result,) = bench.apply(plan, journal, effect)
-            took = max(0.1, time.monotonic() - began)
-            timer.join()
-            status, out = command(capsys, bench, "status", filed(tmp_path, plan), "--json")
-            assert status == ATTENTION
-            assert (0, 9) in {(row["partition"], row["found"]) for row in rows_of(out)}
-            if result.outcome.good:
-                assert ended
-                assert ended[0] < written[0]
-                noticed["verify"] += 1
-            else:
-                assert f"{TopicPartition(topic, 0)}" in result.why
-                noticed["apply"] += 1
-    finally:
-        writer.stop()
-        writer.close()
-    print(noticed)  # noqa: T201
-    assert noticed["apply"]
 
 
 @pytest.mark.parametrize(

@@ -105,21 +105,6 @@ def test_a_moved_group_is_known_to_the_tools(
     assert "errors: 0" in capsys.readouterr().err
 
 
-def test_rollback_refuses_offsets_committed_since(bench: Bench, group: str, topic: str) -> None:
-    """A rollback does not undo commits made after the move unless forced."""
-    bench.topic(topic, 1)
-    bench.set_zk(group, topic, {0: 3})
-    plan, journal = bench.plan([group])
-    bench.apply(plan, journal)
-    bench.set_kafka(group, topic, {0: 4})
-    (refused,) = bench.rollback(plan, journal)
-    assert refused.outcome is Outcome.REFUSED
-    assert "it was changed since" in refused.why
-    assert bench.committed(group, {topic: 1}) == {TopicPartition(topic, 0): StoredOffset(4)}
-    assert bench.rollback(plan, journal, force=True)[0].outcome is Outcome.DONE
-    assert bench.committed(group, {topic: 1}) == {}
-
-
 @pytest.mark.parametrize("way", list(Direction))
 def test_a_forced_rollback_goes_past_both_stores(
     bench: Bench, group: str, topic: str, way: Direction
@@ -189,24 +174,6 @@ def test_what_is_left_out_may_be_unreadable(bench: Bench, group: str, topic: str
     assert bench.apply(back, second)[0].outcome is Outcome.DONE
 
 
-@pytest.mark.parametrize("where", ["zookeeper", "kafka"])
-def test_a_plan_that_is_stale_is_refused(bench: Bench, where: str, group: str, topic: str) -> None:
-    """If either store has changed since the plan was made, the group is refused before any
-    change."""
-    bench.topic(topic, 2)
-    bench.set_zk(group, topic, {0: 3, 1: 4})
-    plan, journal = bench.plan([group])
-    if where == "zookeeper":
-        bench.set_zk(group, topic, {1: 4})  # the same offset, written again
-    else:
-        bench.set_kafka(group, topic, {1: 1})
-    before = bench.znodes(group)
-    (refused,) = bench.apply(plan, journal)
-    assert refused.outcome is Outcome.REFUSED
-    assert "plan again" in refused.why
-    assert bench.znodes(group) == before
-
-
 def test_a_new_partition_is_seen(any_bench: Bench, group: str, topic: str) -> None:
     """On every broker line, an offset for a partition that is newer than the plan stops the group.
     This also holds if the broker returns offsets only for the partitions in the request."""
@@ -219,18 +186,6 @@ def test_a_new_partition_is_seen(any_bench: Bench, group: str, topic: str) -> No
     (refused,) = any_bench.apply(plan, journal)
     assert refused.outcome is Outcome.REFUSED
     assert f"{topic}-1: kafka holds 7, which is not in the plan" in refused.why
-
-
-def test_one_bad_group_does_not_stop_the_rest(bench: Bench, group: str, topic: str) -> None:
-    """The other groups are moved, and the outcome names the one that was not."""
-    bench.topic(topic, 1)
-    groups = [f"{group}-{number}" for number in range(3)]
-    for name in groups:
-        bench.set_zk(name, topic, {0: 3})
-    plan, journal = bench.plan(groups)
-    bench.set_zk(groups[1], topic, {0: 5})
-    outcomes = [result.outcome for result in bench.apply(plan, journal)]
-    assert outcomes == [Outcome.DONE, Outcome.REFUSED, Outcome.DONE]
 
 
 def test_newest_takes_what_was_written_last(any_bench: Bench, group: str, topic: str) -> None:

@@ -83,27 +83,6 @@ def test_a_claim_leaves_no_trace_in_the_offset(filled: Bench, group: str, topic:
     assert [filled.client.exists(path) for path in paths] == before
 
 
-def test_a_member_that_registers_during_the_move_is_not_forgotten(
-    filled: Bench, group: str, topic: str
-) -> None:
-    """If a member registered during a move, the move is not done. Each further apply names the
-    member until it is gone, and then succeeds."""
-    plan, journal = filled.plan([group])
-    path = f"/consumers/{group}/ids/late"
-
-    def register() -> None:
-        filled.client.create(path, b"{}", makepath=True)
-
-    (first,) = filled.apply(plan, journal, at("before kafka commit", register))
-    assert "late registered in ZooKeeper meanwhile" in first.why
-    (second,) = filled.apply(plan, journal)
-    assert second.outcome is Outcome.REFUSED
-    assert "late registered in ZooKeeper" in second.why
-    filled.client.delete(path)
-    assert filled.apply(plan, journal)[0].outcome is Outcome.DONE
-    assert filled.apply(plan, journal)[0].outcome is Outcome.WAS_DONE
-
-
 @pytest.mark.parametrize("new", ["topic", "partition"])
 @pytest.mark.parametrize("way", list(Direction))
 def test_an_offset_that_comes_after_the_plan(

@@ -26,7 +26,6 @@ from zkmigrate.apply.outcome import Outcome
 from zkmigrate.formats.plan_file import render
 from zkmigrate.model import Direction, KafkaOffset
 from zkmigrate.plan.options import CHOICES, Options, Skip
-from zkmigrate.plan.values import Verdict
 from zkmigrate.reasons import Reason
 
 from tests.migrate.rows import rows_of, run
@@ -122,15 +121,6 @@ def test_01_live_members(filled: Bench, group: str, legacy: Any) -> None:
     assert filled.znodes(group) == before
 
 
-def test_02_partitions_without_an_offset(filled: Bench, group: str, topic: str) -> None:
-    """The plan names them and writes no offset to Kafka. It does not choose a reset policy."""
-    filled.cluster.add_partitions(topic, 3)
-    plan, journal = filled.plan([group])
-    assert any(f"{topic}-2" in note for note in plan.groups[0].notes)
-    filled.apply(plan, journal)
-    assert len(filled.committed(group, {topic: 3})) == 2
-
-
 def test_03_a_group_that_is_moved_in_part(filled: Bench, group: str, topic: str) -> None:
     """Offsets that are already in Kafka do not hide the others. Different ones need a decision."""
     filled.set_kafka(group, topic, {0: 3})
@@ -139,26 +129,6 @@ def test_03_a_group_that_is_moved_in_part(filled: Bench, group: str, topic: str)
     filled.set_kafka(group, topic, {0: 2})
     assert kinds(filled, group) == [Reason.CONFLICT]
     assert "it was changed since" in filled.apply(plan, journal)[0].why
-
-
-def test_04_a_failure_is_a_failure(
-    filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If a group could not be moved, apply and verify return status 3 and name the reason. After
-    the fix the same command moves it."""
-    zookeeper = ("--zookeeper", filled.cluster.zookeeper)
-    plan = str(tmp_path / "plan")
-    assert said(capsys, "plan", "--group", group, "--out", plan, *zookeeper)[0] == 0
-    filled.client.create(f"/consumers/{group}/ids/late", b"{}", ephemeral=True, makepath=True)
-    status, out, _ = said(capsys, "apply", plan, "--execute", "--json", *zookeeper)
-    assert status == 3
-    (row,) = rows_of(out)
-    assert row["outcome"] == "refused"
-    assert "late registered in ZooKeeper" in row["why"]
-    assert said(capsys, "status", plan, *zookeeper)[0] == 3
-    filled.client.delete(f"/consumers/{group}/ids/late")
-    assert said(capsys, "apply", plan, "--execute", *zookeeper)[0] == 0
-    assert said(capsys, "status", plan, *zookeeper)[0] == 0
 
 
 def test_10_an_offset_that_is_refused_inside_a_good_answer(
@@ -231,16 +201,6 @@ def test_05_verify_compares_every_value(
     assert (
         f"{topic}-0: zookeeper holds 6, not 3: zookeeper has changed since the move" in again["why"]
     )
-
-
-def test_06_a_rewind_is_not_undone(filled: Bench, group: str, topic: str) -> None:
-    """The higher offset does not win automatically, and the operator can choose the lower one."""
-    filled.set_kafka(group, topic, {0: 9, 1: 9})
-    assert kinds(filled, group) == [Reason.CONFLICT]
-    plan, journal = filled.plan([group], options=Options("zookeeper"))
-    filled.apply(plan, journal)
-    held = filled.committed(group, {topic: 2})
-    assert sorted(stored.offset for stored in held.values()) == [3, 4]  # type: ignore[attr-defined]
 
 
 def test_06_a_move_is_not_undone(
@@ -613,25 +573,6 @@ def test_a_member_that_starts_during_the_move_is_held_off(
     assert all("_zkmigrate-" in owner for owner in seen)
     assert result.outcome is Outcome.REFUSED
     assert f"{group}_live registered in ZooKeeper meanwhile" in result.why
-
-
-def test_every_verdict_is_told_for_all_groups(
-    filled: Bench, group: str, topic: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Assess shows ready, undecided and refused groups with the fix, and its status shows the
-    result."""
-    for tail, offset in (("b", 99), ("c", 1)):
-        filled.set_zk(f"{group}-{tail}", topic, {0: offset})
-    filled.client.create(f"/consumers/{group}-c/ids/x", b"{}", ephemeral=True, makepath=True)
-    arguments = ("--groups-regex", f"{group}.*", "--zookeeper", filled.cluster.zookeeper)
-    status, out, _ = said(capsys, "plan", *arguments, "--json")
-    assert status == 3
-    verdicts = {row["group"]: row["verdict"] for row in rows_of(out)}
-    assert verdicts == {
-        group: Verdict.READY.value,
-        f"{group}-b": Verdict.DECIDE.value,
-        f"{group}-c": Verdict.REFUSED.value,
-    }
 
 
 def test_every_hazard_has_a_test() -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from zkmigrate.apply import migrator as migrator_module, steps
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.parallel import Run
+from zkmigrate.apply.records import begun_by, late_partitions
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction, KafkaOffset, LogRange, MigrationMarker, Store, TopicState
 from zkmigrate.plan.values import Entry, GroupPlan
@@ -41,6 +42,7 @@ from zkconsumer.errors import BrokerError
 PATHS = GroupPaths("g")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MARKER = migration_marker.path("g")
+SENT = "the request is on its way"
 
 
 class Journal:
@@ -57,11 +59,17 @@ class Journal:
 
 
 class Stores:
-    """A group that has committed 7 and 9 in ZooKeeper, and nothing in Kafka."""
+    """A group that has committed 7 and 9 in ZooKeeper, and nothing in Kafka.
+
+    ``step`` is called at each step of a run, and once a request to Kafka is on its way. ``log``:
+    the commits. ``another`` returns the tool of another operator of the same group.
+    """
 
     timeout = coordinator_timeout = 0.1
 
     def __init__(self) -> None:
+        self.step: Callable[[str], object] = lambda what: None
+        self.log: list[tuple[TopicPartition, int | None]] = []
         self.zk = ToolZk()
         for path in ("/consumers", PATHS.root, PATHS.offsets, PATHS.offsets_topic("t")):
             self.zk.zk.do(Create(path))
@@ -85,6 +93,15 @@ class Stores:
             of=lambda topics: (self.topics, self.ranges),
         )
 
+    def another(self) -> Self:
+        """Another operator's tool, with a copy of the journal."""
+        other = type(self)()
+        other.zk.zk = self.zk.zk
+        other.zk.connect()
+        other.committed, other.log = self.committed, self.log
+        other.journal.records = [dict(one) for one in self.journal.records]
+        return other
+
     def each_thread(self, count: int) -> list[Stores]:
         assert count == 1
         return [self]
@@ -102,20 +119,31 @@ class Stores:
         permit: Callable[[], object],
     ) -> Mapping[Any, Any]:
         permit()
+        self.step(SENT)
         self.done.append("commit")
-        self.committed |= {tp: to for tp, to in new.items() if tp not in self.refuses}
+        self.consume({tp: to for tp, to in new.items() if tp not in self.refuses})
         return self.refuses
 
     def commits_end(self, _group: str) -> int:
-        return -1
+        return len(self.log)
+
+    def commits_since(self, _group: str, position: int) -> list[tuple[TopicPartition, int | None]]:
+        return self.log[position:]
 
     def delete(
         self, _group: str, gone: list[TopicPartition], permit: Callable[[], object]
     ) -> Mapping[Any, Any]:
         permit()
+        self.step(SENT)
         for tp in gone:
-            del self.committed[tp]
+            self.committed.pop(tp, None)
+            self.log.append((tp, None))
         return {}
+
+    def consume(self, new: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Commit, as consumers do too."""
+        self.committed |= new
+        self.log += [(tp, one.offset) for tp, one in new.items()]
 
     # The actions of the test.
 
@@ -146,7 +174,7 @@ class Stores:
 
     def migrator(self, force: bool = False) -> Migrator:
         stores: Any = self
-        return Migrator(stores, force=force)
+        return Migrator(stores, lambda what: self.step(what), force=force)
 
     def write(self, offset: bytes) -> None:
         """A client that is not a member writes T0's offset to ZooKeeper."""
@@ -244,7 +272,8 @@ def test_a_refused_commit_is_a_failure(stores: Stores) -> None:
 
 
 def test_a_commit_after_the_move_is_noticed(stores: Stores) -> None:
-    """The migrator notices it while it releases the claims, and in each later run."""
+    """The migrator notices it while it releases the claims, and in each later run. The source store
+    is compared with what was moved, not with the first late commit."""
     plan = stores.plan()
     path = GroupPaths("g").ids
 
@@ -252,9 +281,12 @@ def test_a_commit_after_the_move_is_noticed(stores: Stores) -> None:
         return isinstance(op, Delete) and op.path.startswith(path)
 
     at(stores, deregisters, lambda: stores.write(b"8"))
-    for _ in range(2):
-        assert "has changed since the move" in stores.apply(plan).why
+    for offset in (8, 9):
+        assert f"zookeeper holds {offset}, not 7" in stores.apply(plan).why
+        stores.write(b"9")
     assert stores.done[-1] == "done"
+    stores.write(b"7")
+    assert stores.apply(plan).outcome is Outcome.WAS_DONE
 
 
 @pytest.mark.parametrize("how", ["recreated", "truncated"])
@@ -327,10 +359,14 @@ def test_a_move_ends_with_the_migrator_s_session(stores: Stores) -> None:
     assert "commit" not in stores.done
 
 
-def test_a_commit_before_the_marker_keeps_it_from_being_written(stores: Stores) -> None:
-    """The group is not moved, because a consumer is still alive."""
+@pytest.mark.parametrize("offsets", [(b"8",), (b"8", b"7")])
+def test_a_commit_before_the_marker_keeps_it_from_being_written(
+    stores: Stores, offsets: tuple[bytes, ...]
+) -> None:
+    """The group is not moved, because a consumer is still alive, even if the offset is the old one
+    again."""
     plan = stores.plan()
-    at(stores, marks, lambda: stores.write(b"8"))
+    at(stores, marks, lambda: [stores.write(offset) for offset in offsets])
     assert "while the group was moved" in stores.apply(plan).why
     assert stores.zk.text(MARKER) is None
 
@@ -350,6 +386,41 @@ def test_a_consumer_that_joins_while_a_group_moves_back_is_noticed(stores: Store
     plan = stores.plan(Direction.KAFKA_TO_ZK)
     at(stores, writes, lambda: setattr(stores, "members", ("consumer-1",)))
     assert "consumer-1 joined at the broker's coordinator" in stores.apply(plan).why
+    assert stores.zk.text(MARKER) is None
+    assert not stores.claimed
+
+
+@pytest.mark.parametrize("held", [None, 5])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((8,), ()), ((8, 9), ()), ((), (9,)), ((8,), (9,)), ((8, 9), (10, 11)), ((9,), (8,)),
+     ((8,), (7,)), ((7,), (9,))],
+)  # fmt: skip
+def test_the_last_offset_of_another_client_stays(
+    stores: Stores, before: tuple[int, ...], after: tuple[int, ...], held: int | None
+) -> None:
+    """It is not a member. Whether it commits before our commit of 7, after it, or both: its last
+    offset is what Kafka holds in the end, and the group is not called moved. Nothing is in doubt
+    then."""
+    if held is not None:
+        stores.consume({T0: StoredOffset(held), T1: StoredOffset(held)})
+    around = {"before kafka commit": before, "after kafka commit": after}
+
+    def commits(what: str) -> None:
+        for offset in around.pop(" ".join(what.split()[:3]), ()):
+            stores.consume({T0: StoredOffset(offset)})
+
+    plan = stores.plan()
+    stores.step = commits
+    result = stores.apply(plan)
+    last = (*before, *after)[-1]
+    assert stores.committed[T0].offset == last
+    assert stores.committed[T1].offset == 9, "that the client left alone"
+    assert not stores.zk.run(record.read("g")).in_doubt
+    assert not late_partitions(begun_by(stores.journal.records)["g"])
+    if last == 7:
+        return  # what it committed last is what was planned
+    assert result.outcome is Outcome.REFUSED, result
     assert stores.zk.text(MARKER) is None
     assert not stores.claimed
 

@@ -29,7 +29,7 @@ from zkmigrate.verify import BEHIND, doubtful
 
 from tests.migrate import matrix
 from tests.migrate.simulated import Simulated, simulated
-from tests.migrate.test_simulated import PATHS, T0, T1, Journal, Stores
+from tests.migrate.test_simulated import PATHS, SENT, T0, T1, Journal, Stores
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
@@ -41,72 +41,19 @@ from zkconsumer.errors import (
 
 __all__ = ["simulated"]
 LATER = {T0: StoredOffset(190), T1: StoredOffset(190)}
-SENT = "the request is on its way"
 
 
-class Operator(Stores):
-    """One operator's tool. ``step`` is called at each step, and once a request is on its way."""
-
-    def __init__(self, like: Operator | None = None) -> None:
-        super().__init__()
-        self.log: list[tuple[TopicPartition, int | None]] = []
-        self.step: Callable[[str], object] = lambda what: None
-        if like is not None:
-            self.zk.zk = like.zk.zk
-            self.zk.connect()
-            self.committed, self.log = like.committed, like.log
-            self.journal = Journal(self.done)
-            self.journal.records = [dict(one) for one in like.journal.records]
-
-    def commit(
-        self,
-        _group: str,
-        new: Mapping[TopicPartition, StoredOffset],
-        permit: Callable[[], object],
-    ) -> Mapping[Any, Any]:
-        permit()
-        self.step(SENT)
-        self.consume(new)
-        return {}
-
-    def delete(
-        self, _group: str, gone: list[TopicPartition], permit: Callable[[], object]
-    ) -> Mapping[Any, Any]:
-        permit()
-        self.step(SENT)
-        for tp in gone:
-            self.committed.pop(tp, None)
-            self.log.append((tp, None))
-        return {}
-
-    def consume(self, new: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Commit, as consumers do too."""
-        self.committed |= new
-        self.log += [(tp, one.offset) for tp, one in new.items()]
-
-    def commits_end(self, _group: str) -> int:
-        return len(self.log)
-
-    def commits_since(self, _group: str, position: int) -> list[tuple[TopicPartition, int | None]]:
-        """All commits since then."""
-        return self.log[position:]
-
-    def migrator(self, force: bool = False) -> Migrator:
-        stores: Any = self
-        return Migrator(stores, lambda what: self.step(what), force=force)
-
-
-def apply(operator: Operator, plan: PlanFile) -> Result:
+def apply(operator: Stores, plan: PlanFile) -> Result:
     """Move the group."""
     return operator.apply(plan)
 
 
-def rollback(operator: Operator, plan: PlanFile) -> Result:
+def rollback(operator: Stores, plan: PlanFile) -> Result:
     """Undo the move."""
     return operator.rollback(plan)
 
 
-def reset(operator: Operator, _plan: PlanFile) -> Result:
+def reset(operator: Stores, _plan: PlanFile) -> Result:
     """Set the offsets in Kafka to 3."""
     zk = {tp: ZkOffset(n, 0, 0, 0) for tp, n in ((T0, 7), (T1, 9))}
     held = {tp: KafkaOffset(one.offset) for tp, one in operator.committed.items()}
@@ -124,12 +71,12 @@ def reset(operator: Operator, _plan: PlanFile) -> Result:
     return Result("g", Outcome.DONE, 2)
 
 
-Act = Callable[[Operator, PlanFile], Result]
+Act = Callable[[Stores, PlanFile], Result]
 
 
-def prepared(act: Act) -> tuple[Operator, PlanFile]:
+def prepared(act: Act) -> tuple[Stores, PlanFile]:
     """A group on which something is to be done."""
-    operator = Operator()
+    operator = Stores()
     plan = operator.plan()
     if act is not apply:
         assert operator.apply(plan).outcome is Outcome.DONE
@@ -165,7 +112,7 @@ def test_18_a_run_that_was_suspended_replaces_nothing(act: Act, clock: list[floa
 
         def suspend(
             what: str,
-            operator: Operator = operator,
+            operator: Stores = operator,
             plan: PlanFile = plan,
             left: list[int] = left,
         ) -> None:
@@ -174,7 +121,7 @@ def test_18_a_run_that_was_suspended_replaces_nothing(act: Act, clock: list[floa
                 return
             clock[0] += 1000
             operator.zk.expire()
-            other = Operator(operator)
+            other = operator.another()
             assert act(other, plan).outcome.good, what
             operator.consume(LATER)
 
@@ -190,7 +137,7 @@ def test_18_a_run_that_was_suspended_replaces_nothing(act: Act, clock: list[floa
         if not late or act is reset:
             continue
         assert noted_late(operator) == [T0, T1]
-        elsewhere = Operator(operator)
+        elsewhere = operator.another()
         elsewhere.journal.records = []
         for machine in (operator, elsewhere):
             again = act(machine, plan)
@@ -231,7 +178,7 @@ def test_a_late_commit_reaches_the_record_whatever_else_fails(
     assert noted == ([] if "full" in fault else [T0, T1])
 
 
-def noted_late(operator: Operator) -> list[TopicPartition]:
+def noted_late(operator: Stores) -> list[TopicPartition]:
     """The partitions that the journal has named, before ZooKeeper had them."""
     steps = begun_by(operator.journal.records).get("g", [])
     first = next((at for at, one in enumerate(steps, 1) if one["step"].endswith("late")), 0)
@@ -242,7 +189,7 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-def kill_at(operator: Operator, number: int) -> None:
+def kill_at(operator: Stores, number: int) -> None:
     """Let the next run end at its step of that number."""
     left = [number]
 
@@ -419,33 +366,12 @@ def test_the_record_names_as_many_late_partitions_as_have_room(simulated: Simula
 
 def test_verify_names_what_was_written_late() -> None:
     """Although it looks as planned. Once the consumers are ahead there is nothing to name."""
-    operator = Operator()
+    operator = Stores()
     (group,) = operator.plan().groups
     for kafka, kinds in ((7, [BEHIND]), (190, [])):
         held = {Store.ZOOKEEPER: {T0: 7}, Store.KAFKA: {T0: kafka}}
         found = doubtful(group, Direction.ZK_TO_KAFKA, held, [T0])
         assert [one.kind for one in found] == kinds
-
-
-def test_a_commit_before_and_after_ours_in_a_first_move(clock: list[float]) -> None:
-    """A client that is no member commits while the group is moved. Its offset is given back, also
-    if Kafka had no offset before. What it commits after our commit stays."""
-    for after in (None, 200):
-        operator = Operator()
-        plan = operator.plan()
-
-        def commits(what: str, operator: Operator = operator, after: int | None = after) -> None:
-            if what.startswith("before kafka commit") and T0 not in operator.committed:
-                operator.consume({T0: StoredOffset(190)})
-            if what.startswith("after kafka commit") and after is not None:
-                operator.consume({T0: StoredOffset(after)})
-
-        operator.step = commits
-        result = operator.apply(plan)
-        assert result.outcome is Outcome.REFUSED
-        assert operator.committed[T0] == StoredOffset(after or 190)
-        assert not operator.zk.run(record.read("g")).in_doubt
-        assert noted_late(operator) == []
 
 
 @pytest.mark.parametrize("fault", ["killed", "refused", "away", "session", "silent"])
@@ -487,7 +413,7 @@ def test_an_offset_that_is_not_given_back_is_in_doubt(clock: list[float], fault:
     operator.zk.before = lambda op: None
     assert operator.committed[T0] == StoredOffset(7)
     operator.zk.expire()
-    elsewhere = Operator(operator)
+    elsewhere = operator.another()
     elsewhere.journal.records = []
     for machine in (operator, elsewhere)[: 1 if fault == "silent" else 2]:
         assert "t-0: " in apply(machine, plan).why
@@ -500,7 +426,7 @@ def test_a_lock_is_not_lifted_without_a_claim(
 ) -> None:
     """The run moves a group back, and is suspended right before it unlocks the group. By then
     another operator may have moved it to Kafka and locked it again."""
-    operator = Operator()
+    operator = Stores()
     stores: Any = operator
     plan = operator.plan()
     (done,) = Migrator(stores, lock=True).apply(

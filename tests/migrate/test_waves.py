@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kazoo.security import make_acl
 from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome
@@ -120,59 +119,6 @@ def test_a_plan_of_another_cluster_is_refused(
         status, _, err = shell(*words)
         assert (status, "made for the cluster elsewhere" in err) == (1, True)
     assert moved(bench, five, topic) == []
-
-
-def test_groups_broken_in_many_ways_do_not_hold_up_the_others(
-    bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
-) -> None:
-    """Each kind of fault occurs. plan and apply name every broken group with its kind and a fix.
-    Every other group is moved and locked."""
-    name = unique[-8:]
-    again = f"{topic}-again"
-    good = [f"{name}-good-{number:02}" for number in range(20)]
-    broken = {
-        "live": "live-member", "owned": "owned", "garbage": "unreadable", "hidden": "unreadable",
-        "conflict": "conflict", "beyond": "out-of-range", "gone": "topic-missing",
-        "partition": "partition-missing", "again": "topic-recreated", "foreign": "foreign-layout",
-        "misplaced": "misplaced-offsets", "marker": "unknown", "empty": "nothing-stored",
-    }  # fmt: skip
-    root = {kind: f"/consumers/{name}-{kind}" for kind in broken}
-    bench.set_zk(f"{name}-again", again, {0: 3})  # before the topic is created
-    bench.topic(topic, 2)
-    bench.topic(again, 1)
-    for group in [*good, *(f"{name}-{kind}" for kind in broken if kind != "empty")]:
-        bench.set_zk(group, topic, {0: 3, 1: 4})
-    create = bench.client.create
-    create(f"{root['live']}/ids/x", b"{}", makepath=True)
-    create(f"{root['owned']}/owners/{topic}/0", b"x-0", makepath=True)
-    bench.set_zk(f"{name}-garbage", topic, {0: b"three"})
-    znode = f"{root['hidden']}/offsets/{topic}/0"
-    bench.client.set_acls(znode, [make_acl("digest", "a:b", all=True)])
-    bench.set_kafka(f"{name}-conflict", topic, {0: 9})
-    bench.set_zk(f"{name}-beyond", topic, {0: 999})
-    bench.set_zk(f"{name}-gone", f"{topic}-gone", {0: 3})
-    bench.set_zk(f"{name}-partition", topic, {7: 3})
-    create(f"{root['foreign']}/offsets/{topic}/x", b"1")
-    create(f"{root['misplaced']}/offset/{topic}/0", b"9", makepath=True)
-    create(f"{root['marker']}/migration", b"{")
-    create(root["empty"], makepath=True)
-
-    plan = str(tmp_path / "plan")
-    status, rows = shell.rows("plan", "--groups-regex", f"{name}-.*", "--out", plan)
-    assert status == 3
-    found = {row["group"]: row for row in rows if row["kind"]}
-    assert {one.removeprefix(f"{name}-"): row["kind"] for one, row in found.items()} == broken
-    assert all(row["what"] and row["fix"] for row in found.values())
-    status, rows = shell.rows("apply", plan, "--execute")
-    assert status == 3
-    assert {row["group"] for row in rows if row["outcome"] == "done"} == set(good)
-    assert all(row["why"] for row in rows if row["outcome"] != "done")
-    for group in good:
-        assert len(bench.committed(group, {topic: 2})) == 2
-    status, rows = shell.rows("status", plan)
-    assert (status, {row["group"] for row in rows}) == (3, set(found))
-    status, rows = shell.rows("status", "--groups-regex", f"{name}-good.*")
-    assert (status, {(row["truth"], row["locked"]) for row in rows}) == (0, {("kafka", "locked")})
 
 
 # -- decisions -------------------------------------------------------------------------------------
