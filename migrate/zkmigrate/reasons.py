@@ -212,11 +212,11 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Plan again, and review it.",
     ),
     Reason.NOT_LOCKED: (
-        "The group counts in Kafka, and old consumers can start.",
+        "The group's offsets in Kafka are current, and old consumers can start.",
         "Run `lock`, or repeat the last step of `live`.",
     ),
     Reason.LOCKED: (
-        "The group counts in ZooKeeper, and old consumers cannot start.",
+        "The group's offsets in ZooKeeper are current, and old consumers cannot start.",
         "Run `unlock`.",
     ),
     Reason.ONLY_IN_ZOOKEEPER: (

@@ -100,7 +100,7 @@ def compare(
                 continue
             what = "missing"
         elif to is None:
-            kind, what = AHEAD, "was to have no offset" if tp in planned else "not in the plan"
+            kind, what = AHEAD, "planned without an offset" if tp in planned else "not in the plan"
         elif stored > to:
             kind, what = AHEAD, f"{stored - to} further"
         else:

@@ -54,8 +54,8 @@ def live(step: str, work: Work) -> None:
     to-zookeeper: let ZooKeeper assign the partitions again. It is refused while plain consumers are
     members. Then run zkmigrate unlock.
 
-    With --all or a pattern, a step leaves out groups that have no migratable members, and complete
-    all groups before finalize.
+    With --all or a pattern, a step leaves out groups that have no migratable members. complete
+    leaves out all groups before finalize.
     """
     stage = STAGES[step]
     named = frozenset(work.which.groups)

@@ -20,7 +20,7 @@ def report_command(
 ) -> None:
     """Write OUT/report.html again from the tables of an audit.
 
-    A page has room for 200 groups, the ones with the worst findings first, and for 500 partitions.
+    A page shows up to 200 groups, those with the worst findings first, and up to 500 partitions.
     With --group or --groups-regex it shows the groups that you choose.
     """
     from zkaudit.job.place import finished, locked

@@ -239,8 +239,8 @@ def consume(
     the offsets of the messages that it printed, even after Ctrl-C, SIGTERM or a closed pipe.
 
     With --format arrow or parquet, files are written to --out instead. Offsets are committed when a
-    file is complete and on disk, so a crash repeats at most the messages of one file. Files whose
-    names begin with a dot were cut off by a crash.
+    file is complete and on disk, so a crash repeats at most the messages of one file. A file
+    whose name begins with a dot is incomplete.
 
     Exit status: 0 after --max-messages, or after a timeout with at least one message; 1 after a
     timeout without any, when the last commit failed, or when ZooKeeper cannot be reached; 2 for
