@@ -42,7 +42,6 @@ def audit(
     command_config: str | None = None,
     server_logs: Sequence[str | Path] = (),
     servers: int | None = None,
-    verify: bool = False,
     **limits: float,
 ) -> dict[str, DataFrame]:
     """Audit the logs of an ensemble; return the tables by name, including ``findings``.
@@ -79,7 +78,6 @@ def audit(
         command_config=command_config,
         server_logs=[str(log) for log in server_logs],
         servers=servers,
-        verify=verify,
     )
     with locked(place):
         run(spark, options)

@@ -5,7 +5,6 @@
     AuditError
     +- InputMissingError
     +- LogFormatError
-    +- DigestMismatchError
     +- SchemaMismatchError
 """
 
@@ -45,20 +44,6 @@ class LogFormatError(AuditError):
     def __reduce__(self) -> tuple[type[LogFormatError], tuple[str, int, str]]:
         """Errors travel from Spark's workers by pickle."""
         return (LogFormatError, (self.file, self.position, self.reason))
-
-
-class DigestMismatchError(AuditError):
-    """The tree rebuilt from a log differs from the server's, first at transaction ``zxid``."""
-
-    def __init__(self, file: str, zxid: int, reason: str) -> None:
-        self.file = file
-        self.zxid = zxid
-        self.reason = reason
-        super().__init__(f"{file}: zxid {zxid:#x}: {reason}")
-
-    def __reduce__(self) -> tuple[type[DigestMismatchError], tuple[str, int, str]]:
-        """Errors travel from Spark's workers by pickle."""
-        return (DigestMismatchError, (self.file, self.zxid, self.reason))
 
 
 class SchemaMismatchError(AuditError):

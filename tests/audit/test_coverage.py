@@ -65,7 +65,7 @@ def summary_of(found: coverage.Coverage, **more: Any) -> dict[str, Any]:
     return {
         "from": None, "to": None, "last_time": last and last.isoformat(), "findings": [],
         "intervals": 0, "commits": 0, "log_gaps": [], "group": None,
-        "unconfirmed": [], "dropped": [], "torn_snapshots": [], "journals": 0, "digests": None,
+        "unconfirmed": [], "dropped": [], "torn_snapshots": [], "journals": 0,
         **found.summary(), **more,
     }  # fmt: skip
 

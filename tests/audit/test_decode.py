@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 import re
 import sys
-import zlib
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import groupby
@@ -19,12 +17,11 @@ import pytest
 from zkaudit.decode import batches
 from zkaudit.decode.batches import LogReader, read_log, read_snapshot, read_snapshot_sessions
 from zkaudit.decode.columns import Filters, operations_batch
-from zkaudit.decode.digest import Tree, Verified, verify_digests
 from zkaudit.decode.snapshot import open_snapshot
-from zkaudit.decode.txnlog import FILE_HEADER, Operation, Stop, read_transactions
-from zkaudit.errors import DigestMismatchError
+from zkaudit.decode.txnlog import Operation, Stop, read_transactions
 from zkaudit.schema import SNAPSHOT, TXNLOG, TYPES, arrow_schema
 
+from tests.audit.replayed import Tree
 from tests.audit.snapshots import snapshot_of
 
 TYPES_OF_34 = {"createSession", "closeSession", "create", "delete", "setData", "setACL", "error"}
@@ -302,30 +299,22 @@ def test_columns_are_what_the_schema_says(recording: Any) -> None:
                 assert column.nullable or not batch[column.name].null_count
 
 
-def test_replayed_tree_digests_are_the_servers_own(recording: Any, tmp_path: Path) -> None:
+def test_replayed_tree_digests_are_the_servers_own(recording: Any) -> None:
     """From 3.6 on every applied transaction has the tree's digest, and the replay computes the same
     one.
 
     This covers what the tools print only in part: milliseconds, multis, containers, TTLs and ends
-    of sessions. Older servers write no digests. A wrong bit in a znode's content is found at its
-    own zxid.
+    of sessions. Older servers write no digests.
     """
     ops = [op for log in recording.logs for op in read_transactions(log)]
-    carried = len({op.zxid for op in ops if op.digest is not None})
-    assert verify_digests(recording.logs) == Verified(carried)
-    assert (carried > 300) == (recording.version > "3.6")
-    if not carried:
-        return
-    content = bytearray(recording.logs[0].read_bytes())
-    victim = next(op for op in ops if op.type == "setData" and op.data)
-    head = victim.position + 12
-    length = int.from_bytes(content[head - 4 : head], "big")
-    content[content.index(victim.data, head + 40)] ^= 1
-    content[head - 8 : head - 4] = zlib.adler32(content[head : head + length]).to_bytes(4, "big")
-    log = tmp_path / recording.logs[0].name
-    log.write_bytes(content)
-    with pytest.raises(DigestMismatchError, match=f"{log.name}: zxid {victim.zxid:#x}: "):
-        verify_digests([log])
+    tree, compared = Tree(), 0
+    for zxid, of_transaction in groupby(ops, key=lambda op: op.zxid):
+        for op in (every := list(of_transaction)):
+            tree.apply(op)
+        if (digest := every[0].digest) is not None:
+            compared += 1
+            assert tree.digest == digest & (1 << 64) - 1, hex(zxid)
+    assert (compared > 300) == (recording.version > "3.6")
 
 
 def test_many_znodes_decoded_at_once_are_those_decoded_one_by_one(
@@ -369,74 +358,3 @@ def test_many_znodes_decoded_at_once_are_those_decoded_one_by_one(
             columns = ["data", "path"]
             some = list(read_snapshot(file, "s", Filters(prefix), columns))
             assert some == [b.select(columns) for b in whole]
-
-
-@pytest.mark.parametrize("version", ["3.6.4", "3.9.3"])
-def test_what_a_snapshot_already_has_may_be_applied_again(recordings: Any, version: str) -> None:
-    """Snapshots are fuzzy: a znode may be newer than the zxid in the snapshot's name. From every
-    such state the replay gives the servers' digests once it has caught up."""
-    history = [
-        list(ops)
-        for log in recordings(version).logs
-        for _, ops in groupby(read_transactions(log), key=lambda op: op.zxid)
-    ]
-    compared = 0
-    for begin in range(0, len(history), 5):
-        tree = Tree()
-        for ops in history[: begin + 5]:  # a snapshot that is 5 transactions ahead of its name
-            for op in ops:
-                tree.apply(op)
-        for place, ops in enumerate(history[begin : begin + 30], begin):
-            for op in ops:
-                tree.apply(op)
-            digest = next((op.digest for op in ops if op.digest is not None), None)
-            if place >= begin + 4 and digest is not None:
-                compared += 1
-                assert tree.digest == digest & (1 << 64) - 1, hex(ops[0].zxid)
-    assert compared > 1000
-
-
-@pytest.mark.parametrize("version", ["3.6.4", "3.9.3"])
-def test_digests_behind_a_log_gap_are_compared_from_a_snapshot_on(
-    recordings: Any, version: str, tmp_path: Path
-) -> None:
-    """The front of the logs is purged, or a part is missing in the middle. All digests after the
-    next snapshot are compared. Earlier ones count as unknown, never as wrong."""
-    recording = recordings(version)
-    logs, snapshots = recording.logs, recording.snapshots
-
-    def carried(logs: Sequence[Path]) -> int:
-        return sum(
-            len({op.zxid for op in read_transactions(log) if op.digest is not None}) for log in logs
-        )
-
-    for missing in range(len(logs)):
-        rest = [*logs[:missing], *logs[missing + 1 :]]
-        found = verify_digests(rest, snapshots)
-        assert found.equal + found.unknown == carried(rest)
-        assert verify_digests(rest) == Verified(
-            carried(logs[:missing]), carried(logs[missing + 1 :])
-        )
-    # A snapshot may be a few transactions older than the log that begins with it.
-    compared = 0
-    for snapshot in map(open_snapshot, snapshots):
-        newest = max(max(node.czxid, node.mzxid, node.pzxid) for node in snapshot.nodes())
-        exact_from = max(newest, snapshot.complete_zxid or 0)
-        for place, log in enumerate(logs):
-            ops = [op for op in read_transactions(log) if op.zxid > snapshot.zxid]
-            if not ops or ops[0].zxid != snapshot.zxid + 1 or snapshot.zxid == 0:
-                continue
-            compared += 1
-            cut = tmp_path / f"log.{ops[0].zxid:x}"
-            cut.write_bytes(FILE_HEADER + log.read_bytes()[ops[0].position :])
-            rest = [cut, *logs[place + 1 :]]
-            found = verify_digests([*logs[: max(0, place - 1)], *rest], snapshots)
-            early = {
-                op.zxid
-                for log in rest  # a slow snapshot reaches into the next log
-                for op in read_transactions(log)
-                if op.digest is not None and op.zxid < exact_from
-            }
-            assert found.unknown == len(early)
-            assert found.equal == carried(logs[: max(0, place - 1)]) + carried(rest) - len(early)
-    assert compared >= 2

@@ -58,11 +58,6 @@ def _utc(time: str) -> datetime:
     is_flag=True,
     help="Audit although a log is damaged and no other server has what follows: this is a log gap.",
 )
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Replay the logs and compare the digest of the tree in each transaction (ZooKeeper 3.6+).",
-)
 def run_command(
     options: Options,
     master: str,
@@ -71,7 +66,6 @@ def run_command(
     fail_on: str | None,
     expected: Mapping[str, Expected],
     allow_damage: bool,
-    verify: bool,
 ) -> int:
     """Audit the logs of an ensemble, and write tables and a report."""
     from zkaudit.job.audit import run
@@ -79,7 +73,7 @@ def run_command(
 
     if start is not None and end is not None and _utc(start) >= _utc(end):
         raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
-    options = replace(options, start=start, end=end, allow_damage=allow_damage, verify=verify)
+    options = replace(options, start=start, end=end, allow_damage=allow_damage)
     with spark_session(master, options) as spark:
         summary = run(spark, options)
         page = write(spark, options.out)

@@ -56,11 +56,6 @@ def print_summary(summary: dict[str, Any]) -> None:
             f"{summary['journals']:,} journals, {summary['journal_lines']:,} lines, "
             f"{summary['unreadable']:,} of them unreadable"
         )
-    if summary["digests"] is not None:
-        click.echo(
-            f"{summary['digests']['equal']:,} digests of the tree equal, "
-            f"{summary['digests']['unknown']:,} with nothing to compare"
-        )
     for line in moves(summary):
         click.echo(printable(line))
     for row in summary["findings"]:

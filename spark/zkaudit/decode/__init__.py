@@ -4,7 +4,6 @@
 
     batches       whole logs and snapshots as Arrow batches; where logs can be split
     columns       bodies of many transactions at once, with numpy; rare ones go to ``txnlog``
-    digest        the digest of the whole tree, recomputed from a log
     offsets_topic records of ``__consumer_offsets``
 
 Used in Spark's Python workers and in tests; one reader belongs to one thread.

@@ -38,7 +38,6 @@ from zkaudit.job.coverage import (
 from zkaudit.job.output import Store, kept, staged
 from zkaudit.job.place import prepare, publish
 from zkaudit.job.spark import check_group, errors_named, our_settings
-from zkaudit.job.verify import verify
 from zkaudit.limits import NOT_COVERED, SEVERITIES, Limits
 from zkaudit.schema import PATH, arrow_of
 from zkaudit.sources import offsets, selection, server_logs
@@ -83,8 +82,6 @@ class Options:
     command_config: str | None = None
     server_logs: Sequence[str] = ()
     """ZooKeeper's own text logs: files, directories or globs."""
-    verify: bool = False
-    """Whether to compare the tree's digest after every transaction."""
     servers: int | None = None
     """Number of voting servers; by default the number of servers whose logs are given."""
     growing: bool = False
@@ -165,7 +162,6 @@ def audit(
     ``OUT`` see the earlier one.
     """
     log_gaps = committed.log_gaps_of(plan)
-    verified = verify(store.spark, logs, snapshots, plan.dropped) if options.verify else None
     shown = read_snapshots(log_gaps) if log_gaps else Snapshots()
     if shown.rows is not None:
         shown = replace(shown, whole=inputs.whole(shown.rows))
@@ -198,7 +194,6 @@ def audit(
         "left_out": selection.left_out(options.logs),
         **coverage.summary(),
         "torn_snapshots": ["/".join(name) for name in names if name not in shown.whole],
-        "digests": None if verified is None else asdict(verified),
         "journals": outside.journals.select("file").distinct().count(),
         "journal_lines": outside.journals.count(),
         "unreadable": store.count(catalog.UNREADABLE),

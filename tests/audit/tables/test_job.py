@@ -297,7 +297,7 @@ def test_a_stream_warns_while_no_group_matches(capsys: pytest.CaptureFixture[str
     """The group may still appear, so this is not an error in a stream. But every round prints a
     warning."""
     summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
-               "digests": None, "findings": [], "group": "nosuch", "groups": 0,
+               "findings": [], "group": "nosuch", "groups": 0,
                "dropped": [], "unconfirmed": []}  # fmt: skip
     print_summary(summary)
     told = capsys.readouterr()
@@ -314,7 +314,7 @@ def test_transactions_without_a_majority_are_a_warning(capsys: pytest.CaptureFix
     """With the log of one server of an ensemble no transaction is certain. The command names the
     missing logs."""
     summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
-               "digests": None, "findings": [], "group": None, "groups": 1,
+               "findings": [], "group": None, "groups": 1,
                "dropped": [], "unconfirmed": [(5, 9), (20, 20)]}  # fmt: skip
     print_summary(summary)
     told = capsys.readouterr().err

@@ -29,7 +29,7 @@ def text(summary: dict[str, Any], tables: dict[str, Any]) -> str:
 def test_an_audit_of_a_bucket(
     spark: SparkSession, s3: S3, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tables, summary and checked digests are the same. Only the names of the servers differ,
+    """Tables and summary are the same. Only the names of the servers differ,
     which are URLs without options."""
     late = directories(tmp_path)["late"]
     journal = tmp_path / "journals" / "a.jsonl"
@@ -43,13 +43,12 @@ def test_an_audit_of_a_bucket(
         (1, s3.url("zk1", "s3a"), s3.url("journals", "s3a")),
     ):
         out = str(tmp_path / f"audit{number}")
-        job.run(spark, job.Options([logs], out, journals=[journals], verify=True))
+        job.run(spark, job.Options([logs], out, journals=[journals]))
         told.append(text(*load(spark, out)).replace(s3.options, ""))
     assert told[1].replace("s3a://logs", "HOME").replace("HOME/zk1", "HOME/logs-late") == told[
         0
     ].replace(str(tmp_path), "HOME")
     assert "HOME" not in told[0]
-    assert sum(json.loads(told[0])[0]["digests"].values()) > 100
     assert len(json.loads(told[0])[1]["findings"]) > 5
 
 
