@@ -231,11 +231,9 @@ _IN_GROUPS: Final = (
     "deleted",
 )
 RUN: Final = "run"
-PATH: Final = "path"
 
 TXNLOG_GROUPS: Final = (
-    _c("kind", Kind.STRING, f"null: an operation; `{RUN}`: an unbroken run of zxids; `{PATH}`: a "
-       "path below `/consumers`, once for each file or part of one"),
+    _c("kind", Kind.STRING, f"null: an operation; `{RUN}`: an unbroken run of zxids"),
     *(
         replace(column, nullable=column.nullable or column.name not in ("server", "file"))
         for column in TXNLOG
@@ -248,9 +246,8 @@ TXNLOG_GROUPS: Final = (
     ),
 )  # fmt: skip
 """The rows that an audit of groups needs: operations on znodes below ``/consumers``,
-``/brokers/topics`` and ``/brokers/ids``, changes of the ensemble, sessions and errors. Rows of
-other kinds are added so that the logs need to be read only once. They have only the columns of a
-run, or ``path``."""
+``/brokers/topics`` and ``/brokers/ids``, changes of the ensemble, sessions and errors. Runs, which
+have only the columns of a run, are added so that the logs need to be read only once."""
 
 CONFIG: Final = "/zookeeper/config"
 """The znode with the servers of the ensemble, since ZooKeeper 3.5."""

@@ -103,8 +103,7 @@ def test_a_batch_is_recorded_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark repeats a batch after a crash, also one whose directory has the rows of others too. A
-    killed process may have left a part of it. Runs that continue one another become one, and paths
-    are there once."""
+    killed process may have left a part of it. Runs that continue one another become one."""
     monkeypatch.setattr(buckets, "MERGED", 2)
     monkeypatch.setattr(buckets, "LONGEST", 4)
     columns = schema.arrow_schema(schema.TXNLOG_GROUPS)
@@ -115,7 +114,6 @@ def test_a_batch_is_recorded_once(
         rows: list[dict[str, Any]] = [
             {"zxid": EPOCH + number, "type": "setData", "path": path, "session": number},
             {"zxid": EPOCH + number, "type": "closeSession", "session": number},
-            {"kind": schema.PATH, "path": path},
             run("a", number, number, number),
             {"zxid": EPOCH + number, "type": "reconfig", "path": schema.CONFIG, "session": 1,
              "data": b"server.1=x\n" * number},
@@ -141,7 +139,6 @@ def test_a_batch_is_recorded_once(
     assert buckets.read(spark, recorder.batches(), numbers).where("kind is null").count() == 21
     runs = buckets.runs_of(recorder.batches())
     assert sorted(row["last_zxid"] - EPOCH for row in runs) == [0, 4, 5, 6]
-    assert found.where(f"kind = '{schema.PATH}'").count() == 4
     # As in ``zkaudit run``, the newest configuration says how many servers vote.
     options = Options(["a", "b"], str(tmp_path))
     assert stream._voters(options, recorder.batches(), []) == 6
@@ -158,17 +155,16 @@ def test_what_a_server_has_logged_twice_counts_once(spark: SparkSession, tmp_pat
         return written | {"server": server, "zxid": EPOCH + zxid}
 
     first = [of(1), of(2), of(2) | {"idx": 1}, of(2, "b"), of(3)]
-    path = {"kind": schema.PATH, "server": "a", "path": "/consumers/g/offsets/t/0"}
     runs = [run("a", 1, 3), run("b", 2, 2)]
     batches = [
-        batch(tmp_path, 0, {7: [*first, path], buckets.RUNS: runs}),
-        batch(tmp_path, 1, {7: [of(3), of(4), path], buckets.RUNS: [run("a", 3, 4)]}),
+        batch(tmp_path, 0, {7: first, buckets.RUNS: runs}),
+        batch(tmp_path, 1, {7: [of(3), of(4)], buckets.RUNS: [run("a", 3, 4)]}),
     ]
     for numbers in (None, (7,)):
         found = buckets.read(spark, batches, numbers).where(f"coalesce(kind, '') != '{schema.RUN}'")
         rows = [(row["server"], row["zxid"], row["idx"]) for row in found.collect()]
         expected = [(row["server"], row["zxid"], row["idx"]) for row in (*first, of(4))]
-        assert sorted(map(str, rows)) == sorted(map(str, [*expected, *[("a", None, None)] * 2]))
+        assert sorted(rows) == sorted(expected)
 
 
 @pytest.mark.parametrize(("version", "committed_"), [(5, True), (4, False), (None, False)])

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from zkaudit.group.coverage import Coverage
 from zkaudit.group.events import Act, Event, Moment, Shown
 from zkaudit.group.subscriptions import topics_of_filter
-from zkaudit.group.znodes import Znode
+from zkaudit.group.znodes import BROKER_PATH, TOPIC_PATH, Znode
 from zkconsumer.core.zookeeper.znodes import decode_topic
 from zkconsumer.errors import ZnodeFormatError
 
@@ -145,8 +145,8 @@ class Facts:
         return partitions.get(znode.partition)
 
 
-_BROKER: Final = re.compile(r"(?s).*?/brokers/ids/([0-9]+)")
-_TOPIC: Final = re.compile(r"(?s)(.*?)/brokers/topics/([^/]+)")
+_BROKER: Final = re.compile(BROKER_PATH)
+_TOPIC: Final = re.compile(TOPIC_PATH)
 
 
 class FactsReader:
@@ -159,7 +159,8 @@ class FactsReader:
     def __init__(self, coverage: Coverage) -> None:
         self._coverage = coverage
         self._opened: dict[int, int] = {}
-        self._brokers: dict[int, str] = {}
+        self.brokers: dict[int, set[str]] = {}
+        """The paths of the brokers that each session registered."""
         self._topics: dict[tuple[str, int, int], TopicEvent] = {}
         self._shown: dict[tuple[str, int, int], TopicEvent] = {}
 
@@ -170,7 +171,7 @@ class FactsReader:
     def read(self, event: Event) -> None:
         """Read an operation. Only those on the znodes of brokers and topics count."""
         path = event.path or ""
-        if topic := _TOPIC.fullmatch(path):
+        if topic := _TOPIC.search(path):
             segment = self._coverage.segment(event.zxid)
             self._topics[path, event.zxid, event.idx] = TopicEvent(
                 topic[1], topic[2], event.zxid, event.idx, segment, event.time, event.act,
@@ -181,7 +182,7 @@ class FactsReader:
 
     def show(self, shown: Shown) -> None:
         """Read a znode in a snapshot."""
-        if topic := _TOPIC.fullmatch(shown.path):
+        if topic := _TOPIC.search(shown.path):
             act = Act.CREATE if shown.czxid == shown.mzxid else Act.SET
             segment = self._coverage.segment(shown.zxid + 1)
             self._shown[shown.path, shown.mzxid, segment] = TopicEvent(
@@ -191,13 +192,20 @@ class FactsReader:
             self._name(shown.path, shown.session)
 
     def _name(self, path: str, session: int) -> None:
-        if broker := _BROKER.fullmatch(path):
-            known = self._brokers.get(session)
-            self._brokers[session] = broker[1] if known is None else min(known, broker[1])
+        if _BROKER.search(path):
+            self.brokers.setdefault(session, set()).add(path)
+
+    def events(self) -> list[TopicEvent]:
+        """Return what is known of topics: what snapshots show only where the logs do not."""
+        logged = {key[:2] for key in self._topics}
+        shown = (event for key, event in self._shown.items() if key[:2] not in logged)
+        return [*self._topics.values(), *shown]
 
     def facts(self, end: Moment, known_us: int | None = None) -> Facts:
         """Return the facts. ``end``: the last transaction; ``known_us``: as in ``Facts``."""
-        logged = {key[:2] for key in self._topics}
-        shown = (event for key, event in self._shown.items() if key[:2] not in logged)
-        topics = topics_of([*self._topics.values(), *shown])
-        return Facts(end, Opened(self._opened.items()), self._brokers, topics, known_us)
+        names = {
+            session: min(path.rpartition("/")[2] for path in paths)
+            for session, paths in self.brokers.items()
+        }
+        opened = Opened(self._opened.items())
+        return Facts(end, opened, names, topics_of(self.events()), known_us)

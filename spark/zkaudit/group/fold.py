@@ -167,6 +167,11 @@ class Fold:
                 return znode.chroot, znode.group
         return None
 
+    @property
+    def trees(self) -> set[str]:
+        """In which trees the group has znodes."""
+        return {znode.tree for znode in self._znodes.values() if znode is not None}
+
     def apply(self, event: Event) -> Sequence[Row]:
         """Apply the next event. Return its rows: lifetimes that begin and end, writes and deletions
         of offsets, changes of a migration, refused writes of members, and bursts of changes that

@@ -30,6 +30,18 @@ ALONE: Final = {
 }  # fmt: skip
 """Trees of one znode, by its path below the group's."""
 
+GROUP_PATH: Final = (
+    r"(?s)^(.*?/consumers/[^/]+)/"
+    rf"(?:(?:ids|owners|offsets)/.+|(?:{'|'.join(ALONE)}|live/members/[^/]+)(?!.))"
+)
+"""The beginning of the paths that the fold may follow. Its first group is the path of the group of
+consumers. Such regexes mean the same in Python and in Java, as ``re.search`` and ``rlike`` use
+them."""
+OFFSET_PATH: Final = r"(?s)/consumers/[^/]+/offsets/[^/]+/[0-9]+(?!.)"
+"""The end of the path of an offset. No other znode of a group has such a path."""
+TOPIC_PATH: Final = r"(?s)^(.*?)/brokers/topics/([^/]+)(?!.)"
+BROKER_PATH: Final = r"(?s)^(.*?)/brokers/ids/([0-9]+)(?!.)"
+"""Its groups are the chroot and the id."""
 _PATH: Final = re.compile(
     r"(?s)(.*?)/consumers/([^/]+)/"
     rf"(?:(ids|owners|offsets)/(.+)|({'|'.join(ALONE)})|live/members/([^/]+))"

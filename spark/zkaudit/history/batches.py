@@ -90,6 +90,7 @@ _PHASE: Final = (*_MODE[:8], "coordination")
 _MEMBER_ID: Final = ("table", "chroot", "group", "member")
 _SESSION: Final = ("table", "chroot", "group", "session")
 _GROUP: Final = ("table", "chroot", "group")
+_NAME: Final = (*_GROUP, "tree")
 _REFUSED: Final = (*_GROUP, "zxid", "idx", "time", "member", "session")
 _MEMBERSHIP: Final = (
     *_GROUP, "zxid", "idx", "time", "member", "session", "change", "cause", "step", "members",
@@ -125,12 +126,13 @@ for a commit, ``membership`` for a join or leave, ``changes`` for a change of th
 migration (``tree``), ``failed_claims``, ``rebalances``, ``migrations`` for a mode, ``phases`` for a
 time in which a session followed one coordination, ``member_ids`` for a migratable member's id on
 the coordinator, ``used`` for a session that changed a znode of the group, ``findings`` for what the
-rules find, ``waiting`` for a group in which they would find more if the history ended later.
+rules find, ``waiting`` for a group in which they would find more if the history ended later,
+``names`` for each ``tree`` in which a group has znodes.
 Columns of other tables are null."""
 
 _TABLES: Final = (
     _LIFETIME, _COMMIT, _MEMBERSHIP, _CHANGE, _REFUSED, _BURST, _MODE, _PHASE, _MEMBER_ID, _SESSION,
-    _FINDING, _GROUP,
+    _FINDING, _GROUP, _NAME,
 )  # fmt: skip
 _ROWS: Final = 10_000
 """Rows of one Arrow batch."""
@@ -204,7 +206,7 @@ def _fold_group(
         output.add(last)
         if rules is not None:
             output.add_findings(rules, rules.read(last))
-    output.add_sessions(fold)
+    output.add_group(fold)
     if output.is_full:
         yield from output.flush()
 
@@ -258,10 +260,11 @@ class _Output:
         self._rows[_PHASE] += (("phases", *place, *_of_phase(phase)) for phase in move.phases())
         self._rows[_MEMBER_ID] += (("member_ids", *place, name) for name in move.member_ids)
 
-    def add_sessions(self, fold: Fold) -> None:
-        """Add the sessions of a group."""
+    def add_group(self, fold: Fold) -> None:
+        """Add which znodes a group has, and its sessions."""
         place = fold.group
         if place is not None and not self._only_findings:
+            self._rows[_NAME] += (("names", *place, tree) for tree in fold.trees)
             rows = self._rows[_SESSION]
             rows += (("used", *place, session) for session in fold.sessions if session)
 

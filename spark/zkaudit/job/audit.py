@@ -39,7 +39,7 @@ from zkaudit.job.output import Store, kept, staged
 from zkaudit.job.place import prepare, publish
 from zkaudit.job.spark import check_group, errors_named, our_settings
 from zkaudit.limits import NOT_COVERED, SEVERITIES, Limits
-from zkaudit.schema import PATH, arrow_of
+from zkaudit.schema import arrow_of
 from zkaudit.sources import offsets, selection, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import brokers, build, catalog, causes, journals, migrations, timeline
@@ -176,7 +176,7 @@ def audit(
     )
     transactions = committed.apply(rows.where("kind is null"), plan)
     job = _Job(store, options, plan, shown, transactions, last)
-    events, facts = job.folded(rows.where(F.col("kind") == PATH))
+    events, facts = job.folded()
     groups = store.groups(events)
     stored = offsets.read(store.spark, options.bootstrap, options.group, options.command_config)
     if options.group is not None and not options.growing and not groups:
@@ -247,8 +247,8 @@ class _Job:
         """Store a frame until the audit has ended; return the stored frame."""
         return kept(Path(self.options.out), f"staging/{name}", frame)
 
-    def folded(self, paths: DataFrame) -> tuple[Stage, Facts]:
-        """Fold the events of each group. ``paths``: at least all below ``/consumers``."""
+    def folded(self) -> tuple[Stage, Facts]:
+        """Fold the events of each group."""
         log_gaps = committed.log_gaps_of(self.plan)
         rows, shown = self.transactions, self.shown.rows
         facts = facts_of(rows, shown, log_gaps, self.last, self.shown.known_us)
@@ -257,7 +257,6 @@ class _Job:
             log_gaps,
             None if shown is None else self.store.of_groups(shown),
             self.options.group,
-            paths,
             self.keep,
             self.shown.known,
             facts,

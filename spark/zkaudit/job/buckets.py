@@ -39,6 +39,7 @@ from zkaudit.errors import AuditError
 from zkaudit.history.committed import Range, Run, config_of, merged
 from zkaudit.history.staging import (
     BUCKETS,
+    GROUP_KEY,
     Stage,
     bucket,
     group_key,
@@ -72,8 +73,6 @@ _USED: Final = "_used"
 _GROUPS: Final = "_groups"
 _LISTED: Final = "listed"
 """Column of recorded rows: the keys of the groups whose znodes a session's end deletes."""
-_KEY: Final = "xxhash64(chroot, `group`)"
-""""group_key" in SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +233,8 @@ class Recorder:
 def _merged(spark: SparkSession, found: Sequence[Batches]) -> DataFrame:
     """The rows of some directories, with few runs."""
     rows = read(spark, found).drop("key")
-    paths = rows.where(F.col("kind") == schema.PATH).dropDuplicates(["path"])
     runs = _runs_as_rows(spark, runs_of(found))
-    return rows.where("kind is null").unionByName(paths).unionByName(runs)
+    return rows.where("kind is null").unionByName(runs)
 
 
 def read(
@@ -457,7 +455,7 @@ class BucketStore(Store):
     def _is_audited(self) -> Column:
         """Whether a row is of a group that is audited, or of no group: these are new in each
         round."""
-        return F.col("group").isNull() | _among(_KEY, self.keys or ())
+        return F.col("group").isNull() | _among(GROUP_KEY, self.keys or ())
 
     def _with_others(self, frame: DataFrame, before: Sequence[Path]) -> DataFrame:
         """The rows, and those of the other groups in some directories of the round before."""

@@ -12,6 +12,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final
@@ -21,13 +22,15 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from zkaudit import schema
+from zkaudit.group import Act, FactsReader, TopicEvent
 from zkaudit.history import committed
-from zkaudit.history.staging import Stage, stage
+from zkaudit.history.staging import Stage, read_facts, stage
 from zkaudit.job import inputs
 from zkaudit.job.buckets import BEGIN, Batches, Recorder, read, runs_of
 from zkaudit.job.output import kept, save
 from zkaudit.job.place import write_atomically
 from zkaudit.sources import selection
+from zkaudit.tables.build import time_at
 
 PARTS: Final = 8
 """History is deleted in parts of at least this fraction of the time that is kept, because after
@@ -165,9 +168,9 @@ def state_at(
         earlier = (F.col("zxid") <= zxid) & (F.greatest("czxid", "mzxid") <= zxid)
         snapshots = snapshots.where(earlier) if log_gaps else None
     found = rows.where(F.col("kind").isNull() & (F.col("zxid") <= zxid))
-    paths = rows.where(F.col("kind") == schema.PATH)
-    events = stage(committed.apply(found, plan), log_gaps, snapshots, None, paths, keep)
-    every = _existing(events)
+    found = committed.apply(found, plan)
+    events = stage(found, log_gaps, snapshots, None, keep)
+    every = _existing(events, read_facts(found, snapshots, log_gaps))
     values_of: dict[str, Column] = {
         "server": F.lit(""),
         "file": F.lit(f"state.{zxid:x}"),
@@ -194,7 +197,7 @@ def state_at(
     ).na.fill(0)
 
 
-def _existing(events: Stage) -> DataFrame:
+def _existing(events: Stage, facts: FactsReader) -> DataFrame:
     """The znodes at the end of a history: path, ``created`` and ``written`` (zxid and time),
     ``ephemeral_owner``, version."""
     at = F.struct("zxid", "idx")
@@ -214,15 +217,33 @@ def _existing(events: Stage) -> DataFrame:
         start.withField("data", F.col("data")).alias("written"),
         F.col("session").alias("ephemeral_owner"),
     )
-    topics = events.topics.groupBy("chroot", "topic").agg(last, values, creation)
-    topics = topics.where(exists).select(
-        F.concat("chroot", F.lit("/brokers/topics/"), "topic").alias("path"), "written", "created"
-    )
+    spark = held.sparkSession
     closed = events.sessions.where("type = 'closeSession'").select("session")
-    brokers = events.brokers.join(closed, "session", "left_anti").select(
-        F.concat("chroot", F.lit("/brokers/ids/"), "broker").alias("path"),
-        F.col("session").alias("ephemeral_owner"),
-    )
-    root = held.sparkSession.range(1).select(F.lit("/").alias("path"))
-    parts = (held, moved, topics, root, brokers)
+    brokers = [(path, session) for session, paths in facts.brokers.items() for path in paths]
+    brokers_ = spark.createDataFrame(brokers, "path string, session long")
+    brokers_ = brokers_.join(closed, "session", "left_anti")
+    brokers_ = brokers_.withColumnRenamed("session", "ephemeral_owner")
+    root = spark.range(1).select(F.lit("/").alias("path"))
+    parts = (held, moved, _topics(spark, facts.events()), root, brokers_)
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+
+
+def _topics(spark: SparkSession, events: Iterable[TopicEvent]) -> DataFrame:
+    """The same of topics."""
+    created: dict[str, tuple[int, datetime | None]] = {}
+    written: dict[str, tuple[int, datetime | None, bytes | None]] = {}
+    for event in sorted(events, key=lambda event: (event.zxid, event.idx)):
+        path = f"{event.chroot}/brokers/topics/{event.topic}"
+        if event.act is Act.DELETE:
+            created.pop(path, None)
+            written.pop(path, None)
+            continue
+        at = event.zxid, time_at(event.time)
+        written[path] = (*at, event.data)
+        if event.act is Act.CREATE:
+            created[path] = at
+    rows = [(path, last, created.get(path)) for path, last in written.items()]
+    kinds = "zxid long, time timestamp"
+    return spark.createDataFrame(
+        rows, f"path string, written struct<{kinds}, data binary>, created struct<{kinds}>"
+    )

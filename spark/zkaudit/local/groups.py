@@ -15,18 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zkaudit.group import ACTS, Coverage, Facts, FactsReader, Moment
-from zkaudit.group.znodes import ALONE
+from zkaudit.group.znodes import GROUP_PATH, OFFSET_PATH
 from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
 from zkaudit.limits import Limits
 from zkaudit.local.events import events_of, shown_of
 from zkaudit.local.history import GroupHistory
 from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, arrow_schema
 
-_GROUP: Final = re.compile(
-    r"(?s)(.*?/consumers/[^/]+)/"
-    rf"(?:(?:ids|owners|offsets)/.+|(?:{'|'.join(ALONE)}|live/members/[^/]+)\Z)"
-)
-_OFFSET: Final = re.compile(r"(?s).*/consumers/[^/]+/offsets/[^/]+/[0-9]+\Z")
+_GROUP: Final = re.compile(GROUP_PATH)
+_OFFSET: Final = re.compile(OFFSET_PATH)
 _ROWS: Final = 20_000
 
 
@@ -52,7 +49,7 @@ class _Paths:
         self.keys = self._each(
             [-1 if m is None else groups.setdefault(m[1], len(groups)) for m in places], np.int64
         )
-        self.is_offset = self._each([_OFFSET.match(path) is not None for path in self.names], bool)
+        self.is_offset = self._each([_OFFSET.search(path) is not None for path in self.names], bool)
 
     def _each(self, values: Sequence[Any], kind: Any) -> np.ndarray:
         """A value for each row, given those of the names."""

@@ -32,7 +32,7 @@ from zkaudit.job.coverage import (
     decided,
     logged_twice,
 )
-from zkaudit.schema import PATH, RUN, SNAPSHOT, TXNLOG, TXNLOG_GROUPS, arrow_schema
+from zkaudit.schema import RUN, SNAPSHOT, TXNLOG, TXNLOG_GROUPS, arrow_schema
 from zkaudit.sources import selection
 from zkaudit.sources.files import Piece
 from zkaudit.sources.options import Settings, parse_options
@@ -368,7 +368,7 @@ def _names(logs: Iterable[Piece], settings: Settings, snapshots: Sequence[Piece]
     """The names of all groups in the logs, and in the first snapshot."""
     paths: set[str | None] = set()
     for batch in rows_of(settings, logs):
-        paths.update(pc.unique(batch["path"].filter(pc.equal(batch["kind"], PATH))).to_pylist())
+        paths.update(pc.unique(batch["path"]).to_pylist())
     for piece in snapshots[:1]:
         with suppress(LogFormatError, FileNotFoundError):
             for batch in read_snapshot(piece.path, columns=["path"]):

@@ -93,7 +93,6 @@ def _runs(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     runs = Runs(settings.filters)
-    seen: set[str] = set()
     logged = {column.name for column in schema.TXNLOG}
     names = [column.name for column in schema.TXNLOG_GROUPS if column.name in logged]
     wanted = schema.arrow_schema(settings.columns)
@@ -112,13 +111,9 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
         for part in (*parts, *_OTHERS):
             chosen = pc.or_kleene(chosen, pc.match_substring(paths, part))
         batch = _without_unread(batch.filter(chosen))
-        for found_in in (batch["path"], pc.list_flatten(batch["deleted"])):
-            seen.update(filter(None, pc.unique(found_in).to_pylist()))
         yield _padded(batch, wanted)
     place = {"server": piece.server, "file": piece.name}
     rows = [place | run | {"kind": schema.RUN} for run in runs.rows(reader)]
-    of_group = sorted(path for path in seen if any(part in path for part in parts))
-    rows += [place | {"kind": schema.PATH, "path": path} for path in of_group]
     for begin in range(0, len(rows), _ROWS):
         yield _batch(settings, rows[begin : begin + _ROWS])
 

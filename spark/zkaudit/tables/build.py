@@ -56,7 +56,8 @@ def sessions(
         every = every.withColumn("address", F.lit(None).cast("string"))
     else:
         every = every.join(addresses, "session", "left")
-    brokers = stage.brokers.groupBy("session").agg(F.min("broker").alias("broker"))
+    pairs = list(stage.brokers.items())
+    brokers = every.sparkSession.createDataFrame(pairs, "session long, broker string")
     every = every.join(F.broadcast(brokers), "session", "left")
     return every.select(
         "session",

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StringType, StructType
 from zkaudit.history import staging
 from zkaudit.history.batches import OUTPUT
 from zkaudit.schema import spark_type
@@ -47,23 +46,12 @@ def assigned(group: str, begin: float, end: float | None, generation: int = 1) -
             "start_time": at(begin), "end_time": at(end)}  # fmt: skip
 
 
-def stage_of(spark: SparkSession, names: DataFrame) -> staging.Stage:
-    """Groups with these znodes, in which nothing happened."""
-    nothing = frame_of(spark, spark_type(OUTPUT), [])
-    return staging.Stage(names, nothing, *[names] * 3)
-
-
-def owners(spark: SparkSession, *names: tuple[str, str]) -> DataFrame:
-    """``Stage.names`` of groups that have an owner znode in these chroots."""
-    return in_trees(spark, *((*name, "owners") for name in names))
-
-
-def in_trees(spark: SparkSession, *names: tuple[str, str, str]) -> DataFrame:
-    """``Stage.names``: chroot, group and tree."""
-    columns = StructType()
-    for column in ("chroot", "group", "tree"):
-        columns = columns.add(column, StringType())
-    return frame_of(spark, columns, [dict(zip(columns.names, name, strict=True)) for name in names])
+def stage_of(spark: SparkSession, *names: tuple[str, str, str]) -> staging.Stage:
+    """Groups that have znodes (chroot, group and tree), in which nothing happened."""
+    columns = spark_type(OUTPUT)
+    keys = ("table", "chroot", "group", "tree")
+    rows = [dict(zip(keys, ("names", *name), strict=True)) for name in names]
+    return staging.Stage(frame_of(spark, columns, rows), frame_of(spark, columns, []), {})
 
 
 def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) -> None:
@@ -72,8 +60,7 @@ def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) 
     does not have are left out, and so are the coordinator's owners if several chroots have a group
     of this name."""
     zookeeper = [("/kafka", "moved"), ("", "stays"), ("/a", "twice"), ("/b", "twice")]
-    names = owners(spark, *zookeeper)
-    stage = stage_of(spark, names)
+    stage = stage_of(spark, *((*name, "owners") for name in zookeeper))
     chroots = kept(timeline.chroots(stage))
     assert {tuple(row) for row in chroots.collect()} == {
         ("moved", "/kafka"), ("stays", ""), ("twice", None)
@@ -126,6 +113,5 @@ def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) 
 def test_a_group_with_a_mode_takes_precedence(spark: SparkSession) -> None:
     """Of several groups of one name, the coordinator's is the one that has a mode."""
     rows = [("/a", "g", "owners"), ("/b", "g", "mode"), ("/b", "g", "ids"), ("/c", "g", "lock")]
-    names = in_trees(spark, *rows)
-    stage = stage_of(spark, names)
+    stage = stage_of(spark, *rows)
     assert [tuple(row) for row in timeline.chroots(stage).collect()] == [("g", "/b")]
