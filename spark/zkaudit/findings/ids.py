@@ -1,7 +1,7 @@
 """The id of a finding: the same in every audit that finds it, also of more or longer logs.
 
 It is made of what the finding is about and the transaction at which it begins, not of severity,
-end, or sentence, which change while a finding lasts. Pure; ``column`` builds the same in Spark.
+end, or sentence, which change while a finding lasts. Pure.
 """
 
 from __future__ import annotations
@@ -9,10 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from typing import Any, Final
 
 FIELDS: Final = ("kind", "chroot", "group", "topic", "partition", "session", "member", "zxid")
 """The columns of a finding that its id is made of. Without ``zxid``, the time counts."""
@@ -30,16 +27,6 @@ def id_of(finding: Mapping[str, Any]) -> str:
         values[-1] = _milliseconds(finding["time"])
     text = _BETWEEN.join("" if value is None else str(value) for value in values)
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
-
-
-def column() -> Column:
-    """The same as a column of the table of findings."""
-    from pyspark.sql import functions as F
-
-    begin = F.coalesce("zxid", F.unix_millis("time"))
-    names = [*map(F.col, FIELDS[:-1]), begin]
-    values = [F.coalesce(name.cast("string"), F.lit("")) for name in names]
-    return F.substring(F.sha2(F.concat_ws(_BETWEEN, *values), 256), 1, LENGTH)
 
 
 def _milliseconds(time: datetime | None) -> int | None:

@@ -1,90 +1,128 @@
-"""Where the transactions of each finding are stored, and whether they were certainly committed.
+"""Where the transactions of each finding are stored, and whether they were certainly committed: so
+that a reader can get from a sentence to the file and the byte.
 
-Looks up the transactions that findings name, so that a reader can get from a sentence to the file
-and the byte. Runs in the driver's thread and only builds DataFrames.
+``placed`` judges one finding, and ``located`` applies it to a data frame. The driver only builds
+DataFrames.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, functions as F
+from zkaudit.findings.ids import id_of
+from zkaudit.limits import NOT_COVERED, SEVERITIES
+from zkaudit.tables.catalog import FINDINGS
 
-from zkaudit.findings import ids
-from zkaudit.limits import SEVERITIES
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
 
-UNCONFIRMED = (
+UNCONFIRMED: Final = (
     " These transactions may never have been committed: not all of them are in the logs of a "
     "majority of the servers."
 )
+_LOWER: Final = dict(pairwise(SEVERITIES))
+_NAMES: Final = [column.name for column in FINDINGS.columns]
+
+
+class Place(NamedTuple):
+    """Where a transaction is in the logs."""
+
+    server: str | None = None
+    file: str | None = None
+    position: int | None = None
+    confirmed: bool = True
+    """False: it may never have been committed."""
+
+
+NOWHERE: Final = Place()
+"""The place of what is not in the logs."""
+
+
+def placed(
+    finding: Mapping[str, Any], place_of: Callable[[int | None], Place], address: str | None = None
+) -> dict[str, Any]:
+    """Return a row of table ``findings``: with ``id``, and ``server``, ``file`` and ``position`` of
+    the finding and its evidence.
+
+    ``address``: of the session's client. If a transaction may never have been committed, a finding
+    that depends on it becomes ``inferred``, one severity lower, and its sentence says so.
+    """
+    row: dict[str, Any] = {name: finding.get(name) for name in _NAMES}
+    place = place_of(row["zxid"])
+    parts = [(part, place_of(part["zxid"])) for part in finding["evidence"]]
+    row |= {"id": id_of(row), "address": address, **_stored(place)}
+    row["evidence"] = [part | _stored(its) for part, its in parts]
+    if address is not None:
+        how = "was resumed: it came from" if ", " in address else "came from"
+        row["sentence"] += f" Session {row['session'] & (1 << 64) - 1:#x} {how} {address}."
+    if not all(its.confirmed for its in (place, *(its for _, its in parts))):
+        row["severity"] = _LOWER.get(row["severity"], row["severity"])
+        row["basis"] = "inferred" if row["basis"] == "proven" else row["basis"]
+        row["sentence"] += UNCONFIRMED
+    return row
+
+
+def _stored(place: Place) -> dict[str, Any]:
+    return {"server": place.server, "file": place.file, "position": place.position}
+
+
+def not_covered(
+    times: Iterable[tuple[datetime | None, datetime | None, str]],
+) -> Iterator[dict[str, Any]]:
+    """Yield a finding, of no group, for each time that no log covers: from, to and a sentence."""
+    for begin, end, sentence in times:
+        row = dict.fromkeys(_NAMES) | {
+            "severity": "high", "kind": NOT_COVERED, "basis": "proven", "evidence": [],
+            "time": begin, "end_time": end, "sentence": sentence,
+        }  # fmt: skip
+        yield row | {"id": id_of(row)}
 
 
 def located(found: DataFrame, transactions: DataFrame, sessions: DataFrame) -> DataFrame:
-    """Add ``server``, ``file`` and ``position`` to findings and their evidence, ``address`` and
-    ``id``.
+    """Table ``findings``: each as ``placed`` returns it.
 
     ``found`` must be stored (not computed again), and have a ``number`` for each finding.
-    ``transactions`` has server, file, position, zxid and confirmed. If a transaction may never have
-    been committed, a finding that depends on it becomes ``inferred``, one severity lower, and its
-    sentence says so.
+    ``transactions`` has server, file, position, zxid and confirmed.
     """
-    of = F.col
-    parts = found.select("number", F.posexplode_outer("evidence").alias("at", "part"))
-    parts = parts.withColumn("place_zxid", of("part.zxid"))
-    begins = found.select(
-        "number", F.lit(-1).alias("at"),
-        F.lit(None).cast(parts.schema["part"].dataType).alias("part"),
-        of("zxid").alias("place_zxid"),
-    )  # fmt: skip
-    parts = parts.unionByName(begins)
-    wanted = parts.select(of("place_zxid").alias("zxid")).distinct()
+    from pyspark.sql import functions as F
+
+    from zkaudit.schema import arrow_of
+
+    zxids = F.concat(F.array("zxid"), F.transform("evidence", lambda part: part["zxid"]))
+    parts = found.select("number", F.explode(F.array_distinct(zxids)).alias("zxid"))
     places = (
-        transactions.join(wanted, "zxid", "left_semi")
-        .groupBy(of("zxid").alias("place_zxid"))
+        transactions.join(parts.select("zxid").distinct(), "zxid", "left_semi")
+        .groupBy("zxid")
         .agg(
             F.min(F.struct("server", "file", "position")).alias("place"),
             F.min("confirmed").alias("confirmed"),
         )
+        .select("zxid", F.struct("place.*", "confirmed").alias("place"))
     )
-    parts = parts.join(places, "place_zxid", "left").withColumn(
-        "row",
-        F.struct(
-            "at",
-            F.struct(
-                *[of(f"part.{n}").alias(n) for n in ("table", "zxid", "idx", "session", "what")],
-                *[of(f"place.{n}").alias(n) for n in ("server", "file", "position")],
-            ).alias("evidence"),
-        ),
-    )
-    rows = parts.groupBy("number").agg(
-        F.array_sort(F.collect_list(F.when(of("at") >= 0, of("row")))).alias("rows"),
-        F.max(F.when(of("at") == -1, of("place"))).alias("place"),
-        F.coalesce(F.min("confirmed"), F.lit(True)).alias("sure"),
-    )
+    of_number = parts.join(places, "zxid").groupBy("number")
+    of_number = of_number.agg(F.collect_list(F.struct("zxid", "place")).alias("places"))
     addresses = sessions.where("address is not null").select("session", "address")
-    found = found.drop("evidence", "server", "file", "position", "address").join(rows, "number")
-    found = found.withColumn("id", ids.column())
-    found = found.join(addresses, "session", "left")
-    lower = F.create_map(*[F.lit(n) for pair in pairwise(SEVERITIES)
-                           for n in pair])  # fmt: skip
-    unsure = ~of("sure")
+    columns = FINDINGS.spark_type()
+    return (
+        found.drop("address")
+        .join(of_number, "number", "left")
+        .join(addresses, "session", "left")
+        .mapInArrow(partial(_placed, arrow_of(columns)), columns)
+    )
 
-    def when_unsure(changed: Column, name: str) -> Column:
-        return F.when(unsure, changed).otherwise(of(name))
 
-    many = F.contains(of("address"), F.lit(", "))
-    client = F.concat(F.lit(" Session 0x"), F.lower(F.hex("session")),
-                      F.when(many, " was resumed: it came from ").otherwise(" came from "),
-                      of("address"), F.lit("."))  # fmt: skip
-    return found.withColumns(
-        {
-            "evidence": F.transform("rows", lambda row: row["evidence"]),
-            **{name: of(f"place.{name}") for name in ("server", "file", "position")},
-            "severity": when_unsure(F.coalesce(lower[of("severity")], "severity"), "severity"),
-            "basis": F.when(unsure & (of("basis") == "proven"), "inferred").otherwise(of("basis")),
-            "sentence": F.concat(
-                "sentence", F.coalesce(client, F.lit("")),
-                F.when(unsure, UNCONFIRMED).otherwise(""),
-            ),
-        }
-    )  # fmt: skip
+def _placed(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in Spark's Python workers."""
+    import pyarrow as pa
+
+    def of(row: dict[str, Any]) -> dict[str, Any]:
+        places = {part["zxid"]: Place(**part["place"]) for part in row["places"] or ()}
+        return placed(row, lambda zxid: places.get(zxid, NOWHERE), row["address"])
+
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist(list(map(of, batch.to_pylist())), schema=schema)

@@ -13,14 +13,12 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.base import Tables
-from zkaudit.findings.ids import id_of
 from zkaudit.findings.kinds import LASTING
-from zkaudit.findings.places import located
+from zkaudit.findings.places import located, not_covered
 from zkaudit.findings.rules import findings
 from zkaudit.group import Facts, LogGap
 from zkaudit.history import committed, doubt
@@ -33,13 +31,11 @@ from zkaudit.job.coverage import (
     coverage_of,
     decided,
     logged_twice,
-    moment_of,
 )
-from zkaudit.job.output import Store, kept, staged
+from zkaudit.job.output import Store, kept, rows_of, staged
 from zkaudit.job.place import prepare, publish
 from zkaudit.job.spark import check_group, errors_named, our_settings
-from zkaudit.limits import NOT_COVERED, SEVERITIES, Limits
-from zkaudit.schema import arrow_of
+from zkaudit.limits import SEVERITIES, Limits
 from zkaudit.sources import offsets, selection, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import brokers, build, catalog, causes, journals, migrations, timeline
@@ -363,23 +359,11 @@ class _Job:
         found = within(found, self.last, options.start, options.end)
         found = self.keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
         store.waiting(events.waiting)
-        found = catalog.FINDINGS.shape(located(found, self.transactions, sessions))
-        if coverage.missing:
-            found = found.unionByName(not_covered(store.spark, coverage))
+        found = located(found, self.transactions, sessions)
+        if missing := list(not_covered(coverage.sentences())):
+            columns = catalog.FINDINGS.spark_type()
+            found = found.unionByName(rows_of(store.spark, columns, missing))
         return store.table(catalog.FINDINGS, found)
-
-
-def not_covered(spark: SparkSession, coverage: Coverage) -> DataFrame:
-    """A finding, of no group, for each time that no log covers."""
-    columns = catalog.FINDINGS.spark_type()
-    rows = [
-        dict.fromkeys(columns.names)
-        | {"severity": "high", "kind": NOT_COVERED, "basis": "proven", "evidence": []}
-        | {"time": moment_of(begin), "end_time": moment_of(end), "sentence": sentence}
-        for begin, end, sentence in coverage.sentences()
-    ]
-    rows = [row | {"id": id_of(row)} for row in rows]
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow_of(columns)), columns)
 
 
 def within(found: DataFrame, last: DataFrame, start: str | None, end: str | None) -> DataFrame:

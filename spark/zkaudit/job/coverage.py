@@ -245,19 +245,17 @@ class Coverage:
 
     def sentences(
         self, zone: tzinfo | None = UTC, name: str = "UTC"
-    ) -> Iterator[tuple[int | None, int | None, str]]:
+    ) -> Iterator[tuple[datetime | None, datetime | None, str]]:
         """From, to, and a sentence for each time that is not covered. The sentence shows times in
         ``zone`` (``None``: that of this machine)."""
         for begin, end, reason in self.missing:
+            moments = moment_of(begin), moment_of(end)
             since, until = (
                 f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S}" if moment else "?"
-                for moment in map(moment_of, (begin, end))
+                for moment in moments
             )
-            yield (
-                begin,
-                end,
-                f"What happened from {since} to {until} ({name}) is unknown: {reason}.",
-            )
+            text = f"What happened from {since} to {until} ({name}) is unknown: {reason}."
+            yield *moments, text
 
     def summary(self) -> dict[str, Any]:
         """The same for ``summary.json``, with ISO times."""

@@ -3,11 +3,9 @@ nothing."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import SparkSession, functions as F
-from zkaudit.findings import ids
 from zkaudit.findings.ids import id_of
 from zkaudit.findings.places import UNCONFIRMED, located
 from zkaudit.sources.server_logs import addresses
@@ -56,7 +54,7 @@ def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> 
         rows.append(tuple(row.values()))
     frame = spark.createDataFrame(rows, FINDINGS.spark_type())
     frame = frame.withColumn("number", F.monotonically_increasing_id()).localCheckpoint()
-    found = FINDINGS.shape(located(frame, transactions, sessions)).orderBy("zxid", "basis")
+    found = located(frame, transactions, sessions).orderBy("zxid", "basis")
     assert {row["id"] for row in found.collect()} == {id_of(row) for row in frame.collect()}
     unsure, sure, phantom, snapshot = found.orderBy("zxid", "basis").collect()
     assert (sure["server"], sure["file"], sure["position"]) == ("zk1", "log.1", 100)
@@ -70,13 +68,3 @@ def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> 
     assert (unsure["evidence"][0]["file"], unsure["evidence"][0]["position"]) == ("log.6", 16)
     assert (phantom["address"], phantom["file"]) == (None, "log.6")
     assert (snapshot["file"], snapshot["basis"]) == (None, "proven")
-
-
-def test_an_id_of_a_finding_is_the_same_in_spark(spark: SparkSession) -> None:
-    """Without a transaction, the time counts, in the zone of no machine."""
-    row = dict.fromkeys(c.name for c in FINDINGS.columns) | {"kind": "not covered"}
-    moments = [datetime(2026, 11, 21, 0, 0, 0, 123_000, UTC), datetime(1969, 12, 31, tzinfo=UTC)]
-    rows = [row | {"time": moment} for moment in moments] + [row, row | {"zxid": -1}]
-    frame = spark.createDataFrame([tuple(each.values()) for each in rows], FINDINGS.spark_type())
-    found = frame.withColumn("id", ids.column()).collect()
-    assert [each["id"] for each in found] == [id_of(each) for each in rows]
