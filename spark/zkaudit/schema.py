@@ -6,9 +6,11 @@ There is one table of columns each for transaction logs, snapshots and journals.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from inspect import signature
+from textwrap import dedent
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -93,59 +95,50 @@ DELETES: Final = ("delete", "deleteContainer")
 znodes."""
 
 
-def _c(name: str, kind: Kind, meaning: str, nullable: bool = True) -> Column:
-    return Column(name, kind, nullable, meaning)
+def parsed(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, type and meaning of the columns in a text, one a line. Lines that are indented
+    more than the first one continue the line before."""
+    for line in dedent(text).strip().replace("\n    ", " ").splitlines():
+        name, _, rest = line.partition(" ")
+        kind, _, meaning = rest.partition(": ")
+        yield name, kind, meaning
 
 
-_PLACE: Final = (
-    _c("server", Kind.STRING, "name of the server that wrote the file", False),
-    _c("file", Kind.STRING, "name of the file, without its directory", False),
-)
+def _columns(text: str) -> tuple[Column, ...]:
+    """``!`` after the type: the column is never null."""
+    return tuple(
+        Column(name, Kind[kind.rstrip("!").upper()], not kind.endswith("!"), meaning)
+        for name, kind, meaning in parsed(text)
+    )
 
-TXNLOG: Final = (
-    *_PLACE,
-    _c(
-        "position",
-        Kind.LONG,
-        "byte where the transaction's record begins in the unpacked file",
-        False,
-    ),
-    _c("zxid", Kind.LONG, "the transaction; it defines the order", False),
-    _c("idx", Kind.INT, "index in a multi; otherwise 0", False),
-    _c(
-        "size",
-        Kind.INT,
-        "number of operations in the multi; 0 if the transaction is not a multi",
-        False,
-    ),
-    _c("time", Kind.TIMESTAMP, "the leader's wall clock; null if it is not a valid date"),
-    _c("session", Kind.LONG, "session that sent the request (0: the server itself)", False),
-    _c("cxid", Kind.INT, "the client's number for the request", False),
-    _c("type", Kind.STRING, "one of the names in TYPES; `multi` only when it is empty", False),
-    _c("tried", Kind.STRING, "error in a multi: the type of the operation, if the log shows it"),
-    _c("path", Kind.STRING, "znode; null for sessions, and for errors outside of multis"),
-    _c("data", Kind.BINARY, "data of create, setData and reconfig"),
-    _c(
-        "ephemeral",
-        Kind.BOOLEAN,
-        "creates: whether the znode is ephemeral, and deleted when `session` ends",
-    ),
-    _c(
-        "version",
-        Kind.INT,
-        "setData, reconfig, setACL: the new version; check: the expected version",
-    ),
-    _c("parent_cversion", Kind.INT, "creates: the parent's count of creates, including this one"),
-    _c(
-        "error",
-        Kind.INT,
-        "error: the code, such as -110 (exists), -101 (missing), 0 (rolled back with the multi)",
-    ),
-    _c("timeout", Kind.INT, "createSession: milliseconds"),
-    _c("ttl", Kind.LONG, "createTTL: milliseconds"),
-    _c("deleted", Kind.STRINGS, "closeSession: znodes that it deleted, if the server logged them"),
-    _c("digest", Kind.LONG, "digest of the whole tree after the transaction (ZooKeeper 3.6+)"),
-)
+
+_PLACE: Final = _columns("""
+    server string!: name of the server that wrote the file
+    file string!: name of the file, without its directory
+""")
+
+TXNLOG: Final = _PLACE + _columns("""
+    position long!: byte where the transaction's record begins in the unpacked file
+    zxid long!: the transaction; it defines the order
+    idx int!: index in a multi; otherwise 0
+    size int!: number of operations in the multi; 0 if the transaction is not a multi
+    time timestamp: the leader's wall clock; null if it is not a valid date
+    session long!: session that sent the request (0: the server itself)
+    cxid int!: the client's number for the request
+    type string!: one of the names in TYPES; `multi` only when it is empty
+    tried string: error in a multi: the type of the operation, if the log shows it
+    path string: znode; null for sessions, and for errors outside of multis
+    data binary: data of create, setData and reconfig
+    ephemeral boolean: creates: whether the znode is ephemeral, and deleted when `session` ends
+    version int: setData, reconfig, setACL: the new version; check: the expected version
+    parent_cversion int: creates: the parent's count of creates, including this one
+    error int: error: the code, such as -110 (exists), -101 (missing), 0 (rolled back with the
+        multi)
+    timeout int: createSession: milliseconds
+    ttl long: createTTL: milliseconds
+    deleted strings: closeSession: znodes that it deleted, if the server logged them
+    digest long: digest of the whole tree after the transaction (ZooKeeper 3.6+)
+""")
 """One row for each operation: (server, zxid, idx) is unique in the logs of one server.
 
 A multi of n operations gives n rows; an empty multi gives one row of type ``multi``. If one of the
@@ -154,15 +147,14 @@ fail themselves then have code 0, their type in ``tried``, and all their fields.
 as if they had been applied.) So a row whose type is not ``error`` was applied.
 """
 
-TXNLOG_FILES: Final = (
-    *_PLACE,
-    _c("transactions", Kind.LONG, "complete transactions in the file", False),
-    _c("first_zxid", Kind.LONG, "zxid of the first one"),
-    _c("last_zxid", Kind.LONG, "zxid of the last one"),
-    _c("end_position", Kind.LONG, "byte where reading stopped", False),
-    _c("stop", Kind.STRING, "why reading stopped: eof, padding, torn or corrupt", False),
-    _c("reason", Kind.STRING, "the reason in words", False),
-)
+TXNLOG_FILES: Final = _PLACE + _columns("""
+    transactions long!: complete transactions in the file
+    first_zxid long: zxid of the first one
+    last_zxid long: zxid of the last one
+    end_position long!: byte where reading stopped
+    stop string!: why reading stopped: eof, padding, torn or corrupt
+    reason string!: the reason in words
+""")
 """One row for each log: how far it can be read, and why reading stopped."""
 
 SAMPLE: Final = 256
@@ -171,69 +163,31 @@ SAMPLE_AT_BEGIN: Final = 16
 """The same of the first ``BEGIN`` transactions of an epoch, because short logs are compared too."""
 BEGIN: Final = 1024
 
-TXNLOG_RUNS: Final = (
-    *_PLACE,
-    _c(
-        "first_zxid",
-        Kind.LONG,
-        "zxid of the run's first transaction; null: the file is damaged before its first one",
-    ),
-    _c(
-        "last_zxid",
-        Kind.LONG,
-        "zxid of the run's last transaction; no zxid in between is "
-        "missing, and all are of one epoch",
-    ),
-    _c("first_time", Kind.TIMESTAMP, "the leader's wall clock at the run's first transaction"),
-    _c("last_time", Kind.TIMESTAMP, "the leader's wall clock at the run's last transaction"),
-    _c(
-        "times",
-        Kind.LONGS,
-        "the leader's wall clock, in milliseconds since 1970, at each transaction whose zxid is a "
-        f"multiple of {SAMPLE} (of {SAMPLE_AT_BEGIN} at an epoch's begin): servers of one ensemble "
-        "agree in it",
-    ),
-    _c(
-        "damage",
-        Kind.STRING,
-        "last run of a damaged file (`corruption` is `stop`): the byte and the reason",
-    ),
-    _c(
-        "cut",
-        Kind.STRING,
-        "last run of a file whose last record is incomplete: the byte and the reason",
-    ),
-    _c(
-        "large",
-        Kind.STRING,
-        "last run of a file with a record that is longer than servers read by default: the byte "
-        "and the length",
-    ),
-)
+TXNLOG_RUNS: Final = _PLACE + _columns(f"""
+    first_zxid long: zxid of the run's first transaction; null: the file is damaged before its first
+        one
+    last_zxid long: zxid of the run's last transaction; no zxid in between is missing, and all are
+        of one epoch
+    first_time timestamp: the leader's wall clock at the run's first transaction
+    last_time timestamp: the leader's wall clock at the run's last transaction
+    times longs: the leader's wall clock, in milliseconds since 1970, at each transaction whose zxid
+        is a multiple of {SAMPLE} (of {SAMPLE_AT_BEGIN} at an epoch's begin): servers of one
+        ensemble agree in it
+    damage string: last run of a damaged file (`corruption` is `stop`): the byte and the reason
+    cut string: last run of a file whose last record is incomplete: the byte and the reason
+    large string: last run of a file with a record that is longer than servers read by default: the
+        byte and the length
+""")
 """One row for each unbroken run of zxids in each log."""
 
 _IN_GROUPS: Final = (
-    "server",
-    "file",
-    "position",
-    "zxid",
-    "idx",
-    "time",
-    "session",
-    "cxid",
-    "type",
-    "path",
-    "data",
-    "ephemeral",
-    "version",
-    "error",
-    "timeout",
-    "deleted",
-)
+    "server", "file", "position", "zxid", "idx", "time", "session", "cxid", "type", "path", "data",
+    "ephemeral", "version", "error", "timeout", "deleted",
+)  # fmt: skip
 RUN: Final = "run"
 
 TXNLOG_GROUPS: Final = (
-    _c("kind", Kind.STRING, f"null: an operation; `{RUN}`: an unbroken run of zxids"),
+    *_columns(f"kind string: null: an operation; `{RUN}`: an unbroken run of zxids"),
     *(
         replace(column, nullable=column.nullable or column.name not in ("server", "file"))
         for column in TXNLOG
@@ -256,85 +210,65 @@ NODE_EXISTS: Final = -110
 """The error of a write that was refused because the znode already exists."""
 
 
-SNAPSHOT: Final = (
-    *_PLACE,
-    _c("zxid", Kind.LONG, "last transaction when the server began to write the snapshot", False),
-    _c(
-        "complete_zxid",
-        Kind.LONG,
-        "every transaction up to this one is in the snapshot, so a "
-        "missing znode did not exist (3.6+)",
-    ),
-    _c("path", Kind.STRING, "znode", False),
-    _c("data", Kind.BINARY, "content"),
-    _c("czxid", Kind.LONG, "transaction that created it", False),
-    _c("mzxid", Kind.LONG, "transaction that last set its content", False),
-    _c("ctime", Kind.TIMESTAMP, "when it was created, by the leader's clock"),
-    _c("mtime", Kind.TIMESTAMP, "when its content was last set, by the leader's clock"),
-    _c("version", Kind.INT, "version of the content", False),
-    _c("cversion", Kind.INT, "creates of children so far", False),
-    _c("aversion", Kind.INT, "version of the access list", False),
-    _c("ephemeral_owner", Kind.LONG, "session that the znode belongs to; 0: none", False),
-    _c("pzxid", Kind.LONG, "last transaction that changed its children", False),
-)
+SNAPSHOT: Final = _PLACE + _columns("""
+    zxid long!: last transaction when the server began to write the snapshot
+    complete_zxid long: every transaction up to this one is in the snapshot, so a missing znode did
+        not exist (3.6+)
+    path string!: znode
+    data binary: content
+    czxid long!: transaction that created it
+    mzxid long!: transaction that last set its content
+    ctime timestamp: when it was created, by the leader's clock
+    mtime timestamp: when its content was last set, by the leader's clock
+    version int!: version of the content
+    cversion int!: creates of children so far
+    aversion int!: version of the access list
+    ephemeral_owner long!: session that the znode belongs to; 0: none
+    pzxid long!: last transaction that changed its children
+""")
 """One row for each znode of each snapshot: (server, file, path) is unique.
 
 Snapshots are fuzzy: a znode may be newer than ``zxid``. A row proves that the znode existed with
 its ``czxid``. That a znode is missing proves only that it did not exist at ``complete_zxid``.
 """
 
-SNAPSHOT_SESSIONS: Final = (
-    *_PLACE,
-    _c("zxid", Kind.LONG, "last transaction when the server began to write the snapshot", False),
-    _c("session", Kind.LONG, "a live session", False),
-    _c("timeout", Kind.INT, "milliseconds", False),
-)
+SNAPSHOT_SESSIONS: Final = _PLACE + _columns("""
+    zxid long!: last transaction when the server began to write the snapshot
+    session long!: a live session
+    timeout int!: milliseconds
+""")
 """One row for each live session of each snapshot."""
 
-OFFSETS: Final = (
-    _c("log_partition", Kind.INT, "partition of `__consumer_offsets`", False),
-    _c("log_offset", Kind.LONG, "offset of the record", False),
-    _c("time", Kind.TIMESTAMP, "timestamp of the record"),
-    _c(
-        "kind",
-        Kind.STRING,
-        "offset; group (classic); of KIP-848 groups: group epoch, member, target epoch, target "
-        "(the partitions that a member is to have), current (those that it has); other; damaged",
-        False,
-    ),
-    _c("fault", Kind.STRING, "other: the version of its key; damaged: how"),
-    _c("group", Kind.STRING, "group id"),
-    _c("topic", Kind.STRING, "topic"),
-    _c("partition", Kind.INT, "partition"),
-    _c("deleted", Kind.BOOLEAN, "whether the record is a tombstone"),
-    _c("committed", Kind.LONG, "the offset"),
-    _c("leader_epoch", Kind.INT, "epoch of the partition's leader when it was read (Kafka 2.1+)"),
-    _c("metadata", Kind.STRING, "metadata that the member stored with the offset"),
-    _c(
-        "commit_ms",
-        Kind.LONG,
-        "when the coordinator stored the offset or changed the group, ms since 1970",
-    ),
-    _c("expire_ms", Kind.LONG, "when it expires (Kafka 0.8.2 to 2.0), ms since 1970"),
-    _c("member", Kind.STRING, "member, target, current: id of the member"),
-    _c("generation", Kind.INT, "group: generation; KIP-848: epoch of the group, target or member"),
-    _c("members", Kind.STRINGS, "group: ids of its members"),
-    _c("protocol_type", Kind.STRING, "group: `consumer`, or another type that its members use"),
-    _c(
-        "protocol",
-        Kind.STRING,
-        "group: the assignor, which all members support; member: the assignor it asks for, if any",
-    ),
-    _c("leader", Kind.STRING, "group: the leader"),
-    _c("hosts", Kind.TEXTS, "the host of each member, as the coordinator recorded it"),
-    _c("clients", Kind.TEXTS, "the client id of each member"),
-    _c(
-        "assignment",
-        Kind.TEXTS,
-        "the member id of each `topic-partition`, also of those that a member has yet to release; "
-        "KIP-848 records have topic ids: a topic that the brokers no longer have keeps its id",
-    ),
-)
+OFFSETS: Final = _columns("""
+    log_partition int!: partition of `__consumer_offsets`
+    log_offset long!: offset of the record
+    time timestamp: timestamp of the record
+    kind string!: offset; group (classic); of KIP-848 groups: group epoch, member, target epoch,
+        target (the partitions that a member is to have), current (those that it has); other;
+        damaged
+    fault string: other: the version of its key; damaged: how
+    group string: group id
+    topic string: topic
+    partition int: partition
+    deleted boolean: whether the record is a tombstone
+    committed long: the offset
+    leader_epoch int: epoch of the partition's leader when it was read (Kafka 2.1+)
+    metadata string: metadata that the member stored with the offset
+    commit_ms long: when the coordinator stored the offset or changed the group, ms since 1970
+    expire_ms long: when it expires (Kafka 0.8.2 to 2.0), ms since 1970
+    member string: member, target, current: id of the member
+    generation int: group: generation; KIP-848: epoch of the group, target or member
+    members strings: group: ids of its members
+    protocol_type string: group: `consumer`, or another type that its members use
+    protocol string: group: the assignor, which all members support; member: the assignor it asks
+        for, if any
+    leader string: group: the leader
+    hosts texts: the host of each member, as the coordinator recorded it
+    clients texts: the client id of each member
+    assignment texts: the member id of each `topic-partition`, also of those that a member has yet
+        to release; KIP-848 records have topic ids: a topic that the brokers no longer have keeps
+        its id
+""")
 """One row for each record of ``__consumer_offsets``: (log_partition, log_offset) is unique."""
 
 
@@ -361,11 +295,13 @@ def journal_columns() -> tuple[Column, ...]:
     }
     fields = {f.name: f for f in journal.FIELDS if f.type is not journal.Type.OBJECT}
     return (
-        _c("file", Kind.STRING, "path of the journal", False),
-        _c("line", Kind.LONG, "number of the line, from 1", False),
-        _c("fault", Kind.STRING, "why the line could not be read"),
-        _c("text", Kind.STRING, "the line, if it could not be read"),
-        *(_c(name, kinds[field.type], field.meaning) for name, field in fields.items()),
+        *_columns("""
+            file string!: path of the journal
+            line long!: number of the line, from 1
+            fault string: why the line could not be read
+            text string: the line, if it could not be read
+        """),
+        *(Column(name, kinds[field.type], True, field.meaning) for name, field in fields.items()),
     )
 
 

@@ -7,8 +7,9 @@ only: no Spark until ``spark_type`` is called.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from textwrap import dedent
 from typing import TYPE_CHECKING, Final
+
+from zkaudit.schema import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -73,13 +74,10 @@ _SHARED: Final[dict[str, tuple[Column, ...]]] = {}
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    """The columns in a text: name, type and meaning. Lines that are indented more continue one, and
-    ``*NAME`` stands for those of ``_SHARED``."""
+    """The columns in a text (``schema.parsed``). ``*NAME`` stands for those of ``_SHARED``."""
     found: list[Column] = []
-    for line in dedent(text).strip().replace("\n    ", " ").splitlines():
-        name, _, rest = line.partition(" ")
-        kind, _, meaning = rest.partition(": ")
-        found += _SHARED[name[1:]] if name.startswith("*") else [Column(name, kind, meaning)]
+    for name, *rest in parsed(text):
+        found += _SHARED[name[1:]] if name.startswith("*") else [Column(name, *rest)]
     return tuple(found)
 
 
