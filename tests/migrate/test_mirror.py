@@ -17,6 +17,7 @@ import pytest
 from zkmigrate.cli import run
 from zkmigrate.mirror import mirroring
 from zkmigrate.model import Mirror, Store
+from zkmigrate.plan.mirror import mark
 from zkmigrate.stores import mirror_state, record, sessions
 
 from tests.migrate import matrix
@@ -644,6 +645,28 @@ def test_overtaken_at_every_point_by_a_cut_over(
         assert held(world.one)[1] == [900, 901], number
         _, *stores = settled(world, ONCE)
         assert tuple(stores) == ([900, 901], [900, 901]), number
+        world.close()
+
+
+def test_a_cut_over_is_overtaken_by_a_mirror_with_an_older_reading(
+    worlds: Callable[[str], World],
+) -> None:
+    """It commits what it has read before the last commit of an old member. When the command reports
+    that the new program may start, Kafka has the last offset."""
+    for number in points(worlds, "mirror_zookeeper_leads", CUT_OVER):
+        world = worlds("mirror_zookeeper_leads")
+        late: list[bool] = []
+
+        def meanwhile(what: str, world: World = world, late: list[bool] = late) -> None:
+            agreed = world.one.zk.text(mirror_state.path("g")) or b""
+            late.append(b'"0":110' in agreed)  # it would not be permitted any more
+            if not late[0] and what != SENT:
+                world.one.kafka.store("g", {T0: StoredOffset(100, -1, mark(100))})
+
+        ran = world.first.at(number, meanwhile, lambda machine: machine.run(*CUT_OVER))
+        assert ran is not None
+        assert ran.status == 0
+        assert held(world.one)[1] == [110, 60], (number, late)
         world.close()
 
 

@@ -146,6 +146,12 @@ def test_a_late_commit_of_a_suspended_mirror_is_put_right_after_the_cut_over() -
     assert found == Decision(KAFKA, {T0: 7})
 
 
+def test_a_commit_of_a_killed_mirror_is_agreed_on_when_new_members_lead() -> None:
+    """It had not recorded it, and both stores have it. So it is not put right as a late one."""
+    found = decide(seen({T0: 8}, {T0: ours(8)}, new=("n",)), mirror(ZK, t0=7))
+    assert (found.leader, found.values, found.copies, found.stop) == (KAFKA, {T0: 8}, 0, None)
+
+
 def test_a_lower_offset_on_the_leading_side_is_followed_and_said() -> None:
     """It is a reset."""
     found = decide(seen({T0: 2}, {T0: ours(7)}), mirror(ZK, t0=7))

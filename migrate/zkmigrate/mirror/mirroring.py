@@ -314,10 +314,8 @@ class Mirroring:
                     self._say(f"group {name}: {result.why or result.outcome.value}")
                     at = self._again(name)
                     continue
-                seen = self._complete_reading(at)
                 due = time.monotonic() - self._refreshed.get(name, -inf) > self._refresh_s()
-                decision = decide(seen.reading, seen.mirror, due)
-                seen = self._carry_out(seen, decision, self._leases[name])
+                seen, decision = self._copied(self._complete_reading(at), due, self._leases[name])
                 if due:
                     self._refreshed[name] = time.monotonic()
             except ZkUnavailableError:
@@ -387,6 +385,13 @@ class Mirroring:
             raise mirror_state.changed(group)
         return self._complete_reading(at)
 
+    def _copied(
+        self, seen: _Seen, refresh: bool = False, session: int = 0
+    ) -> tuple[_Seen, Decision]:
+        """Decide and carry it out. Raises as ``_carry_out``."""
+        decision = decide(seen.reading, seen.mirror, refresh)
+        return self._carry_out(seen, decision, session), decision
+
     def _carry_out(self, seen: _Seen, decision: Decision, session: int = 0) -> _Seen:
         """Write what was decided; return the group as it is then.
 
@@ -443,7 +448,8 @@ class Mirroring:
         """Let a store lead from now on, if no offset has changed in the other since the reading.
 
         The other store is read again: a member that had left when members were read may have
-        committed right before, after the offsets were read. ``offsets``: written to ZooKeeper
+        committed right before, after the offsets were read. So is Kafka before it leads: a mirror
+        with an older reading may have committed what it had read. ``offsets``: written to ZooKeeper
         first. ``fields``: more of the group's record.
         """
         at, now_ms = seen.at, int(time.time() * 1000)
@@ -452,7 +458,9 @@ class Mirroring:
             if any(at.offsets[tp].offset != one for tp, one in offsets.items() if tp in at.offsets):
                 raise mirror_state.changed(at.group)
         again = self._read(at.group).reading
-        if again.zk != at.offsets if to is Store.KAFKA else again.kafka != seen.reading.kafka:
+        moved = again.zk != at.offsets if to is Store.KAFKA else again.kafka != seen.reading.kafka
+        late = to is Store.KAFKA and not again.new and behind(again, Store.ZOOKEEPER)
+        if moved or late:
             raise mirror_state.changed(at.group)
         mirror = replace(seen.mirror, leader=to, since_ms=now_ms)
         written = record.written(at.record, now_ms, mirror=to.value, **fields)
@@ -482,8 +490,6 @@ class Mirroring:
         def once() -> Result:
             nonlocal copied
             seen = self._read(group)
-            if seen.mirror.leader is Store.KAFKA:  # a mirror has seen the first new member
-                return Result(group, Outcome.DONE, copied, START)
             if not seen.at.record.locked:
                 reasons = (Reason.OTHER_OPERATOR,)
                 return Result(group, Outcome.REFUSED, copied, guard.UNLOCKED_MEANWHILE, reasons)
@@ -491,13 +497,11 @@ class Mirroring:
             nodes = map(seen.reading.zk.get, seen.reading.partitions())
             if faults := [one.fault for one in nodes if one is not None and one.fault]:
                 return Result(group, Outcome.REFUSED, copied, shown(faults), (Reason.UNREADABLE,))
-            decision = decide(seen.reading, seen.mirror)
+            seen, decision = self._copied(seen)
             if decision.stop is not None:
-                self._stop(seen, decision.stop)
                 return Result(group, Outcome.REFUSED, copied, decision.stop[1], decision.stop[:1])
-            seen = self._carry_out(seen, decision)
             copied += decision.copies
-            if seen.mirror.leader is Store.ZOOKEEPER:
+            if seen.mirror.leader is Store.ZOOKEEPER:  # no mirror has seen the first new member
                 self._lead(seen, Store.KAFKA, {}, command=CUT_OVER, locked=True)
             return Result(group, Outcome.DONE, copied, START)
 
@@ -523,12 +527,10 @@ class Mirroring:
             seen = self._read(group)
             if seen.mirror.leader is Store.KAFKA:
                 check_members(group, joined=seen.reading.new)
-                decision = decide(seen.reading, seen.mirror)
+                seen, decision = self._copied(seen)
                 if decision.stop is not None:
-                    self._stop(seen, decision.stop)
                     why = decision.stop
                     return Result(group, Outcome.REFUSED, copied, why[1], why[:1])
-                seen = self._carry_out(seen, decision)
                 copied += decision.copies
                 self._lead(seen, Store.ZOOKEEPER, {}, command="undo", by_undo=False)
             return Result(group, Outcome.DONE, copied)

@@ -150,7 +150,8 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
     to_kafka: dict[TopicPartition, int] = {}
     forget: set[TopicPartition] = set()
     for tp in seen.partitions():
-        here, before = seen.offset(leader, tp), agreed.get(tp)
+        here, there = seen.offset(leader, tp), seen.offset(leader.other, tp)
+        before = agreed.get(tp)
         if leader is Store.ZOOKEEPER:
             fault = seen.zk[tp].fault if tp in seen.zk else ""
             if fault:
@@ -160,7 +161,7 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
                 if is_marked(seen.kafka.get(tp)):
                     forget.add(tp)
                 continue
-        elif is_marked(seen.kafka.get(tp)) and here != before:
+        elif is_marked(seen.kafka.get(tp)) and here not in (before, there):
             if before is not None and not seen.new:  # a late commit of a mirror that was suspended
                 to_kafka[tp] = before
             continue
@@ -169,7 +170,7 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
         if before is not None and here < before:
             notes.append(f"{tp}: {leader.value} went back from {before} to {here}, also copied")
         values[tp] = here
-        if seen.offset(leader.other, tp) != here:
+        if there != here:
             copies[tp] = here
     if leader is Store.ZOOKEEPER:
         if refresh:
