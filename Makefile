@@ -163,10 +163,10 @@ test-docker: setup ## servers and members in containers; skipped where no Docker
 test-calls: setup ## every call that can wait, with servers silent or down in every way (2 minutes)
 	CALLS=all $(BIN)/pytest tests/faults/test_calls_end.py
 
-test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, a quarter of each kind (ZKC_SEEDS=first:count), 10,000 of groups that move, and the model of a live move
+test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, a quarter of each kind (ZKC_SEEDS=first:count), 10,000 of groups that move, and the models
 	$(BIN)/python -m tests.sim.all $(or $(ZKC_SEEDS),0:10000)
 	$(BIN)/python -m tests.sim.all $(or $(ZKC_SEEDS),0:10000) live
-	ZKC_MODELS=all $(BIN)/pytest tests/model/test_live_move_model.py
+	ZKC_MODELS=all $(BIN)/pytest tests/model
 
 soak: setup ## a group of each kind under 200 faults in 10 minutes, judged by zkaudit (ARGS='--kind mixed --seed 7')
 	$(BIN)/python -m tests.soak --kind all --audit $(ARGS)
