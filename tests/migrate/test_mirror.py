@@ -27,7 +27,21 @@ from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.console import repeating
 from zkconsumer.console.signals import SignalledError
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import AclEntry, Check, Multi, Node, SetAcl, Stat, ZkOp
+from zkconsumer.core.zookeeper.ops import (
+    AclEntry,
+    Check,
+    Code,
+    Create,
+    Failed,
+    GetMany,
+    Multi,
+    Node,
+    Ok,
+    Reply,
+    SetAcl,
+    Stat,
+    ZkOp,
+)
 from zkconsumer.core.zookeeper.scripts.common import PACKET_BYTES
 
 __all__ = ["simulated"]  # the fixture
@@ -231,6 +245,46 @@ def test_a_second_mirror_is_on_standby(simulated: Simulated, tmp_path: Path) -> 
     (found,) = second.run(*ONCE).rows
     assert found["state"] == "in step"
     assert held(simulated) == ([120, 60], [120, 60])
+
+
+def test_a_lease_is_recognized_that_no_answer_has_confirmed(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection was lost, and the next server did not have the lease yet. The process that has
+    it does not wait for itself."""
+    virtual_time(monkeypatch)
+    matrix.mirror_zookeeper_leads(simulated)
+    lost: list[ZkOp] = []
+
+    def after(op: ZkOp, reply: Reply) -> Reply:
+        where = mirror_state.lease_path("g")
+        if isinstance(op, Create) and op.path == where:
+            lost.append(op)
+            return Failed(Code.CONNECTION_LOSS)
+        if lost and isinstance(op, GetMany) and op.paths == (where,):
+            simulated.zk.after = lambda op, reply: reply
+            return Ok((None,))
+        return reply
+
+    simulated.zk.after = after
+    mirror = mirroring.Mirroring(simulated.stores())
+    assert [one.state for one in mirror.steps(["g"])] == ["standby"]
+    mirroring.time.sleep(mirroring.READ_AGAIN_S)
+    assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+    assert lost
+
+
+def test_a_running_mirror_continues_when_its_group_begins_again(simulated: Simulated) -> None:
+    """It was ended meanwhile. The process still has the lease, and uses it."""
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    states = [one.state for one in mirror.steps(["g"])]
+    second = Machine(simulated, simulated.folder / "second")
+    second.run(*END)
+    states += [one.state for one in mirror.steps(["g"])]
+    second.run(*ONCE)
+    states += [one.state for one in mirror.steps(["g"])]
+    assert states == ["in step", "not mirrored", "in step"]
 
 
 def test_a_mirror_cuts_over_when_the_last_member_has_left(

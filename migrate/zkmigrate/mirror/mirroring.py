@@ -134,7 +134,6 @@ class Mirroring:
         self._say = say
         self._stopped = stopped or Event()
         self._run = uuid.uuid4().hex[:8]
-        self._leases: dict[str, int] = {}
         self._refreshed: dict[str, float] = {}
         """When the offsets of a group in Kafka were committed, all of them."""
         self._period: float | None = None
@@ -294,7 +293,7 @@ class Mirroring:
             if isinstance(at, Exception):
                 return Step(name, "", "failed", why=str(at), reasons=(Reason.UNREADABLE,))
             if at.mirror is None:
-                if self._leases.pop(name, 0):
+                if at.lease is not None and mirror_state.lease_of(at.lease, self._run):
                     self._clean_up(name)
                 return Step(name, "", ENDED)
             leader, since = at.mirror.leader, moment(at.mirror.since_ms)
@@ -302,7 +301,8 @@ class Mirroring:
                 code, text = at.mirror.stopped
                 return Step(name, leader.value, STOPPED, since, "", text, _stopped(Reason(code)))
             try:
-                if not self._has_lease(at):
+                session = self._lease(at)
+                if not session:
                     by = "" if at.lease is None else at.lease.data.decode(errors="replace")
                     text = f"{by.partition(' ')[0]} mirrors it"
                     return Step(name, leader.value, STANDBY, since, "", text)
@@ -315,7 +315,7 @@ class Mirroring:
                     at = self._again(name)
                     continue
                 due = time.monotonic() - self._refreshed.get(name, -inf) > self._refresh_s()
-                seen, decision = self._copied(self._complete_reading(at), due, self._leases[name])
+                seen, decision = self._copied(self._complete_reading(at), due, session)
                 if due:
                     self._refreshed[name] = time.monotonic()
             except ZkUnavailableError:
@@ -358,12 +358,13 @@ class Mirroring:
         begun = at.record.locked and at.record.command == CUT_OVER
         return at.mirror.leader is Store.ZOOKEEPER and (begun or at.group in self._had_members)
 
-    def _has_lease(self, at: InZooKeeper) -> bool:
-        mine = self._leases.get(at.group, 0)
-        if at.lease is None:
-            mine = self._leases[at.group] = self._zk(mirror_state.take_lease(at.group, self._run))
-            return bool(mine)
-        return at.lease.stat.ephemeral_owner == mine
+    def _lease(self, at: InZooKeeper) -> int:
+        """Return the session with which this process has the lease, 0 if another process has it."""
+        if at.lease is not None:  # also if no answer has confirmed it
+            return mirror_state.lease_of(at.lease, self._run)
+        if at.record.locked and at.record.command == CUT_OVER:
+            self._had_members.add(at.group)  # as another process has seen
+        return self._zk(mirror_state.take_lease(at.group, self._run))
 
     def _again(self, name: str) -> InZooKeeper | ZnodeFormatError | ZooKeeperError:
         return self._zk(_look(name))

@@ -21,7 +21,6 @@ from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,
-    Failed,
     GetChildren,
     GetMany,
     Multi,
@@ -169,11 +168,18 @@ def read_mirror(group: str) -> Script[tuple[Mirror | None, str]]:
 def take_lease(group: str, run: str) -> Script[int]:
     """Take the lease of a group; return the session that holds it, or 0 if it is not free."""
     where = lease_path(group)
-    data = f"{record.operator()} {run}".encode()
-    reply = yield from attempt(Create(where, data, ephemeral=True))
-    taken = isinstance(reply, Failed) and reply.code is Code.NODE_EXISTS
+    yield from attempt(Create(where, _lease_data(run), ephemeral=True))
     (node,) = yield from read_many([where])
-    return 0 if taken or node is None or node.data != data else node.stat.ephemeral_owner
+    return 0 if node is None else lease_of(node, run)
+
+
+def lease_of(lease: Node, run: str) -> int:
+    """Return the session of a lease, or 0 if it is not that of this run of ``mirror``."""
+    return lease.stat.ephemeral_owner if lease.data == _lease_data(run) else 0
+
+
+def _lease_data(run: str) -> bytes:
+    return f"{record.operator()} {run}".encode()
 
 
 def permit(at: InZooKeeper, session: int) -> Script[bool]:
