@@ -104,6 +104,9 @@ def test_only_a_deletion_by_another_session_is_a_foreign_release() -> None:
     assert (finding.member, finding.session, finding.zxid) == ("g_a", 5, 3)
     assert finding.sentence.startswith("Member g_b (session 0x6) deleted the owner znode of t-0")
     assert [part.what for part in finding.evidence] == ["claimed", "deleted"]
+    of_jvm = "host1-1795219200000-aaaa0001"
+    (finding,) = found(join(1, 5, of_jvm), claim(2, 5, of_jvm), delete(3, 6))
+    assert f"that belonged to Member g_{of_jvm} (host host1, session 0x5)." in finding.sentence
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -689,6 +692,32 @@ def test_a_storm_that_slows_down_is_no_milder() -> None:
 
     assert storms(hot) == storms(hot[:12]) == storms([*hot, *slower]) == ["high"]
     assert storms(slower) == ["medium"]
+
+
+def test_restarts_without_a_pause_are_a_storm() -> None:
+    """Although the group is never quiet in between. It is not a storm if many members start within
+    a minute and then work, or if a member tries again many times after one change."""
+    starts: list[Event] = []
+    flaps = [join(1, 1, "stays"), at(claim(2, 1, "stays"), 20)]
+    tries = [at(join(1, 1), 1)]
+    for n in range(41):
+        zxid, session = 10 * n + 10, 100 + n
+        flaps += [
+            at(one, 21 + 3 * n)
+            for one in (
+                join(zxid, session, "b"), delete(zxid + 1, 1), claim(zxid + 2, session, "b"),
+                close(zxid + 3, session), claim(zxid + 4, 1, "stays"),
+            )
+        ]  # fmt: skip
+        starts.append(at(join(zxid, session, f"m{n}"), n))
+        tries += [at(one, 2 + 2 * n) for one in (claim(zxid, 1), delete(zxid + 1, 1))]
+        tries.append(at(event(zxid + 2, 1, Act.REFUSED), 2 + 2 * n))
+    starts += [at(claim(1_000 + n, 100 + n, f"m{n}", n), 41 + n // 10) for n in range(41)]
+    assert kinds(*starts) == []
+    assert "rebalance storm" not in {kind for _, kind in kinds(*tries)}
+    (storm,) = (one for one in found(*flaps) if one.kind == "rebalance storm")
+    assert storm.severity == "high"  # 41 a minute
+    assert "82 of the joins and leaves came from member g_b." in storm.sentence
 
 
 def test_claims_that_are_refused() -> None:

@@ -86,6 +86,7 @@ def test_owners_that_commit_and_hand_over_are_no_finding() -> None:
     [
         (1000, 1010, ("lost messages", "critical", "inferred", "lost", 900)),
         (1000, None, ("lost messages", "critical", "inferred", "lost", 900)),
+        (1000, 130, ("lost messages", "critical", "inferred", "lost", 30)),  # 1000 did not exist
         (1000, 50, ("offset regression", "high", "proven", "repeated", 50)),
         (10, 20, ("offset regression", "high", "proven", "repeated", 90)),
         (10, None, ("offset regression", "high", "inferred", "repeated", 90)),
@@ -130,6 +131,8 @@ def test_the_first_offset_of_a_partition_is_no_finding() -> None:
     late."""
     first = [commit(10, 1000, TOOL), *restarted(11, 1010)]
     assert judged(*first) == []
+    new = event(10, TOOL, Act.CREATE, "/consumers/g/offsets/t/0", b"1000")
+    assert judged(new, *first[1:], facts=Facts(opened=OPENED), gaps=[(0, 1)]) == []
     late = judged(*first, facts=Facts(opened=OPENED), gaps=[(0, 1)])
     assert late == [("tool write", "medium", "inferred", "unknown", None)]
     owned = [join(1, MEMBER), claim(2, MEMBER), close(9, MEMBER)]
@@ -138,6 +141,14 @@ def test_the_first_offset_of_a_partition_is_no_finding() -> None:
     assert claimed.sentence.endswith(
         "; member g_a started from it, and what the group had reached is unknown."
     )
+
+
+def test_what_was_delivered_before_is_not_lost() -> None:
+    """A tool's write makes a member deliver messages again. Another one skips them after that."""
+    again = [*stopped(), commit(10, 7, TOOL), *restarted(11, 50), delete(14, OTHER)]
+    assert [one[:3] for one in judged(*again, commit(15, 100, TOOL), *restarted(16, 101))] == [
+        ("offset regression", "high", "proven"), ("tool write", "info", "proven"),
+    ]  # fmt: skip
 
 
 def test_a_whole_topic_is_no_milder_than_one_partition() -> None:
@@ -494,6 +505,14 @@ def test_an_owner_that_a_log_gap_hides() -> None:
     other = [commit(2, 100, 7), commit(3, 40, 8), commit(4, 110, 7)]
     assert judged(*other, gaps=gap) == [("offset regression", "info", "inferred", "repaired", None)]
     assert judged(commit(2, 100, 7), commit(4, 40, 7), gaps=[*gap, (2, 4)]) == []
+
+
+def test_who_owns_a_partition_behind_a_log_gap_is_unknown() -> None:
+    """So a commit is not that of a zombie or an orphan."""
+    events = [join(1, OTHER, "b"), join(2, MEMBER), claim(3, MEMBER)]
+    events += [commit(20, 5, OTHER), commit(21, 5, OTHER, partition=1)]
+    assert [one.kind for one in found(*events)] == ["zombie commit", "orphan commit"]
+    assert found(*events, gaps=[(5, 15)]) == []
 
 
 def test_nothing_waits_across_a_log_gap() -> None:

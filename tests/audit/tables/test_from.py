@@ -112,22 +112,6 @@ def test_logs_before_the_snapshot_are_not_read(
     assert all(never + "had no owner when the logs begin" in key[4] for key in part - whole)
 
 
-def test_a_finding_without_a_time_may_be_of_any_time(spark: SparkSession) -> None:
-    """``--from`` and ``--to`` keep it, as in ``zkaudit findings``."""
-    columns = "number int, kind string, time timestamp, end_time timestamp"
-    noon = datetime(2026, 11, 21, 12)
-    rows = [(0, "herd", None, None), (1, "herd", noon, None), (2, "herd", noon, noon)]
-    found = spark.createDataFrame(rows, columns)
-    last = spark.createDataFrame([(noon,)], "time timestamp")
-    for start, end, kept in (
-        ("2026-11-21 13:00:00", None, [0]),
-        (None, "2026-11-21 11:00:00", [0]),
-        ("2026-11-21 11:00:00", "2026-11-21 13:00:00", [0, 1, 2]),
-    ):
-        chosen = job.within(found, last, start, end).collect()
-        assert sorted(row["number"] for row in chosen) == kept
-
-
 def test_a_snapshot_that_is_purged_in_the_meantime(
     spark: SparkSession,
     tmp_path: Path,
