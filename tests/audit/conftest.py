@@ -6,8 +6,10 @@ version knows. The server is then stopped, and tests read its files.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -16,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.errors import LogFormatError
 
 from tests.audit import s3 as s3_server
+from tests.audit.corpus.judge import IN_CI, Verdict, judge, verdict_of
 from tests.maven import fetched
 from tests.support.small_spark import DRIVER
 from zkconsumer.servers.jars import JVM_FILES, java
@@ -132,7 +136,22 @@ def serving(version: str, root: Path) -> Iterator[str]:
         supervisor.close()
 
 
-def record(version: str, root: Path) -> Recording:
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A directory that one of the processes of this run makes for all of them."""
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    place = root / name
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / f"{name}.made").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            make(place)
+            (root / f"{name}.made").touch()
+    return place
+
+
+def record(version: str, root: Path) -> None:
     """Start a server, run the workload of all clients, stop the server."""
     data = root / "data"
     with serving(version, root) as address:
@@ -141,8 +160,12 @@ def record(version: str, root: Path) -> Recording:
         wait_until(lambda: all(map(is_whole, snapshots_in(data))), 60, "the snapshots are whole")
     client.stop()
     client.close()
-    made = data / "version-2"
-    logs = sorted(made.glob("log.*"), key=lambda path: int(path.name[4:], 16))
+
+
+def recorded(version: str, root: Path) -> Recording:
+    """What ``record`` has recorded."""
+    data = root / "data"
+    logs = sorted((data / "version-2").glob("log.*"), key=lambda path: int(path.name[4:], 16))
     return Recording(version, jars_of(version), tuple(logs), snapshots_in(data))
 
 
@@ -242,13 +265,12 @@ def refused(write: Callable[[], Any]) -> None:
 @pytest.fixture(scope="session")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Recording]:
     """``recordings(version)`` returns the files of a server of that version. The first call records
-    them."""
-    made: dict[str, Recording] = {}
+    them. Tests do not change them."""
 
+    @cache
     def recording(version: str) -> Recording:
-        if version not in made:
-            made[version] = record(version, tmp_path_factory.mktemp(f"zk-{version}"))
-        return made[version]
+        place = once(tmp_path_factory, f"zk-{version}", partial(record, version))
+        return recorded(version, place)
 
     return recording
 
@@ -295,3 +317,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The incidents that were written with the rules (``corpus.LIMITS``), audited."""
+
+    place: Path
+    """``whole`` is the audit of ``logs-whole``, with ``CORPUS=all`` also ``late``."""
+    verdict: Verdict
+
+    @property
+    def logs(self) -> Path:
+        """The logs of the audit ``whole``. Tests do not change them."""
+        return self.place / "logs-whole"
+
+
+@pytest.fixture(scope="session")
+def judged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """One audit for all tests that compare others with it."""
+    place = once(tmp_path_factory, "judged", lambda place: judge(spark, place, IN_CI))
+    return Judged(place, verdict_of(place, IN_CI))

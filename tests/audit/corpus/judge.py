@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -31,6 +32,8 @@ from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES, Corpus
 from tests.audit.corpus.play import CUT, RECORDED, play
 
 VARIANTS = ("whole", "late")
+IN_CI = VARIANTS if os.environ.get("CORPUS") == "all" else VARIANTS[:1]
+"""The variants that tests audit with Spark; ``make test-corpus``: all."""
 JUDGED = (
     (WRITTEN_WITH_THE_RULES, VARIANTS),
     (HELD_OUT, VARIANTS[:1]),
@@ -96,12 +99,20 @@ def judge(
     corpus: Corpus = WRITTEN_WITH_THE_RULES,
 ) -> Verdict:
     """Audit the variants and compare the findings with the labels."""
-    verdict = Verdict()
     logs = directories(out, corpus)
     for variant in variants:
-        audit = out / variant
-        run(spark, Options([str(logs[variant])], str(audit), limits=Limits(**corpus.limits)))
-        compare(verdict, variant, read(audit), corpus)
+        limits = Limits(**corpus.limits)
+        run(spark, Options([str(logs[variant])], str(out / variant), limits=limits))
+    return verdict_of(out, variants, corpus)
+
+
+def verdict_of(
+    out: Path, variants: Iterable[str] = VARIANTS, corpus: Corpus = WRITTEN_WITH_THE_RULES
+) -> Verdict:
+    """Compare the findings of audits in ``out`` with the labels."""
+    verdict = Verdict()
+    for variant in variants:
+        compare(verdict, variant, read(out / variant), corpus)
     return verdict
 
 

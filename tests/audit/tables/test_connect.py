@@ -8,17 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
-import zkaudit
 from pyspark.sql import SparkSession
 from zkaudit.job.output import load
 
 from tests.audit.answers import same
+from tests.audit.conftest import Judged
 from tests.audit.corpus.incidents import LIMITS
-from tests.audit.corpus.judge import directories
 from tests.support.small_spark import DRIVER, PLANS
 
 pytestmark = pytest.mark.timeout(600)
 _SCRIPT = f"""
+import shutil
 import sys
 from pathlib import Path
 
@@ -30,7 +30,7 @@ builder = SparkSession.builder.remote("local[2]")
 builder = builder.config("spark.connect.grpc.binding.address", "127.0.0.1")
 spark = builder.config(map={DRIVER | PLANS!r}).getOrCreate()
 assert type(spark).__module__.startswith("pyspark.sql.connect")
-logs, out, lake = sys.argv[1:]
+logs, out, lake, damaged = sys.argv[1:]
 tables = zkaudit.audit(spark, logs, out, **{LIMITS!r})
 assert tables["findings"].count() > 20
 print(zkaudit.export(spark, out, lake, run_id="monday"))
@@ -42,24 +42,25 @@ for again in (lambda: zkaudit.export(spark, out, lake),
         again()
     except (AuditError, InputMissingError) as error:
         print(error)
-(log,) = Path(logs).glob("log.*")
+(log,) = Path(shutil.copytree(logs, damaged)).glob("log.*")
 content = bytearray(log.read_bytes())
 content[len(content) // 2] ^= 1
 log.write_bytes(content)
 try:
-    zkaudit.audit(spark, logs, out)
+    zkaudit.audit(spark, damaged, out)
 except AuditError as error:
     print(error)
 spark.stop()
 """
 
 
-def test_an_audit_in_a_session_of_spark_connect(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_audit_in_a_session_of_spark_connect(
+    spark: SparkSession, judged: Judged, tmp_path: Path
+) -> None:
     """It has the tables that a classic session writes, and its exports and errors."""
-    logs = directories(tmp_path)["whole"]
-    zkaudit.audit(spark, logs, tmp_path / "classic", **LIMITS)
+    places = [str(tmp_path / name) for name in ("out", "lake", "damaged")]
     ran = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, str(logs), str(tmp_path / "out"), str(tmp_path / "lake")],
+        [sys.executable, "-c", _SCRIPT, str(judged.logs), *places],
         # Servers of tests have free ports.
         env=os.environ | {"SPARK_TESTING": "1"},
         capture_output=True,
@@ -68,7 +69,7 @@ def test_an_audit_in_a_session_of_spark_connect(spark: SparkSession, tmp_path: P
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    same(tmp_path / "classic", tmp_path / "out")
+    same(judged.place / "whole", tmp_path / "out")
     done, *errors = ran.stdout.splitlines()
     assert done == "monday"
     for error, words in zip(

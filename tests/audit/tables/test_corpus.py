@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -21,32 +20,26 @@ from zkaudit.job.audit import Options, run as audit
 from zkaudit.limits import Limits
 
 from tests.audit import answers, queries
+from tests.audit.conftest import Judged
 from tests.audit.corpus import judge
 from tests.audit.corpus.incidents import INCIDENTS, WRITTEN_WITH_THE_RULES, Corpus
 from tests.audit.corpus.judge import Verdict
 
 pytestmark = pytest.mark.timeout(1200)  # Spark compiles long on a busy machine
-ALL = os.environ.get("CORPUS") == "all"
-VARIANTS = judge.VARIANTS if ALL else judge.VARIANTS[:1]
+ALL = len(judge.IN_CI) > 1
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def place(judged: Judged) -> Path:
     """The directory of the audits."""
-    return tmp_path_factory.mktemp("corpus") / "out"
+    return judged.place
 
 
-@pytest.fixture(scope="module")
-def verdict(spark: SparkSession, place: Path) -> Verdict:
-    """The findings of the audit, compared with the labels."""
-    return judge.judge(spark, place, VARIANTS)
-
-
-def test_precision_and_recall(verdict: Verdict) -> None:
+def test_precision_and_recall(judged: Judged) -> None:
     """There are at least 40 incidents. Recall and precision are at least 0.95, and no wrong finding
     is stated as proven."""
     assert len(INCIDENTS) >= 40
-    check(verdict)
+    check(judged.verdict)
 
 
 @pytest.mark.skipif(not ALL, reason="takes minutes: make test-corpus")
@@ -65,10 +58,10 @@ def test_held_out_incidents(
         assert answers.compare(tmp_path / f"logs-{variant}", tmp_path / variant) > 100
 
 
-def test_log_and_who_agree_with_the_tables(verdict: Verdict, place: Path) -> None:
+def test_log_and_who_agree_with_the_tables(place: Path) -> None:
     """Offsets of ``zkaudit log``, and owners of ``zkaudit who`` at random times, are those of the
     tables (``test_held_out_incidents``: also for the other corpora)."""
-    for variant in VARIANTS:
+    for variant in judge.IN_CI:
         assert answers.compare(place / f"logs-{variant}", place / variant) > 100
 
 
@@ -80,9 +73,7 @@ def check(verdict: Verdict) -> None:
     assert verdict.proven == [], report
 
 
-def test_a_finding_leads_to_its_byte(
-    verdict: Verdict, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finding_leads_to_its_byte(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each finding names the file and byte of its transaction, and the command that shows it works.
     JSON, CSV and text list the same number of findings."""
     assert run(["findings", str(place / "whole"), "--format", "json"]) == 0
@@ -105,7 +96,7 @@ def test_a_finding_leads_to_its_byte(
     assert told.count("zkaudit show 0x") == len(critical) > 0
 
 
-def test_questions_in_sql(spark: SparkSession, verdict: Verdict, place: Path) -> None:
+def test_questions_in_sql(spark: SparkSession, place: Path) -> None:
     """Spark and DuckDB answer the ten questions of the how-to page alike. Each has an answer here,
     except the one about journals (``test_causes``). The tables' keys are unique."""
     assert queries.doubled(place / "whole") == {}, "the keys of the tables"
@@ -118,7 +109,6 @@ def test_questions_in_sql(spark: SparkSession, verdict: Verdict, place: Path) ->
 
 def test_tables_do_not_depend_on_plans(
     spark: SparkSession,
-    verdict: Verdict,
     place: Path,
     tmp_path: Path,
 ) -> None:
@@ -141,10 +131,8 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_no_count_of_members_is_negative(
-    spark: SparkSession, verdict: Verdict, place: Path, variant: str
-) -> None:
+@pytest.mark.parametrize("variant", judge.IN_CI)
+def test_no_count_of_members_is_negative(spark: SparkSession, place: Path, variant: str) -> None:
     """No count is negative, even if the logs begin late: a close that lists a member's znode makes
     that member known."""
     tables = place / variant / "tables"

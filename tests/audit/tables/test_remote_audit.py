@@ -12,9 +12,12 @@ from zkaudit.errors import AuditError
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
 from zkaudit.job.spark import errors_named
+from zkaudit.limits import Limits
 from zkaudit.schema import SNAPSHOT_SESSIONS, spark_type
+from zkaudit.tables import journals
 
-from tests.audit.corpus.judge import directories
+from tests.audit.conftest import Judged
+from tests.audit.corpus.incidents import LIMITS
 from tests.audit.s3 import S3
 
 pytestmark = pytest.mark.timeout(900)  # two audits on a busy machine
@@ -26,30 +29,24 @@ def text(summary: dict[str, Any], tables: dict[str, Any]) -> str:
     return json.dumps([summary, rows], indent=1)
 
 
-def test_an_audit_of_a_bucket(
-    spark: SparkSession, s3: S3, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Tables and summary are the same. Only the names of the servers differ,
-    which are URLs without options."""
-    late = directories(tmp_path)["late"]
+def test_an_audit_of_a_bucket(spark: SparkSession, s3: S3, judged: Judged, tmp_path: Path) -> None:
+    """Tables and summary are the same. Only the names of the servers differ, which are URLs without
+    options. Journals are read."""
+    s3.upload(judged.logs, "zk1")
+    url, out = s3.url("zk1", "s3a"), tmp_path / "out"
+    job.run(spark, job.Options([url], str(out), limits=Limits(**LIMITS)))
+    ours = text(*load(spark, out)).replace(s3.options, "").replace("s3a://logs/zk1", "HOME")
+    theirs = text(*load(spark, judged.place / "whole")).replace(str(judged.logs), "HOME")
+    assert ours == theirs
+    assert len(json.loads(ours)[1]["findings"]) > 5
     journal = tmp_path / "journals" / "a.jsonl"
     journal.parent.mkdir()
     journal.write_text('{"at": 1, "kind": "run", "schema": 1, "clock": "epoch"}\nno line\n')
-    s3.upload(late, "zk1")
     s3.upload(journal.parent, "journals")
-    told = []
-    for number, logs, journals in (
-        (0, str(late), str(journal.parent)),
-        (1, s3.url("zk1", "s3a"), s3.url("journals", "s3a")),
-    ):
-        out = str(tmp_path / f"audit{number}")
-        job.run(spark, job.Options([logs], out, journals=[journals]))
-        told.append(text(*load(spark, out)).replace(s3.options, ""))
-    assert told[1].replace("s3a://logs", "HOME").replace("HOME/zk1", "HOME/logs-late") == told[
-        0
-    ].replace(str(tmp_path), "HOME")
-    assert "HOME" not in told[0]
-    assert len(json.loads(told[0])[1]["findings"]) > 5
+    remote = s3.url("journals", "s3a")
+    journals.check([remote])
+    lines = journals.read(spark, [remote]).orderBy("line").collect()
+    assert [row["fault"] is None for row in lines] == [True, False]
 
 
 def test_the_sources_of_a_bucket(spark: SparkSession, s3: S3, recordings: Any) -> None:
