@@ -307,23 +307,26 @@ def test_many_ranges_take_what_few_take(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both forms of the filter keep the same rows, also where a range ends or begins with a piece.
-    Ranges end at each zxid around two multiples of the size of a piece."""
+    Ranges end at each zxid around two multiples of the size of a piece, far from one another."""
     size = 1 << 4
-    frame = spark.createDataFrame([("a", z) for z in range(1, 50)], "server string, zxid long")
     monkeypatch.setattr(committed, "_PIECE", 4)
-    every = [
-        History({"a": ((begin, end),)}, (), (), ((end, end),))
+    cases = [
+        (begin, end)
         for end in range(size - 1, 2 * size + 2)
         for begin in (1, size, end)
         if begin <= end
     ]
-    for made in every:
-        found = []
-        for limit in (100, 0):
-            monkeypatch.setattr(committed, "MAX_TESTS", limit)
-            rows = apply(frame, made).collect()
-            found.append(sorted((row.zxid, row.confirmed) for row in rows))
-        assert found[0] == found[1] != [], made
+    ranges = tuple(
+        (4 * size * n + begin, 4 * size * n + end) for n, (begin, end) in enumerate(cases)
+    )
+    made = History({"a": ranges}, (), (), tuple((end, end) for _, end in ranges))
+    held = [("a", zxid) for zxid in range(4 * size * len(cases))]
+    frame = spark.createDataFrame(held, "server string, zxid long")
+    expected = [(zxid, zxid != last) for first, last in ranges for zxid in range(first, last + 1)]
+    for limit in (1_000, 0):
+        monkeypatch.setattr(committed, "MAX_TESTS", limit)
+        rows = apply(frame, made).collect()
+        assert sorted((row.zxid, row.confirmed) for row in rows) == expected, limit
 
 
 def test_a_plan_costs_what_the_log_gaps_cost() -> None:

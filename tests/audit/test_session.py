@@ -9,42 +9,38 @@ from pathlib import Path
 
 from tests.audit.corpus.judge import directories
 
-_PRINTS = """
+_PROGRAM = """
+import sys
+from zkaudit.cli import run
 from zkaudit.job.spark import session
 spark = session("local[1]", small=True)
 print(spark.conf.get("spark.sql.shuffle.partitions"))
 java = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
 print(*(option for option in java if option in ("-Dmine=1", "-XX:TieredStopAtLevel=1")))
+print(run(["run", "--master", "local[1]", "--zookeeper-logs", sys.argv[1], "--out", "out"]))
 """
 
 
-def test_a_local_session_keeps_the_users_settings(tmp_path: Path) -> None:
-    """``spark-defaults.conf`` counts, and zkaudit adds its Java options to the user's."""
+def test_settings_of_the_user(tmp_path: Path) -> None:
+    """``spark-defaults.conf`` counts, and zkaudit adds its Java options to the user's. Spark plans
+    the audit on the driver with the executors' Python. If it cannot run there, the error names
+    it."""
     (tmp_path / "spark-defaults.conf").write_text(
         "spark.sql.shuffle.partitions 3\nspark.driver.extraJavaOptions -Dmine=1\n"
     )
+    settings = {
+        "SPARK_CONF_DIR": str(tmp_path),
+        "PYSPARK_SUBMIT_ARGS": "pyspark-shell",
+        "PYSPARK_PYTHON": "./environment/bin/python",
+    }
     ran = subprocess.run(
-        [sys.executable, "-c", _PRINTS],
-        env=os.environ | {"SPARK_CONF_DIR": str(tmp_path), "PYSPARK_SUBMIT_ARGS": "pyspark-shell"},
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
-    assert ran.stdout.split() == ["3", "-XX:TieredStopAtLevel=1", "-Dmine=1"], ran.stderr
-
-
-def test_a_python_that_the_driver_cannot_run_is_named(tmp_path: Path) -> None:
-    """Spark plans the audit on the driver with the executors' Python. The error names it."""
-    argv = [sys.executable, "-m", "zkaudit", "run", "--master", "local[1]"]
-    ran = subprocess.run(
-        [*argv, "--zookeeper-logs", str(directories(tmp_path)["whole"]), "--out", "out"],
+        [sys.executable, "-c", _PROGRAM, str(directories(tmp_path)["whole"])],
         cwd=tmp_path,
-        env=os.environ | {"PYSPARK_PYTHON": "./environment/bin/python"},
+        env=os.environ | settings,
         capture_output=True,
         text=True,
         timeout=170,
         check=False,
     )
-    assert ran.returncode == 1, ran.stderr
+    assert ran.stdout.split() == ["3", "-XX:TieredStopAtLevel=1", "-Dmine=1", "1"], ran.stderr
     assert "error: PYSPARK_PYTHON=./environment/bin/python: Spark cannot run it" in ran.stderr

@@ -1,4 +1,7 @@
-"""The audit merges the logs of a real ensemble whose leader was killed with pending proposals."""
+"""The logs of a real ensemble whose leader was killed with pending proposals are one history.
+
+Spark does not run. ``tests/audit/tables/test_doubt.py`` compares its plan with that of one process.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,8 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from pyspark.sql import SparkSession
 from zkaudit.decode.txnlog import Operation, read_transactions
 from zkaudit.history.committed import Run, plan
-from zkaudit.job import audit as job
-from zkaudit.job.output import load
 from zkaudit.local.history import Question, read
 from zkaudit.local.log import entries
 
@@ -257,23 +257,21 @@ def test_without_a_witness_the_tail_is_unconfirmed(left: Left) -> None:
     assert made.dropped == ()
 
 
-def test_an_audit_of_the_ensemble(left: Left, spark: SparkSession, tmp_path: Path) -> None:
-    """An audit of the three directories lists each claim once, and no claim that was never
+def test_the_history_of_the_ensemble(left: Left) -> None:
+    """The logs of the three directories list each claim once, and no claim that was never
     committed.
 
     The killed leader's directory is a copy from just after the kill, so its log has the uncommitted
     claims.
     """
     logs = left.logs | {left.leader: left.at_death}
-    summary = job.run(spark, job.Options([str(p) for p in logs.values()], str(tmp_path / "out")))
-    assert summary["servers"] == 3
-    assert summary["log_gaps"] == []
-    assert [z for a, b in summary["dropped"] for z in range(a, b + 1)] == left.phantoms
-    owned = load(spark, tmp_path / "out")[1]["ownership"]
-    claimed = [row["partition"] for row in owned.orderBy("start_zxid").collect()]
-    assert sorted(claimed) == [*range(20), *range(200, 220), 300]
-    lines = list(entries(read(Question([str(p) for p in logs.values()], "g")), "g"))
-    assert [e.partition for e in lines if e.kind == "claimed"] == claimed
+    history = read(Question([str(p) for p in logs.values()], "g"))
+    assert len(history.coverage.servers) == 3
+    assert list(history.log_gaps) == []
+    assert [z for a, b in history.plan.dropped for z in range(a, b + 1)] == left.phantoms
+    lines = list(entries(history, "g"))
+    claimed = [e.partition for e in lines if e.kind == "claimed"]
+    assert claimed == [*range(20), *range(200, 220), 300]
     (left_out,) = (e for e in lines if e.kind == "rolled back")
     assert left_out.zxid == left.phantoms[0]
 

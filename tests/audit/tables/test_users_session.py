@@ -58,35 +58,6 @@ def rows(frames: dict[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def test_the_tables_do_not_depend_on_the_users_settings(
-    spark: SparkSession,
-    tmp_path: Path,
-    logs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Times that Spark stores as INT96 by default, another time zone, other types and other casts:
-    the same tables, the same stalled owner, and afterwards the same settings."""
-    monkeypatch.setattr(selection, "BEFORE_START", timedelta())
-    start = at(START_MS)
-    expected = rows(zkaudit.audit(spark, logs, tmp_path / "utc", start=start, **LIMITS))
-    kinds = [row["kind"] for row in read(tmp_path / "utc")]
-    assert "stalled owner" in kinds
-    user = {
-        "session_timeZone": "Europe/Berlin",
-        "parquet_outputTimestampType": "INT96",
-        "timestampType": "TIMESTAMP_NTZ",
-        "ansi_enabled": "false",
-    }
-    with session_with(spark, **user):
-        found = rows(zkaudit.audit(spark, logs, tmp_path / "berlin", start=start, **LIMITS))
-        assert found == expected
-        assert read(tmp_path / "berlin") == read(tmp_path / "utc")
-        with pytest.raises(InputMissingError, match=r"end before that, at 1970-01-01 00:0\d:\d\d"):
-            zkaudit.audit(spark, logs, tmp_path / "late", start="1970-02-01")
-        assert spark.conf.get("spark.sql.session.timeZone") == "Europe/Berlin"
-        assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"
-
-
 @contextmanager
 def default_file_system(spark: SparkSession, url: str) -> Iterator[None]:
     """Paths without a scheme belong to another file system, as on YARN."""
@@ -100,23 +71,41 @@ def default_file_system(spark: SparkSession, url: str) -> Iterator[None]:
         hadoop.set("fs.defaultFS", before)
 
 
-def test_the_default_file_system_may_be_another(
+def test_the_tables_do_not_depend_on_the_users_settings(
     spark: SparkSession,
     tmp_path: Path,
     logs: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """``--out`` and text logs are local, whatever file system a path without scheme belongs to. If
-    the driver does not see what executors wrote, that is an error, and not an audit without rows.
-    The earlier audit stays."""
+    """Times that Spark stores as INT96 by default, another time zone, other types and casts, and
+    another default file system: the same tables, the same stalled owner, and afterwards the same
+    settings. If the driver does not see what executors wrote, that is an error, and not an audit
+    without rows. The earlier audit stays."""
+    monkeypatch.setattr(selection, "BEFORE_START", timedelta())
     texts = tmp_path / "server.log"
     texts.write_text("session 0xa with negotiated timeout 30000 for client /10.0.0.7:51442\n")
+    given: dict[str, Any] = {"start": at(START_MS), "server_logs": [str(texts)], **LIMITS}
+    expected = rows(zkaudit.audit(spark, logs, tmp_path / "utc", **given))
+    kinds = [row["kind"] for row in read(tmp_path / "utc")]
+    assert "stalled owner" in kinds
+    user = {
+        "session_timeZone": "Europe/Berlin",
+        "parquet_outputTimestampType": "INT96",
+        "timestampType": "TIMESTAMP_NTZ",
+        "ansi_enabled": "false",
+    }
     out = tmp_path / "a b%20c:d"
-    with default_file_system(spark, "viewfs://elsewhere/"):
-        tables = zkaudit.audit(spark, logs, out, server_logs=[str(texts)], **LIMITS)
-        assert tables["commits"].count() > 10
-        known = tables["sessions"].where("address is not null").collect()
-        assert [row["address"] for row in known] == ["10.0.0.7:51442"]
+    with session_with(spark, **user):
+        with default_file_system(spark, "viewfs://elsewhere/"):
+            tables = zkaudit.audit(spark, logs, out, **given)
+            known = tables["sessions"].where("address is not null").collect()
+            assert [row["address"] for row in known] == ["10.0.0.7:51442"]
+            assert rows(tables) == expected
+        assert read(out) == read(tmp_path / "utc")
+        with pytest.raises(InputMissingError, match=r"end before that, at 1970-01-01 00:0\d:\d\d"):
+            zkaudit.audit(spark, logs, tmp_path / "late", start="1970-02-01")
+        assert spark.conf.get("spark.sql.session.timeZone") == "Europe/Berlin"
+        assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"
     before, count = finished(out), len(read(out))
     assert count
     url = output.local_url
