@@ -468,7 +468,7 @@ def test_a_member_that_registers_during_a_reset_is_named(simulated: Simulated) -
     row, refusal = ran.rows
     assert (row["store"], row["before"], row["after"]) == ("zookeeper", 40, 0)
     assert "g_new registered meanwhile and may have read the old ones" in refusal["why"]
-    assert "1 offsets set; 1 groups refused" in ran.err
+    assert "1 offsets; groups: 1 refused" in ran.err
     assert simulated.held("g", "t")[0] == {0: 0}
     records = read_records(simulated.folder / "zkmigrate-reset.journal", "reset")
     assert histories_of(records)["g"].ended[-1].result.changed[0].after == 0

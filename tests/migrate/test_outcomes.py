@@ -6,9 +6,7 @@ The stores are simulated; the journal is a real file.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +16,9 @@ from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.apply.outcome import Changed, Outcome, Result
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import RESET, begun_by, histories_of
-from zkmigrate.commands import reset
-from zkmigrate.errors import GroupRefusedError, JournalError
+from zkmigrate.errors import JournalError
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import GroupState, LogRange, TopicState, ZkOffset
-from zkmigrate.reasons import Reason
 from zkmigrate.report import GroupReport
-from zkmigrate.stores import group_states
 
 from tests.migrate.rows import rows_of, run
 from tests.migrate.simulated import Simulated, simulated
@@ -254,108 +248,69 @@ def test_a_record_of_a_newer_tool_is_refused(runs: Runs, record: dict[str, Any])
     assert runs.stores.done == []
 
 
-class Reads:
-    """What ``reset`` reads of a group with the offsets 3 and 40; carrying it out may fail."""
-
-    def __init__(self, path: Path, error: Exception | None = None) -> None:
-        self.path = path
-        self.error = error
-        self.seen: list[dict[str, Any]] = []
-
-    def states(self, _stores: object, groups: list[str], *_more: object) -> Iterator[GroupState]:
-        """Yield the state of each group."""
-        tps = {tp: ZkOffset(offset, 0, 1, 1) for tp, offset in ((T0, 3), (T1, 40))}
-        logs = dict.fromkeys(tps, LogRange(0, 100))
-        topics = {"t": TopicState(5, (0, 1))}
-        for group in groups:
-            yield GroupState(group, zk=tps, ranges=logs, topics=topics)
-
-    def carry_out(self, *_arguments: object) -> None:
-        """Note what is on disk when the offsets are about to change."""
-        self.seen = read_records(self.path, RESET)
-        if self.error is not None:
-            raise self.error
-
-
 @pytest.fixture
-def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reads:
-    """Replaces both stores of ``zkmigrate reset``."""
-    found = Reads(tmp_path / "reset.journal")
-    servers = SimpleNamespace(
-        cluster_id=lambda: "abc",
-        zk=SimpleNamespace(run=lambda _script: ["a", "g"]),
-        logs=SimpleNamespace(fresh=lambda tps: dict.fromkeys(tps, LogRange(0, 100))),
-        kafka=SimpleNamespace(stop_waiting=lambda: None),
-        each_thread=lambda _count: [servers],
-        moved_groups=dict,
-        unlisted=(),
-    )
-    monkeypatch.setattr(reset, "open_stores", lambda *_: nullcontext(servers))
-    monkeypatch.setattr(reset, "names_of_both", lambda _stores: ["a", "g"])
-    monkeypatch.setattr(group_states, "read_states", found.states)
-    monkeypatch.setattr(resetting, "carry_out", found.carry_out)
-    return found
+def held(simulated: Simulated) -> Simulated:
+    """Two groups with the offsets 3 and 40."""
+    simulated.zk.set("/cluster/id", b'{"version":"1","id":"abc"}')
+    simulated.topic("t", (0, 100), (0, 100))
+    for group in ("a", "g"):
+        simulated.in_zookeeper(group, "t", 3, 40)
+    return simulated
 
 
-WORDS = ("reset", "--to-offset", "7", "--all-topics", "--zookeeper", "nowhere:1")
+RESET_TO_7 = ("reset", "--to-offset", "7", "--all-topics", "--parallel", "1")
 
 
-def test_a_reset_records_what_it_replaces(reads: Reads) -> None:
+def test_a_reset_records_what_it_replaces(held: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who, when, which group and the previous offsets are on disk before anything is changed, and
     the outcome after it. The next reset continues the same journal."""
-    for _ in range(2):
-        words = ("--group", "g", "--execute", "--journal", str(reads.path))
-        assert run([*WORDS, *words]) == 0
-        begun, step = reads.seen[-2:]
+    path, real = Path(held.file("reset.journal")), resetting.carry_out
+    seen: list[dict[str, Any]] = []
+
+    def carry_out(*arguments: Any) -> Any:
+        seen[:] = read_records(path, RESET)
+        return real(*arguments)
+
+    monkeypatch.setattr(resetting, "carry_out", carry_out)
+    for before in ([3, 40], [7, 7]):
+        words = ("--group", "g", "--execute", "--journal", str(path))
+        assert held.run(*RESET_TO_7, *words).status == 0
+        begun, step = seen[-2:]
         assert begun["run"]["command"] == "reset"
         assert "@" in begun["run"]["by"]
         assert begun["run"]["cluster"] == "abc"
         assert begun["run"]["options"]["group"] == ["g"]
         assert begun["run"]["options"]["to"] == "--to-offset"
         assert (step["group"], step["step"], step["store"]) == ("g", "reset", "zookeeper")
-        assert step["held"] == [["t", 0, 3, 7], ["t", 1, 40, 7]]
-    records = read_records(reads.path, RESET)
+        assert step["held"] == [["t", number, one, 7] for number, one in enumerate(before)]
+    records = read_records(path, RESET)
     assert [one["outcome"] for one in records if "outcome" in one] == ["done", "done"]
     assert list(histories_of(records)) == ["g"]
 
 
-def test_a_refused_reset_is_recorded_and_counted_once(
-    reads: Reads, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_reset_is_recorded_and_counted_once(held: Simulated) -> None:
     """One refused group does not make the next one a failure."""
-    counted: list[bool] = []
-    errors: list[Exception | None] = [
-        GroupRefusedError("group a: stop it", Reason.LIVE_MEMBER),
-        None,
-    ]
-
-    def carry_out(*_arguments: object) -> None:
-        if (error := errors.pop(0)) is not None:
-            raise error
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resetting, "carry_out", carry_out)
-        patch.setattr(
-            reset.Progress, "group", lambda _self, _name, good=True, _n=0: counted.append(good)
-        )
-        assert run([*WORDS, "--all", "--execute", "--journal", str(reads.path)]) == 3
-    assert counted == [False, True]
-    assert "group a: stop it" in capsys.readouterr().out
-    found = histories_of(read_records(reads.path, RESET))
+    held.znode("/consumers/a/ids/a_x", b"{}")
+    ran = held.run(*RESET_TO_7, "--all", "--execute")
+    assert ran.status == 3
+    assert "2 offsets; groups: 1 done, 1 refused" in ran.err
+    assert [(row["group"], row["after"]) for row in ran.rows] == [("a", None), ("g", 7), ("g", 7)]
+    assert "a_x registered in ZooKeeper: stop" in ran.rows[0]["why"]
+    found = histories_of(read_records(held.folder / "zkmigrate-reset.journal", RESET))
     ended = [one.last for one in found.values()]
     assert [one.outcome for one in ended if one] == [Outcome.REFUSED, Outcome.DONE]
 
 
-def test_a_reset_that_cannot_be_recorded_changes_nothing(
-    reads: Reads, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error names the file. A dry run writes none."""
-    away = tmp_path / "away" / "journal"
-    assert run([*WORDS, "--all", "--execute", "--journal", str(away)]) != 0
-    assert f"{away}: No such file or directory" in capsys.readouterr().err
-    assert reads.seen == []
-    assert run([*WORDS, "--all", "--journal", str(reads.path)]) == 0
-    assert not reads.path.exists()
+def test_a_reset_that_cannot_be_recorded_changes_nothing(held: Simulated) -> None:
+    """The error names the file, in a dry run too, which writes none."""
+    away, here = held.folder / "away" / "journal", held.folder / "journal"
+    assert f"{away}: No such file or directory" in held.run(
+        *RESET_TO_7, "--all", "--execute", "--journal", str(away), rows=False
+    ).err  # fmt: skip
+    assert held.held("g", "t")[0] == {0: 3, 1: 40}
+    assert held.run(*RESET_TO_7, "--all", "--journal", str(away), rows=False).status == 2
+    assert held.run(*RESET_TO_7, "--all", "--journal", str(here)).status == 0
+    assert not here.exists()
 
 
 def test_the_record_has_the_offsets_before_and_after(runs: Runs) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,28 +15,20 @@ import click
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, no_effect
-from zkconsumer.console.tables import print_notes
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError
-from zkmigrate.apply.outcome import (
-    Changed,
-    Outcome,
-    Result,
-    result_of,
-    status_of_outcomes,
-    unreadable,
-)
+from zkmigrate.apply.outcome import Changed, Outcome, Result, result_of, unreadable
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import RESET
 from zkmigrate.commands.options.renaming import check_once, renamed_in
 from zkmigrate.commands.options.running import Work, journal_path, open_run, work_options
 from zkmigrate.commands.options.selection import offsets_in
 from zkmigrate.commands.options.servers import open_stores
-from zkmigrate.commands.output.progress import Progress
+from zkmigrate.commands.output.outcomes import Outcomes
 from zkmigrate.commands.output.rows import print_table
 from zkmigrate.commands.status import names_of_both
-from zkmigrate.exits import HELP, exit_status
+from zkmigrate.exits import HELP
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.reset import (
     BOTH,
@@ -48,7 +40,6 @@ from zkmigrate.plan.reset import (
     reset as reset_group,
     stores_of,
 )
-from zkmigrate.text import unlisted_note
 
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
@@ -183,13 +174,11 @@ def reset(
     elif not topics and not all_topics:
         raise click.UsageError("choose partitions with --topic or with --all-topics")
     offsets = None if from_file is None else offsets_in(from_file, work.which)
-    rows: dict[str, list[tuple[object, ...]]] = {}
-    results: list[Result] = []
     said = {"store": store, "to": given[0].to.value, "number": given[0].number}
     with (
         no_collector(),
-        Progress("resetting" if work.execute else "checking", changes=work.execute) as progress,
-        open_stores(work.servers, progress) as stores,
+        _Resets("resetting", work) as outcomes,
+        open_stores(work.servers, outcomes.progress) as stores,
         open_run(work, stores.cluster_id(), said) as run,
     ):
         if offsets is None:
@@ -201,42 +190,42 @@ def reset(
             check_once(own)
             offsets = {own[name]: one for name, one in offsets.items()}
             names = list(offsets)
-        progress.total = len(names)
+        outcomes.progress.total = len(names)
 
         def one(own: Stores, name: str) -> Result:
             target = given[0] if offsets is None else Target(To.FILE, offsets=offsets[name])
-            done: list[tuple[Store, Reset]] = []
+            done = outcomes.done[name] = []
             result = result_of(
                 name, lambda: _reset(own, name, topics or None, target, store, run, done)
             )
-            rows[name] = [(name, *row.tp, where.value, *row[1:]) for where, row in done]
             changed = (Changed(*row.tp, where.value, *row[1:3]) for where, row in done)
             return replace(result, offsets=len(done), changed=tuple(changed))
 
         workers = stores.each_thread(work.parallel)
         for result in run.each(workers, names, one, stores.kafka.stop_waiting):
-            if not result.outcome.good:
-                rows.setdefault(result.group, []).append((result.group, *[None] * 5, result.why))
-            elif work.only_problems:
-                del rows[result.group]
-            results.append(result)
-            progress.result(result)
-    every = [row for name in names for row in rows.get(name, ())]
-    print_table("reset", every, work.how)
+            outcomes.add(result)
     if work.execute:
         where = journal_path(None, work.journal)
         click.echo(f"the previous offsets are in {where}", err=True)
-    else:
-        click.echo("dry run: nothing was changed; give --execute to set the offsets", err=True)
-    verb = "set" if work.execute else "to set"
-    written = sum(one.offsets for one in results)
-    bad = sum(not one.outcome.good for one in results)
-    click.echo(f"{written} offsets {verb}; {bad} groups refused", err=True)
-    status = status_of_outcomes(one.outcome for one in results)
-    if stores.unlisted and not work.which.all_named:
-        print_notes([unlisted_note(stores.unlisted)])
-        status = exit_status(failed=True)
-    click.get_current_context().exit(status)
+    outcomes.finish(names, () if work.which.all_named else stores.unlisted)
+
+
+class _Resets(Outcomes):
+    """The outcomes of groups, with a row for each offset. ``done``: what is set in each group."""
+
+    def __init__(self, verb: str, work: Work) -> None:
+        super().__init__(verb, work)
+        self.done: dict[str, list[tuple[Store, Reset]]] = {}
+
+    def _print_rows(self, results: Iterable[Result]) -> None:
+        rows: list[tuple[object, ...]] = []
+        for one in results:
+            if not (self.work.only_problems and one.outcome.good):
+                done = self.done.get(one.group, ())
+                rows += ((one.group, *row.tp, where.value, *row[1:]) for where, row in done)
+            if not one.outcome.good:
+                rows.append((one.group, *[None] * 5, one.why))
+        print_table("reset", rows, self.work.how)
 
 
 def _in_zookeeper(

@@ -16,7 +16,7 @@ from zkmigrate.commands.options.running import Work
 from zkmigrate.commands.output.cells import problem_cells
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import print_table
-from zkmigrate.text import shown
+from zkmigrate.text import shown, unlisted_note
 
 
 class Outcomes:
@@ -34,8 +34,7 @@ class Outcomes:
     def __init__(self, verb: str, work: Work, named: Iterable[str] | None = None) -> None:
         self.progress = Progress(verb if work.execute else "checking", changes=work.execute)
         self.results: list[Result] = []
-        self._work = work
-        self._how = work.how
+        self.work = work
         self._named = None if named is None else frozenset(named)
 
     def __enter__(self) -> Self:
@@ -53,14 +52,20 @@ class Outcomes:
         self.results.append(result)
         self.progress.result(result)
 
-    def finish(self, names: Sequence[str]) -> None:
-        """Print the outcomes, those of ``names`` first, in that order; exit with the status."""
-        if not self._work.execute:
+    def finish(self, names: Sequence[str], unlisted: Sequence[str] = ()) -> None:
+        """Print the outcomes, those of ``names`` first, in that order; exit with the status.
+
+        ``unlisted``: partitions whose groups Kafka could not list, so that some may be missing.
+        """
+        if not self.work.execute:
             click.echo("dry run: nothing was changed; give --execute to act", err=True)
         by_name = {one.group: one for one in self.results}
         first = [by_name.pop(name) for name in names if name in by_name]
         self._print([*first, *by_name.values()])
-        bad = (one.outcome for one in self.results if not self._good(one))
+        bad = [one.outcome for one in self.results if not self._good(one)]
+        if unlisted:
+            print_notes([unlisted_note(unlisted)])
+            bad.append(Outcome.FAILED)
         click.get_current_context().exit(status_of_outcomes(bad))
 
     def _is_named(self, result: Result) -> bool:
@@ -74,22 +79,24 @@ class Outcomes:
         every = [
             one for one in results if one.outcome is not Outcome.NOTHING or self._is_named(one)
         ]
-        rows = [
-            self._row(one) for one in every if not (self._work.only_problems and self._good(one))
-        ]
-        print_table("outcome", rows, self._how)
-        if self._how == "table":
+        self._print_rows(every)
+        click.echo("; ".join(_summary(every)), err=True)
+
+    def _print_rows(self, results: Sequence[Result]) -> None:
+        hidden = self.work.only_problems
+        rows = [self._row(one) for one in results if not (hidden and self._good(one))]
+        print_table("outcome", rows, self.work.how)
+        if self.work.how == "table":
             print_notes(
                 f"group {one.group}: stays behind: {shown(map(str, one.stays))}"
-                for one in every
+                for one in results
                 if one.stays
             )
-        click.echo("; ".join(_summary(every)), err=True)
 
     def _row(self, one: Result) -> tuple[object, ...]:
         why = one.why
-        if self._how == "table" and one.outcome is Outcome.SKIPPED and one.problem is not None:
-            why = ": ".join(problem_cells(one.problem, self._how)[1:])
+        if self.work.how == "table" and one.outcome is Outcome.SKIPPED and one.problem is not None:
+            why = ": ".join(problem_cells(one.problem, self.work.how)[1:])
         idle = one.outcome in (Outcome.NOTHING, Outcome.WAS_DONE)
         return (
             one.group,
