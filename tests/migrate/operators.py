@@ -20,11 +20,12 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Self
 
 import pytest
-from zkmigrate.apply import guard, live, parallel
+from zkmigrate.apply import live, parallel
 from zkmigrate.apply.journal import Journal
 
 from tests.migrate import matrix
 from tests.migrate.simulated import Ran, Simulated, SimulatedZk
+from zkconsumer.admin import ids_lock
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Create
@@ -143,7 +144,7 @@ def live_open_alike(one: Simulated) -> None:
 
 def ids(one: Simulated) -> object:
     """The lock of the group's ids, and their data and access list without it."""
-    found = one.zk.run(guard.look("g"))
+    found = one.zk.run(ids_lock.look("g"))
     return (
         found.guard.value,
         found.data if found.record is None else found.old_data,

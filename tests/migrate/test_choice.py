@@ -18,7 +18,6 @@ import pytest
 import zkmigrate
 from zkmigrate.apply.holding import Event, Holding
 from zkmigrate.apply.outcome import Outcome, Result
-from zkmigrate.apply.ownership import release
 from zkmigrate.commands.options.renaming import Rename, choose
 from zkmigrate.commands.options.selection import Selection
 from zkmigrate.commands.output.outcomes import Outcomes
@@ -39,6 +38,7 @@ from tests.migrate import matrix
 from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_plan import BACK, FORTH, TP, kinds, made, state
 from tests.unit.tool_zk import ToolZk
+from zkconsumer.admin.takeover import release
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.znodes import encode_member
 from zkconsumer.core.zookeeper.ops import Create

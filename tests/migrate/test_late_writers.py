@@ -26,6 +26,7 @@ from zkmigrate.model import Direction, Record, Store
 
 from tests.migrate.rows import rows_of
 from tests.support.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.admin import takeover
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Check, Create, Multi, Node, Ok, Stat
 from zkconsumer.servers import wait_until
@@ -134,7 +135,7 @@ def test_the_marker_is_written_with_as_many_checks_as_fit(
     every claimed offset znode. If there are too many, other multis check the rest just before it.
     Each multi stays below ZooKeeper's limit of 1 MiB, however long the names are."""
     tps = [TopicPartition("t" * 249, number) for number in range(partitions)]
-    hold = ownership.Hold("g" * 249, "name", 0)
+    hold = takeover.Hold("g" * 249, "name", 0)
     hold.nodes = {tp: Node(b"1", Stat(1, 1, 7, 0)) for tp in tps}
     before = b"y" * earlier if earlier else None
     script = ownership.write_marker(hold, {None}, b"x" * marker, Record(id="1"), earlier=before)

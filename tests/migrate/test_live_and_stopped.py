@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from zkmigrate.apply import guard, live
-from zkmigrate.apply.guard import LIVE, Guard
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import histories_of
 
 from tests.migrate import matrix
 from tests.migrate.rows import step_words
 from tests.migrate.simulated import Simulated, simulated
+from zkconsumer.admin import ids_lock
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
@@ -89,10 +89,10 @@ def test_a_group_that_was_moved_stopped_is_not_moved_again(simulated: Simulated)
     ran = simulated.run("live", "prepare", "--group", "g", "--execute", "--wait", "0")
     assert ran.status == 3
     assert ran.rows[0]["reasons"] == ["moved"]
-    for step, state in (("unlock", Guard.OPEN), ("lock", Guard.LOCKED)):
+    for step, state in (("unlock", ids_lock.Guard.OPEN), ("lock", ids_lock.Guard.LOCKED)):
         ran = simulated.run(step, "--group", "g", "--execute")
         assert (ran.status, ran.rows[0]["outcome"], ran.rows[0]["mode"]) == (0, "done", None)
-        assert simulated.zk.run(guard.look("g")).guard is state
+        assert simulated.zk.run(ids_lock.look("g")).guard is state
         assert simulated.zk.text(PATHS.mode) == encode_mode(Mode.ZOOKEEPER)
 
 
@@ -165,10 +165,10 @@ def test_a_move_closes_the_lock_that_a_live_move_left(simulated: Simulated) -> N
     """``lock`` was killed before it wrote the mode, so migratable members could register. After a
     stopped move they would read on from ZooKeeper's old offsets."""
     group(simulated)
-    assert simulated.zk.run(guard.lock("g", 1, (LIVE,))) is None
+    assert simulated.zk.run(guard.lock("g", 1, (ids_lock.LIVE,))) is None
     plan(simulated)
     assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
-    assert LIVE not in access(simulated)
+    assert ids_lock.LIVE not in access(simulated)
 
 
 def test_lock_and_status_notice_migratable_members_that_may_still_register(
@@ -176,20 +176,20 @@ def test_lock_and_status_notice_migratable_members_that_may_still_register(
 ) -> None:
     """The move was killed between its marker and the lock."""
     group(simulated)
-    assert simulated.zk.run(guard.lock("g", 1, (LIVE,))) is None
+    assert simulated.zk.run(guard.lock("g", 1, (ids_lock.LIVE,))) is None
     plan(simulated)
     assert simulated.run("apply", simulated.file("plan"), "--execute", "--no-lock").status == 0
-    simulated.zk.do(SetAcl(GROUP.ids, (*access(simulated), LIVE), -1))
+    simulated.zk.do(SetAcl(GROUP.ids, (*access(simulated), ids_lock.LIVE), -1))
     assert status(simulated)["reasons"] == ["not-locked"]
     (row,) = simulated.run("lock", "--group", "g", "--execute").rows
     assert row["outcome"] == "done"
-    assert LIVE not in access(simulated)
+    assert ids_lock.LIVE not in access(simulated)
     assert (status(simulated)["locked"], status(simulated)["reasons"]) == ("locked", [])
 
 
 def access(simulated: Simulated) -> tuple[AclEntry, ...]:
     """The access list of the group's ``ids``."""
-    acl = simulated.zk.run(guard.look("g")).acl
+    acl = simulated.zk.run(ids_lock.look("g")).acl
     assert acl is not None
     return acl.entries
 
@@ -245,14 +245,14 @@ def test_a_finished_live_move_counts_as_moved_and_can_go_back(simulated: Simulat
     row = status(simulated)
     assert (row["truth"], row["locked"], row["attention"]) == ("kafka", "locked", "")
     assert row["moved"].startswith("kafka ")
-    found = simulated.zk.run(guard.look("g"))
-    assert found.guard is Guard.LOCKED
-    assert LIVE not in found.acl.entries
+    found = simulated.zk.run(ids_lock.look("g"))
+    assert found.guard is ids_lock.Guard.LOCKED
+    assert ids_lock.LIVE not in found.acl.entries
 
     assert plan(simulated, "--direction", "kafka-to-zk")["verdict"] == "ready"
     assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
     assert simulated.held("g", "t")[0] == {0: 70}
-    assert simulated.zk.run(guard.look("g")).guard is Guard.OPEN
+    assert simulated.zk.run(ids_lock.look("g")).guard is ids_lock.Guard.OPEN
     row = status(simulated)
     assert (row["truth"], row["attention"]) == ("zookeeper", "")
     assert simulated.run("live", "prepare", "--group", "g", "--execute", "--wait", "0").status == 0
@@ -284,7 +284,7 @@ def test_a_member_that_comes_back_stops_the_completion(simulated: Simulated) -> 
         def before(_op: object) -> None:
             nonlocal came, left
             left -= 1
-            if left == -1 and LIVE in simulated.zk.run(guard.look("g")).acl.entries:
+            if left == -1 and ids_lock.LIVE in simulated.zk.run(ids_lock.look("g")).acl.entries:
                 came = True
                 simulated.zk.before = lambda op: None
                 simulated.zk.set(mine, encode_member(1))
@@ -295,7 +295,7 @@ def test_a_member_that_comes_back_stops_the_completion(simulated: Simulated) -> 
         if came:
             assert ran.status == 3, number
             assert simulated.zk.text(PATHS.mode) == encode_mode(Mode.OPEN)
-            assert LIVE in simulated.zk.run(guard.look("g")).acl.entries
+            assert ids_lock.LIVE in simulated.zk.run(ids_lock.look("g")).acl.entries
             simulated.zk.delete(mine)
         number += 1
     assert number > 5

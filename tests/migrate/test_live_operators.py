@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import pytest
 from zkmigrate.apply import guard, live
-from zkmigrate.apply.guard import LIVE, Guard
 from zkmigrate.apply.live import LiveMove, Step
 from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.commands.steps import perform
@@ -23,6 +22,7 @@ from zkmigrate.stores import migration_marker, record
 
 from tests.support.scripts import write_mode
 from tests.unit.tool_zk import ToolZk
+from zkconsumer.admin import ids_lock
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
@@ -107,22 +107,22 @@ class Operators:
         return self.zk.run(read_mode(PATHS))[0]  # type: ignore[no-any-return]
 
     @property
-    def guard(self) -> guard.Found:
-        return self.zk.run(guard.look("g"))  # type: ignore[no-any-return]
+    def guard(self) -> ids_lock.Found:
+        return self.zk.run(ids_lock.look("g"))  # type: ignore[no-any-return]
 
     def check(self) -> None:
         """Legacy consumers are kept out in every mode that needs it. The ids can be unlocked, and
         are then as they were."""
         found = self.guard
         if self.mode in (Mode.KAFKA, Mode.OPEN):
-            assert found.guard is Guard.LOCKED
+            assert found.guard is ids_lock.Guard.LOCKED
             assert found.acl is not None
-            assert LIVE in found.acl.entries
+            assert ids_lock.LIVE in found.acl.entries
         while self.mode is Mode.OPEN or self.mode is Mode.KAFKA:
             assert not self.move().back().why
         assert not self.move().unlock().why
         found = self.guard
-        assert (found.guard, found.data) == (Guard.OPEN, b"theirs")
+        assert (found.guard, found.data) == (ids_lock.Guard.OPEN, b"theirs")
         assert found.acl is not None
         assert found.acl.entries == (ANYONE,)
 
@@ -160,7 +160,7 @@ def test_a_late_unlock_does_not_undo_the_lock_of_another_operator(operators: Ope
     assert came
     assert step.why == ("another operator has locked the group meanwhile",)
     assert step.mode is operators.mode is Mode.LOCKED
-    assert operators.guard.guard is Guard.LOCKED
+    assert operators.guard.guard is ids_lock.Guard.LOCKED
     assert not operators.move().go(Mode.KAFKA).why
     operators.check()
 
@@ -235,7 +235,7 @@ def test_a_live_step_leaves_the_lock_of_a_stopped_move(operators: Operators) -> 
     operators.zk.run(attempt(Create(migration_marker.path("g"), data)))
     (why,) = operators.move().unlock().why
     assert why.code == Reason.OTHER_OPERATOR.value
-    assert operators.zk.run(guard.look("g")).guard is Guard.LOCKED
+    assert operators.zk.run(ids_lock.look("g")).guard is ids_lock.Guard.LOCKED
 
 
 def test_release_asks_for_the_mode_right_before_it_unlocks(operators: Operators) -> None:
@@ -271,7 +271,7 @@ def test_a_lost_lock_is_set_again_before_the_next_mode(operators: Operators, mod
     assert operators.mode is mode
     operators.zk.run(attempt(Delete(LEGACY)))
     assert not operators.move().go(onward, back=mode is Mode.OPEN).why
-    assert operators.guard.guard is Guard.LOCKED
+    assert operators.guard.guard is ids_lock.Guard.LOCKED
     operators.check()
 
 
@@ -335,7 +335,7 @@ def test_a_super_user_is_told_that_its_lock_cannot_be_proved(operators: Operator
     operators.zk.identities = None  # type: ignore[assignment]
     fault = operators.zk.run(guard.lock("g", 1))
     assert "logged in as its super user: then log in as another user" in str(fault)
-    assert operators.guard.guard is Guard.OPEN
+    assert operators.guard.guard is ids_lock.Guard.OPEN
 
 
 STAGES: dict[str, Callable[[Move], Step]] = {
@@ -387,9 +387,9 @@ def test_a_finished_move_stays_finished(
         if operators.zk.text(migration_marker.path("g")) is not None:
             completed += 1
             assert operators.mode is Mode.ZOOKEEPER, number
-            assert found.guard is Guard.LOCKED, number
+            assert found.guard is ids_lock.Guard.LOCKED, number
             assert found.acl is not None
-            assert LIVE not in found.acl.entries, number
+            assert ids_lock.LIVE not in found.acl.entries, number
         number += 1
         operators.restart()
     assert completed > 5
@@ -402,7 +402,7 @@ def test_a_late_lock_does_not_let_members_into_a_finished_group(operators: Opera
     while came:
         forth(operators.move())
         operators.move().go(Mode.OPEN)
-        late = guard.lock("g", 1, (LIVE,))
+        late = guard.lock("g", 1, (ids_lock.LIVE,))
         held: list[ZkOp] = []
         due = all_but(number)
 
@@ -420,9 +420,9 @@ def test_a_late_lock_does_not_let_members_into_a_finished_group(operators: Opera
                     op = late.send(operators.zk.do(op))
             found = operators.guard
             assert found.acl is not None
-            assert found.guard is Guard.LOCKED
+            assert found.guard is ids_lock.Guard.LOCKED
             live_move = operators.mode is Mode.OPEN
-            assert (LIVE in found.acl.entries) is live_move is bool(step.why), number
+            assert (ids_lock.LIVE in found.acl.entries) is live_move is bool(step.why), number
         number += 1
         operators.restart()
     assert number > 20
@@ -463,7 +463,7 @@ def test_a_killed_complete_does_not_keep_members_out(operators: Operators, after
             assert not acts[after](operators.move()).why
             found = operators.guard
             assert found.acl is not None
-            assert LIVE in found.acl.entries, number
+            assert ids_lock.LIVE in found.acl.entries, number
         number += 1
         operators.restart()
     assert number > 20
@@ -478,12 +478,12 @@ def test_a_lost_answer_changes_nothing(operators: Operators, act: str, applied: 
 
     def all_of_it() -> Script[Any]:
         if act == "lock":
-            return (yield from guard.lock("g", 1, (LIVE,)))
+            return (yield from guard.lock("g", 1, (ids_lock.LIVE,)))
         return (yield from guard.unlock("g"))
 
     while lost:
         if act == "unlock":
-            assert operators.zk.run(guard.lock("g", 1, (LIVE,))) is None
+            assert operators.zk.run(guard.lock("g", 1, (ids_lock.LIVE,))) is None
         lost, left = False, number
 
         def send(op: ZkOp) -> Reply:
@@ -500,7 +500,7 @@ def test_a_lost_answer_changes_nothing(operators: Operators, act: str, applied: 
         result = operators.zk.run(all_of_it())
         operators.zk._send = real  # type: ignore[method-assign]
         assert result is (None if act == "lock" else True)
-        wanted = Guard.LOCKED if act == "lock" else Guard.OPEN
+        wanted = ids_lock.Guard.LOCKED if act == "lock" else ids_lock.Guard.OPEN
         assert operators.guard.guard is wanted
         operators.check()
         number += 1

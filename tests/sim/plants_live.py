@@ -14,6 +14,7 @@ from zkmigrate.plan.gates import Facts, Obstacle, obstacles
 from zkmigrate.stores import record
 
 from tests.support.handlers import replace_handler
+from zkconsumer.admin import ids_lock
 from zkconsumer.core.migration import machine, member, member_scripts
 from zkconsumer.core.migration.commands import LiveRegistered
 from zkconsumer.core.migration.machine import LiveMachine
@@ -58,8 +59,8 @@ def locks_the_ids_once(patch: pytest.MonkeyPatch) -> None:
 
     def keep_out(self: LiveMove) -> Iterator[Any]:
         mode, _ = yield from read_mode(self._paths)
-        found = yield from guard.look(self.group)
-        if mode is Mode.LOCKED and found.guard is guard.Guard.LOCKED:
+        found = yield from ids_lock.look(self.group)
+        if mode is Mode.LOCKED and found.guard is ids_lock.Guard.LOCKED:
             return None
         return (yield from right(self))
 
@@ -71,7 +72,7 @@ def unlocks_what_another_has_locked(patch: pytest.MonkeyPatch) -> None:
     right = guard.lock
 
     def lock(group: str, *more: Any, **named: Any) -> Iterator[Any]:
-        if (yield from guard.look(group)).guard is guard.Guard.LOCKED:
+        if (yield from ids_lock.look(group)).guard is ids_lock.Guard.LOCKED:
             return None
         return (yield from right(group, *more, **named))
 

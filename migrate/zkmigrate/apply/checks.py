@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from zkconsumer.admin import takeover
 from zkconsumer.admin.snapshot import GroupSnapshot, read_group
 from zkconsumer.admin.takeover import data_of
 from zkconsumer.core.common.types import TopicPartition
@@ -16,7 +17,6 @@ from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate import verify
-from zkmigrate.apply import ownership
 from zkmigrate.apply.change import Change, Held
 from zkmigrate.apply.outcome import unreadable
 from zkmigrate.errors import check_members, refused
@@ -142,7 +142,7 @@ class Checks:
         if fault is not None:
             raise refused(change.group, Reason.CHANGED, fault)
 
-    def acceptor(self, change: Change, resumed: bool) -> ownership.Accept:
+    def acceptor(self, change: Change, resumed: bool) -> takeover.Accept:
         """Return a function that finds differences between an offset znode and the expected
         state."""
 

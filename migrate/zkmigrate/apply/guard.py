@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from zkconsumer.admin.ids_lock import CREATE, FORMAT, LIVE, PROBE_END, Found, Guard, decode, look
+from zkconsumer.admin.ids_lock import CREATE, FORMAT, PROBE_END, Found, Guard, look
 from zkconsumer.admin.reads import children
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.migration.modes import Mode
@@ -43,22 +43,6 @@ from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
-
-__all__ = [
-    "LIVE",
-    "Found",
-    "Guard",
-    "decode",
-    "lock",
-    "lock_found",
-    "lock_moved",
-    "look",
-    "look_at_all",
-    "release",
-    "unlock",
-    "unlock_recorded",
-]
-
 
 LOCKED_MEANWHILE: Final = "another operator has locked the group meanwhile"
 UNLOCKED_MEANWHILE: Final = "another operator has unlocked the group meanwhile"

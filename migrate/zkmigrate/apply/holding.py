@@ -7,18 +7,19 @@ process and its session. Used from one thread.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
+from zkconsumer.admin import takeover
+from zkconsumer.admin.ids_lock import Guard, look
+from zkconsumer.admin.snapshot import list_members
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import decode_topic, topic_path
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.apply import ownership
-from zkmigrate.apply.guard import Guard, look
 from zkmigrate.errors import MigrationError
 from zkmigrate.plan.table import Action, Do, decide
 from zkmigrate.stores import migration_marker
@@ -46,7 +47,7 @@ class Holding:
     """
 
     def __init__(self, zk: BlockingZk, groups: Iterable[str]) -> None:
-        self.held: dict[str, ownership.Hold] = {}
+        self.held: dict[str, takeover.Hold] = {}
         self._zk = zk
         self._groups = list(groups)
         self._others: dict[str, list[str]] = {}
@@ -55,15 +56,14 @@ class Holding:
     def take(self, groups: Iterable[str] | None = None) -> Iterator[tuple[str, Event, str]]:
         """Claim groups; yield the outcome of each."""
         for group in self._groups if groups is None else groups:
-            name = f"{group}_zkmigrate-{self._run}"
-            hold = ownership.Hold(group, name, int(time.time() * 1000))
+            hold = ownership.hold_of(group, self._run)
             try:
                 event = self._zk.run(_take(hold))
             except ZkUnavailableError:
                 raise
             except ZkConsumerError as error:
                 yield group, Event.OTHER, str(error)
-                self._zk.run(or_refusal(ownership.release(hold)))
+                self._zk.run(or_refusal(takeover.release(hold)))
                 continue
             if event is Event.HELD:
                 self.held[group] = hold
@@ -75,7 +75,7 @@ class Holding:
         """Look for other members, and reclaim partitions that were lost with a session."""
         names = list(self.held)
         lost: list[str] = []
-        members = self._zk.run_all(map(ownership.list_members, names))
+        members = self._zk.run_all(map(list_members, names))
         for group, registered in zip(names, members, strict=True):
             hold = self.held[group]
             others = [name for name in registered if name != hold.name]
@@ -94,10 +94,10 @@ class Holding:
     def release(self) -> None:
         """Release all groups."""
         for hold in self.held.values():
-            self._zk.run(or_refusal(ownership.release(hold)))
+            self._zk.run(or_refusal(takeover.release(hold)))
 
 
-def _take(hold: ownership.Hold) -> Script[Event]:
+def _take(hold: takeover.Hold) -> Script[Event]:
     """Claim all partitions of the topics that the group has offsets of, if that is needed.
 
     Return whether it was, and whether the group may be held.

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Set
 from typing import Any, Final, NamedTuple, TypeVar
 
+from zkconsumer.admin import ids_lock
 from zkconsumer.admin.snapshot import MISPLACED, GroupSnapshot, Nodes, read_group
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
@@ -39,7 +40,6 @@ from zkconsumer.core.zookeeper.ops import (
 from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path, read_many
 from zkconsumer.core.zookeeper.znodes import is_ours
 from zkmigrate.apply import guard
-from zkmigrate.apply.guard import Guard
 from zkmigrate.errors import GroupRefusedError
 from zkmigrate.model import Record, Store
 from zkmigrate.plan.gates import (
@@ -117,7 +117,7 @@ def look(group: str) -> LiveScript[Facts]:
         name: decode_member(f"{live.members}/{name}", node.data)
         for name, node in found.migratable.items()
     }
-    lock = yield from guard.look(group)
+    lock = yield from ids_lock.look(group)
     offsets = _offsets(found.offsets, found.paths.offsets)
     after = yield from _in_kafka(group, offsets)
     joined = yield ListMembers(group)
@@ -134,7 +134,7 @@ def look(group: str) -> LiveScript[Facts]:
             for name, node in found.members.items()
         ),
         acknowledged,
-        lock.guard is not Guard.OPEN,
+        lock.guard is not ids_lock.Guard.OPEN,
         frozenset(others - former),
         offsets,
         before if mode in (Mode.LOCKED, Mode.ZOOKEEPER) else after,
@@ -143,7 +143,7 @@ def look(group: str) -> LiveScript[Facts]:
         _foreign(found) if mode is Mode.ZOOKEEPER else frozenset(),
         (yield FindHidden(frozenset(tp.topic for tp in offsets))),
         marker is not None and marker.moved_to is Store.KAFKA,
-        lock.guard is Guard.LOCKED and not lock.lets_live_in,
+        lock.guard is ids_lock.Guard.LOCKED and not lock.lets_live_in,
     )
 
 
@@ -272,7 +272,7 @@ class LiveMove:
         except GroupRefusedError as error:
             mode, _ = yield from read_mode(self._paths)
             return Step(mode, step.changed, (_other_operator(str(error)),))
-        if (yield from guard.look(self.group)).guard is Guard.LOCKED:
+        if (yield from ids_lock.look(self.group)).guard is ids_lock.Guard.LOCKED:
             mode, _ = yield from read_mode(self._paths)
             return Step(mode, step.changed, (_other_operator(guard.LOCKED_MEANWHILE),))
         if was:
@@ -421,7 +421,7 @@ class LiveMove:
         Migratable members may register, unless another operator has completed the move.
         """
         now_ms = int(time.time() * 1000)
-        fault = yield from guard.lock(self.group, now_ms, (guard.LIVE,))
+        fault = yield from guard.lock(self.group, now_ms, (ids_lock.LIVE,))
         return None if fault is None else _cannot_lock(fault)
 
     def _let_in(self) -> Script[bool]:

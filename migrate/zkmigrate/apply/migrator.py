@@ -14,9 +14,9 @@ from dataclasses import replace
 from threading import Event
 from typing import Final
 
+from zkconsumer.admin.snapshot import list_members
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.apply import ownership
 from zkmigrate.apply.change import forward
 from zkmigrate.apply.journal import Effect, no_effect
 from zkmigrate.apply.outcome import Outcome, Result, result_of
@@ -204,7 +204,7 @@ class Migrator:
             time.sleep(_POLL)
             over = time.monotonic() >= deadline
             tried = list(waiting)
-            scripts = [or_refusal(ownership.list_members(group.group)) for _, group in tried]
+            scripts = [or_refusal(list_members(group.group)) for _, group in tried]
             registered = list(self._stores.zk.run_all(scripts))
             stopped = [
                 one

@@ -6,16 +6,15 @@ is written in a multi that checks the version of every claimed offset znode. Scr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Set
 from functools import wraps
 from typing import Final, ParamSpec
 
 from zkconsumer.admin import takeover
-from zkconsumer.admin.ids_lock import CREATE, MASKED
+from zkconsumer.admin.ids_lock import CREATE, MASKED, Found, Guard
 from zkconsumer.admin.reads import children_of
-from zkconsumer.admin.snapshot import list_members
 from zkconsumer.admin.takeover import (
-    Accept,
     Hold,
     SerialChangedError,
     data_of,
@@ -59,21 +58,6 @@ from zkmigrate.model import Before, Record
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
 
-__all__ = [
-    "Accept",
-    "Hold",
-    "begin",
-    "counted",
-    "like_root",
-    "list_members",
-    "migrators",
-    "release",
-    "release_after",
-    "take",
-    "write_marker",
-    "write_offsets",
-]
-
 P = ParamSpec("P")
 _ALL: Final = 15
 """The permissions to read, write, create and delete."""
@@ -102,6 +86,12 @@ def _name(op: ZkOp) -> str:
     size = f" of {len(op.ops)}" if isinstance(op, Multi) else ""
     assert not isinstance(op, GetMany)
     return f"{type(op).__name__.lower()}{size} {path_of(op)}"
+
+
+def hold_of(group: str, run: str, lock: Found | None = None) -> Hold:
+    """Return the claim of a run, not taken yet. ``lock``: that of the group's ids, as found."""
+    locked = lock is not None and lock.guard is Guard.LOCKED
+    return Hold(group, f"{group}_zkmigrate-{run}", int(time.time() * 1000), locked)
 
 
 def migrators(group: str) -> Script[list[str]]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from zkconsumer.admin.takeover import Hold
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
@@ -19,7 +20,6 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.runtime.gate import CLOCK
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate.apply.journal import Effect, no_effect
-from zkmigrate.apply.ownership import Hold
 from zkmigrate.errors import GroupRefusedError, refused
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import record

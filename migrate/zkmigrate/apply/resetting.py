@@ -7,18 +7,18 @@ the commit while the group has members. Used from one thread.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from zkconsumer.admin import ids_lock, takeover
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Check, Exists, Node, Ok
 from zkconsumer.core.zookeeper.scripts.common import Script, read
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
-from zkmigrate.apply import guard, ownership
+from zkmigrate.apply import ownership
 from zkmigrate.apply.outcome import by_table
 from zkmigrate.apply.permission import InKafka, Note, Permission
 from zkmigrate.errors import check_members, in_use, refused
@@ -69,10 +69,8 @@ def carry_out(
     In ZooKeeper all offsets change in one multi, up to some hundreds of them. After an error some
     of them may be written; the same command may be repeated.
     """
-    name = f"{state.group}_zkmigrate-{uuid.uuid4().hex[:8]}"
-    before = stores.zk.run(guard.look(state.group))
-    locked = before.guard is guard.Guard.LOCKED
-    hold = ownership.Hold(state.group, name, int(time.time() * 1000), locked)
+    lock = stores.zk.run(ids_lock.look(state.group))
+    hold = ownership.hold_of(state.group, uuid.uuid4().hex[:8], lock)
     known = stores.zk.run(_exists(state.group))
     permission = Permission(stores.zk, hold)
     in_zookeeper = state.offsets(Store.ZOOKEEPER)
@@ -106,7 +104,7 @@ def carry_out(
         if known or store is Store.ZOOKEEPER:
             ownership.release_after(stores.zk, hold, error)
         raise
-    others = stores.zk.run(ownership.release(hold)) if known or store is Store.ZOOKEEPER else []
+    others = stores.zk.run(takeover.release(hold)) if known or store is Store.ZOOKEEPER else []
     if others and store is Store.ZOOKEEPER:
         raise refused(
             state.group,

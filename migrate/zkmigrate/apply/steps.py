@@ -18,6 +18,7 @@ from functools import partial
 from threading import Event
 from typing import Any, Final
 
+from zkconsumer.admin import ids_lock, takeover
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Check, Node
@@ -133,7 +134,7 @@ class Steps:
         claims = {found.claim} if found.interrupted else set()
         self.wait_for_earlier_runs(names_in(records) | claims, change.group)
         self.checks.as_expected(change, resumed)
-        before = self.stores.zk.run(guard.look(change.group))
+        before = self.stores.zk.run(ids_lock.look(change.group))
         if not before.may_register(self.stores.zk.identities):
             raise refused(
                 change.group,
@@ -144,10 +145,8 @@ class Steps:
         if journal is None:
             self.checks.znodes_as_expected(change, resumed)
             return Result(change.group, Outcome.WOULD, len(change.to))
-        name = f"{change.group}_zkmigrate-{self._name}"
-        locked = self.locked = before.guard is guard.Guard.LOCKED
-        hold = ownership.Hold(change.group, name, int(time.time() * 1000), locked)
-        first_locked = locked
+        hold = ownership.hold_of(change.group, self._name, before)
+        first_locked = locked = self.locked = hold.locked
         earlier: Before | None = None
         if undo or begun or found.interrupted:
             earlier = zk.run(record.read_before(change.group))
@@ -158,7 +157,7 @@ class Steps:
             lock = first_locked
         else:
             lock = change.target is Store.KAFKA and (self._lock or first_locked)
-        journal.write(group=change.group, step=f"{prefix}claim", name=name)
+        journal.write(group=change.group, step=f"{prefix}claim", name=hold.name)
         permission = Permission(zk, hold)
         partitions = {*change.zk, *change.kafka}
         seen: dict[TopicPartition, int | None] = {}
@@ -191,7 +190,7 @@ class Steps:
         except ZkConsumerError as error:
             ownership.release_after(zk, hold, error, self._effect)
             raise
-        others = self._run(ownership.release(hold))
+        others = self._run(takeover.release(hold))
         if others and (change.target is Store.ZOOKEEPER or not undo):
             where = "will continue from" if change.target is Store.KAFKA else "may have read"
             raise GroupRefusedError(
@@ -217,8 +216,8 @@ class Steps:
             return False
         if found.command not in ("undo", "apply"):
             return False  # a later command has written it
-        lock = self.stores.zk.run(guard.look(state.group))
-        if found.locked and lock.guard is guard.Guard.OPEN:
+        lock = self.stores.zk.run(ids_lock.look(state.group))
+        if found.locked and lock.guard is ids_lock.Guard.OPEN:
             return self._run(guard.lock(state.group, now_ms)) is None
         if not found.locked and lock.record is not None:
             self._run(guard.unlock_recorded(state.group, now_ms))
@@ -226,7 +225,7 @@ class Steps:
         return False
 
     def _lock_or_unlock(
-        self, hold: ownership.Hold, permission: Permission, lock: bool
+        self, hold: takeover.Hold, permission: Permission, lock: bool
     ) -> str | None:
         """Lock a claimed group, or unlock it if it is locked; return why that is not possible."""
         permission.ask()
@@ -235,7 +234,7 @@ class Steps:
             self.locked = fault is None
             return fault
         # Another operator's lock may have come after the claim.
-        if hold.locked or self.stores.zk.run(guard.look(hold.group)).record is not None:
+        if hold.locked or self.stores.zk.run(ids_lock.look(hold.group)).record is not None:
             self._run(guard.unlock(hold.group, permission.still))
             self.locked = False
             permission.ask()  # without it, the lock is still there
@@ -244,7 +243,7 @@ class Steps:
     def _begin(
         self,
         change: Change,
-        hold: ownership.Hold,
+        hold: takeover.Hold,
         found: Record,
         undo: bool,
         before: Before | None,
@@ -290,7 +289,7 @@ class Steps:
     def _mark(
         self,
         change: Change,
-        hold: ownership.Hold,
+        hold: takeover.Hold,
         found: Record,
         undone: Before | None,
         lock: bool,
@@ -423,7 +422,7 @@ class Steps:
     def _restore_overwritten(
         self,
         change: Change,
-        hold: ownership.Hold,
+        hold: takeover.Hold,
         found: Record,
         lost: Mapping[TopicPartition, int],
         kafka: InKafka,
@@ -512,7 +511,7 @@ class Steps:
     def _write(
         self,
         change: Change,
-        hold: ownership.Hold,
+        hold: takeover.Hold,
         held: Held,
         kafka: InKafka,
         seen: Mapping[TopicPartition, int | None] | None,
@@ -556,7 +555,7 @@ def changes_of(change: Change, before: Mapping[TopicPartition, int | None]) -> t
     return tuple(row for row in rows if row.before != row.after)
 
 
-def _noting(accept: ownership.Accept, seen: dict[TopicPartition, int | None]) -> ownership.Accept:
+def _noting(accept: takeover.Accept, seen: dict[TopicPartition, int | None]) -> takeover.Accept:
     """Return an ``accept`` that also notes the offsets that are accepted."""
 
     def noted(tp: TopicPartition, node: Node | None) -> str | None:

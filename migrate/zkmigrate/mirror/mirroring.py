@@ -22,6 +22,7 @@ from math import inf
 from threading import Event
 from typing import Any, Final, NamedTuple, TypeVar
 
+from zkconsumer.admin import ids_lock
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
@@ -36,7 +37,6 @@ from zkconsumer.errors import (
 )
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
-from zkmigrate.apply.guard import Guard
 from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read, result_of
 from zkmigrate.errors import GroupRefusedError, check_members, refused
 from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Mirror, Record, Store
@@ -540,7 +540,7 @@ class Mirroring:
         if result.outcome is not Outcome.DONE:
             return result
         self._zk(guard.unlock_recorded(group, int(time.time() * 1000)))
-        if self._zk(guard.look(group)).guard is Guard.LOCKED:
+        if self._zk(ids_lock.look(group)).guard is ids_lock.Guard.LOCKED:
             why = guard.LOCKED_MEANWHILE
             return Result(group, Outcome.REFUSED, copied, why, (Reason.OTHER_OPERATOR,))
         return result
