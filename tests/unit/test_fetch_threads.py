@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -10,9 +9,9 @@ from functools import partial
 from typing import Any, ClassVar
 
 import pytest
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.sim.runs.fetching import SimConfig
+from tests.support.batches import counted
 from zkconsumer.broker.types import ClusterMetadata, Got
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerUnavailableError
@@ -60,10 +59,7 @@ class Broker:
             raise BrokerUnavailableError("aborted")
         if self.faults:
             raise self.faults.pop()
-        builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
-        builder.append(0, 1, None, b"v", [])
-        data = bytes(builder.build())[8:]
-        return [Got(*w[:2], None, 99, struct.pack(">q", w.offset) + data) for w in request.wanted]
+        return [Got(*w[:2], None, 99, counted(w.offset)) for w in request.wanted]
 
     def abort(self) -> None:
         self.aborted.set()

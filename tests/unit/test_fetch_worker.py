@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.sim.runs.broker_log import make_batch
 from tests.sim.runs.fetching import SimConfig
+from tests.support.batches import counted
 from zkconsumer.broker.types import Got
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
@@ -28,13 +27,6 @@ from zkconsumer.runtime.fetch.worker import FetchWorker
 
 HERE = BrokerEndpoint(7, "127.0.0.1", 9092)
 KEY = WorkerKey(7, 0)
-
-
-def batch(first: int) -> bytes:
-    """One record."""
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
-    builder.append(0, 1, None, b"v", [])
-    return struct.pack(">q", first) + bytes(builder.build())[8:]
 
 
 class Bench:
@@ -64,7 +56,13 @@ class Bench:
         """Answer with one record for each of ``partitions``, and with nothing for the others."""
         served = set(partitions)
         got: Sequence[Got] = [
-            Got("t", w.partition, None, 99, batch(w.offset) if w.partition in served else b"")
+            Got(
+                "t",
+                w.partition,
+                None,
+                99,
+                counted(w.offset) if w.partition in served else b"",
+            )
             for w in request.wanted
         ]
         self.worker.take(request, got)
@@ -219,7 +217,7 @@ def test_an_answer_that_brings_nothing_new_is_a_fault() -> None:
     """It ends where it began. An immediate request would return the same."""
     bench = Bench()
     bench.infos[0].fetched_offset = 5
-    bench.worker.take(bench.choose(), [Got("t", 0, None, 99, batch(4))])
+    bench.worker.take(bench.choose(), [Got("t", 0, None, 99, counted(4))])
     assert (bench.infos[0].fetched_offset, len(bench.queues[0])) == (5, 0)
     assert [event.kind for event in bench.events] == [FetchEventKind.LEADER_LOST]
 

@@ -6,15 +6,14 @@ import dataclasses
 import json
 import math
 import random
-import struct
 import subprocess
 import sys
 import time
 
 import pytest
-from kafka.record.default_records import DefaultRecordBatchBuilder
 from prometheus_client import CollectorRegistry
 
+from tests.support.batches import chunk
 from zkconsumer import Metrics, TopicPartition
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -25,7 +24,7 @@ from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.prometheus import ConnectorCollector
 from zkconsumer.runtime.counters import Histogram, Meter, RebalanceCounts
-from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
@@ -202,15 +201,6 @@ def test_every_state_of_either_machine_is_a_prometheus_sample(
     assert set(told().values()) == {None}
 
 
-def chunk(info: PartitionTopicInfo, first: int, count: int) -> Chunk:
-    """A chunk with one batch of ``count`` messages."""
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
-    for number in range(count):
-        builder.append(number, 1, None, b"v", [])
-    data = struct.pack(">q", first) + bytes(builder.build())[8:]
-    return Chunk(info, data, first, first + count)
-
-
 @pytest.mark.parametrize("scala", [False, True])
 @pytest.mark.parametrize("seed", range(20))
 def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
@@ -231,7 +221,7 @@ def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
         try:
             if action == "put" and not stream._control.queue.full:
                 p, count = rng.randrange(3), rng.randint(1, 9)
-                added = chunk(infos[p], ends[p], count)
+                added = chunk(infos[p], ends[p], ends[p] + count - 1)
                 ends[p] += count
                 most += len(added.data)
                 stream._control.queue.put(added)
@@ -261,7 +251,7 @@ def test_bytes_begun_is_the_sum_of_the_chunks_read() -> None:
     gate = DeliveryGate(always_open=True)
     stream = KafkaStream(StreamControl(gate, timeout_ms=0))
     info = PartitionTopicInfo("t", 0, 0)
-    first, second = chunk(info, 0, 5), chunk(info, 5, 7)
+    first, second = chunk(info, 0, 4), chunk(info, 5, 11)
     stream._control.queue.put(first)
     stream._control.queue.put(second)
     assert stream._control.bytes_begun == 0

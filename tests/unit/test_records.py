@@ -16,6 +16,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
+from tests.support.batches import batch
 from zkconsumer.broker.fetching import codecs
 from zkconsumer.broker.fetching.records import PythonDecoder, Record, TimestampType, scan
 from zkconsumer.errors import CodecUnavailableError, InvalidMessageError
@@ -40,14 +41,6 @@ def old_lz4(data: bytes) -> bytes:
     end = 14 if data[4] & 8 else 6
     wrong = (codecs._xxh32_short(data[:end]) >> 8) & 255
     return data[:end] + bytes((wrong,)) + data[end + 1 :]
-
-
-def batch(items: Sequence[Item], base: int = 0, codec: int = NONE, **headers: object) -> bytes:
-    """One batch of format 2 with create times 1000, 1001, ..."""
-    builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 30)
-    for i, (key, value) in enumerate(items):
-        builder.append(i, 1000 + i, key, value, headers.get("headers", []))
-    return struct.pack(">q", base) + bytes(builder.build())[8:]
 
 
 def message_set(fmt: int, items: Sequence[Item], base: int = 0, codec: int = NONE) -> bytes:

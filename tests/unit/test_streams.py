@@ -7,11 +7,11 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.support.batches import batch, chunk, counted
 from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.errors import (
     ConsumerTimeoutError,
@@ -30,20 +30,6 @@ from zkconsumer.runtime.undisturbed import Alarm
 from zkconsumer.servers import wait_until
 
 GZIP = 1
-
-
-def batch(offsets: Sequence[int], codec: int = 0) -> bytes:
-    """A batch whose values are the offsets as text."""
-    builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 30)
-    for offset in offsets:
-        builder.append(offset - offsets[0], 1, b"k%d" % offset, b"%d" % offset, [])
-    return struct.pack(">q", offsets[0]) + bytes(builder.build())[8:]
-
-
-def chunk(info: PartitionTopicInfo, first: int, last: int, start: int | None = None) -> Chunk:
-    """A chunk with the offsets first..last, fetched from ``start``."""
-    data = batch(range(first, last + 1))
-    return Chunk(info, data, first if start is None else start, last + 1)
 
 
 def waits(thread: threading.Thread) -> bool:
@@ -203,7 +189,7 @@ def test_consumer_iterator_deduplication_deep_iterator(scala: bool) -> None:
     is empty."""
     info = PartitionTopicInfo("topic", 0, 5)
     tested = stream(scala=scala)
-    tested._control.queue.put(Chunk(info, batch(range(10), GZIP), 5, 10))
+    tested._control.queue.put(Chunk(info, counted(0, 10, GZIP), 5, 10))
     iterator = iter(tested)
     assert [next(iterator).offset for _ in range(5)] == [5, 6, 7, 8, 9]
     with pytest.raises(ConsumerTimeoutError):
@@ -224,7 +210,7 @@ def test_consumer_iterator_decoding_failure(scala: bool) -> None:
 
     info = PartitionTopicInfo("topic", 0, 5)
     tested = stream(scala=scala, key_decoder=fail, value_decoder=fail)
-    tested._control.queue.put(Chunk(info, batch(range(10), GZIP), 5, 10))
+    tested._control.queue.put(Chunk(info, counted(0, 10, GZIP), 5, 10))
     offsets = []
     for _ in range(5):
         message = next(iter(tested))
@@ -294,7 +280,7 @@ def test_consumed_when_returned_in_the_scala_profile(info: PartitionTopicInfo) -
 def test_gaps_count_as_consumed(info: PartitionTopicInfo) -> None:
     """Offsets without a message (control batches, compaction) are consumed with the chunk."""
     tested = stream(timeout_ms=0)
-    tested._control.queue.put(Chunk(info, batch([0, 1]), 0, 7))
+    tested._control.queue.put(Chunk(info, counted(0, 2), 0, 7))
     assert [next(iter(tested)).offset for _ in range(2)] == [0, 1]
     with pytest.raises(ConsumerTimeoutError):
         next(iter(tested))
@@ -339,9 +325,9 @@ def test_errors_leave_the_iterator_failed(info: PartitionTopicInfo, scala: bool)
     """After a wrong checksum, the messages before it are delivered. Then every call raises
     UsageError."""
     tested = stream(scala=scala)
-    bad = bytearray(batch([2, 3]))
+    bad = bytearray(counted(2, 2))
     bad[-1] ^= 1
-    tested._control.queue.put(Chunk(info, batch([0, 1]) + bytes(bad), 0, 4))
+    tested._control.queue.put(Chunk(info, counted(0, 2) + bytes(bad), 0, 4))
     iterator = iter(tested)
     assert [next(iterator).offset for _ in range(2)] == [0, 1]
     with pytest.raises(InvalidMessageError, match="topic-0"):
@@ -355,7 +341,7 @@ def test_errors_leave_the_iterator_failed(info: PartitionTopicInfo, scala: bool)
 def test_damaged_chunk_never_ends_silently(info: PartitionTopicInfo) -> None:
     """A chunk marked as damaged raises after its records, even if the decoder found no damage."""
     tested = stream()
-    tested._control.queue.put(Chunk(info, batch([0, 1]), 0, 2, damaged=True))
+    tested._control.queue.put(Chunk(info, counted(0, 2), 0, 2, damaged=True))
     assert [next(iter(tested)).offset for _ in range(2)] == [0, 1]
     with pytest.raises(InvalidMessageError):
         next(iter(tested))
@@ -365,7 +351,7 @@ def test_message_too_large(info: PartitionTopicInfo) -> None:
     """Brokers before 0.10.1 send only the head of a message. The error names the key to
     increase."""
     tested = stream()
-    tested._control.queue.put(Chunk(info, batch(range(50))[:100], 0, 0))
+    tested._control.queue.put(Chunk(info, counted(0, 50)[:100], 0, 0))
     with pytest.raises(MessageSizeTooLargeError, match=r"topic-0.*fetch\.message\.max\.bytes"):
         next(iter(tested))
 
@@ -581,10 +567,8 @@ def test_decoders() -> None:
     assert long_decoder(struct.pack(">q", -5)) == -5
     assert integer_decoder(struct.pack(">i", 7)) == 7
     tested = stream(key_decoder=string_decoder(), value_decoder=string_decoder())
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
-    builder.append(0, 1, None, b"v", [])
-    builder.append(1, 1, b"k", None, [])
-    tested._control.queue.put(Chunk(PartitionTopicInfo("t", 0, 0), bytes(builder.build()), 0, 2))
+    data = batch([(None, b"v"), (b"k", None)])
+    tested._control.queue.put(Chunk(PartitionTopicInfo("t", 0, 0), data, 0, 2))
     iterator = iter(tested)
     assert [(m.key, m.value) for m in (next(iterator), next(iterator))] == [
         (None, "v"),
@@ -598,7 +582,7 @@ def test_message_fields_and_pickling(info: PartitionTopicInfo) -> None:
     tested._control.queue.put(chunk(info, 3, 3))
     message = next(iter(tested))
     assert (message.topic, message.partition, message.offset) == ("topic", 0, 3)
-    assert (message.key, message.value, message.timestamp) == (b"k3", b"3", 1)
+    assert (message.key, message.value, message.timestamp) == (b"k3", b"3", 1000)
     assert message.headers == ()
     copy = pickle.loads(pickle.dumps(message))
     assert copy == message

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import struct
 import sys
 import threading
 import time
@@ -12,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.support.batches import chunk
 from tests.unit.test_streams import waits
 from zkconsumer.errors import ConsumerTimeoutError, UsageError
-from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
@@ -24,14 +23,6 @@ from zkconsumer.servers import wait_until
 
 ROUNDS = 150
 MESSAGES = 300
-
-
-def batch(first: int, count: int) -> bytes:
-    """Messages first..first+count-1."""
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
-    for i in range(count):
-        builder.append(i, 1, None, b"v", [])
-    return struct.pack(">q", first) + bytes(builder.build())[8:]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -60,8 +51,8 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
             if own.random() < 0.5 and stream._control.queue.full:
                 continue
             info.fetched_offset = first + count
-            chunk = Chunk(info, batch(first, count), first, first + count)
-            while not stream._control.queue.offer(chunk) and not end.is_set():
+            data = chunk(info, first, first + count - 1)
+            while not stream._control.queue.offer(data) and not end.is_set():
                 time.sleep(0)
 
     def consume() -> None:
@@ -131,7 +122,7 @@ def test_gate_is_never_passed_while_shut(seed: int) -> None:
     stream = KafkaStream(StreamControl(gate, queue_capacity=50, timeout_ms=20))
     info = PartitionTopicInfo("t", 0, 0)
     for first in range(0, 40_000, 1000):
-        stream._control.queue.put(Chunk(info, batch(first, 1000), first, first + 1000))
+        stream._control.queue.put(chunk(info, first, first + 999))
     period = [0]  # odd: shut
     shut_deliveries: list[int] = []
     got = [0]
@@ -184,7 +175,7 @@ def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
     finished = 0
 
     def feed(first: int) -> None:
-        stream._control.queue.put(Chunk(claim, batch(first, 5000), first, first + 5000))
+        stream._control.queue.put(chunk(claim, first, first + 4999))
 
     def consume() -> None:
         nonlocal finished
@@ -230,7 +221,7 @@ def test_a_revoke_empties_what_a_thread_is_about_to_take_from() -> None:
     gate.extend(time.clock_gettime(CLOCK) + 3600)
     stream = KafkaStream(StreamControl(gate))
     claim = PartitionTopicInfo("t", 0, 0)
-    stream._control.queue.put(Chunk(claim, batch(0, 10), 0, 10))
+    stream._control.queue.put(chunk(claim, 0, 9))
     iterator = iter(stream)
     assert [next(iterator).offset for _ in range(3)] == [0, 1, 2]
     about_to_take_from = stream._control.reader._unlocked
@@ -273,7 +264,7 @@ def test_a_second_reader_is_a_usage_error(first: str) -> None:
         with pytest.raises(UsageError, match=r"another thread .* one thread for each stream"):
             second(stream)
         assert waits(reader), name
-        stream._control.queue.put(Chunk(info, batch(begin, 2), begin, begin + 2))
+        stream._control.queue.put(chunk(info, begin, begin + 1))
         reader.join(10)
         assert not reader.is_alive(), name
         rest = [message.offset for message in next(stream.batches(timeout=0))]
@@ -296,9 +287,9 @@ def test_a_second_reader_of_the_same_lists_is_a_usage_error(way: str) -> None:
     wait_until(lambda: waits(reader), 10, "the first thread waits")
     with pytest.raises(UsageError, match="one thread for each stream"):
         next(items)
-    stream._control.queue.put(Chunk(info, batch(0, 2), 0, 2))
+    stream._control.queue.put(chunk(info, 0, 1))
     reader.join(10)
-    stream._control.queue.put(Chunk(info, batch(2, 2), 2, 4))
+    stream._control.queue.put(chunk(info, 2, 3))
     assert len(next(items)) == 2
     assert info.position == 2
 
@@ -307,7 +298,7 @@ def test_a_second_reader_of_ready_messages() -> None:
     """``try_next`` never raises what the interpreter raises for a generator."""
     stream, info = open_stream()
     count = 20_000
-    stream._control.queue.put(Chunk(info, batch(0, count), 0, count))
+    stream._control.queue.put(chunk(info, 0, count - 1))
     raised: list[BaseException] = []
     got: list[int] = []
 
@@ -338,7 +329,7 @@ def test_a_second_reader_of_ready_messages() -> None:
 def test_a_thread_may_follow_another() -> None:
     """The first one lives on, and has a message in hand."""
     stream, info = open_stream()
-    stream._control.queue.put(Chunk(info, batch(0, 3), 0, 3))
+    stream._control.queue.put(chunk(info, 0, 2))
     got: list[int] = []
     for _ in range(3):
         reader = threading.Thread(target=lambda: got.append(next(iter(stream)).offset))
@@ -360,7 +351,7 @@ def test_a_handler_cannot_read_what_it_interrupts() -> None:
                 read(stream)
             except UsageError as error:
                 raised.append(error)
-        stream._control.queue.put(Chunk(info, batch(0, 1), 0, 1))
+        stream._control.queue.put(chunk(info, 0, 0))
 
     before = signal.signal(signal.SIGALRM, handle)
     try:
