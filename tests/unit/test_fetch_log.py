@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from tests.sim.runs.fetching import SimConfig
+from tests.unit.test_health import Made
 from zkconsumer.broker.types import ClusterMetadata, Got
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
@@ -24,7 +25,7 @@ from zkconsumer.runtime.fetch.interface import (
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
-from zkconsumer.runtime.observation.health import HealthMonitor, Membership, Sources
+from zkconsumer.runtime.observation.health import Membership
 
 BROKERS = [BrokerEndpoint(n, "127.0.0.1", 9092 + n) for n in (1, 2)]
 KEY = WorkerKey(2, 0)
@@ -104,24 +105,12 @@ def test_a_topic_that_is_denied_is_a_warning_every_half_minute_and_named_in_the_
     warned = [text for level, text in bench.lines if level == logging.WARNING]
     assert warned == [f"2 partitions (t-0, t-1): {denied}"] * 4
     assert len(bench.lines) <= 6
-    stream = type("Stream", (), {"in_hand": None, "queue": (), "failure": None})()
-    monitor = HealthMonitor(
-        Sources(
-            membership=lambda: Membership("R", "resting", True, True, 2, 2),
-            partitions=lambda: [(info, stream) for info in bench.infos],
-            streams=[],
-            is_open=lambda: True,
-            listening=lambda: False,
-            group="g",
-            servers="z",
-            clock=bench.clock,
-        )
-    )
-    monitor.read(10.0)
+    made = Made()
+    made.infos, made.member = bench.infos, Membership("R", "resting", True, True, 2, 2)
     for _ in range(12):
         bench.run(1, denied)
-        monitor.read(10.0)
-    (reason,) = monitor.read(10.0).reasons
+        made.after(1)
+    (reason,) = made.monitor.read(10.0).reasons
     assert str(reason).startswith(f"t-0, t-1: {denied}: allow this member's principal to read")
 
 

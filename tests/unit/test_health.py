@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.reader import Reader, take
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.observation.health import HealthMonitor, Membership, Sources
+from zkconsumer.runtime.observation.health import MIN_SECONDS, HealthMonitor, Membership, Sources
 from zkconsumer.runtime.observation.stalled import OpenTransactions
 from zkconsumer.servers import wait_until
 
@@ -108,17 +109,21 @@ class Made:
         self.open = True
         self.member = Membership("RESTING", "resting", True, True, 1, 1)
         self.info = PartitionTopicInfo("t", 0, 5)
+        self.infos = [self.info]
+        self.lines: list[tuple[int, str]] = []
+        """What was logged."""
         self.stream: Any = SimpleNamespace(in_hand=None, queue=[], failure=None)
         self.monitor = HealthMonitor(
             Sources(
                 membership=lambda: self.member,
-                partitions=lambda: [(self.info, self.stream)] if self.member.owned else [],
+                partitions=lambda: [(one, self.stream) for one in self.infos[: self.member.owned]],
                 streams=[self.stream],
                 is_open=lambda: self.open,
                 listening=lambda: False,
                 group="g",
                 servers="ZooKeeper at z:1",
                 clock=lambda: self.now,
+                log=lambda level, text: self.lines.append((level, text)),
             )
         )
 
@@ -194,6 +199,30 @@ def test_each_fault_has_its_own_time() -> None:
     made.info.answers += 1
     made.after(1)
     assert made.monitor.lasting == 0
+
+
+def test_a_problem_that_lasts_is_logged_once_and_so_is_its_end() -> None:
+    """The line is the reason in the health, with its owner, session and seconds."""
+    made = Made()
+    owner = "g_alien-0 (session 0x17)"
+    blocked = Fault(Trouble.BLOCKED, f"{owner} owns t-3", "t-3", owner)
+    made.member = Membership("R", "resting", True, True, 1, 0, (blocked,))
+    made.after(MIN_SECONDS)
+    assert made.lines == []
+    made.after(60)
+    assert [level for level, _ in made.lines] == [logging.WARNING, logging.WARNING]
+    assert made.lines[0][1].startswith(
+        "not healthy for 30 s: t-3 is assigned to this member: g_alien-0 (session 0x17) has had it "
+        "for 30 s"
+    )
+    assert "has had it for 90 s" in str(made.monitor.read(MIN_SECONDS).reasons[0])
+    del made.lines[:]
+    made.member = Membership("R", "resting", True, True, 1, 1)
+    made.after(2)
+    assert made.lines == [
+        (logging.INFO, "healthy again: blocked is over"),
+        (logging.INFO, "healthy again: idle-member is over"),
+    ]
 
 
 def test_a_cluster_that_cannot_be_read_is_a_fault(switch: Switch) -> None:

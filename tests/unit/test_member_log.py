@@ -10,12 +10,10 @@ import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import SessionEvent
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.loop import partitions_text
-from zkconsumer.runtime.observation.health import MIN_SECONDS, HealthMonitor, Membership, Sources
 from zkconsumer.servers import wait_until
 
 if TYPE_CHECKING:
@@ -109,46 +107,3 @@ def test_a_pause_without_an_event_is_noticed() -> None:
     assert gate.suspended_seconds == 6.0
     gate.end()
     assert len(lines) == 2
-
-
-def test_a_problem_that_lasts_is_logged_once_and_so_is_its_end() -> None:
-    """The line is the reason in the health, with its owner, session and seconds."""
-    now, lines = [0.0], list[tuple[int, str]]()
-    owner = "g_alien-0 (session 0x17)"
-    blocked = (Fault(Trouble.BLOCKED, f"{owner} owns t-3", "t-3", owner),)
-    state = [Membership("R", "resting", True, True, 1, 0, blocked)]
-    monitor = HealthMonitor(
-        Sources(
-            membership=lambda: state[0],
-            partitions=list,
-            streams=[],
-            is_open=lambda: True,
-            listening=lambda: False,
-            group="g",
-            servers="ZooKeeper at z:1",
-            clock=lambda: now[0],
-            log=lambda level, text: lines.append((level, text)),
-        )
-    )
-
-    def pass_time(seconds: float) -> None:
-        for _ in range(int(seconds)):
-            monitor.look()
-            now[0] += 1
-
-    pass_time(MIN_SECONDS)
-    assert lines == []
-    pass_time(60)
-    assert [level for level, _ in lines] == [logging.WARNING, logging.WARNING]
-    assert lines[0][1].startswith(
-        "not healthy for 30 s: t-3 is assigned to this member: g_alien-0 (session 0x17) has had it "
-        "for 30 s"
-    )
-    assert "has had it for 90 s" in str(monitor.read(MIN_SECONDS).reasons[0])
-    del lines[:]
-    state[0] = Membership("R", "resting", True, True, 1, 1)
-    pass_time(2)
-    assert lines == [
-        (logging.INFO, "healthy again: blocked is over"),
-        (logging.INFO, "healthy again: idle-member is over"),
-    ]
