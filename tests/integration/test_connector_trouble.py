@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import os
-import random
 import threading
 import time
 from pathlib import Path
@@ -319,64 +318,6 @@ def test_fifty_cycles_leave_nothing(
         wait_until(lambda: sockets() <= open_before, 10, "no socket is left")
         assert watch.members() == []
         assert watch.sessions() == set()
-
-
-def test_churn(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
-) -> None:
-    """Six members start and stop at random for some seconds. No call hangs or fails, and nothing is
-    lost. Clean leaves repeat only unacknowledged messages."""
-    seed = int(os.environ.get("CHURN_SEED", str(random.randrange(10**6))))
-    print(f"CHURN_SEED={seed}")  # noqa: T201
-    chance = random.Random(seed)
-    cluster.create_topic(topic, 8)
-    # No pause of a busy machine ends a session, or the wait for an unacknowledged message.
-    patient = config | {
-        "zookeeper.session.timeout.ms": 20_000,
-        "zkconsumer.release.wait.ms": 10_000,
-    }
-    readers: list[Reader] = []
-    errors: list[BaseException] = []
-    leaves = 0
-    deadline = time.monotonic() + 8
-
-    def live(index: int, chance: random.Random) -> None:
-        nonlocal leaves
-        try:
-            while time.monotonic() < deadline:
-                with ZookeeperConsumerConnector(patient | {"consumer.id": f"m{index}"}) as member:
-                    streams = member.create_message_streams({topic: chance.randint(1, 3)})
-                    readers.append(Reader(streams[topic]))
-                    time.sleep(chance.random())
-                leaves += 1
-                time.sleep(chance.random() / 4)
-        except BaseException as error:  # noqa: BLE001
-            errors.append(error)
-
-    with Producer(cluster.bootstrap, topic, range(8), interval=0.002) as producer:
-        threads = [
-            threading.Thread(target=live, args=(n, random.Random(chance.random())), daemon=True)
-            for n in range(6)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive(), "a member hangs"
-        assert errors == []
-        acked = producer.stop()
-        with ZookeeperConsumerConnector(config) as last:
-            readers.append(Reader(last.create_message_streams({topic: 1})[topic]))
-            wait_until(
-                lambda: (
-                    {(f.partition, f.offset) for r in readers for f in r.deliveries} >= set(acked)
-                ),
-                15,
-                "everything is delivered",
-            )
-    total = sum(len(reader.deliveries) for reader in readers)
-    assert leaves >= 12
-    assert total - len(acked) == 0, "clean leaves repeat nothing"
 
 
 # -- the scala profile --------------------------------------------------------------------------

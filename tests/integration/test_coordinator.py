@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.groups import Producer, Reader, delivered_once
-from tests.support.members import quick, started
+from tests.support.members import held, quick, share, started
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.servers import LocalCluster, wait_until
@@ -27,18 +27,6 @@ def make(config: dict[str, object]) -> Iterator[Make]:
     """Creates members that are shut down after the test."""
     with started(CoordinatorConsumerConnector, config) as start:
         yield start
-
-
-def held(member: CoordinatorConsumerConnector) -> set[TopicPartition]:
-    """The partitions that a member owns."""
-    assert member._loop is not None
-    return set(member._loop.machine.held)
-
-
-def share(members: list[CoordinatorConsumerConnector], count: int) -> bool:
-    """Return whether all ``count`` partitions are owned, each by one member."""
-    each = [held(member) for member in members]
-    return len(set().union(*each)) == count == sum(map(len, each)) and all(each)
 
 
 def test_one_member_reads_and_goes_on(cluster: LocalCluster, make: Make, topic: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from tests.support.groups import Producer, Reader, delivered_once
-from tests.support.members import started
+from tests.support.members import held, share, started
 from zkconsumer import Trouble
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -52,12 +52,6 @@ def make(config: dict[str, object]) -> Iterator[Make]:
         yield start
 
 
-def held(member: CoordinatorConsumerConnector) -> set[TopicPartition]:
-    """The partitions that a member owns."""
-    assert member._loop is not None
-    return set(member._loop.machine.held)
-
-
 def generation(member: CoordinatorConsumerConnector) -> int:
     """The generation or member epoch of a member."""
     assert member._loop is not None
@@ -68,12 +62,6 @@ def is_new(member: CoordinatorConsumerConnector) -> bool:
     """Return whether a member uses the new protocol."""
     assert member._loop is not None
     return isinstance(member._loop.machine, Kip848Machine)
-
-
-def share(members: Sequence[CoordinatorConsumerConnector], count: int) -> bool:
-    """Return whether all ``count`` partitions are owned, each by one member."""
-    each = [held(member) for member in members]
-    return len(set().union(*each)) == count == sum(map(len, each)) and all(each)
 
 
 def found(readers: Sequence[Reader]) -> list[tuple[int, int]]:
@@ -118,26 +106,6 @@ class Peer:
         self._end.set()
         self._thread.join(20)
         assert not self._thread.is_alive()
-
-
-def test_one_member_reads_and_its_successor_continues(
-    kraft: LocalCluster, make: Make, topic: str
-) -> None:
-    """Everything is read once. The next member begins at the last committed offset."""
-    kraft.create_topic(topic, 3)
-    with Producer(kraft.bootstrap, topic, range(3)) as producer:
-        producer.send(30)
-        member = make()
-        reader = Reader(member.create_message_streams({topic: 1})[topic])
-        reader.wait(30)
-        assert member.metrics().owned_partitions == 3
-        assert not member.health().reasons
-        member.shutdown()
-        assert member.metrics().kafka_commits >= 3
-        producer.send(6)
-        after = Reader(make().create_message_streams({topic: 2})[topic])
-        after.wait(6)
-        assert sorted(one.offset for one in after.deliveries) == [10, 10, 10, 11, 11, 11]
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.servers import LocalCluster
 
 MemberT = TypeVar("MemberT", bound=Any)
@@ -50,4 +52,16 @@ def started(
             member.shutdown()
 
 
-__all__ = ["QUICK", "keys", "quick", "started"]
+def held(member: CoordinatorConsumerConnector) -> set[TopicPartition]:
+    """Return the partitions that a member owns."""
+    assert member._loop is not None
+    return set(member._loop.machine.held)
+
+
+def share(members: Sequence[CoordinatorConsumerConnector], count: int) -> bool:
+    """Return whether all ``count`` partitions are owned, each by one member."""
+    each = [held(member) for member in members]
+    return len(set().union(*each)) == count == sum(map(len, each)) and all(each)
+
+
+__all__ = ["QUICK", "held", "keys", "quick", "share", "started"]
