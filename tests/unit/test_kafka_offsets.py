@@ -169,6 +169,17 @@ def test_an_expulsion_while_owners_are_looked_up_ends_the_commit() -> None:
     assert end.value.value == zk_events.ScriptFailed(5, Code.OTHER, "", MEMBERSHIP_ENDED)
 
 
+def test_a_commit_of_a_lost_session_is_not_sent_again(tried: Commits) -> None:
+    """The time for the retry comes in the next session. Meanwhile, another member may have
+    committed more."""
+    tried.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    tried.permit = Permit.ENDED
+    tried.again()
+    assert len(tried.line.sent) == 1
+    assert tried.replies == [Failed(Code.OTHER, detail=Permit.ENDED.value)]
+    assert not tried.later
+
+
 class Store:
     """The coordinator of a group, its line, and the offsets of a member that uses it.
 
