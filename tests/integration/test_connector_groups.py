@@ -135,8 +135,8 @@ def test_owners_are_what_the_assignor_says(
     assignor: Assignor,
     case: str,
 ) -> None:
-    """Vectors V4, V5, V6 and V8 on real servers: the owner znodes, with their thread ids, equal the
-    assignor's result, in whatever order members joined. Streams deliver their own partitions."""
+    """On real servers, the owner znodes, with their thread ids, equal the assignor's result, in
+    whatever order members joined. Streams deliver their own partitions."""
     one, two = f"{unique}-orders", f"{unique}-clicks"
     topics = {one: 4, two: 6}
     group = str(config["group.id"])

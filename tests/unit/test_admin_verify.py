@@ -238,8 +238,7 @@ def test_the_strategy_is_checked_only_when_asked() -> None:
 
 
 def test_the_hash_form_matters() -> None:
-    """Twelve partitions assigned as in Kafka 1.0 (vector V2) are a fault for the older hash
-    form."""
+    """Twelve partitions assigned as in Kafka 1.0 are a fault for the older hash form."""
     order = [10, 11, *range(10)]
     members = {"g_c": registration('{"t12":12}')}
     threads = sorted(f"g_c-{stream}" for stream in range(12))

@@ -60,8 +60,8 @@ def check(
     assert found == dict(sorted(brackets.items()))
 
 
-def test_v1_two_members_two_streams() -> None:
-    """V1: five partitions for two members with two streams each."""
+def test_two_members_two_streams() -> None:
+    """Five partitions for two members with two streams each."""
     dealt = {"g_C1-0": "t5/0 t5/4", "g_C1-1": "t5/1", "g_C2-0": "t5/2", "g_C2-1": "t5/3"}
     check(
         {"g_C1": {"t5": 2}, "g_C2": {"t5": 2}},
@@ -72,8 +72,8 @@ def test_v1_two_members_two_streams() -> None:
     )
 
 
-def test_v2_threads_sort_as_text_and_two_digit_partitions_hash_negative() -> None:
-    """V2: twelve streams of one member; the hash forms give different results."""
+def test_threads_sort_as_text_and_two_digit_partitions_hash_negative() -> None:
+    """Twelve streams of one member; the hash forms give different results."""
     order = [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]
     as_range = {f"g_c-{stream}": f"t12/{part}" for part, stream in enumerate(order)}
     dealt = {10: 0, 11: 1, 0: 10, 1: 11, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8, 9: 9}
@@ -86,20 +86,8 @@ def test_v2_threads_sort_as_text_and_two_digit_partitions_hash_negative() -> Non
     )
 
 
-def test_v3_member_names_sort_as_text() -> None:
-    """V3: c10 comes before c2."""
-    dealt = {"g_c1-0": "t5/0 t5/3", "g_c10-0": "t5/1 t5/4", "g_c2-0": "t5/2"}
-    check(
-        {"g_c1": {"t5": 1}, "g_c2": {"t5": 1}, "g_c10": {"t5": 1}},
-        {"t5": 5},
-        ranged={"g_c1-0": "t5/0 t5/1", "g_c10-0": "t5/2 t5/3", "g_c2-0": "t5/4"},
-        dash=dealt,
-        brackets=dealt,
-    )
-
-
-def test_v4_order_is_that_of_the_joined_text() -> None:
-    """V4: threads of g_c and of a member named g_c-0 interleave."""
+def test_order_is_that_of_the_joined_text() -> None:
+    """Threads of g_c and of a member named g_c-0 interleave."""
     result = {"g_c-0": "t3/0", "g_c-0-0": "t3/1", "g_c-1": "t3/2"}
     check(
         {"g_c": {"t3": 2}, "g_c-0": {"t3": 1}},
@@ -110,26 +98,8 @@ def test_v4_order_is_that_of_the_joined_text() -> None:
     )
 
 
-def test_v5_two_topics_same_subscription() -> None:
-    """V5: two members that both read two topics."""
-    dealt = {
-        "g_a-0": "clicks/0 clicks/2 clicks/4 orders/0 orders/2",
-        "g_b-0": "clicks/1 clicks/3 clicks/5 orders/1 orders/3",
-    }
-    check(
-        {"g_a": {"orders": 1, "clicks": 1}, "g_b": {"orders": 1, "clicks": 1}},
-        {"orders": 4, "clicks": 6},
-        ranged={
-            "g_a-0": "clicks/0 clicks/1 clicks/2 orders/0 orders/1",
-            "g_b-0": "clicks/3 clicks/4 clicks/5 orders/2 orders/3",
-        },
-        dash=dealt,
-        brackets=dealt,
-    )
-
-
-def test_v6_different_subscriptions() -> None:
-    """V6: a thread that does not subscribe to a topic loses its turn. The hash forms differ."""
+def test_different_subscriptions() -> None:
+    """A thread that does not subscribe to a topic loses its turn. The hash forms differ."""
     check(
         {"g_a": {"orders": 1, "clicks": 1}, "g_b": {"clicks": 2}},
         {"orders": 4, "clicks": 6},
@@ -151,57 +121,13 @@ def test_v6_different_subscriptions() -> None:
     )
 
 
-def test_v7_more_members_than_partitions() -> None:
-    """V7: the last member gets nothing, and no error."""
-    result = {"g_a-0": "t2/0", "g_b-0": "t2/1"}
-    check(
-        {"g_a": {"t2": 1}, "g_b": {"t2": 1}, "g_c": {"t2": 1}},
-        {"t2": 2},
-        ranged=result,
-        dash=result,
-        brackets=result,
-    )
-
-
-def test_v8_filter_over_two_topics() -> None:
-    """V8: the filter ``t[35]`` for members with one and two streams."""
-    dealt = {
-        "g_a-0": "t3/0 t5/0 t5/3",
-        "g_b-0": "t3/1 t5/1 t5/4",
-        "g_b-1": "t3/2 t5/2",
-    }
-    check(
-        {"g_a": {"t3": 1, "t5": 1}, "g_b": {"t3": 2, "t5": 2}},
-        {"t3": 3, "t5": 5},
-        ranged={
-            "g_a-0": "t3/0 t5/0 t5/1",
-            "g_b-0": "t3/1 t5/2 t5/3",
-            "g_b-1": "t3/2 t5/4",
-        },
-        dash=dealt,
-        brackets=dealt,
-    )
-
-
 @pytest.mark.parametrize(
     ("members", "sizes"),
     [({"g_a": {"nosuch": 1}}, {}), ({"g_a": {}}, {}), ({}, {}), ({}, {"t": 3})],
 )
-def test_v9_nothing_to_assign(members: Members, sizes: dict[str, int]) -> None:
-    """V9: an absent topic, an empty subscription or an empty group gives an empty result."""
+def test_nothing_to_assign(members: Members, sizes: dict[str, int]) -> None:
+    """An absent topic, an empty subscription or an empty group gives an empty result."""
     check(members, sizes, ranged={}, dash={}, brackets={})
-
-
-def test_order_of_input_does_not_matter() -> None:
-    """Members, threads and partitions may be in any order if no two hashes are equal."""
-    threads = group({"g_a": {"t": 3, "u": 1}, "g_b": {"t": 2}})
-    shuffled = {topic: ids[::-1] for topic, ids in reversed(threads.items())}
-    parts, shuffled_parts = {"t": range(7), "u": range(5)}, {"u": [4, 2, 0, 1, 3], "t": [*range(7)]}
-    shuffled_parts["t"].reverse()
-    assert assign_range(threads, parts) == assign_range(shuffled, shuffled_parts)
-    for form in RoundRobinHash:
-        expected = assign_roundrobin(threads, parts, form)
-        assert assign_roundrobin(shuffled, shuffled_parts, form) == expected
 
 
 def test_order_of_names_beyond_ascii_is_that_of_utf16() -> None:
@@ -275,15 +201,6 @@ def test_before_0_10_2_a_tie_between_two_topics_goes_the_other_way() -> None:
 def test_java_hash(text: str, expected: int) -> None:
     """Hashes equal Java's, over UTF-16 code units."""
     assert java_hash(text) == expected
-
-
-def test_circular_iterator() -> None:
-    """Scala CoreUtilsTest.testCircularIterator: after its end, the ring of threads starts again."""
-    threads = group({"g_a": {"t": 2}})
-    dealt = assign_roundrobin(threads, {"t": range(5)}, DASH)
-    assert [dealt[TopicPartition("t", n)].stream for n in range(5)] == [0, 1, 0, 1, 0]
-    alone = assign_roundrobin(group({"g_a": {"t": 1}}), {"t": range(3)}, DASH)
-    assert {thread.stream for thread in alone.values()} == {0}
 
 
 def test_large_groups_are_fast() -> None:
