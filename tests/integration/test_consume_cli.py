@@ -344,25 +344,6 @@ def test_status_is_1_when_the_last_commit_fails(
 # -- bad input ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ["--consumer-property", "auto.offset.reset=earliest"],
-            ["auto.offset.reset=earliest", "smallest"],
-        ),
-        (["--consumer-property", "novalue"], ["--consumer-property 'novalue'", "KEY=VALUE"]),
-        (["--consumer-config", "/nowhere/c.properties"], ["/nowhere/c.properties"]),
-        (["--strict", "--consumer-property", "autocommit.enable=true"], ["auto.commit.enable"]),
-    ],
-)
-def test_bad_configuration_names_key_and_fix(arguments: list[str], words: list[str]) -> None:
-    """A configuration error is one line that names the key and the correct value. The status is
-    2."""
-    done = consume("--zookeeper", "127.0.0.1:1", "--topic", "t", *arguments)
-    assert_clean_error(done, 2, *words)
-
-
 def test_unreachable_zookeeper() -> None:
     """If there is no ZooKeeper at the address, the command says so within the timeout, with status
     1."""

@@ -361,15 +361,6 @@ def test_a_journal_may_end_anywhere(monkeypatch: pytest.MonkeyPatch, kind: str) 
         assert replayed(lines, member=name, until=end)[0].difference is None, end
 
 
-def test_a_torn_last_line_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A killed writer leaves an incomplete last line, which is ignored."""
-    path = zookeeper(monkeypatch, 1).save(tmp_path / "j")
-    path.write_bytes(path.read_bytes()[:-20])
-    found = command_line(str(path))
-    assert found.exit_code == 0, found.output
-    assert "as recorded" in found.output
-
-
 def test_where_entries_were_dropped_a_replay_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

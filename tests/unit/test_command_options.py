@@ -219,6 +219,16 @@ def test_the_command_line_wins_over_the_environment(
         (consume, ["--whitelist", "a{1,2}", *ZK], "a{1|2}"),
         (consume, ["--topic", "t", "--format", "arrow", *ZK], "--out DIR requires"),
         (consume, ["--topic", "t", "--out", "x", *ZK], "--out DIR requires"),
+        (consume, ["--topic", "t", "--partition", "0", *ZK], "requires --topic and --bootstrap-"),
+        *(
+            (consume, ["--topic", "t", *wrong, *ZK], named)
+            for wrong, named in (
+                (["--consumer-property", "auto.offset.reset=earliest"], "smallest"),
+                (["--consumer-property", "novalue"], "--consumer-property 'novalue'"),
+                (["--consumer-config", "/nowhere/c.properties"], "/nowhere/c.properties"),
+                (["--strict", "--consumer-property", "autocommit.enable=1"], "auto.commit.enable"),
+            )
+        ),
         (consume, [*ONE, "--from-beginning", "--offset", "5"], "--from-beginning and --offset"),
         (consume, [*ONE, "--streams", "2"], "--streams has no effect with --partition"),
         (consume, [*ONE, "--metrics-port", "0"], "--metrics-port has no effect with --partition"),
@@ -269,11 +279,6 @@ def test_the_command_line_wins_over_the_environment(
             ["--all", "--out", "p", "--at-apply", "--from-file", "f", *ZK],
             "--from-file has no effect with --at-apply",
         ),
-        (
-            MIGRATE["status"],
-            ["--group", "g", "--all", *ZK],
-            "--group and --all cannot be used together",
-        ),
         (AUDIT["run"], [*LOGS, "--command-config", "f"], "--command-config requires"),
         (
             AUDIT["run"],
@@ -322,15 +327,6 @@ def test_herd_and_simulate_declare_the_same_options() -> None:
     assert {"members", "partitions", "topics", "event", "html"} <= {one.name for one in shared}
     for option in shared:
         assert option.opts == both[option.name].opts
-
-
-def test_consume_needs_a_server_that_it_can_tell_apart() -> None:
-    """``--partition`` needs brokers."""
-    done = CliRunner().invoke(
-        consume, ["--topic", "t", "--partition", "0", "--zookeeper", "127.0.0.1:1"]
-    )
-    assert done.exit_code == 2
-    assert "--partition requires --topic and --bootstrap-server" in done.output
 
 
 def test_a_group_on_the_brokers_is_configured_as_in_kafka(tmp_path: Path) -> None:
@@ -547,14 +543,10 @@ def test_top_counts_rebalances_moves_and_the_rate() -> None:
 
 
 def test_groups_of_an_audit_are_names_or_a_regex() -> None:
-    """``--group`` takes names, ``--groups-regex`` a regex. Both together are refused."""
+    """``--group`` takes names, ``--groups-regex`` a regex."""
     assert group_regex(("a.b", "c"), None) == r"\Qa.b\E|\Qc\E"
     assert group_regex((), "a.*") == "a.*"
     assert group_regex((), None) is None
-    with pytest.raises(
-        click.UsageError, match="--group and --groups-regex cannot be used together"
-    ):
-        group_regex(("a",), "b")
 
 
 def test_groups_without_a_server_name_both_options(capsys: pytest.CaptureFixture[str]) -> None:
