@@ -3,10 +3,11 @@
 Rebalance: a second member joins a group that has 1,000 partitions with one message each. The time
 runs from its first call until both members own half of them and have a fetch response for each.
 zkconsumer and kafka-python's ``KafkaConsumer`` run alternately. Both use the range strategy,
-heartbeats every 100 ms and otherwise default settings.
+heartbeats every 100 ms and otherwise default settings. On a broker of Kafka 4 the two protocols of
+zkconsumer alternate; that of ``consumer`` has the broker's default heartbeats, every 5 s.
 
 Throughput: one stream reads a whole topic, from the first message to the last. The member is on the
-coordinator or in ZooKeeper.
+coordinator, with either protocol, or in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Self
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -29,6 +31,11 @@ WIDE = "wide"
 BEAT = 100  # ms
 PATIENCE = 120.0
 CASES = ((1, 100, 600_000), (12, 100, 600_000))
+Settings = Mapping[str, Mapping[str, object]]
+PROTOCOLS: Settings = {
+    "classic": {"heartbeat.interval.ms": BEAT},
+    "consumer": {"group.protocol": "consumer"},
+}
 
 
 class Theirs:
@@ -76,16 +83,20 @@ def theirs(cluster: LocalCluster) -> float:
             return time.perf_counter() - began
 
 
-def ours(cluster: LocalCluster, strategy: str) -> float:
-    """Seconds until both zkconsumer members own half of the partitions."""
-    group, half = f"ours-{uuid.uuid4().hex[:8]}", PARTITIONS // 2
-    config = {
-        "bootstrap.servers": cluster.bootstrap,
-        "group.id": group,
+def config(cluster: LocalCluster, settings: Mapping[str, object]) -> dict[str, object]:
+    """Settings of a member of a new group."""
+    servers = {} if "zookeeper.connect" in settings else {"bootstrap.servers": cluster.bootstrap}
+    return {
+        **servers,
+        "group.id": f"ours-{uuid.uuid4().hex[:8]}",
         "auto.offset.reset": "smallest",
-        "heartbeat.interval.ms": BEAT,
-        "partition.assignment.strategy": strategy,
+        **settings,
     }
+
+
+def ours(cluster: LocalCluster, settings: Mapping[str, object]) -> float:
+    """Seconds until both zkconsumer members own half of the partitions."""
+    found, half = config(cluster, settings), PARTITIONS // 2
 
     def ready(member: CoordinatorConsumerConnector) -> int:
         assert member._plane is not None
@@ -96,32 +107,21 @@ def ours(cluster: LocalCluster, strategy: str) -> float:
         (stream,) = member.create_message_streams({WIDE: 1})[WIDE]
         threading.Thread(target=lambda: [None for _ in stream], daemon=True).start()
 
-    with CoordinatorConsumerConnector(config) as one:
+    with CoordinatorConsumerConnector(found) as one:
         reads(one)
         wait_until(lambda: ready(one) == PARTITIONS, PATIENCE, "the first has all")
-        with CoordinatorConsumerConnector(config) as two:
+        with CoordinatorConsumerConnector(found) as two:
             began = time.perf_counter()
             reads(two)
             wait_until(lambda: ready(one) == ready(two) == half, PATIENCE, "both have their half")
             return time.perf_counter() - began
 
 
-def read(
-    cluster: LocalCluster,
-    kind: type[CoordinatorConsumerConnector | ZookeeperConsumerConnector],
-    topic: str,
-    messages: int,
-) -> float:
+def read(cluster: LocalCluster, settings: Mapping[str, object], topic: str, messages: int) -> float:
     """Messages per second of one stream, from the first message on."""
-    config: dict[str, object] = {
-        "group.id": f"read-{uuid.uuid4().hex[:8]}",
-        "auto.offset.reset": "smallest",
-    }
-    if kind is ZookeeperConsumerConnector:
-        config["zookeeper.connect"] = cluster.zookeeper
-    else:
-        config["bootstrap.servers"] = cluster.bootstrap
-    with kind(config) as member:
+    stores = "zookeeper.connect" in settings
+    kind = ZookeeperConsumerConnector if stores else CoordinatorConsumerConnector
+    with kind(config(cluster, settings)) as member:
         (stream,) = member.create_message_streams({topic: 1})[topic]
         begun = 0.0
         for count, message in enumerate(stream, 1):
@@ -143,35 +143,51 @@ def _fill(cluster: LocalCluster, topic: str, partitions: int, size: int, message
     producer.close(30)
 
 
+def _alternately(rounds: int, ways: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(rounds):
+        for name in found if turn % 2 else reversed(found):
+            found[name].append(ways[name]())
+    return found
+
+
+def _ratio(a: list[float], b: list[float]) -> list[float]:
+    return [x / y for x, y in zip(a, b, strict=True)]
+
+
+def _rates(
+    cluster: LocalCluster, case: tuple[int, int, int], rounds: int, kinds: Settings
+) -> Iterator[tuple[str, str, list[float]]]:
+    partitions, size, messages = case
+    topic = f"{size}-bytes-{partitions}-partitions"
+    _fill(cluster, topic, partitions, size, messages)
+    ways = {name: partial(read, cluster, kinds[name], topic, messages) for name in kinds}
+    next(iter(ways.values()))()  # into the page cache
+    found = _alternately(rounds, ways)
+    for name, values in found.items():
+        yield topic, f"{name} msg/s", values
+    yield topic, " / ".join(kinds), _ratio(*found.values())
+
+
 def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
     """Yield the figures of all rounds. ``ratio`` is kafka-python's time divided by zkconsumer's."""
+    case = "rebalance, 1,000 partitions"
     with LocalCluster("3.9") as cluster:
         _fill(cluster, WIDE, PARTITIONS, 10, PARTITIONS)
-        found: dict[str, list[float]] = {"range": [], "cooperative-sticky": [], "kafka-python": []}
-        for turn in range(rounds):
-            names = list(found)
-            for name in names if turn % 2 else reversed(names):
-                seconds = theirs(cluster) if name == "kafka-python" else ours(cluster, name)
-                found[name].append(seconds)
-        case = "rebalance, 1,000 partitions"
+        ways: dict[str, Callable[[], float]] = {"kafka-python": partial(theirs, cluster)}
+        for name in ("cooperative-sticky", "range"):
+            settings = {"partition.assignment.strategy": name, **PROTOCOLS["classic"]}
+            ways[name] = partial(ours, cluster, settings)
+        found = _alternately(rounds, ways)
         for name, values in found.items():
             yield case, f"{name} s", values
-        yield (
-            case,
-            "ratio",
-            [a / b for a, b in zip(found["kafka-python"], found["range"], strict=True)],
-        )
-        for partitions, size, messages in CASES:
-            topic = f"{size}-bytes-{partitions}-partitions"
-            _fill(cluster, topic, partitions, size, messages)
-            kinds = (CoordinatorConsumerConnector, ZookeeperConsumerConnector)
-            rates: dict[type, list[float]] = {kind: [] for kind in kinds}
-            read(cluster, CoordinatorConsumerConnector, topic, messages)  # into the page cache
-            for turn in range(rounds):
-                for kind in kinds if turn % 2 else reversed(kinds):
-                    rates[kind].append(read(cluster, kind, topic, messages))
-            on_broker, in_zookeeper = rates.values()
-            yield topic, "coordinator msg/s", on_broker
-            yield topic, "zookeeper msg/s", in_zookeeper
-            shares = [a / b for a, b in zip(on_broker, in_zookeeper, strict=True)]
-            yield topic, "coordinator / zk", shares
+        yield case, "ratio", _ratio(found["kafka-python"], found["range"])
+        for size in CASES:
+            stores: Settings = {"broker": {}, "zk": {"zookeeper.connect": cluster.zookeeper}}
+            yield from _rates(cluster, size, rounds, stores)
+    with LocalCluster("4") as cluster:
+        _fill(cluster, WIDE, PARTITIONS, 10, PARTITIONS)
+        ways = {name: partial(ours, cluster, PROTOCOLS[name]) for name in PROTOCOLS}
+        for name, values in _alternately(rounds, ways).items():
+            yield case, f"{name} s", values
+        yield from _rates(cluster, CASES[1], rounds, PROTOCOLS)
