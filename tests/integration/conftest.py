@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 from kazoo.client import KazooClient
@@ -16,6 +18,29 @@ def middle() -> Iterator[LocalCluster]:
     """ZooKeeper and one broker of 1.1 for a whole worker. Tests leave both running."""
     with LocalCluster("1.1") as running:
         yield running
+
+
+CONSUME = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "consume"]
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts ``zkconsumer consume`` and returns its process. A process that is still running is
+    killed at the end."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [*CONSUME, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
 
 
 @pytest.fixture

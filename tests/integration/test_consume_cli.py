@@ -6,14 +6,13 @@ import base64
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
+from tests.integration.conftest import CONSUME
 from zkconsumer.cli.consume.command import delete_generated, given_by
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.zookeeper.ops import Delete, Multi
@@ -22,34 +21,12 @@ from zkconsumer.servers import LocalCluster, free_port
 from zkconsumer.servers.produce import send
 from zkconsumer.zk.driver import ZkDriver
 
-COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "consume"]
-
 
 def consume(*arguments: str, timeout: float = 60) -> Any:
     """Run the command to its end."""
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout, check=False
+        [*CONSUME, *arguments], capture_output=True, text=True, timeout=timeout, check=False
     )
-
-
-@pytest.fixture
-def started() -> Iterator[Any]:
-    """Starts the command and returns its process. A process that is still running is killed at the
-    end."""
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        processes.append(process)
-        return process
-
-    yield start
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from pyarrow import ipc, parquet
 
-from tests.integration.test_consume_cli import COMMAND, committed, consume
+from tests.integration.test_consume_cli import committed, consume
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.produce import send
 
@@ -30,23 +28,6 @@ def filled(cluster: LocalCluster, topic: str) -> str:
         batch = range(first, first + 300)
         send(cluster.bootstrap, topic, [(b"k%d" % i, b"m%d" % i) for i in batch])
     return topic
-
-
-@pytest.fixture
-def started() -> Iterator[Any]:
-    """Starts the command. A process that is still running is killed at the end."""
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE)
-        processes.append(process)
-        return process
-
-    yield start
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
 
 
 def read(folder: Path) -> list[pa.Table]:
