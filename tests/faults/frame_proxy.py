@@ -1,4 +1,4 @@
-"""A proxy on a loopback port that damages ZooKeeper's frames, with one random fault at a time.
+"""A proxy on a loopback port that damages frames of ZooKeeper or Kafka, with one random fault each.
 
 A frame is a length of four bytes and as many bytes of content. Each direction of a connection has a
 thread that forwards frames. It uses one random generator, so a seed gives the same kinds of faults
@@ -73,13 +73,23 @@ class FrameProxy:
     """Forwards connections to ``target_port``. A frame has a fault with probability ``rate``.
 
     ``kinds`` lists the possible faults, and ``delivered`` counts those that happened. The rate may
-    be changed.
+    be changed. ``lengths``: a corrupt frame may have a wrong length.
     """
 
-    def __init__(self, target_port: int, seed: int, rate: float, kinds: frozenset[Fault]) -> None:
+    def __init__(
+        self,
+        target_port: int,
+        seed: int,
+        rate: float,
+        kinds: frozenset[Fault],
+        *,
+        lengths: bool = False,
+    ) -> None:
         self.rate = rate
         self.delivered: Counter[Fault] = Counter()
         self._target = target_port
+        self._first = 0 if lengths else 4
+        """The first byte of a frame that may be corrupt."""
         self._rng = random.Random(seed)
         self._kinds = sorted(kinds, key=lambda kind: kind.name)
         self._lock = threading.Lock()
@@ -185,8 +195,9 @@ class FrameProxy:
             case Fault.CORRUPT:
                 changed = bytearray(frame)
                 for _ in range(self._rng.randint(1, 3)):
-                    # A wrong length would only be another case of silence, as above.
-                    changed[self._rng.randrange(4, len(frame))] ^= self._rng.randint(1, 255)
+                    # ZooKeeper's clients wait for the rest: a case of silence, as above.
+                    at = self._rng.randrange(self._first, len(frame))
+                    changed[at] ^= self._rng.randint(1, 255)
                 frame = bytes(changed)
         sink.sendall(frame)
         if not requests and link.held is not None:

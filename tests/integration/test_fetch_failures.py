@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import random
-import socket
+import json
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from kafka import KafkaProducer
 from kazoo.client import KazooClient
 
+from tests.faults.frame_proxy import Fault, FrameProxy
 from tests.support.endpoints import endpoints
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
@@ -64,8 +65,8 @@ def fetch(
     return manager, target
 
 
-def leader(cluster: LocalCluster, topic: str) -> int:
-    """Broker id of the leader of partition 0, from ZooKeeper."""
+def state(cluster: LocalCluster, topic: str) -> dict[str, Any]:
+    """The state of partition 0 in ZooKeeper."""
     client = KazooClient(cluster.zookeeper)
     client.start(timeout=15)
     try:
@@ -73,7 +74,7 @@ def leader(cluster: LocalCluster, topic: str) -> int:
     finally:
         client.stop()
         client.close()
-    return int(data.partition(b'"leader":')[2].partition(b",")[0])
+    return json.loads(data)  # type: ignore[no-any-return]
 
 
 def test_leader_change_and_broker_restart(pair: LocalCluster, topic: str) -> None:
@@ -83,7 +84,7 @@ def test_leader_change_and_broker_restart(pair: LocalCluster, topic: str) -> Non
     events: list[FetchEvent] = []
     manager, target = fetch(endpoints(pair), topic, events)
     try:
-        first = leader(pair, topic)
+        first = state(pair, topic)["leader"]
         expected = 0
         for stopped in (first, 1 - first):
             values = [b"%d" % i for i in range(expected, expected + 200)]
@@ -95,24 +96,12 @@ def test_leader_change_and_broker_restart(pair: LocalCluster, topic: str) -> Non
             assert [next(iter(target)).value for _ in range(200)] == values
             pair.broker_servers[stopped].start()
             pair.broker_servers[stopped].wait_ready()
-            wait_until(lambda: in_sync(pair, topic) == 2, 30, "both replicas are in sync")
+            wait_until(lambda: len(state(pair, topic)["isr"]) == 2, 30, "both replicas are in sync")
             expected += 400
         found = [e.broker for e in events if e.kind is FetchEventKind.LEADER_FOUND]
         assert {0, 1} <= set(found)
     finally:
         manager.shutdown()
-
-
-def in_sync(cluster: LocalCluster, topic: str) -> int:
-    """Number of replicas of partition 0 that are in sync."""
-    client = KazooClient(cluster.zookeeper)
-    client.start(timeout=15)
-    try:
-        data, _ = client.get(f"/brokers/topics/{topic}/partitions/0/state")
-    finally:
-        client.stop()
-        client.close()
-    return len(data.partition(b'"isr":[')[2].partition(b"]")[0].split(b","))
 
 
 def test_killed_broker_comes_back(pair: LocalCluster, topic: str) -> None:
@@ -123,7 +112,7 @@ def test_killed_broker_comes_back(pair: LocalCluster, topic: str) -> None:
     try:
         send(pair.bootstrap, topic, [b"before"])
         assert next(iter(target)).value == b"before"
-        server = pair.broker_servers[leader(pair, topic)]
+        server = pair.broker_servers[state(pair, topic)["leader"]]
         server.kill()
         wait_until(
             lambda: any(e.kind is FetchEventKind.LEADER_LOST for e in events), 30, "loss is seen"
@@ -136,56 +125,6 @@ def test_killed_broker_comes_back(pair: LocalCluster, topic: str) -> None:
         manager.shutdown()
 
 
-class Garbler:
-    """A proxy for a broker that corrupts some of its responses after the first few.
-
-    Each direction of each connection has one thread. ``rate`` is the share of received chunks in
-    which some bytes are overwritten.
-    """
-
-    def __init__(self, target: int, seed: int, rate: float) -> None:
-        self._target, self._rng, self._rate = target, random.Random(seed), rate
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._open: list[socket.socket] = []
-        self.spoiled = self.passed = 0
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            broker = socket.create_connection(("127.0.0.1", self._target))
-            self._open += [client, broker]
-            for source, sink, spoil in ((client, broker, False), (broker, client, True)):
-                threading.Thread(target=self._pass, args=(source, sink, spoil), daemon=True).start()
-
-    def _pass(self, source: socket.socket, sink: socket.socket, spoil: bool) -> None:
-        try:
-            while data := bytearray(source.recv(65536)):
-                self.passed += 1
-                if spoil and self._rng.random() < self._rate:
-                    self.spoiled += 1
-                    for _ in range(self._rng.choice((1, 1, 4))):
-                        data[self._rng.randrange(len(data))] = self._rng.choice((0, 1, 127, 255))
-                sink.sendall(data)
-        except OSError:
-            pass
-        for end in (source, sink):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
-    def close(self) -> None:
-        """Close all connections and the proxy."""
-        self._listener.close()
-        for end in self._open:
-            end.close()
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_hostile_bytes(cluster: LocalCluster, topic: str, seed: int) -> None:
     """Corrupt responses give messages that were sent, or our errors. No thread dies, and nothing
@@ -196,10 +135,11 @@ def test_hostile_bytes(cluster: LocalCluster, topic: str, seed: int) -> None:
     cluster.create_topic(topic)
     values = [b"%d-" % i + b"x" * 200 for i in range(400)]
     send(cluster.bootstrap, topic, values)
-    garbler = Garbler(cluster.broker_servers[0].port, seed, 0.4)
+    corrupt = frozenset({Fault.CORRUPT})
+    garbler = FrameProxy(cluster.broker_servers[0].port, seed, 0.4, corrupt, lengths=True)
     died: list[threading.ExceptHookArgs] = []
     old, threading.excepthook = threading.excepthook, died.append
-    brokers = [BrokerEndpoint(0, "127.0.0.1", garbler.port)]
+    brokers = [BrokerEndpoint(0, "127.0.0.1", int(garbler.address.rpartition(":")[2]))]
     manager, target = fetch(
         brokers,
         topic,
@@ -218,7 +158,7 @@ def test_hostile_bytes(cluster: LocalCluster, topic: str, seed: int) -> None:
             next(iter(target))
     finally:
         manager.shutdown()
-        garbler.close()
+        garbler.__exit__()
         threading.excepthook = old
-    assert garbler.spoiled > 0, garbler.passed
+    assert garbler.delivered.total() > 0
     assert died == []
