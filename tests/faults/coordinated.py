@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from tests.support.groups import Producer, Reader
+from tests.support.groups import Reader, places
 from tests.support.members import keys
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers import LocalCluster
 
 SESSION = 6.0
 """Session timeout in seconds: the lowest that brokers accept."""
@@ -46,16 +46,5 @@ def held(member: CoordinatorConsumerConnector) -> int:
 
 def twice(*readers: Reader) -> set[tuple[int, int]]:
     """Partition and offset of messages that were delivered more than once."""
-    counts = Counter((d.partition, d.offset) for reader in readers for d in reader.deliveries)
+    counts = Counter(places(readers))
     return {found for found, count in counts.items() if count > 1}
-
-
-def check_all(producer: Producer, *readers: Reader) -> None:
-    """Check that every sent message is delivered."""
-    sent = set(producer.stop())
-    wait_until(
-        lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
-        30,
-        "nothing is lost",
-    )
-    assert not [reader.errors for reader in readers if reader.errors]

@@ -19,14 +19,13 @@ from tests.faults.coordinated import (
     HEAL,
     PARTITIONS,
     SESSION,
-    check_all,
     config,
     held,
     twice,
     written,
 )
 from tests.support.endpoints import endpoints
-from tests.support.groups import Delivery, Producer, Reader
+from tests.support.groups import Delivery, Producer, Reader, all_delivered, delivered_since, places
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
@@ -120,8 +119,7 @@ def test_a_member_ends_or_pauses(
             sent = set(producer.stop())
 
             def got() -> set[tuple[int, int]]:
-                ours = {(d.partition, d.offset) for d in reader.deliveries}
-                return ours | {(p, o) for _, p, o in other.lines()}
+                return set(places([reader])) | {(p, o) for _, p, o in other.lines()}
 
             wait_until(lambda: got() >= sent, 15, "nothing is lost")
             assert stored.look()
@@ -202,11 +200,6 @@ class SlowToLetGo(Slow):
             self.linger()
 
 
-def delivered(reader: Reader, since: float) -> set[int]:
-    """Partitions from which a message was delivered since then."""
-    return {found.partition for found in reader.deliveries if found.at > since}
-
-
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_processing_takes_too_long(
     pair: LocalCluster, group: str, topic: str, strategy: str
@@ -232,12 +225,12 @@ def test_processing_takes_too_long(
         struck = time.monotonic()
         wait_until(lambda: held(other) == PARTITIONS, 2 + HEAL, "the other member owns everything")
         wait_until(
-            lambda: len(delivered(reader, struck)) == PARTITIONS,
+            lambda: len(delivered_since([reader], struck)) == PARTITIONS,
             2 + HEAL - (time.monotonic() - struck),
             "the other member delivers everything",
         )
         assert slow.connector.metrics().state == "OUTSIDE"
-        had, count = {(d.partition, d.offset) for d in reader.deliveries}, len(late.deliveries)
+        had, count = set(places([reader])), len(late.deliveries)
         slow.go_on.set()
         wait_until(
             lambda: held(slow.connector) == held(other) == 2, HEAL, "the member has rejoined"
@@ -245,7 +238,7 @@ def test_processing_takes_too_long(
         wait_until(lambda: len(late.deliveries) > count + 20, 20, "the member reads again")
         assert slow.stale, "its commit is refused"
         assert not had & {(d.partition, d.offset) for d in late.deliveries[count:]}
-        check_all(producer, late, reader)
+        all_delivered(producer, [late, reader])
         assert slow.in_hand is not None
         assert twice(late, reader) <= {(slow.in_hand.partition, slow.in_hand.offset)}
 
@@ -287,7 +280,7 @@ def test_slow_rejoin(
                 lambda: held(other) == PARTITIONS, 2 + HEAL, "the other member owns everything"
             )
             wait_until(
-                lambda: joined and len(delivered(joined[0], struck)) == PARTITIONS,
+                lambda: joined and len(delivered_since([joined[0]], struck)) == PARTITIONS,
                 2 + HEAL - (time.monotonic() - struck),
                 "the other member delivers everything",
             )
@@ -299,7 +292,7 @@ def test_slow_rejoin(
         joining.join(20)
         after = {(d.partition, d.offset) for d in late.deliveries[count:]}
         assert not after & {(d.partition, d.offset) for d in had}
-        check_all(producer, late, joined[0])
+        all_delivered(producer, [late, joined[0]])
         if patience > 2000 or strategy == "range":  # else it leaves while it owns partitions
             assert not twice(late, joined[0])
 
@@ -375,14 +368,16 @@ def test_rolling_restart(
             struck = time.monotonic()
             wait_until(lambda: held(member) == 3, session + 5, "its share is assigned to others")
             wait_until(
-                lambda: delivered(reader, struck) | share(running["c"], struck) == set(range(6)),
+                lambda: (
+                    delivered_since([reader], struck) | share(running["c"], struck) == set(range(6))
+                ),
                 session + 5 - (time.monotonic() - struck),
                 "everything is delivered",
             )
             sent = set(producer.stop())
 
             def got() -> Counter[tuple[int, int]]:
-                ours = Counter((d.partition, d.offset) for d in reader.deliveries)
+                ours = Counter(places([reader]))
                 return ours + Counter((p, o) for one in everyone for _, p, o in one.lines())
 
             wait_until(lambda: got().keys() >= sent, 15, "nothing is lost")
@@ -461,7 +456,7 @@ def test_the_coordinator_hangs(pair: LocalCluster, group: str, topic: str) -> No
             wait_until(
                 lambda: (
                     [held(m) for m in members] == [2, 2]
-                    and set().union(*(delivered(r, again) for r in readers)) == set(range(4))
+                    and delivered_since(readers, again) == set(range(4))
                 ),
                 HEAL,
                 "everything is delivered",
@@ -469,6 +464,6 @@ def test_the_coordinator_hangs(pair: LocalCluster, group: str, topic: str) -> No
         finally:
             server.resume()
             server.wait_ready()
-        check_all(producer, *readers)
+        all_delivered(producer, readers)
         for one in members:
             one.shutdown()

@@ -9,8 +9,8 @@ from typing import Any
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from tests.faults.coordinated import HEAL, PARTITIONS, check_all, config, held, twice
-from tests.support.groups import Delivery, Producer, Reader
+from tests.faults.coordinated import HEAL, PARTITIONS, config, held, twice
+from tests.support.groups import Delivery, Producer, Reader, all_delivered
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint
@@ -94,7 +94,7 @@ def test_the_coordinator_moves(pair: LocalCluster, group: str, topic: str) -> No
         )
         assert seen >= {14, 16}
         assert [loop.machine.rejoins for loop in loops] == rejoins
-        check_all(producer, *readers)
+        all_delivered(producer, readers)
         assert not twice(*readers)
 
 
@@ -173,7 +173,7 @@ def test_a_release_waits_for_the_coordinator_that_moves(
         go_on.set()
         wait_until(lambda: [held(first), held(second)] == [2, 2], 300, "shared")
         joining.join(20)
-        check_all(producer, *readers)
+        all_delivered(producer, readers)
         assert first._loop.reports["commit-failed"] == 0
         assert not twice(*readers)
         assert seen.count(14) + seen.count(16) > 2 * PARTITIONS, "it moved too fast for this test"

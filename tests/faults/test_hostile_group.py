@@ -16,7 +16,7 @@ import pytest
 
 from tests.fuzz.catastrophic import CATASTROPHIC
 from tests.fuzz.mutate import mutate
-from tests.support.groups import GroupWatch, Producer, Reader
+from tests.support.groups import GroupWatch, Producer, Reader, all_delivered, delivered_since
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.servers import LocalCluster, wait_until
@@ -104,19 +104,9 @@ def test_members_consume_while_a_client_writes_hostile_registrations(
         for path in names:
             watch.client.delete(path)
         wait_until(lambda: agreed(connectors) == {frozenset()}, 30, "no registration is ignored")
-        acked = set(producer.stop())
-        wait_until(
-            lambda: acked <= {(d.partition, d.offset) for r in readers for d in list(r.deliveries)},
-            30,
-            "nothing is lost",
-        )
+        all_delivered(producer, readers)
         assert not watch.lowered
         assert not any(reader.errors for reader in readers)
-
-
-def delivered_since(readers: list[Reader], begun: float) -> set[int]:
-    """The partitions from which a message was delivered after ``begun``."""
-    return {one.partition for r in readers for one in r.deliveries[-2000:] if one.at > begun}
 
 
 def agreed(connectors: list[ZookeeperConsumerConnector]) -> set[frozenset[str]]:

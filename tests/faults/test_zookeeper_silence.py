@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.support.groups import GroupWatch, Producer, Reader
+from tests.support.groups import GroupWatch, Producer, Reader, all_delivered
 from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.errors import CommitFailedError, RebalanceFailedError
@@ -138,12 +138,7 @@ def test_a_member_delivers_again(
             for each in proxies:
                 each.resume()
         assert watch.members() == [member.consumer_id]
-        acked = producer.stop()
-        wait_until(
-            lambda: {(one.partition, one.offset) for one in reader.deliveries} >= set(acked),
-            10,
-            "nothing is lost",
-        )
+        all_delivered(producer, [reader])
 
 
 def fail_once(member: ZookeeperConsumerConnector) -> None:

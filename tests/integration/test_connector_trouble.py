@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.groups import GroupWatch, Producer, Reader
+from tests.support.groups import GroupWatch, Producer, Reader, all_delivered
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
@@ -154,12 +154,7 @@ def test_registration_deleted(
                 "registered again",
             )
             watch.wait_owners(topic, lambda found: found == shared, 10, "shared again")
-        acked = producer.stop()
-        wait_until(
-            lambda: {(f.partition, f.offset) for r in readers for f in r.deliveries} >= set(acked),
-            10,
-            "everything is delivered",
-        )
+        all_delivered(producer, readers)
 
 
 def test_owner_deleted(

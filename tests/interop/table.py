@@ -70,7 +70,7 @@ confluent-kafka. `consumer` is the protocol of KIP-848, `classic` that of 2015. 
 | Members | Protocols | What happens | Checked | Test |
 |---|---|---|---|---|
 """
-_OURS, _RDKAFKA, _ALL = "ours", "ours, librdkafka", "ours, Java, librdkafka"
+_OURS, _ALL = "ours", "ours, Java, librdkafka"
 _MEMBERS = "kraft/test_consumer_members.py"
 GROUPS = (
     (
@@ -86,20 +86,6 @@ GROUPS = (
         "rolling restart",
         "each message is delivered once",
         "kraft/test_consumer_mixed.py::test_a_mixed_group_is_rolled_to_the_protocol_and_back",
-    ),
-    (
-        _RDKAFKA,
-        "`consumer`",
-        "one leaves",
-        "the other continues at the exact next message",
-        f"{_MEMBERS}::test_a_group_with_librdkafka",
-    ),
-    (
-        _RDKAFKA,
-        "`classic` to `consumer` and back",
-        "rolling restart of three members",
-        "each message is delivered once",
-        f"{_MEMBERS}::test_a_live_group_is_rolled_to_the_protocol_and_back",
     ),
     (
         _OURS,

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Consumer
 
-from tests.support.groups import Producer, Reader, delivered_once
+from tests.support.groups import Producer, Reader, all_delivered, delivered_once
 from tests.support.members import held, share, started
 from zkconsumer import Trouble
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.groups.kip848 import Kip848Machine
 from zkconsumer.errors import (
     BrokerError,
     CommitFailedError,
@@ -50,62 +47,6 @@ def make(config: dict[str, object]) -> Iterator[Make]:
         CoordinatorConsumerConnector, config, CommitFailedError
     ) as start:  # of killed members
         yield start
-
-
-def generation(member: CoordinatorConsumerConnector) -> int:
-    """The generation or member epoch of a member."""
-    assert member._loop is not None
-    return member._loop.machine.generation
-
-
-def is_new(member: CoordinatorConsumerConnector) -> bool:
-    """Return whether a member uses the new protocol."""
-    assert member._loop is not None
-    return isinstance(member._loop.machine, Kip848Machine)
-
-
-def found(readers: Sequence[Reader]) -> list[tuple[int, int]]:
-    """Partition and offset of all delivered messages."""
-    return [(one.partition, one.offset) for reader in readers for one in reader.deliveries]
-
-
-class Peer:
-    """A librdkafka member in the same group. ``seen`` has partition and offset of each record.
-
-    Stop it with ``close``.
-    """
-
-    def __init__(self, config: dict[str, object], topic: str, protocol: str = "consumer") -> None:
-        settings: dict[str, object] = {
-            "bootstrap.servers": config["bootstrap.servers"],
-            "group.id": config["group.id"],
-            "group.protocol": protocol,
-            "auto.offset.reset": "earliest",
-        }
-        if protocol == "classic":
-            settings |= {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
-            settings |= {"partition.assignment.strategy": "range"}
-        self.consumer = Consumer(settings)
-        self.consumer.subscribe([topic])
-        self.seen: list[tuple[int, int]] = []
-        self.held = 0
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._end.is_set():
-            record = self.consumer.poll(0.1)
-            if record is not None and not record.error():
-                self.seen.append((record.partition(), record.offset()))
-            self.held = len(self.consumer.assignment())
-        self.consumer.close()
-
-    def close(self) -> None:
-        """Leave the group."""
-        self._end.set()
-        self._thread.join(20)
-        assert not self._thread.is_alive()
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
@@ -146,8 +87,7 @@ def test_a_killed_member_is_replaced(kraft: LocalCluster, make: Make, topic: str
         members[1]._loop.give_up("killed", 1.0)
         wait_until(lambda: len(held(members[0])) == 4, 15, "the first member owns everything")
         assert time.monotonic() - killed < 6 + 5
-        sent = set(producer.stop())
-        wait_until(lambda: set(found(readers)) >= sent, 10, "everything is delivered")
+        all_delivered(producer, readers)
 
 
 def test_a_static_member_comes_back_to_its_partitions(
@@ -238,84 +178,6 @@ def test_a_broker_that_has_the_protocol_disabled(make: Make, topic: str) -> None
         with pytest.raises(UnsupportedBrokerError, match=expected):
             member.create_message_streams({topic: 1})
         member.shutdown()
-
-
-def test_a_group_with_librdkafka(
-    kraft: LocalCluster, make: Make, config: dict[str, object], topic: str
-) -> None:
-    """zkconsumer and librdkafka members share the topic under load. When one leaves, the other
-    continues at the exact next record."""
-    kraft.create_topic(topic, 4)
-    with Producer(kraft.bootstrap, topic, range(4), interval=0.005) as producer:
-        ours = make()
-        reader = Reader(ours.create_message_streams({topic: 1})[topic])
-        peer = Peer(config, topic)
-        wait_until(lambda: len(held(ours)) == peer.held == 2, 15, "both have their share")
-        wait_until(lambda: len(peer.seen) > 20, 10, "librdkafka's member reads")
-        peer.close()
-        wait_until(lambda: len(held(ours)) == 4, 15, "our member owns everything")
-        sent = set(producer.stop())
-        got = lambda: [*found([reader]), *peer.seen]  # noqa: E731
-        wait_until(lambda: set(got()) >= sent, 10, "everything is delivered")
-        assert len(got()) == len(set(got())), "nothing is delivered twice"
-
-
-def test_a_live_group_is_rolled_to_the_protocol_and_back(
-    kraft: LocalCluster, make: Make, config: dict[str, object], topic: str
-) -> None:
-    """zkconsumer and librdkafka members restart one at a time, from classic to consumer and back.
-    Nothing is lost or repeated, even while both protocols are in the group. Each step waits until
-    the classic members have the same generation. Otherwise the broker fences a member that is
-    behind when the last member of the new protocol leaves (see ``test_consumer_protocol``)."""
-    kraft.create_topic(topic, 6)
-    classic: dict[str, object] = {"group_protocol": "classic", "heartbeat_interval_ms": 300}
-    members: list[CoordinatorConsumerConnector] = []
-    readers: list[Reader] = []
-    peers: list[Peer] = []
-
-    def ours(**more: object) -> CoordinatorConsumerConnector:
-        members.append(make(**more))
-        readers.append(Reader(members[-1].create_message_streams({topic: 1})[topic]))
-        return members[-1]
-
-    def theirs(protocol: str) -> Peer:
-        peers.append(Peer(config, topic, protocol))
-        return peers[-1]
-
-    def got() -> list[tuple[int, int]]:
-        return [*found(readers), *(one for peer in peers for one in peer.seen)]
-
-    def settled(live: Sequence[CoordinatorConsumerConnector], peer: Peer | None) -> None:
-        theirs = 0 if peer is None else peer.held
-        wait_until(
-            lambda: (
-                sum(len(held(one)) for one in live) + (0 if peer is None else peer.held) == 6
-                and all(held(one) for one in live)
-                and (peer is None or peer.held > 0)
-                and len({generation(one) for one in live if not is_new(one)}) < 2
-            ),
-            30,
-            f"all have their share: {[held(one) for one in live]} {theirs}",
-        )
-
-    with Producer(kraft.bootstrap, topic, range(6), interval=0.005) as producer:
-        live = [ours(**classic), ours(**classic)]
-        peer = theirs("classic")
-        settled(live, peer)
-        for protocol in ("consumer", "classic"):
-            settings = classic if protocol == "classic" else {}
-            for number in range(2):
-                live[number].shutdown()
-                live[number] = ours(**settings)
-                settled(live, peer)
-            peer.close()
-            peer = theirs(protocol)
-            settled(live, peer)
-        peer.close()
-        sent = set(producer.stop())
-        wait_until(lambda: set(got()) >= sent, 20, "everything is delivered")
-        assert not sum(member.metrics().lost_owners for member in members)
-        assert len(got()) == len(set(got())), "nothing is delivered twice"
 
 
 def test_the_tools_see_the_members(kraft: LocalCluster, make: Make, topic: str, group: str) -> None:

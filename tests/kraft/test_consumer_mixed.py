@@ -74,12 +74,14 @@ def settle(members: Sequence[Member]) -> None:
 
 
 def check_deliveries(producer: Producer, everyone: Sequence[Member]) -> None:
-    """Everything that was sent is delivered once."""
+    """Everything that was sent is delivered once, and ours never lost a partition."""
     sent = set(producer.stop())
     got = lambda: [found for member in everyone for found in member.got()]  # noqa: E731
     wait_until(lambda: set(got()) >= sent, SETTLED, "everything is delivered")
     twice = len(got()) - len(set(got()))
     assert not twice, f"{twice} of {len(sent)} are delivered twice"
+    ours = [member for member in everyone if isinstance(member, Ours)]
+    assert not sum(member.connector.metrics().lost_owners for member in ours)
 
 
 def test_members_of_all_makes_and_both_protocols_share_a_group(

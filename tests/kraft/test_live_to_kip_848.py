@@ -10,7 +10,7 @@ from zkmigrate.cli import run
 
 from tests.kraft.conftest import LeftBehind
 from tests.migrate.rows import rows_of, step_words
-from tests.support.groups import Producer, Reader
+from tests.support.groups import Producer, Reader, delivered_once
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import BrokerError
 from zkconsumer.migratable import MigratableConsumerConnector
@@ -135,13 +135,7 @@ def test_a_live_move_ends_in_kip_848_and_returns(
             act("to-zookeeper")
             act("unlock")
             wait_owned(6)
-            sent = producer.stop()
-
-            def got() -> list[tuple[int, int]]:
-                return [(one.partition, one.offset) for some in readers for one in some.deliveries]
-
-            wait_until(lambda: set(got()) >= set(sent), SETTLED, "all is read")
+            delivered_once(producer, readers, SETTLED)
     finally:
         for member in members:
             member.shutdown()
-    assert len(got()) == len(set(got())), "delivered twice"

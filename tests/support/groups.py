@@ -398,12 +398,23 @@ class Producer:
                     self._send_one()
 
 
-def delivered_once(producer: Producer, readers: Iterable[Reader], timeout: float = 20.0) -> None:
-    """Stop a producer, and wait until its messages are delivered. None was delivered twice."""
+def places(readers: Iterable[Reader]) -> list[tuple[int, int]]:
+    """Return partition and offset of all delivered messages."""
+    return [(one.partition, one.offset) for reader in readers for one in list(reader.deliveries)]
+
+
+def delivered_since(readers: Iterable[Reader], at: float) -> set[int]:
+    """Return the partitions from which a message was delivered after this monotonic time."""
+    return {one.partition for reader in readers for one in list(reader.deliveries) if one.at > at}
+
+
+def all_delivered(producer: Producer, readers: Sequence[Reader], timeout: float = 30.0) -> None:
+    """Stop a producer, and wait until its messages are delivered."""
     sent = set(producer.stop())
+    wait_until(lambda: sent <= set(places(readers)), timeout, "everything is delivered")
 
-    def got() -> list[tuple[int, int]]:
-        return [(one.partition, one.offset) for reader in readers for one in reader.deliveries]
 
-    wait_until(lambda: set(got()) >= sent, timeout, "everything is delivered")
-    assert len(got()) == len(set(got())), "delivered twice"
+def delivered_once(producer: Producer, readers: Sequence[Reader], timeout: float = 20.0) -> None:
+    """Stop a producer, and wait until its messages are delivered. None was delivered twice."""
+    all_delivered(producer, readers, timeout)
+    assert len(places(readers)) == len(set(places(readers))), "delivered twice"
