@@ -169,18 +169,3 @@ def test_check_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
     assert len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--strict",),
-        ("--check", "x", "--json"),
-        ("--check", "x", "group.id"),
-    ],
-)
-def test_options_that_do_not_go_together(arguments: tuple[str, ...]) -> None:
-    """Options that would be ignored are refused."""
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert "Error: " in result.stderr
