@@ -255,60 +255,7 @@ def test_commit_given_offsets(
         member.commit_offsets()
 
 
-# -- listeners ----------------------------------------------------------------------------------
-
-
-class Raising:
-    """A listener that raises an exception."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def before_releasing_partitions(self, partitions) -> None:
-        self.calls += 1
-        raise RuntimeError("released badly")
-
-    def before_starting_fetchers(self, consumer_id, assignment) -> None:
-        self.calls += 1
-        raise RuntimeError("started badly")
-
-
-def test_listener_that_raises(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
-) -> None:
-    """A listener's exception is reported and does not stop the member."""
-    cluster.create_topic(topic, 2)
-    with ZookeeperConsumerConnector(config | {"consumer.id": "a"}) as one:
-        listener = Raising()
-        one.set_consumer_rebalance_listener(listener)
-        reader = Reader(one.create_message_streams({topic: 1})[topic])
-        with ZookeeperConsumerConnector(config | {"consumer.id": "b"}) as two:
-            Reader(two.create_message_streams({topic: 1})[topic])
-            watch.wait_owners(topic, lambda found: len(set(found.values())) == 2, 10, "shared")
-        watch.wait_owners(
-            topic, lambda found: set(found.values()) == {f"{one.consumer_id}-0"}, 10, "taken back"
-        )
-        with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
-            producer.send(2)
-        reader.wait(2)
-        assert listener.calls >= 3
-
-
 # -- topics and brokers -------------------------------------------------------------------------
-
-
-def test_partition_added(
-    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
-) -> None:
-    """A partition added to a topic gets an owner and is read without a restart."""
-    cluster.create_topic(topic, 1)
-    with ZookeeperConsumerConnector(config) as member:
-        reader = Reader(member.create_message_streams({topic: 2})[topic])
-        cluster.add_partitions(topic, 3)
-        watch.wait_owners(topic, lambda found: len(found) == 3, 10, "all three are owned")
-        with Producer(cluster.bootstrap, topic, range(3)) as producer:
-            producer.send(6)
-        reader.wait(6)
 
 
 def test_topic_deleted_and_created_again(
