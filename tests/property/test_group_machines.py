@@ -32,7 +32,10 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 T, U = "id-t", "id-u"
 OTHERS = RangeStrategy().subscribe(MemberState("d", {"u": 1}, frozenset(), -1))
 MEANT = RangeStrategy().subscribe(MemberState("c", {"t": 1}, frozenset(), -1))
+CLASSIC_CODES = [*(row.code for row in reactions.TABLE), 0, 3, 12, 23, 26, 999]
+KIP848_CODES = [*(row.code for row in kip848_reactions.TABLE), 0, 3, 12, 27, 999]
 Rng = random.Random
+Values = Mapping[str, Callable[[Rng], Any]]
 
 
 class Protocol(NamedTuple):
@@ -41,7 +44,7 @@ class Protocol(NamedTuple):
     machine: Callable[[Rng, dict[str, Any]], Any]
     """A member with the given keys."""
     events: tuple[type, ...]
-    values: Callable[[Rng], dict[str, Any]]
+    values: Values
     """The contents of events, by field."""
     right: Callable[[Rng, Any, Any], Any]
     """Changes an event that fits the machine's state so that the group makes progress."""
@@ -62,23 +65,20 @@ def classic_machine(rng: Rng, keys: dict[str, Any]) -> ClassicMachine:
     )
 
 
-def classic_values(rng: Rng) -> dict[str, Any]:
-    """See ``Protocol``."""
-    codes = [*(row.code for row in reactions.TABLE), 0, 3, 12, 23, 26, 999]
-    return {
-        "partitions": {"t": rng.choice([0, 1, 2])},
-        "errors": rng.choice([{}, {}, {"t": rng.choice(codes)}]),
-        "member_id": rng.choice(["", "m1", "m2"]),
-        "generation": rng.randrange(9),
-        "leader": rng.choice(["m1", "m2"]),
-        "protocol": rng.choice(["range"] * 9 + ["other"]),
-        "members": (GroupMember("m1", None, rng.choice([MEANT, OTHERS, b"", b"junk"])),),
-        "assignment": rng.choice(
-            [encode_assignment(AssignmentData(frozenset(rng.sample([P0, P1], 1)))), b"", b"\0\0\7"]
-        ),
-        "codes": {tp: rng.choice(codes) for tp in (P0, P1)},
-        "code": rng.choice(codes),
-    }
+CLASSIC_VALUES: Final[Values] = {
+    "partitions": lambda rng: {"t": rng.choice([0, 1, 2])},
+    "errors": lambda rng: rng.choice([{}, {}, {"t": rng.choice(CLASSIC_CODES)}]),
+    "member_id": lambda rng: rng.choice(["", "m1", "m2"]),
+    "generation": lambda rng: rng.randrange(9),
+    "leader": lambda rng: rng.choice(["m1", "m2"]),
+    "protocol": lambda rng: rng.choice(["range"] * 9 + ["other"]),
+    "members": lambda rng: (GroupMember("m1", None, rng.choice([MEANT, OTHERS, b"", b"junk"])),),
+    "assignment": lambda rng: rng.choice(
+        [encode_assignment(AssignmentData(frozenset({rng.choice([P0, P1])}))), b"", b"\0\0\7"]
+    ),
+    "codes": lambda rng: {tp: rng.choice(CLASSIC_CODES) for tp in (P0, P1)},
+    "code": lambda rng: rng.choice(CLASSIC_CODES),
+}
 
 
 def classic_right(rng: Rng, machine: Any, event: Any) -> Any:
@@ -107,20 +107,17 @@ def kip848_machine(_rng: Rng, keys: dict[str, Any]) -> Kip848Machine:
     )
 
 
-def kip848_values(rng: Rng) -> dict[str, Any]:
-    """See ``Protocol``."""
-    codes = [*(row.code for row in kip848_reactions.TABLE), 0, 3, 12, 27, 999]
-    return {
-        "epoch": rng.randrange(1, 9),
-        "interval": rng.choice([0.0, 5.0]),
-        "assignment": rng.choice([None, {}, {T: (0,)}, {T: (1, 0)}, {T: (1,), U: (0,)}]),
-        "names": rng.choice([{}, {T: "t"}, {T: "t", U: "u"}]),
-        "partitions": rng.choice([{}, {"t": 2}]),
-        "errors": rng.choice([{}, {"t": rng.choice(codes)}]),
-        "codes": {tp: rng.choice(codes) for tp in (P0, P1)},
-        "code": rng.choice(codes),
-        "member_id": "",
-    }
+KIP848_VALUES: Final[Values] = {
+    "epoch": lambda rng: rng.randrange(1, 9),
+    "interval": lambda rng: rng.choice([0.0, 5.0]),
+    "assignment": lambda rng: rng.choice([None, {}, {T: (0,)}, {T: (1, 0)}, {T: (1,), U: (0,)}]),
+    "names": lambda rng: rng.choice([{}, {T: "t"}, {T: "t", U: "u"}]),
+    "partitions": lambda rng: rng.choice([{}, {"t": 2}]),
+    "errors": lambda rng: rng.choice([{}, {"t": rng.choice(KIP848_CODES)}]),
+    "codes": lambda rng: {tp: rng.choice(KIP848_CODES) for tp in (P0, P1)},
+    "code": lambda rng: rng.choice(KIP848_CODES),
+    "member_id": lambda _: "",
+}
 
 
 def kip848_right(_rng: Rng, machine: Any, event: Any) -> Any:
@@ -147,7 +144,7 @@ PROTOCOLS: Final[Mapping[str, Protocol]] = {
     "classic": Protocol(
         classic_machine,
         get_args(events.Event),
-        classic_values,
+        CLASSIC_VALUES,
         classic_right,
         check_classic,
         frozenset(),
@@ -155,7 +152,7 @@ PROTOCOLS: Final[Mapping[str, Protocol]] = {
     "consumer": Protocol(
         kip848_machine,
         get_args(kip848_events.Event),
-        kip848_values,
+        KIP848_VALUES,
         kip848_right,
         check_kip848,
         frozenset({State.LEADING, State.SYNCING}),
@@ -166,26 +163,27 @@ PROTOCOLS: Final[Mapping[str, Protocol]] = {
 # -- the walks
 
 
-def some_event(rng: Rng, protocol: Protocol, token: int, recent: list[Any]) -> Any:
+COMMON_VALUES: Final[Values] = {
+    "brokers": lambda _: (),
+    "offsets": lambda _: {P0: 5, P1: None},
+    "detail": lambda _: "",
+    "positions": lambda _: {P0: 3, P1: 4},
+    "error": lambda rng: rng.choice([None, "raised"]),
+    "request": lambda rng: rng.choice([None, rng.randrange(10**6)]),
+    "strict": lambda rng: rng.random() < 0.5,
+    "in_listener": lambda rng: rng.random() < 0.5,
+    "name": lambda _: "",
+}
+
+
+def some_event(rng: Rng, protocol: Protocol, token: int, timers: list[SetTimer]) -> Any:
     """Return an event with any content. Its token is probably one that the machine waits for."""
     kind = rng.choice(protocol.events)
-    timers = [command for command in recent if isinstance(command, SetTimer)]
     if kind is TimerFired and timers:
         timer = rng.choice(timers)
         return TimerFired(timer.token, timer.name)
-    values = protocol.values(rng) | {
-        "token": token,
-        "brokers": (),
-        "offsets": {P0: 5, P1: None},
-        "detail": "",
-        "positions": {P0: 3, P1: 4},
-        "error": rng.choice([None, "raised"]),
-        "request": rng.choice([None, rng.randrange(10**6)]),
-        "strict": rng.random() < 0.5,
-        "in_listener": rng.random() < 0.5,
-        "name": "",
-    }
-    return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
+    values = {**COMMON_VALUES, **protocol.values, "token": lambda _: token}
+    return kind(**{field.name: values[field.name](rng) for field in dataclasses.fields(kind)})
 
 
 def directed(rng: Rng, protocol: Protocol, machine: Any, event: Any) -> Any:
@@ -212,13 +210,13 @@ def walk(name: str, seed: int, steps: int = 250) -> set[State]:
     machine = protocol.machine(rng, keys)
     rate = rng.choice([0.0, 0.9, 0.97])
     machine.on(events.Started())
-    recent: list[Any] = []
+    tokens: list[int] = []
+    timers: list[SetTimer] = []
     asked: set[int] = set()
     reached: set[State] = set()
     for _ in range(steps):
-        answered = [command for command in recent if hasattr(command, "token")][-6:]
-        token = rng.choice(answered).token if answered and rng.random() < 0.9 else rng.randrange(99)
-        event = some_event(rng, protocol, token, recent)
+        token = rng.choice(tokens[-6:]) if tokens and rng.random() < 0.9 else rng.randrange(99)
+        event = some_event(rng, protocol, token, timers)
         if rng.random() < rate:
             event = directed(rng, protocol, machine, event)
         if event is None:
@@ -229,9 +227,12 @@ def walk(name: str, seed: int, steps: int = 250) -> set[State]:
             asked.add(event.request)
         held = set(machine.held)
         for command in machine.on(event):
-            recent.append(command)
+            if hasattr(command, "token"):
+                tokens.append(command.token)
             protocol.check(machine, command)
             match command:
+                case SetTimer():
+                    timers.append(command)
                 case StartFetching(_, starting):
                     assert not held & starting.keys(), "started twice"
                     assert set(starting) <= set(machine.held)
