@@ -19,7 +19,8 @@ from types import ModuleType
 from crc32c import crc32c
 
 from tests.fuzz.mutate import mutate
-from tests.unit.test_records import CASES, ITEMS, batch, build, seal
+from tests.support.batches import batch
+from tests.unit.test_records import CASES, ITEMS, build, seal
 from zkconsumer.broker.fetching import records
 from zkconsumer.errors import InvalidMessageError
 

@@ -11,7 +11,8 @@ from itertools import pairwise
 import pytest
 
 from tests.fuzz.mutate import mutate
-from tests.unit.test_records import CASES, ITEMS, batch, build, seal
+from tests.support.batches import batch
+from tests.unit.test_records import CASES, ITEMS, build, seal
 from zkconsumer.broker.fetching import columns
 from zkconsumer.broker.fetching.records import PythonDecoder, Record
 from zkconsumer.errors import InvalidMessageError

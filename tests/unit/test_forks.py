@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.batches import chunk
 from tests.unit.conftest import Member
-from tests.unit.test_streams import batch
-from zkconsumer.runtime.delivery.chunks import Chunk
 from zkconsumer.servers import wait_until
 
 
@@ -42,7 +41,7 @@ def test_a_forked_process_is_refused_and_the_parent_continues(member: Member) ->
     assert plane is not None
     wait_until(lambda: member.health(0.0).delivering, 10, "it delivers")
     ((info, _),) = plane.partitions()
-    stream._control.queue.put(Chunk(info, batch(range(6)), 0, 6))
+    stream._control.queue.put(chunk(info, 0, 5))
     iterator = iter(stream)
     assert next(iterator).offset == 0
 

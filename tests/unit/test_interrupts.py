@@ -29,8 +29,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.batches import counted
 from tests.unit.conftest import Switch, new_member
-from tests.unit.test_streams import GZIP, batch, open_gate
+from tests.unit.test_streams import GZIP, open_gate
 from zkconsumer.broker.fetching.codecs import decompress
 from zkconsumer.broker.fetching.records import MessageAndMetadata, MessageDecoder
 from zkconsumer.errors import ConsumerTimeoutError
@@ -144,7 +145,7 @@ class Reading:
         if not self.real:
             self.stream._control.reader._decoder = Ready()
         for number, first, end in ((0, 0, 4), (1, 0, 3), (0, 4, 6)):
-            data = batch(range(first, end), 1) if self.real else struct.pack(">qq", first, end)
+            data = counted(first, end - first, 1) if self.real else struct.pack(">qq", first, end)
             self.stream._control.queue.put(Chunk(self.infos[number], data, first, end))
         self.items: Iterator[Any] = iter(self.stream)
         if self.way == "batches":
@@ -303,7 +304,7 @@ class Application:
         assert plane is not None
         wait_until(lambda: bool(plane.partitions()), 10, "it owns the partition")
         ((self.info, _),) = plane.partitions()
-        self.stream._control.queue.put(Chunk(self.info, batch(range(messages), 1), 0, messages))
+        self.stream._control.queue.put(Chunk(self.info, counted(0, messages, 1), 0, messages))
         self.got: list[int] = []
 
     def read(self, count: int, interrupter: Interrupter | None = None) -> None:
@@ -449,7 +450,7 @@ def test_a_signal_handler_may_call(switch: Switch, kind: str, call: str) -> None
         work: Callable[[], object] = getattr(owner, call)
         for round_, at in enumerate(tried, 1):
             first = 6 * round_
-            data = batch(range(first, first + 6))
+            data = counted(first, 6)
             application.stream._control.queue.put(Chunk(application.info, data, first, first + 6))
             application.read(6, Caller(work, at))
             assert application.got == list(range(first + 6))
@@ -464,7 +465,7 @@ def test_a_signal_handler_may_call(switch: Switch, kind: str, call: str) -> None
 
 def in_batches(sizes: tuple[int, ...]) -> Callable[[int, int], tuple[bytes, int]]:
     """Record batches of these sizes in turn, at any offset: the bytes, and the offset behind."""
-    made = {size: batch(range(size), GZIP)[8:] for size in set(sizes)}
+    made = {size: counted(0, size, GZIP)[8:] for size in set(sizes)}
 
     def at(number: int, first: int) -> tuple[bytes, int]:
         data = b""

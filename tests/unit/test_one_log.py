@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.test_records import batch, message_set
+from tests.support.batches import batch
+from tests.unit.test_records import message_set
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching import one_log
 from zkconsumer.broker.fetching.one_log import OneLog

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_streams import batch, chunk, open_gate, stream
+from tests.support.batches import chunk, counted
+from tests.unit.test_streams import open_gate, stream
 from zkconsumer.broker.fetching import columns
 from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.errors import ConsumerTimeoutError, InvalidMessageError, UsageError
@@ -36,7 +37,7 @@ def test_a_batch_has_messages_of_one_partition_in_order(info: PartitionTopicInfo
     """It has messages of one chunk, over the producer's batches, and not of two partitions."""
     other = PartitionTopicInfo("topic", 1, 0)
     tested = stream()
-    data = b"".join(batch([offset]) for offset in range(5))
+    data = b"".join(counted(offset) for offset in range(5))
     tested._control.queue.put(Chunk(info, data, 0, 5))
     tested._control.queue.put(chunk(other, 0, 2))
     found = tested.batches(max_messages=3)
@@ -124,7 +125,7 @@ def test_a_partition_is_revoked_while_its_batch_is_decoded(info: PartitionTopicI
                 yield records
 
     tested = stream(timeout_ms=0, decoder=Revoking())
-    tested._control.queue.put(Chunk(info, batch([0, 1]) + batch([2, 3]), 0, 4))
+    tested._control.queue.put(Chunk(info, counted(0, 2) + counted(2, 2), 0, 4))
     with pytest.raises(ConsumerTimeoutError):
         next(tested.batches())
     assert (info.consumed_offset, tested._control.delivered) == (0, 0)
@@ -179,10 +180,10 @@ def test_a_waiting_batch_is_woken(info: PartitionTopicInfo) -> None:
 
 def test_damage_is_raised_after_the_messages_before_it(info: PartitionTopicInfo) -> None:
     """As with single messages, valid messages come first, then the error, then ``UsageError``."""
-    bad = bytearray(batch([2, 3]))
+    bad = bytearray(counted(2, 2))
     bad[-1] ^= 1
     tested = stream()
-    tested._control.queue.put(Chunk(info, batch([0, 1]) + bytes(bad), 0, 4))
+    tested._control.queue.put(Chunk(info, counted(0, 2) + bytes(bad), 0, 4))
     found = tested.batches()
     assert offsets(next(found)) == [0, 1]
     with pytest.raises(InvalidMessageError, match="checksum"):
@@ -195,7 +196,7 @@ def test_damage_is_raised_after_the_messages_before_it(info: PartitionTopicInfo)
 def test_columns_are_the_rest_of_a_chunk(info: PartitionTopicInfo) -> None:
     """Each chunk gives one record batch, after the messages that were read one by one."""
     tested = stream(timeout_ms=0)
-    tested._control.queue.put(Chunk(info, batch([0, 1]) + batch([2, 3]), 0, 4))
+    tested._control.queue.put(Chunk(info, counted(0, 2) + counted(2, 2), 0, 4))
     tested._control.queue.put(chunk(info, 4, 6))
     assert next(iter(tested)).offset == 0
     found = tested.arrow_batches()
@@ -282,10 +283,10 @@ def test_columns_that_the_lease_holds_back_are_decoded_once(
 
 def test_columns_end_before_damage(info: PartitionTopicInfo) -> None:
     """Single messages do the same."""
-    bad = bytearray(batch([2, 3]))
+    bad = bytearray(counted(2, 2))
     bad[-1] ^= 1
     tested = stream()
-    tested._control.queue.put(Chunk(info, batch([0, 1]) + bytes(bad), 0, 4))
+    tested._control.queue.put(Chunk(info, counted(0, 2) + bytes(bad), 0, 4))
     found = tested.arrow_batches()
     assert next(found)["offset"].to_pylist() == [0, 1]
     with pytest.raises(InvalidMessageError, match="checksum"):
