@@ -31,7 +31,7 @@ each with its key, its value and what to do. `zkconsumer config --check FILE` ch
 - Times are in milliseconds, sizes in bytes.
 - In Python a value is an attribute of `ConsumerConfig`: the key without `zkconsumer.` and with `_`
   for each dot.
-- Below each meaning are the type, the default, the valid values, and the release of Kafka that
+- Below each meaning are the type, the valid values, the default, and the release of Kafka that
   added the key, if it is newer than 0.8.
 - [Configuration on the coordinator](config-coordinator.md) says which keys differ or have no effect
   there.
@@ -118,9 +118,8 @@ def _checks(rules: Iterable[Rule]) -> str:
 def _section(row: Row) -> str:
     if row.ignored is not None:
         return f"### {row.name}\n\n{row.doc}. Accepted and ignored: {row.ignored}.\n"
-    facts = [f"{row.kind.capitalize()}, {_default(row.default_text)}"]
-    if row.check is not None:
-        facts.append(f"valid: {row.check.text}")
+    valid = "" if row.check is None else f": {row.check.text}"
+    facts = [f"{row.kind.capitalize()}{valid}", _default(row.default_text)]
     if row.since not in ("zkconsumer", "0.8"):
         facts.append(f"since Kafka {row.since}")
     return f"### {row.name}\n\n{row.doc}.\n\n{'; '.join(facts)}.\n"

@@ -119,7 +119,7 @@ def migrate_json_page() -> str:
         ]
         shared = [f"`{column.name}`" for column in rows.columns if column in common]
         if shared:
-            lines.append(f"[Common columns](#common-columns): {', '.join(shared)}.\n")
+            lines.append(f"[Common](#common-columns): {', '.join(shared)}.\n")
         lines += _json_columns(column for column in rows.columns if column not in common)
     return "\n".join(lines)
 

@@ -33,7 +33,7 @@ def tables_page() -> str:
         parts += ["", f"## `{table.name}`", "", f"{grain}. Key: {key}.", ""]
         if shared := [c for c in table.columns if c in common]:
             names = ", ".join(f"`{c.name}`" for c in shared)
-            parts += [f"[Common columns](#common-columns): {names}.", ""]
+            parts += [f"[Common](#common-columns): {names}.", ""]
         if own := [c for c in table.columns if c not in common]:
             parts += _rows(own)
     return "\n".join(parts) + "\n"
