@@ -49,7 +49,8 @@ def test_the_commands_of_the_runbook_do_what_it_says(
         bench.set_kafka("mail", "orders", {0: 5, 1: 4})
         ran = []
         for command, status in commands():
-            words = shlex.split(command.replace("$ZK", cluster.zookeeper), comments=True)
+            command = command.replace("$ZK", cluster.zookeeper)
+            words = shlex.split(command, comments=True)
             if "--at-apply --decisions" in command:
                 assert 'on_conflict = "kafka"' in (tmp_path / "decisions.toml").read_text()
             if "plan --group search --zookeeper" in command:
