@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from zkmigrate.cli import run
 
+from tests.migrate.rows import run
 from zkconsumer.servers import LocalCluster
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_the_commands_of_the_runbook_do_what_it_says(
                 bench.set_zk("test-1", "orders", {0: 3})
             if "--watch" in words:
                 assert _watched(words) == status
-            elif words[0] == "zkmigrate":
+            elif words[0] in ("zkmigrate", "zkconsumer"):
                 code = run(words[1:])
                 printed = capsys.readouterr()
                 assert code == status, (command, printed)

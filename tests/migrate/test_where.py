@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "export": (("offsets", "export", *CHOSEN), ONLY_ZOOKEEPER),
     "export from Kafka": (("offsets", "export", *CHOSEN, "--store", "kafka"), HERE),
 }
-WITHOUT_JSON = ("offsets", "export", "export from Kafka", "hold")
+WITHOUT_JSON = ("export", "export from Kafka", "hold")
 
 
 @pytest.fixture
