@@ -30,7 +30,7 @@ BY_TEST = -n $(WORKERS) --dist worksteal
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser jars test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
+.PHONY: help setup system browser jars test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,6 +59,9 @@ demo-live: setup ## a running group moves to the coordinator, back and forward a
 
 live-kills: setup ## 60 live moves in which something is killed in each stage; results in build/live-kills.jsonl (two hours; ARGS='--runs 4')
 	$(BIN)/python -m tests.migrate.live_kills $(ARGS)
+
+mirror-faults: setup ## a mirrored group under 40 faults of everything that takes part (10 minutes; ZKC_SEED=7)
+	MIRROR_FAULTS=40 $(BIN)/pytest -s tests/migrate/test_mirror_on_servers.py -k killed_at_random
 
 live-estate: setup ## 200 running groups are moved by one command for each stage (5 minutes)
 	$(BIN)/python -m tests.migrate.live_estate $(ARGS)

@@ -274,6 +274,11 @@ class Jvm:
             else:
                 self._answers[words[0]] = words[1:] if kind == "answer" else [line]
 
+    def kill(self) -> None:
+        """End the JVM at once."""
+        self._process.kill()
+        self.close()
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()

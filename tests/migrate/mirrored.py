@@ -6,6 +6,7 @@ The caller's thread gives the orders. The producer and each Python consumer have
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ from typing import Any, Final, NamedTuple, Self
 from kazoo.client import KazooClient
 
 from tests.integration.group_members import Java, Join, Jvm, KafkaPython, Librdkafka
+from tests.soak.arena import Proxies
 from tests.support.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.servers import LocalCluster, wait_until
 
@@ -54,6 +56,8 @@ class Mirrored:
         folder: for journals.
         say: called with each command and its output.
         rate: messages a second.
+        replicas: of the topic.
+        proxies: the connections of the process that mirrors.
     """
 
     def __init__(
@@ -65,8 +69,11 @@ class Mirrored:
         folder: Path,
         say: Callable[[str], object] = lambda text: None,
         rate: int = 300,
+        replicas: int = 1,
+        proxies: Proxies | None = None,
     ) -> None:
-        self.cluster, self._jvm, self._folder, self._say = cluster, jvm, folder, say
+        self.cluster, self.jvm, self._folder, self._say = cluster, jvm, folder, say
+        self._proxies = proxies
         self.group, self.topic = names
         self.changes: list[Change] = []
         self.delivered: list[Counter[tuple[int, int]]] = []
@@ -75,9 +82,10 @@ class Mirrored:
         """How many messages these programs had delivered and not committed when they ended."""
         self._mirror: subprocess.Popen[bytes] | None = None
         self._names = 0
-        self._new: New = []
+        self.new_members: New = []
+        """Those that run."""
         self._java: Jvm | None = None
-        cluster.create_topic(self.topic, partitions)
+        cluster.create_topic(self.topic, partitions, replicas)
         self.zookeeper = KazooClient(cluster.zookeeper, timeout=30.0)
         """For looking at znodes."""
         self._acked = folder / "acked"
@@ -101,7 +109,7 @@ class Mirrored:
 
     def __exit__(self, *_: object) -> None:
         self._stop_producer()
-        for one in self._new:
+        for one in self.new_members:
             one.close()
         if self._java is not None:
             self._java.close()
@@ -131,10 +139,10 @@ class Mirrored:
                 "auto.commit.interval.ms": str(COMMIT_MS),
                 "auto.offset.reset": "smallest",
                 "rebalance.backoff.ms": "500",
-                "rebalance.max.retries": "20",
+                "rebalance.max.retries": "60",
                 "zookeeper.session.timeout.ms": "6000",
             }
-            members.append(JvmMember(self._jvm, config, {self.topic: 1}))
+            members.append(JvmMember(self.jvm, config, {self.topic: 1}))
         for one in members:
             one.wait_joined(_SECONDS)
         return members
@@ -148,7 +156,7 @@ class Mirrored:
                 started.append(Java(join, self.java()))
             else:
                 started.append((KafkaPython if kind == "kafka-python" else Librdkafka)(join))
-        self._new += started
+        self.new_members += started
         return started
 
     def java(self) -> Jvm:
@@ -168,9 +176,24 @@ class Mirrored:
             for one in members:
                 at = time.monotonic()
                 _leave(one)
-        self._new = [one for one in self._new if one not in members]
+        self.new_members = [one for one in self.new_members if one not in members]
         self.delivered.append(Counter(place for one in members for place in _seen(one)))
         return at
+
+    def kill(self, members: Old | New) -> Old | New:
+        """Kill a JVM, with all old members or the new ones in Java, and note what they have
+        delivered. Return the other members."""
+        if isinstance(members[0], JvmMember):
+            self.jvm.kill()
+            gone = members
+            self.jvm = JvmMembers()
+        else:
+            self.java().kill()
+            gone = [one for one in members if isinstance(one, Java)]
+            self._java = None
+        self.delivered.append(Counter(place for one in gone for place in _seen(one)))
+        self.new_members = [one for one in self.new_members if one not in gone]
+        return [one for one in members if one not in gone]  # type: ignore[return-value]
 
     def change(self, members: Old | New, command: str, start: Callable[[], Any]) -> Any:
         """Change the program, and wait until the other one delivers of each partition.
@@ -249,15 +272,34 @@ class Mirrored:
         servers = ("--zookeeper", self.cluster.zookeeper, "--timeout", "6")
         return [sys.executable, "-c", code, *words, "--group", self.group, *servers]
 
-    def start_mirror(self) -> None:
-        """Start the mirror if it does not run, and wait until it does."""
+    def start_mirror(self, wait: bool = True) -> None:
+        """Start the mirror if it does not run, and ``wait`` until it does."""
         if self._mirror is None or self._mirror.poll() is not None:
             words = self._words("mirror", "--execute", "--poll", "200ms")
+            if self._proxies is not None:
+                ports = json.dumps(self._proxies.ports)
+                words[2] = f"from tests.soak.member import redirect; redirect({ports}); {words[2]}"
+                words[-3] = self._proxies.zookeeper
             self._say(f"$ zkmigrate mirror --execute --poll 200ms --group {self.group} &")
             out = (self._folder / "mirror").open("ab")
-            self._mirror = subprocess.Popen(words, stdout=out, stderr=out, cwd=self._folder)
+            self._mirror = subprocess.Popen(
+                [*words, "--json"], stdout=out, stderr=out, cwd=self._folder,
+                env=os.environ | {"PYTHONPATH": _path()},
+            )  # fmt: skip
             out.close()
-        wait_until(lambda: self.status()["mirror"] not in ("", "none"), _SECONDS, "a mirror runs")
+        if wait:
+            names = ("", "none")
+            wait_until(lambda: self.status()["mirror"] not in names, _SECONDS, "a mirror runs")
+
+    def shown(self) -> str:
+        """Return the state of the group that the mirror has printed last, or its error."""
+        for line in reversed((self._folder / "mirror").read_text(errors="replace").splitlines()):
+            if line.startswith("error:"):
+                return line
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                row = json.loads(line)
+                return f"{row['state']}: {row['why']}" if row["why"] else str(row["state"])
+        return ""
 
     def suspend_mirror(self, seconds: float) -> None:
         """Stop its process for some time."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -32,6 +34,7 @@ from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,
+    Delete,
     Failed,
     GetMany,
     Multi,
@@ -287,6 +290,32 @@ def test_a_running_mirror_continues_when_its_group_begins_again(simulated: Simul
     assert states == ["in step", "not mirrored", "in step"]
 
 
+def test_a_mirror_that_was_killed_is_replaced_at_once_on_its_machine(
+    simulated: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session has not ended. A process that runs, or of another machine, is not replaced, and a
+    mirror that was on standby does not take over so."""
+    matrix.mirror_zookeeper_leads(simulated)
+    virtual_time(monkeypatch)
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    first = Machine(simulated, tmp_path / "first")
+    for by, process, state in (
+        (record.operator(), os.getpid(), "standby"),
+        ("root@elsewhere", gone.pid, "standby"),
+        (record.operator(), gone.pid, "in step"),
+    ):
+        data = f"{by} 1234abcd {process}".encode()
+        first.zk.do(Create(mirror_state.lease_path("g"), data, ephemeral=True))
+        mirror = mirroring.Mirroring(simulated.stores())
+        assert [one.state for one in mirror.steps(["g"])] == [state]
+        simulated.zk.do(Delete(mirror_state.lease_path("g")))
+        first.zk.do(Create(mirror_state.lease_path("g"), data, ephemeral=True))
+        mirroring.time.sleep(mirroring.READ_AGAIN_S)
+        assert [one.state for one in mirror.steps(["g"])] == ["standby"]
+        first.zk.expire()
+
+
 def test_a_mirror_cuts_over_when_the_last_member_has_left(
     simulated: Simulated, tmp_path: Path
 ) -> None:
@@ -409,12 +438,18 @@ def test_many_groups_are_not_read_more_often_than_some_each_second(
     assert 600 / 60 <= reads <= 4 + 600 / 30, reads
 
 
-def test_a_running_mirror_does_not_wait_long_for_one_coordinator(
+def test_a_running_mirror_does_not_wait_long_for_one_server(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other groups would be late meanwhile. A single pass waits as it was told."""
+    """Other groups would be late meanwhile, and those of a mirror that was killed. A single pass
+    waits as it was told."""
     matrix.untouched(simulated)
     waits: list[float] = []
+    sessions_s: list[float] = []
+
+    def zookeeper(_connect: str, timeout: float, *_: object) -> object:
+        sessions_s.append(timeout)
+        return simulated.zk
 
     def coordinators(*words: Any, **_: Any) -> object:
         waits.append(words[3])
@@ -423,6 +458,7 @@ def test_a_running_mirror_does_not_wait_long_for_one_coordinator(
     def end(_seconds: float) -> None:
         raise SignalledError(15)
 
+    monkeypatch.setattr(sessions, "ClusterZk", zookeeper)
     monkeypatch.setattr(sessions, "GroupCoordinators", coordinators)
     monkeypatch.setattr(repeating.time, "sleep", end)
     words = ("mirror", "--group", "g", "--execute", "--coordinator-timeout")
@@ -432,6 +468,7 @@ def test_a_running_mirror_does_not_wait_long_for_one_coordinator(
             run([*words, more, *options])
         run([*words, "60", *options, "--once"])
     assert waits == [4.0, 1.0, 60.0]
+    assert sessions_s == [6.0, 6.0, 30.0]
 
 
 def test_a_coordinator_that_is_away_is_named(simulated: Simulated) -> None:

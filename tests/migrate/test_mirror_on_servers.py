@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from pathlib import Path
 
 import pytest
+from zkmigrate.apply.outcome import Outcome
+from zkmigrate.mirror.mirroring import Mirroring
 
+from tests.migrate.conftest import Bench
+from tests.migrate.mirror_faults import Faults
 from tests.migrate.mirrored import Mirrored, New, Old
 from tests.support.legacy_jvm import JvmMembers
-from zkconsumer.servers import LocalCluster
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset, commit
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.servers import LocalCluster, wait_until
 
 NEW = ("kafka-python", "librdkafka")
 
@@ -61,60 +67,66 @@ def test_there_and_back_and_there(
         assert max(one.command for one in one.changes) < 3.0, one.changes
 
 
-@pytest.mark.timeout(600)
-def test_killed_at_random(jvm: JvmMembers, tmp_path: Path, group: str, topic: str) -> None:
-    """The mirror is killed or suspended, a server is suspended, and commands are killed, there and
-    back. After each fault both stores are in step again. No message is lost, and only a few are
-    repeated: what a member had not committed when it lost its partitions.
+@pytest.mark.timeout(1800)
+def test_killed_at_random(tmp_path: Path) -> None:
+    """Everything is killed, suspended or cut off, while the group goes there and back. After each
+    fault both stores are soon in step, or the mirror names the group. No message is lost, and the
+    mirror lowers no offset.
 
-    ``ZKC_SEED`` draws, ``MIRROR_ROUNDS`` is how often the group goes there and back.
+    ``ZKC_SEED`` draws, ``MIRROR_FAULTS`` is the number of faults.
     """
     seed = int(os.environ.get("ZKC_SEED") or random.randrange(10**6))
-    rounds = int(os.environ.get("MIRROR_ROUNDS", "1"))
-    print(f"repeat with ZKC_SEED={seed} MIRROR_ROUNDS={rounds}")  # noqa: T201
-    chance = random.Random(seed)
-    with (
-        LocalCluster("3.9") as cluster,
-        Mirrored(cluster, jvm, (group, topic), 4, tmp_path, print) as one,
-    ):
+    count = int(os.environ.get("MIRROR_FAULTS", "5"))
+    print(f"repeat with ZKC_SEED={seed} MIRROR_FAULTS={count}")  # noqa: T201
+    faults = Faults(seed, tmp_path, print)
+    one = faults.play(count)
+    print(one.figures())  # noqa: T201
+    assert one.lost() == []
+    assert faults.lowered == []
+    assert [one for one in faults.recoveries if not one.good] == []
 
-        def fault() -> None:
-            kind = chance.choice(("killed", "suspended", "broker", "zookeeper"))
-            seconds = chance.uniform(0.5, 9.0) if kind == "suspended" else chance.uniform(0.5, 3.0)
-            print(f"== {kind} {seconds:.1f} s")  # noqa: T201
-            if kind == "killed":
-                one.kill_mirror()
-            elif kind == "suspended":
-                one.suspend_mirror(seconds)
-            else:
-                broker, zookeeper = cluster.broker_servers[0], cluster.zookeeper_server
-                server = broker if kind == "broker" else zookeeper
-                server.pause()
-                time.sleep(seconds)
-                server.resume()
-            one.start_mirror()
-            began = time.monotonic()
-            one.wait_in_step()
-            print(f"  in step after {time.monotonic() - began:.1f} s")  # noqa: T201
 
-        for _ in range(rounds):
-            old = one.old(2)
-            one.start_mirror()
-            one.wait_delivered(old, 100)
-            fault()
-            one.wait_delivered(old, 100)
-            one.stop(old)
-            one.kill_during("cut-over", "--execute", after=chance.uniform(0.8, 3.0))
-            one.command("cut-over", "--execute", "--wait", "20s")
-            new = one.new(*NEW)
-            one.wait_delivered(new, 100)
-            fault()
-            one.wait_delivered(new, 100)
-            one.stop(new)
-            one.kill_during("undo", "--execute", after=chance.uniform(0.8, 3.0))
-            one.command("undo", "--execute", "--wait", "20s")
-        one.command("cut-over", "--execute")
-        one.finish(one.new(*NEW))
-        print(one.figures())  # noqa: T201
-        assert one.lost() == []
-        assert one.repeated() < 500
+def test_a_client_that_commits_through_the_broker(bench: Bench, group: str, topic: str) -> None:
+    """With OffsetCommit version 0 the broker writes to ZooKeeper, and the client has no
+    registration there. Its offsets are copied, it continues where the new program has stopped, and
+    it is named if it commits after the cut-over."""
+    bench.topic(topic, 2)
+    with bench.stores() as stores:
+        mirror = Mirroring(stores)
+
+        def in_step(*offsets: int) -> bool:
+            steps = list(mirror.steps([group]))
+            assert all(one.good for one in steps), steps
+            found = bench.kafka.fetch(group, places)
+            return [found[tp].offset for tp in places if tp in found] == [*offsets]
+
+        places = [TopicPartition(topic, number) for number in range(2)]
+        version_0(bench, group, topic, 5, 3)
+        assert [one.outcome for one in mirror.begin([group], None, True)] == [Outcome.DONE]
+        assert in_step(5, 3)
+        version_0(bench, group, topic, 7, 3)
+        wait_until(lambda: in_step(7, 3), 20, "the offset is copied")
+        assert mirror.cut_over(group, True, 0).outcome is Outcome.DONE
+        bench.set_kafka(group, topic, {0: 9, 1: 4})
+        znode = f"/consumers/{group}/offsets/{topic}/0"
+        wait_until(lambda: in_step(9, 4) and bench.client.get(znode)[0] == b"9", 20, "it is copied")
+        assert mirror.back(group, True, 0).outcome is Outcome.DONE
+        version_0(bench, group, topic, 11, 6)
+        wait_until(lambda: in_step(11, 6), 20, "the offset is copied")
+        assert mirror.cut_over(group, True, 0).outcome is Outcome.DONE
+        version_0(bench, group, topic, 12, 6)
+
+        def stopped() -> bool:
+            (step,) = mirror.steps([group])
+            return step.state == "stopped" and "12" in step.why and "11" in step.why
+
+        wait_until(stopped, 20, "the client is named")
+
+
+def version_0(bench: Bench, group: str, topic: str, *offsets: int) -> None:
+    """Commit through the broker to ZooKeeper."""
+    server = bench.cluster.broker_servers[0]
+    connection = BrokerConnection(BrokerEndpoint(0, "127.0.0.1", server.port), "tests", 15.0, 0)
+    wanted = {TopicPartition(topic, at): StoredOffset(one) for at, one in enumerate(offsets)}
+    assert set(commit(connection, group, wanted, 0).values()) == {0}
+    connection.close()

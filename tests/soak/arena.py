@@ -256,10 +256,9 @@ class JvmProcess:
 
 
 class Proxies:
-    """A member's connections to the servers."""
+    """A process's connections to the servers."""
 
-    def __init__(self, arena: Arena) -> None:
-        cluster = arena.cluster
+    def __init__(self, cluster: LocalCluster) -> None:
         self.to_zookeeper = [TcpProxy(server.port) for server in cluster.zookeeper_servers]
         self.to_brokers = [TcpProxy(server.port) for server in cluster.broker_servers]
 
@@ -286,7 +285,7 @@ class Slot:
         self.number = number
         self.ours = ours
         self.lock = threading.Lock()
-        self.proxies = Proxies(arena)
+        self.proxies = Proxies(arena.cluster)
         self._born = 0
         self.member: Member | Any = None
 
@@ -402,14 +401,7 @@ class Arena:
 
     def leader(self) -> Server:
         """The ZooKeeper server that is the leader. Raises ClusterError."""
-
-        def leading() -> Server | None:
-            for server in self.cluster.zookeeper_servers:
-                if "Mode: leader" in four_letters(server.port, "srvr"):
-                    return server
-            return None
-
-        return wait_until(leading, 20, "a ZooKeeper leader")
+        return zookeeper_leader(self.cluster)
 
     def watches(self) -> int:
         """Number of watches that the servers have for all clients."""
@@ -497,6 +489,18 @@ class Arena:
             self._client.stop()
             self._client.close()
         self.cluster.kill()
+
+
+def zookeeper_leader(cluster: LocalCluster) -> Server:
+    """Return the ZooKeeper server that is the leader. Raises ClusterError."""
+
+    def leading() -> Server | None:
+        for server in cluster.zookeeper_servers:
+            if "Mode: leader" in four_letters(server.port, "srvr"):
+                return server
+        return None
+
+    return wait_until(leading, 20, "a ZooKeeper leader")
 
 
 def freeze(pid: int, what: str) -> None:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _POLL: Final = 1.0
 _PATIENCE: Final = 4.0
 """Seconds after which a group whose coordinator does not answer is reported as failed."""
+_SESSION: Final = 6.0
+"""Seconds after which ZooKeeper is reported as not answering, and the session of a mirror ends
+that was killed."""
 
 
 @click.command(epilog=HELP)
@@ -104,7 +107,8 @@ def mirror(
     often = None if once or end or not execute else poll
     if often is not None:  # other groups wait meanwhile, and it is asked again soon
         shorter = min(servers.coordinator_timeout, _PATIENCE)
-        servers = servers._replace(coordinator_timeout=shorter)
+        timeout = min(servers.timeout, _SESSION)
+        servers = servers._replace(coordinator_timeout=shorter, timeout=timeout)
     with Progress("mirroring", changes=False) as progress, open_stores(servers, progress) as stores:
         from zkmigrate.mirror.mirroring import READ_AGAIN_S, Mirroring
 

@@ -134,6 +134,8 @@ class Mirroring:
         self._say = say
         self._stopped = stopped or Event()
         self._run = uuid.uuid4().hex[:8]
+        self._met: set[str] = set()
+        """Groups whose lease was looked at."""
         self._refreshed: dict[str, float] = {}
         """When the offsets of a group in Kafka were committed, all of them."""
         self._period: float | None = None
@@ -360,11 +362,12 @@ class Mirroring:
 
     def _lease(self, at: InZooKeeper) -> int:
         """Return the session with which this process has the lease, 0 if another process has it."""
-        if at.lease is not None:  # also if no answer has confirmed it
-            return mirror_state.lease_of(at.lease, self._run)
-        if at.record.locked and at.record.command == CUT_OVER:
-            self._had_members.add(at.group)  # as another process has seen
-        return self._zk(mirror_state.take_lease(at.group, self._run))
+        first = at.group not in self._met
+        self._met.add(at.group)
+        mine = mirror_state.lease_of(at.lease, self._run) if at.lease is not None else 0
+        # Also one that no answer has confirmed. A process here may just have been killed.
+        free = at.lease is None or (not mine and first and self._zk(mirror_state.free_lease(at)))
+        return self._zk(mirror_state.take_lease(at.group, self._run)) if free else mine
 
     def _again(self, name: str) -> InZooKeeper | ZnodeFormatError | ZooKeeperError:
         return self._zk(_look(name))

@@ -13,6 +13,7 @@ second process the work. Nothing is wrong if two believe that they hold it.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -21,6 +22,7 @@ from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,
+    Delete,
     GetChildren,
     GetMany,
     Multi,
@@ -179,7 +181,28 @@ def lease_of(lease: Node, run: str) -> int:
 
 
 def _lease_data(run: str) -> bytes:
-    return f"{record.operator()} {run}".encode()
+    return f"{record.operator()} {run} {os.getpid()}".encode()
+
+
+def free_lease(at: InZooKeeper) -> Script[bool]:
+    """Delete the lease of a process of this machine that no longer runs; return whether it was.
+
+    Its session may last for some seconds.
+    """
+    assert at.lease is not None
+    by, _, rest = at.lease.data.decode(errors="replace").partition(" ")
+    process = rest.rpartition(" ")[2]
+    if by != record.operator() or not process.isdecimal():
+        return False
+    try:
+        os.kill(int(process), 0)
+        return False
+    except ProcessLookupError:
+        pass
+    except (OSError, OverflowError):  # it is not ours
+        return False
+    reply = yield from attempt(Delete(lease_path(at.group), at.lease.stat.version))
+    return isinstance(reply, Ok)
 
 
 def permit(at: InZooKeeper, session: int) -> Script[bool]:
