@@ -26,7 +26,7 @@ from tests.support.legacy_jvm import JvmMembers
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.servers import LocalCluster
+from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.servers import Server
 
 LIMIT_S: Final = 5.0
@@ -49,10 +49,9 @@ class Recovery(NamedTuple):
     named: float | None
     state: str
 
-    @property
-    def good(self) -> bool:
-        """Whether that was soon enough."""
-        return min(self.in_step, self.in_step if self.named is None else self.named) <= LIMIT_S
+    def good(self, limit: float = LIMIT_S) -> bool:
+        """Whether that was within ``limit`` seconds."""
+        return min(self.in_step, self.in_step if self.named is None else self.named) <= limit
 
     def __str__(self) -> str:
         named = "" if self.named is None else f", named after {self.named:.1f} s: {self.state}"
@@ -117,10 +116,11 @@ class Faults:
             self._mirror_killed, self._mirror_suspended, self._cut_off, self._cut_off,
             self._zookeeper, self._coordinator, self._member,
         )  # fmt: skip
-        what = f"{number} {self._chance.choice(kinds)()}"
-        self._say(f"== {what}")
-        recovery = self._recover(what)
-        self._say(f"  {recovery}")
+        size = self.one.mirror_log.stat().st_size
+        recovery = self._recover(f"{number} {self._chance.choice(kinds)()}")
+        self._say(f"== {recovery}")
+        if not recovery.good():
+            self._say(self.one.mirror_log.read_bytes()[size:].decode())
         self.recoveries.append(recovery)
 
     def _change(self) -> None:
@@ -142,8 +142,12 @@ class Faults:
 
     def _mirror_killed(self) -> str:
         self.one.kill_mirror()
+        began, size = time.monotonic(), self.one.mirror_log.stat().st_size
         self.one.start_mirror(wait=False)
-        return "mirror killed and started again"
+        wait_until(
+            lambda: self.one.mirror_log.stat().st_size > size, _PATIENCE, "the mirror has sessions"
+        )
+        return f"mirror killed and started again in {time.monotonic() - began:.1f} s"
 
     def _mirror_suspended(self) -> str:
         seconds = self._seconds(9.0)

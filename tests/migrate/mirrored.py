@@ -81,6 +81,8 @@ class Mirrored:
         self.uncommitted = 0
         """How many messages these programs had delivered and not committed when they ended."""
         self._mirror: subprocess.Popen[bytes] | None = None
+        self.mirror_log = folder / "mirror"
+        """What the processes that mirror have printed."""
         self._names = 0
         self.new_members: New = []
         """Those that run."""
@@ -281,7 +283,7 @@ class Mirrored:
                 words[2] = f"from tests.soak.member import redirect; redirect({ports}); {words[2]}"
                 words[-3] = self._proxies.zookeeper
             self._say(f"$ zkmigrate mirror --execute --poll 200ms --group {self.group} &")
-            out = (self._folder / "mirror").open("ab")
+            out = self.mirror_log.open("ab")
             self._mirror = subprocess.Popen(
                 [*words, "--json"], stdout=out, stderr=out, cwd=self._folder,
                 env=os.environ | {"PYTHONPATH": _path()},
@@ -293,7 +295,7 @@ class Mirrored:
 
     def shown(self) -> str:
         """Return the state of the group that the mirror has printed last, or its error."""
-        for line in reversed((self._folder / "mirror").read_text(errors="replace").splitlines()):
+        for line in reversed(self.mirror_log.read_text(errors="replace").splitlines()):
             if line.startswith("error:"):
                 return line
             with contextlib.suppress(ValueError, KeyError, TypeError):

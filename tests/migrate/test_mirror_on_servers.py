@@ -11,7 +11,7 @@ from zkmigrate.apply.outcome import Outcome
 from zkmigrate.mirror.mirroring import Mirroring
 
 from tests.migrate.conftest import Bench
-from tests.migrate.mirror_faults import Faults
+from tests.migrate.mirror_faults import LIMIT_S, Faults
 from tests.migrate.mirrored import Mirrored, New, Old
 from tests.support.legacy_jvm import JvmMembers
 from zkconsumer.broker.connection import BrokerConnection
@@ -73,7 +73,8 @@ def test_killed_at_random(tmp_path: Path) -> None:
     fault both stores are soon in step, or the mirror names the group. No message is lost, and the
     mirror lowers no offset.
 
-    ``ZKC_SEED`` draws, ``MIRROR_FAULTS`` is the number of faults.
+    ``ZKC_SEED`` draws, ``MIRROR_FAULTS`` is the number of faults. Without it other tests use the
+    machine, too, and a recovery may take longer.
     """
     seed = int(os.environ.get("ZKC_SEED") or random.randrange(10**6))
     count = int(os.environ.get("MIRROR_FAULTS", "5"))
@@ -83,7 +84,8 @@ def test_killed_at_random(tmp_path: Path) -> None:
     print(one.figures())  # noqa: T201
     assert one.lost() == []
     assert faults.lowered == []
-    assert [one for one in faults.recoveries if not one.good] == []
+    limit = LIMIT_S if "MIRROR_FAULTS" in os.environ else 6 * LIMIT_S
+    assert [str(one) for one in faults.recoveries if not one.good(limit)] == []
 
 
 def test_a_client_that_commits_through_the_broker(bench: Bench, group: str, topic: str) -> None:
