@@ -64,8 +64,8 @@ class Switch:
     heartbeat: int = ErrorCode.NONE
     """Answer to the next heartbeat. In ZooKeeper, any code but ``NONE`` makes another member take
     the only partition."""
-    commits_fail: bool = False
-    """No commit to the coordinator is answered."""
+    offsets_fail: bool = False
+    """No commit to the coordinator is answered, and no question for offsets."""
     left: list[object] = field(default_factory=list)
     """Requests to leave the group: ``LeaveGroup``, or the deletion of the registration."""
     pings: list[float] = field(default_factory=list)
@@ -193,10 +193,10 @@ class SimulatedClient:
             case commands.SyncGroup():
                 mine = AssignmentData(frozenset({P0}))
                 return events.Synced(token, encode_assignment(mine))
+            case commands.FetchOffsets() | commands.CommitOffsets() if self._switch.offsets_fail:
+                return events.RequestFailed(token, UNREACHABLE, "no answer")
             case commands.FetchOffsets():
                 return events.OffsetsFetched(token, {P0: 0})
-            case commands.CommitOffsets() if self._switch.commits_fail:
-                return events.RequestFailed(token, UNREACHABLE, "no answer")
             case commands.CommitOffsets():
                 return events.OffsetsCommitted(token, dict.fromkeys(order.positions, 0))
             case commands.Heartbeat():

@@ -331,7 +331,6 @@ def test_nothing_is_sent_after_the_end() -> None:
 def test_a_shutdown_waits_for_the_coordinator_once(switch: Switch) -> None:
     """The coordinator is away. A commit that is tried while the member leaves, and the last commit
     after it, have one deadline together."""
-    switch.commits_fail = True
     keys = {"offsets.channel.socket.timeout.ms": 1200, "offsets.channel.backoff.ms": 50}
     member = ZookeeperConsumerConnector(
         {
@@ -343,6 +342,7 @@ def test_a_shutdown_waits_for_the_coordinator_once(switch: Switch) -> None:
         }
     )
     member.create_message_streams({"t": 1})
+    switch.offsets_fail = True
     member.commit_offsets_async()
     with pytest.raises(CommitFailedError, match="did not answer within 1\\.2 s"):
         member.shutdown(timeout=2.6)  # of these, 0.65 s are for an end without an answer

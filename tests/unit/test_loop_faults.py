@@ -360,6 +360,7 @@ def test_an_offset_coordinator_that_does_not_answer_is_named(
     switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ``offsets.storage=kafka``, it may be what a start or a shutdown waits for."""
+    switch.offsets_fail = True
     member = ZookeeperConsumerConnector(
         {"group.id": "g", "zookeeper.connect": "nowhere:1", "offsets.storage": "kafka"}
     )
