@@ -84,7 +84,7 @@ def play(address: str, journals: Path) -> None:
     zk.close()
 
 
-@pytest.fixture(scope="module", params=["3.4.14", "3.6.4", "3.9.3"])
+@pytest.fixture(scope="module", params=["3.4.14", "3.9.3"])
 def audited(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Audited:

@@ -283,11 +283,11 @@ def test_a_group_that_the_logs_do_not_have_is_an_error(
     """A ``--group`` that matches nothing is an error of one line with status 2, not a clean result.
     An earlier audit in ``--out`` stays unchanged."""
     (tmp_path / "summary.json").write_text('{"findings": [], "mine": 1}')
-    for group in ("nosuchgroup", "G", "[x]+"):
-        with pytest.raises(
-            InputMissingError, match=f"--groups-regex '{re.escape(group)}': the logs have no"
-        ):
-            job.run(spark, job.Options([str(logs)], str(tmp_path), group=group))
+    group = "nosuchgroup|G|[x]+"
+    with pytest.raises(
+        InputMissingError, match=f"--groups-regex '{re.escape(group)}': the logs have no"
+    ):
+        job.run(spark, job.Options([str(logs)], str(tmp_path), group=group))
     assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
     assert json.loads((tmp_path / "summary.json").read_text())["mine"] == 1
     assert InputMissingError.exit_code == 2

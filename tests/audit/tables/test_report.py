@@ -272,18 +272,22 @@ def test_findings_are_reached_by_keys_and_links_and_leave_as_files(
     assert "2 more of this kind, of this member" in drawn
 
 
+@pytest.fixture(scope="module")
+def crowded(spark: SparkSession) -> dict[str, Any]:
+    """The data of a page that has room for fewer groups than there are."""
+    rows = history(MAX_GROUPS + 50, {"g0240": "high", "g0249": "critical", "g0001": "info"})
+    return report.data_of(summary_of(rows), frames(spark, rows))
+
+
 def test_groups_with_the_worst_findings_can_be_chosen(
-    spark: SparkSession, browse: Any, tmp_path: Path
+    crowded: dict[str, Any], browse: Any, tmp_path: Path
 ) -> None:
     """The page has room for fewer groups than there are. It shows groups with the worst findings
     first, even if their names sort last. It prints how many groups it omits and how to see them."""
-    groups = MAX_GROUPS + 50
-    rows = history(groups, {"g0240": "high", "g0249": "critical", "g0001": "info"})
-    made = report.data_of(summary_of(rows), frames(spark, rows))
-    assert [(g["group"], g["worst"]) for g in made["groups"]][:4] == [
+    assert [(g["group"], g["worst"]) for g in crowded["groups"]][:4] == [
         ("g0249", "critical"), ("g0240", "high"), ("g0001", "info"), ("g0000", None),
     ]  # fmt: skip
-    shown = browse(render(made), tmp_path)
+    shown = browse(render(crowded), tmp_path)
     choices = part(shown, "group").strip("|").split("||")
     assert choices[:4] == ["all", "g0249 (critical)", "g0240 (high)", "g0001 (info)"]
     assert len(choices) == 1 + MAX_GROUPS
@@ -344,11 +348,10 @@ def test_partitions_that_are_not_in_the_timeline_are_counted(
     )
 
 
-def test_the_search_box_finds_a_group(spark: SparkSession, browse: Any, tmp_path: Path) -> None:
+def test_the_search_box_finds_a_group(crowded: dict[str, Any], browse: Any, tmp_path: Path) -> None:
     """Typing part of a name leaves the groups that contain it. If there is no such group in the
     audit, the page says so."""
-    rows = history(MAX_GROUPS + 1, {})
-    page = render(report.data_of(summary_of(rows), frames(spark, rows)))
+    page = render(crowded)
     shown = browse(choose(page, searched="G012"), tmp_path)
     assert part(shown, "group").strip("|").split("||") == [f"g012{n}" for n in range(10)]
     assert "g0120: join of m1" in part(shown, "herds")

@@ -22,6 +22,7 @@ from zkaudit.local.history import Question, read as read_logs
 from zkaudit.report.found import plain, read
 
 from tests.audit.answers import same
+from tests.audit.conftest import Judged
 from tests.audit.corpus.incidents import LIMITS
 from tests.audit.corpus.judge import directories
 from tests.audit.histories import History
@@ -116,11 +117,11 @@ def test_rounds_over_the_incidents(
 
 
 def test_old_history_is_deleted_and_its_owners_stay_known(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, judged: Judged, tmp_path: Path
 ) -> None:
     """The first half of the history is deleted. What was there at that time or later is as in a run
     over the whole logs."""
-    (log,) = directories(tmp_path)["whole"].glob("log.*")
+    (log,) = judged.logs.glob("log.*")
     growing = Growing(log, tmp_path)
     half, last = growing.last(0.5), growing.last(1)
     kept = (last["time"] - half["time"]).total_seconds() - 0.001
@@ -135,9 +136,7 @@ def test_old_history_is_deleted_and_its_owners_stay_known(
     assert not first.place.exists()
     begin = half["zxid"] + 1
     assert summary["log_gaps"] == [(0, begin)]
-    run = tmp_path / "run"
-    job.run(spark, replace(growing.options, out=str(run)))
-    whole, found = load(spark, run)[1], load(spark, growing.options.out)[1]
+    whole, found = (load(spark, out)[1] for out in (judged.place / "whole", growing.options.out))
 
     def rows(tables: dict[str, Any], name: str, where: str, columns: str) -> list[str]:
         return sorted(map(str, tables[name].where(where).selectExpr(*columns.split()).collect()))
@@ -158,56 +157,53 @@ def test_old_history_is_deleted_and_its_owners_stay_known(
     assert not rows(found, "ownership", f"end_zxid < {begin}", "*")
 
 
-def test_a_session_that_ends_in_two_groups(spark: SparkSession, tmp_path: Path) -> None:
-    """Its znodes were created before the logs begin, and its end lists those of both groups. Each
-    belongs to its own group, in one process, in a run and in rounds, also when a later round is
-    about only one of the groups."""
+def test_a_session_that_ends_in_two_groups_and_a_mirrored_group(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The session's znodes were created before the logs begin, and its end lists those of both
+    groups. Each belongs to its own group, also when a later round is about only one of them. A
+    third group's mirror copies offsets before and after a tool writes one: only that is found. All
+    of it is so in one process, in a run and in rounds."""
     h = History()
     h.zxid = 1 << 32 | 100
     h.commit("first", 0, 10, 5)
     h.commit("second", 0, 10, 6)
+    h.topic("t", 2)
+    h.join("g", "a", 4)
+    for partition in range(2):
+        h.claim("g", partition, "a", 4)
+        h.commit("g", partition, 10, 4)
+    h.add("closeSession", 4)
+    h.mirror("g", (20, 20), 16)
+    begun = h.zxid
+    h.mirror("g", (15, 15), 18)
+    h.add("createSession", 17)  # so it was no member before the logs begin
+    h.commit("g", 1, 99, 17)
+    h.mirror("g", (30, 30), 19)
     lists = [f"/consumers/{group}/{name}" for group in ("first", "second")
              for name in ("ids/m", "owners/t/0")]  # fmt: skip
     h.add("closeSession", 5, deleted=lists)
+    end = h.zxid
     h.commit("first", 0, 12, 8)
     growing = Growing(write_log(tmp_path / "whole", h.rows), tmp_path)
-    growing.grow(0.5)
-    growing.round(spark)
-    for share in (0.75, 1):
-        growing.grow(share)
-        state = growing.check(spark)
+    first = h.rows[0]["zxid"]
+    for last in (begun, end):
+        growing.grow((last + 1 - first) / (h.zxid + 1 - first))
+        growing.round(spark)
+    growing.grow(1)
+    state = growing.check(spark)
     assert len(state.audited or ()) == 1
-    ended = load(spark, growing.options.out)[1]["ownership"]
+    ended = load(spark, growing.options.out)[1]["ownership"].where("`group` in ('first', 'second')")
     columns = ("group", "topic", "partition", "session", "end_zxid")
     found = sorted(map(tuple, ended.select(*columns).collect()))
-    end = h.rows[2]["zxid"]
     assert found == [(group, "t", 0, 5, end) for group in ("first", "second")]
-    history = read_logs(Question(growing.options.logs, None, servers=1))
+    logs = growing.options.logs
+    history = read_logs(Question(logs, None, servers=1))
     batches = folded(history, growing.options.limits)
     rows = [row for batch in batches for row in batch.to_pylist() if row["table"] == "owners"]
+    rows = [row for row in rows if row["group"] != "g"]
     assert sorted(tuple(row[name] for name in columns) for row in rows) == found
-
-
-def test_a_group_that_is_mirrored(spark: SparkSession, tmp_path: Path) -> None:
-    """Its mirror copies offsets before and after a tool writes one: only that is found, in one
-    process, in a run and in rounds."""
-    h = History()
-    h.topic("t", 2)
-    h.join("g", "a", 5)
-    for partition in range(2):
-        h.claim("g", partition, "a", 5)
-        h.commit("g", partition, 10, 5)
-    h.add("closeSession", 5)
-    for mirror, offset in ((6, 20), (8, 15), (9, 30)):
-        h.mirror("g", (offset, offset), mirror)
-        if mirror == 8:
-            h.commit("g", 1, 99, 7)
-    growing = Growing(write_log(tmp_path / "whole", h.rows), tmp_path)
-    growing.grow(0.7)
-    growing.round(spark)
-    growing.grow(1)
-    growing.check(spark)
-    logs = growing.options.logs
     local = findings(read_logs(Question(logs, None, servers=1)), growing.options.limits)
-    for found in (plain(local, logs), read(Path(growing.options.out))):
-        assert [(one["kind"], one["session"]) for one in found] == [("tool write", "0x7")]
+    for told in (plain(local, logs), read(Path(growing.options.out))):
+        mine = [(one["kind"], one["session"]) for one in told if one["group"] == "g"]
+        assert mine == [("tool write", "0x11")]
