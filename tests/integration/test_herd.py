@@ -119,30 +119,6 @@ def test_a_killed_member_and_its_journal(port: int, tmp_path: Path) -> None:
     assert len(tally.ownership.spans) == 12
 
 
-@pytest.mark.parametrize("profile", ["scala", "default"])
-def test_messages_are_consumed_twice_after_a_crash_only(
-    profile: str, port: int, tmp_path: Path
-) -> None:
-    """Messages after a killed member's last commit are delivered again. A member that leaves
-    commits."""
-    found = {}
-    for event in ("crash", "leave"):
-        herd = RealHerd(
-            *(4, 8),
-            port=port,
-            event=event,
-            profile=profile,
-            session_timeout=6.0 if event == "crash" else PATIENT,
-            rate=100.0,
-            commit_interval=2.0,
-        )
-        real = run_herd(herd, tmp_path / event)
-        found[event] = real.consumed_twice
-        assert real.unowned_at_end == 0
-    assert found["leave"] == 0
-    assert found["crash"]
-
-
 def test_original_members_beside(port: int, tmp_path: Path) -> None:
     """JVM members are in the group. The figures omit their partitions, but the server's counters
     include their requests."""

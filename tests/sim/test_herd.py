@@ -191,19 +191,6 @@ def test_the_default_profile_moves_only_what_must_move() -> None:
             assert idle == 1.0
 
 
-def test_messages_are_consumed_twice_after_a_crash() -> None:
-    """Uncommitted messages of a crashed member are read again. A member that leaves has committed.
-
-    When a partition moves, at most its unacknowledged message is delivered again.
-    """
-    for profile in ("scala", "default"):
-        crash = simulate(Herd(4, 8, event="crash", profile=profile, rate=5.0)).consumed_twice
-        leave = simulate(Herd(4, 8, event="leave", profile=profile, rate=5.0)).consumed_twice
-        assert leave is not None
-        assert crash is not None
-        assert leave <= 8 < crash
-
-
 def test_bad_sizes_are_named() -> None:
     """The error names each wrong option and its permitted values."""
     with pytest.raises(ConfigError) as refused:

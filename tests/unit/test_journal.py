@@ -34,7 +34,6 @@ from zkconsumer.core.zookeeper.ops import (
 from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import JournalFormatError
-from zkconsumer.herd.measures import consumed_twice
 from zkconsumer.herd.owner_spans import Ownership
 from zkconsumer.herd.recorders import SizedRecorder
 from zkconsumer.herd.wire import cost
@@ -326,36 +325,6 @@ def test_the_end_waits_for_the_disk_no_longer_than_it_may(
     assert time.monotonic() - began < 5
     assert "the journal lacks its end" in caplog.text
     go.set()
-
-
-def test_what_is_delivered_again() -> None:
-    """Delivered ranges overlap where messages were delivered twice. A third time counts too."""
-    one, two, three = ("g_a", "t-0"), ("g_b", "t-0"), ("g_a", "u-0")
-
-    def starts(at: int, who: tuple[str, str], offset: int) -> dict[str, object]:
-        offsets = {who[1]: offset}
-        return _line(at, "command", "StartFetching", who[0], partitions=[who[1]], offsets=offsets)
-
-    def stops(at: int, who: tuple[str, str], offset: int, name: str) -> dict[str, object]:
-        return _line(at, "event", name, who[0], offsets={who[1]: offset})
-
-    lines = [
-        starts(0, one, 0),
-        starts(0, three, 0),
-        stops(10, one, 40, "FetchingStopped"),
-        starts(11, two, 40),
-        _line(20, "action", "crash", "g_b"),  # at 200
-        starts(30, one, 150),
-        stops(31, one, 160, "Dropped"),
-        starts(32, two, 150),
-    ]
-    assert consumed_twice(lines[:4], 19, lambda at: 10 * at) == 0
-    assert consumed_twice(lines[:7], 40, lambda at: 10 * at) == 10
-    assert consumed_twice(lines, 40, lambda at: 10 * at) == 10 + 50
-
-
-def _line(at: int, kind: str, name: str, member: str, **more: object) -> dict[str, object]:
-    return {"at": at, "kind": kind, "name": name, "member": member, **more}
 
 
 def test_a_group_at_rest_is_not_written_again_and_again(tmp_path: Path) -> None:

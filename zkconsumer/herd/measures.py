@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.herd.parameters import HerdGroup
 from zkconsumer.herd.tally import BUCKET_US, MemberTally, Sums, Tally
-from zkconsumer.journal.recorder import Entry
 
 #: Ownership over time is kept for this many partitions at most; a chart shows no more.
 TIMELINE_PARTITIONS = 48
@@ -24,7 +23,7 @@ class Measures:
     live owner, summed over all partitions; ``unowned_longest`` is the worst partition's.
     ``stopped`` partitions had no owner for some time; the others were read without a pause.
     ``operations`` are znodes read and transactions requested; ``requests`` are packets (one may
-    read many znodes). ``consumed_twice`` is ``None`` if there were no messages.
+    read many znodes).
     """
 
     mode: str
@@ -53,7 +52,6 @@ class Measures:
     unowned_longest: float
     stopped: int
     seconds_observed: float
-    consumed_twice: int | None = None
     by_kind: dict[str, dict[str, int]] = field(default_factory=dict)
     by_member: dict[str, dict[str, int]] = field(default_factory=dict)
     requests_per_second: list[float] = field(default_factory=list)
@@ -97,7 +95,6 @@ def measure(
     *,
     mode: str,
     seed: int = 0,
-    consumed_twice: int | None = None,
     server: dict[str, int] | None = None,
     notes: list[str] | None = None,
 ) -> Measures:
@@ -152,7 +149,6 @@ def measure(
         unowned_longest=round(max(gaps, default=0) / 1e6, 3),
         stopped=sum(gap > 0 for gap in gaps),
         seconds_observed=round((end_us - start) / 1e6, 3),
-        consumed_twice=consumed_twice,
         by_kind={kind: _sums(sums) for kind, sums in sorted(tally.kinds.items())},
         by_member={name: _share(share) for name, share in sorted(tally.members.items())},
         requests_per_second=_by_second(tally.requests()),
@@ -160,52 +156,3 @@ def measure(
         server=server or {},
         notes=notes or [],
     )
-
-
-Range = tuple[int, int]
-
-
-def consumed_twice(entries: Iterable[Entry], end: int, position: Callable[[int], int]) -> int:
-    """How many messages were delivered again; each time counts.
-
-    A member gets all messages from the offset at which it starts to its position when it stops. No
-    journal has the position of a crashed member, or the positions of members at the end.
-
-    Args:
-        entries: lines in the order of time.
-        end: microseconds on the run's clock, until which reading members are followed.
-        position: a reading member's position at a time; never lower later.
-    """
-    reading: dict[tuple[str, str], int] = {}
-    given: dict[str, list[Range]] = {}
-
-    def stop(member: str, partition: str, at: int) -> None:
-        start = reading.pop((member, partition), None)
-        if start is not None:
-            given.setdefault(partition, []).append((start, max(start, at)))
-
-    for entry in entries:
-        name, member = entry.get("name", ""), entry.get("member", "")
-        if entry["kind"] == "command" and name == "StartFetching":
-            offsets = entry.get("offsets", {})
-            for partition in entry.get("partitions", ()):
-                reading[member, partition] = offsets.get(partition, 0)
-        elif entry["kind"] == "event" and name in ("FetchingStopped", "Dropped"):
-            for partition, at in entry.get("offsets", {}).items():
-                stop(member, partition, at)
-        elif entry["kind"] == "action" and name == "crash":
-            for who, partition in list(reading):
-                if who == member:
-                    stop(who, partition, position(entry["at"]))
-    for member, partition in list(reading):
-        stop(member, partition, position(end))
-    return sum(_again(ranges) for ranges in given.values())
-
-
-def _again(ranges: list[Range]) -> int:
-    """By how much the lengths of ranges exceed that of their union."""
-    again, until = 0, 0
-    for first, last in sorted(ranges):
-        again += max(0, min(last, until) - first)
-        until = max(until, last)
-    return again

@@ -24,8 +24,7 @@ BOUNCE_SECONDS: Final = 3.0
 class HerdGroup:
     """The parameters that every run has. Times are in seconds.
 
-    ``partitions`` of each of ``topics`` topics. ``rate`` is messages a second in each partition; 0
-    means none.
+    ``partitions`` of each of ``topics`` topics. There are no messages.
     """
 
     members: int
@@ -38,8 +37,6 @@ class HerdGroup:
     backoff: float = 2.0
     max_attempts: int = 4
     coalesce: float = 0.05
-    rate: float = 0.0
-    commit_interval: float = 5.0
 
     def common(self) -> dict[str, Any]:
         """These parameters by name, without those of one kind of run."""

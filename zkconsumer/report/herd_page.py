@@ -40,7 +40,6 @@ COLUMNS = (
     "unowned_seconds",
     "unowned_longest",
     "unowned_at_end",
-    "consumed_twice",
 )
 _PER_MEMBER_ROWS = 12
 

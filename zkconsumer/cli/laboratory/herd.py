@@ -90,7 +90,6 @@ def herd(
     processes: int,
     session_timeout: float,
     backoff: float,
-    rate: float,
     repeat: int,
     with_simulator: bool,
     seeds: int,
@@ -134,7 +133,6 @@ def herd(
                     name,
                     session_timeout=session_timeout,
                     backoff=backoff,
-                    rate=rate,
                     port=port,
                     processes=processes,
                 )
@@ -160,7 +158,7 @@ def herd(
     if not as_json:
         _server(runs)
         timed = ("seconds_to_stable",) if service else ()
-        _agreement(runs, ("consumed_twice",) if rate else (*_CHECKED, *timed))
+        _agreement(runs, (*_CHECKED, *timed))
 
 
 def _prefix(say: Callable[[str], object], text: str) -> Callable[[str], object]:

@@ -83,15 +83,6 @@ def herd_options(
             "--session-timeout", default=6.0, help="zookeeper.session.timeout.ms of every member."
         ),
         duration_option("--backoff", default=2.0, help="rebalance.backoff.ms of every member."),
-        click.option(
-            "--rate",
-            type=click.FloatRange(min=0),
-            default=0.0,
-            show_default=True,
-            metavar="N",
-            help="Pretend that each partition gets this many messages a second, and count those "
-            "that are consumed twice.",
-        ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout."),
         click.option("--journal", type=path, help="Write the group's journal to this file."),
         click.option("--html", type=path, help="Write a report with charts to this file."),
@@ -132,7 +123,6 @@ _COLUMNS = {
     "seconds_to_stable": "stable_s",
     "unowned_seconds": "unowned_s",
     "unowned_longest": "longest_s",
-    "consumed_twice": "twice",
 }
 
 

@@ -96,7 +96,6 @@ def simulate(
     latency: tuple[float, float],
     session_timeout: float,
     backoff: float,
-    rate: float,
     scenario: str | None,
     as_json: bool,
     journal: Path | None,
@@ -126,7 +125,6 @@ def simulate(
             service=service,
             session_timeout=session_timeout,
             backoff=backoff,
-            rate=rate,
         )
         for name in profiles
         for size in members

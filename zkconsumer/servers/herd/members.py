@@ -49,34 +49,28 @@ _LEAVE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HerdSettings:
-    """The settings that all members share.
-
-    Each partition gets the herd's ``rate`` of messages since ``begun`` (seconds since 1970).
-    Members take them as they appear, and commit every ``commit_interval``.
-    """
+    """The settings that all members share."""
 
     zookeeper: str
     chroot: str
-    begun: float
     herd: HerdGroup
 
     def as_json(self) -> str:
         """The settings as one argument of a process."""
-        return json.dumps([self.zookeeper, self.chroot, self.begun, self.herd.common()])
+        return json.dumps([self.zookeeper, self.chroot, self.herd.common()])
 
     @classmethod
     def from_json(cls, text: str) -> HerdSettings:
         """Read what ``as_json`` has written."""
-        zookeeper, chroot, begun, herd = json.loads(text)
-        return cls(zookeeper, chroot, begun, HerdGroup(**herd))
+        zookeeper, chroot, herd = json.loads(text)
+        return cls(zookeeper, chroot, HerdGroup(**herd))
 
 
 class IdlePlane:
     """Holds partitions and fetches nothing, like a member that has read every message. Called by
     its member's loop only."""
 
-    def __init__(self, settings: HerdSettings) -> None:
-        self._settings = settings
+    def __init__(self) -> None:
         self._positions: dict[TopicPartition, int] = {}
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
@@ -99,19 +93,14 @@ class IdlePlane:
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Drop the partitions."""
-        positions = self.positions()
-        taken = {tp: positions[tp] for tp in partitions if tp in positions}
-        for tp in taken:
-            del self._positions[tp]
-        return taken
+        return {tp: self._positions.pop(tp) for tp in partitions if tp in self._positions}
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Does nothing: there are no positions."""
 
     def positions(self) -> dict[TopicPartition, int]:
         """The position of each partition."""
-        end = int((time.time() - self._settings.begun) * self._settings.herd.rate)
-        return {tp: max(started, end) for tp, started in self._positions.items()}
+        return dict(self._positions)
 
     def fail(self, error: Exception) -> None:
         """There are no streams."""
@@ -146,11 +135,11 @@ class HerdMember:
             name,
             RebalanceMachine(herd.member_spec(name, herd.subscription())),
             ZooKeeperCoordination(host, gate, self.driver, signals, herd.session_timeout),
-            IdlePlane(settings),
+            IdlePlane(),
             gate,
             host,
             None,
-            auto_commit_interval=herd.commit_interval if herd.rate else None,
+            auto_commit_interval=None,
             rebalances=rebalance_counts(),
             observer=recorder,
         )

@@ -27,7 +27,7 @@ from zkconsumer.core.zookeeper.znodes import (
     topic_path,
 )
 from zkconsumer.errors import ClusterError
-from zkconsumer.herd.measures import Measures, consumed_twice, measure
+from zkconsumer.herd.measures import Measures, measure
 from zkconsumer.herd.parameters import (
     BOUNCE_SECONDS,
     GROUP,
@@ -56,10 +56,9 @@ _START_REQUESTS = 3
 class RealHerd(HerdGroup):
     """The parameters of a run on a local server's ``port``. Times are in seconds.
 
-    ``processes`` share the members, except the one that a crash kills, which has its own. Messages
-    are simulated, and members take them without fetching. They are committed, and counted if they
-    are taken again. ``restart`` is the time between the stop and the start of a member, and before
-    the next one stops; ``bounce`` is how long a broker is down.
+    ``processes`` share the members, except the one that a crash kills, which has its own.
+    ``restart`` is the time between the stop and the start of a member, and before the next one
+    stops; ``bounce`` is how long a broker is down.
     """
 
     port: int = field(kw_only=True)
@@ -134,7 +133,7 @@ class HerdRun:
         self._jvm = jvm
         self._directory = directory
         self._paths = GroupPaths(GROUP)
-        self._settings = HerdSettings(f"127.0.0.1:{herd.port}", CHROOT, time.time(), herd)
+        self._settings = HerdSettings(f"127.0.0.1:{herd.port}", CHROOT, herd)
         self._packs: list[Pack] = []
         self._home: dict[str, Pack] = {}
         self._events: list[Entry] = []
@@ -167,9 +166,6 @@ class HerdRun:
             for pack in self._packs:
                 pack.ask(flush=True)  # of a killed member only that is left
             idle = self._idle_rate()
-            if herd.rate:
-                progress("waiting for commits")
-                time.sleep(herd.commit_interval)
             self._own_requests = 0
             before = server_counters(herd.port)
             start_us = time.time_ns() // 1000
@@ -394,10 +390,9 @@ class HerdRun:
             "packets_received": _delta(before, after, "packets_received"),
             "znodes": after.get("znode_count", 0),
             "watches": after.get("watch_count", 0),
+            "packets_idle": round(idle * seconds),
+            "packets_expected": total.requests + round(idle * seconds) + self._own_requests,
         }
-        if not herd.rate:  # with messages the group at rest commits as well as pings
-            server["packets_idle"] = round(idle * seconds)
-            server["packets_expected"] = total.requests + round(idle * seconds) + self._own_requests
         if "bytes_received_count" in after:
             server["bytes_received"] = _delta(before, after, "bytes_received_count")
         return measure(
@@ -406,14 +401,9 @@ class HerdRun:
             end_us,
             herd,
             mode="real",
-            consumed_twice=self._consumed_twice(entries, end_us) if herd.rate else None,
             server=server,
             notes=notes,
         )
-
-    def _consumed_twice(self, entries: list[Entry], end_us: int) -> int:
-        begun, rate = self._settings.begun, self.herd.rate
-        return consumed_twice(entries, end_us, lambda at: int((at / 1e6 - begun) * rate))
 
 
 def _delta(before: dict[str, int], after: dict[str, int], name: str) -> int:

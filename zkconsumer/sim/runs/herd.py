@@ -8,7 +8,7 @@ happens. Everything runs in the caller's thread.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -37,11 +37,9 @@ from zkconsumer.herd.parameters import (
 from zkconsumer.herd.recorders import MemberCounter, SizedRecorder
 from zkconsumer.herd.tally import Tally, owner_partition
 from zkconsumer.journal.recorder import MemberObserver, Sink, event_entry
-from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.bulk import BulkViews
 from zkconsumer.sim.members.host import Habits
-from zkconsumer.sim.members.light import SimLog
 from zkconsumer.sim.members.process import SimProcess
 from zkconsumer.sim.members.zookeeper import SimMember
 from zkconsumer.sim.servers.zk import FakeZk, Txn
@@ -50,8 +48,6 @@ PROFILES = ("scala", "default", "coordinator", "consumer")
 MemberT = TypeVar("MemberT", bound=SimProcess[Any])
 #: Nothing is due for so long: the group rests.
 REST = 1e5
-#: How long a run with messages goes on after its event.
-OBSERVE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class Herd(HerdGroup):
 
     ``latency`` is the range of one way between client and server, drawn for each connection;
     ``service`` is a server's time for one read and one write. ``bulk``: equal reads of many
-    members are simulated once, if there are no messages; the counts are the same.
+    members are simulated once; the counts are the same.
     """
 
     seed: int = 0
@@ -97,11 +93,7 @@ class HerdRun(ABC, Generic[MemberT]):
         self.members: dict[int, MemberT] = {}
         self._restarts: dict[int, int] = {}
         self._sink = sink
-        self._observer = Observer() if herd.rate else None
-        self._log = SimLog(self.kernel, herd.rate) if herd.rate else None
-        self._habits = Habits(
-            stop=(0.0, 0.0), listener=(0.0, 0.0), commit_interval=herd.commit_interval
-        )
+        self._habits = Habits(stop=(0.0, 0.0), listener=(0.0, 0.0))
 
     @abstractmethod
     def perform(self) -> Measures:
@@ -167,7 +159,6 @@ class HerdRun(ABC, Generic[MemberT]):
             herd,
             mode="simulated",
             seed=herd.seed,
-            consumed_twice=None if self._observer is None else _repeated(self._observer),
             notes=[note] if note else [],
         )
 
@@ -188,8 +179,7 @@ class ZooKeeperRun(HerdRun[SimMember]):
             names_causes=True,
         )
         self.zk.on_commit(self._committed)
-        alike = herd.bulk and not herd.rate
-        self.bulk = BulkViews(self.zk, self._paths) if alike else None
+        self.bulk = BulkViews(self.zk, self._paths) if herd.bulk else None
         self._counting = False
         self._to_count: list[tuple[str, list[MemberObserver]]] = []
 
@@ -199,7 +189,7 @@ class ZooKeeperRun(HerdRun[SimMember]):
         self._prepare()
         for number in range(herd.members):
             self._start(number)
-        self._rest(10.0)
+        self._rest()
         if any(member.machine.state is not State.RESTING for member in self.members.values()):
             raise AssertionError("the group did not settle before the event")
         self.zk.set_latency(herd.latency)
@@ -210,7 +200,7 @@ class ZooKeeperRun(HerdRun[SimMember]):
         self.kernel.run(until=self.kernel.now + 1.0)
         self._count()
         self._event()
-        self._rest(OBSERVE_SECONDS)
+        self._rest()
         return self._measures()
 
     # -- the course
@@ -233,8 +223,6 @@ class ZooKeeperRun(HerdRun[SimMember]):
     def _add_topic(self, topic: str) -> None:
         partitions = [TopicPartition(topic, number) for number in range(self.herd.partitions)]
         self._partitions += partitions
-        if self._log is not None:
-            self._log.add(partitions)
         if self.herd.event == "topic-create" and topic == "t-new":
             self.tally.ownership.changed_at = self.kernel.now_us
         for parent in (self._paths.owners_topic(topic), self._paths.offsets_topic(topic)):
@@ -257,9 +245,7 @@ class ZooKeeperRun(HerdRun[SimMember]):
         member = SimMember(
             self.zk,
             spec,
-            self._log,
-            self._observer,
-            self._habits,
+            habits=self._habits,
             watchers=watchers,
             bulk=self.bulk,
         )
@@ -276,11 +262,8 @@ class ZooKeeperRun(HerdRun[SimMember]):
         for name, watchers in self._to_count:
             watchers.append(self._counter(name))
 
-    def _rest(self, seconds: float) -> None:
-        """Run until nothing is due for a long time, or for ``seconds`` if there are messages."""
-        if self._log is not None:
-            self.kernel.run(until=self.kernel.now + seconds)
-            return
+    def _rest(self) -> None:
+        """Run until nothing is due for a long time."""
         while (due := self.kernel.next_due()) is not None and due < self.kernel.now + REST:
             self.kernel.run(until=due)
 
@@ -296,8 +279,6 @@ class ZooKeeperRun(HerdRun[SimMember]):
     def _committed(self, _zxid: int, txn: Txn) -> None:
         """Follow the owner znodes."""
         now, ownership = self.kernel.now_us, self.tally.ownership
-        if self._observer is not None and txn.closes_session:
-            self._observer.session_ended(txn.session_id)
         for change in txn.changes:
             tp = owner_partition(change.path)
             if tp is None:
@@ -307,29 +288,18 @@ class ZooKeeperRun(HerdRun[SimMember]):
                 ownership.lost(now, tp, _member_of(before.data))
             if after is not None:
                 ownership.took(now, tp, _member_of(after.data))
-            if self._observer is not None and (before is None or after is None):
-                owner = after.stat.ephemeral_owner if after is not None else None
-                self._observer.owner_changed(self.kernel.now, tp, owner, txn.session_id)
 
     def _measures(self) -> Measures:
         tally = self.tally
-        end = self.kernel.now_us
-        if self._log is None:
-            end = max(tally.ownership.changed_at, tally.start)
-            for member in self.members.values():
-                end = max(end, member.active_us)
+        end = max(tally.ownership.changed_at, tally.start)
+        for member in self.members.values():
+            end = max(end, member.active_us)
         note = "" if self.bulk is None else f"{self.bulk.bulk_reads} reads in bulk"
         return self._measured(self._partitions, end, note)
 
 
 def _member_of(owner: bytes) -> str:
     return owner.decode().rpartition("-")[0]
-
-
-def _repeated(observer: Observer) -> int:
-    """Messages delivered more than once."""
-    seen: Mapping[TopicPartition, int] = observer.delivered_below
-    return max(0, observer.deliveries - sum(seen.values()))
 
 
 def simulate(herd: Herd, sink: Sink | None = None) -> Measures:

@@ -19,9 +19,8 @@ from zkconsumer.herd.parameters import BOUNCE_SECONDS, GROUP, RESTART_SECONDS
 from zkconsumer.herd.recorders import GroupCounter, SizedGroupRecorder
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.journal.recorder import Sink
-from zkconsumer.sim.judges.invariants import GroupJudge
 from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
-from zkconsumer.sim.runs.herd import OBSERVE_SECONDS, Herd, HerdRun, simulate
+from zkconsumer.sim.runs.herd import Herd, HerdRun, simulate
 from zkconsumer.sim.servers.classic import GroupCoordinator, GroupState
 from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator, SeatState
 
@@ -46,8 +45,6 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
     def __init__(self, herd: Herd, sink: Sink | None = None) -> None:
         super().__init__(herd, sink)
         self.topics = dict.fromkeys(herd.topic_names(), herd.partitions)
-        judge = GroupJudge(self.kernel, self._observer) if self._observer is not None else None
-        self._identify = judge.session if judge is not None else lambda name, generation: 1
         self._consumer = herd.profile == "consumer"
         slowest = MEMBER_HEARTBEAT if self._consumer else HEARTBEAT
         self._heartbeat = min(slowest, herd.session_timeout / 3)
@@ -57,14 +54,12 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
                 self.kernel,
                 lambda: self.topics,
                 heartbeat=self._heartbeat,
-                watch=judge,
                 assignor="uniform",
             )
         else:
-            self.group = GroupCoordinator(self.kernel, lambda: self.topics, watch=judge)
+            self.group = GroupCoordinator(self.kernel, lambda: self.topics)
         self.brokers = Brokers(self.kernel, self.group)
         self._busy_until = 0.0
-        self._add_to_log()
 
     def perform(self) -> Measures:
         """See ``HerdRun``."""
@@ -82,8 +77,6 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
         self._rest()
         self.tally.reset(kernel.now_us)
         self._event()
-        if self._log is not None:
-            kernel.run(until=kernel.now + OBSERVE_SECONDS)
         self._rest()
         strategy = "uniform" if self._consumer else STRATEGY.name
         note = f"generation {self.group.generation}, {strategy}"
@@ -96,26 +89,13 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
     def _partitions(self) -> list[TopicPartition]:
         return [TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)]
 
-    def _add_to_log(self) -> None:
-        if self._log is not None:
-            self._log.add(self._partitions())
-
     def _start(self, number: int) -> None:
         name, now_us = self._name(number), lambda: self.kernel.now_us
         spec = self._spec(name)
         watchers: list[GroupObserver] = [GroupCounter(self.tally, name, now_us, GROUP)]
         if self._sink is not None:
             watchers.append(SizedGroupRecorder(self._sink, name, now_us, GROUP))
-        member = SimGroupMember(
-            self.brokers,
-            spec,
-            self._log,
-            self._observer,
-            self._habits,
-            None,
-            watchers,
-            self._identify,
-        )
+        member = SimGroupMember(self.brokers, spec, habits=self._habits, watchers=watchers)
         if self.brokers.service:
             member.trip_us = self._trip()
         self.members[number] = member
@@ -177,7 +157,6 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
 
     def _create_topic(self) -> None:
         self.topics["t-new"] = self.herd.partitions
-        self._add_to_log()
         self.tally.ownership.changed_at = self.kernel.now_us
         self._busy_until = self.kernel.now + REREAD + self._heartbeat
 
