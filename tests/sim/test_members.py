@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.sim.runs.broker_scenario import BrokerGroup
+from tests.sim.runs.group_judge import GroupJudge
 from tests.sim.runs.judged import WholeGroupMember
 from tests.sim.runs.result import Result
 from tests.sim.runs.run import COORDINATIONS, run
@@ -33,7 +34,7 @@ from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.errors import ConnectorClosedError
 from zkconsumer.runtime.membership import cluster_directory
-from zkconsumer.sim.judges.invariants import GroupJudge, Observer
+from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.host import Habits
 from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from tests.sim.runs.at_rest import no_orphan
 from tests.sim.runs.cluster import SimCluster
 from tests.sim.runs.either_group import EitherGroup
+from tests.sim.runs.group_judge import GroupJudge
 from tests.sim.runs.judged import WholeGroupMember
 from tests.sim.runs.scenario import CoordinatorScenario
 from zkconsumer.core.common.expansion import expand
@@ -22,7 +23,7 @@ from zkconsumer.core.groups.assignors.strategies import (
 )
 from zkconsumer.core.groups.spec import GroupSpec, Kip848Spec
 from zkconsumer.core.groups.states import State
-from zkconsumer.sim.judges.invariants import GroupJudge, Observer, Violation
+from zkconsumer.sim.judges.invariants import Observer, Violation
 from zkconsumer.sim.members.group_member import Brokers
 from zkconsumer.sim.servers.classic import GroupCoordinator
 from zkconsumer.sim.servers.kip848 import ConsumerGroupCoordinator

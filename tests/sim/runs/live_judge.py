@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from tests.sim.runs.group_judge import GroupJudge
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.sim.judges.invariants import GroupJudge, Observer
+from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
 
 PLAIN: Final = "plain"

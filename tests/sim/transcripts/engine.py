@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from tests.sim.runs.group_judge import GroupJudge
 from tests.sim.runs.live_judge import PLAIN, LiveJudge
 from tests.sim.runs.live_member import SimLiveMember
 from tests.sim.runs.live_operator import SimOperator
@@ -31,7 +32,7 @@ from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import Create, Delete, Ok, SetData
 from zkconsumer.core.zookeeper.view import Assignor, GroupView, MemberSpec
-from zkconsumer.sim.judges.invariants import GroupJudge, Observer
+from zkconsumer.sim.judges.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.group_member import Brokers, SimGroupMember
 from zkconsumer.sim.members.host import Habits

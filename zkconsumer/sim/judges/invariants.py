@@ -1,4 +1,4 @@
-"""The rules of every simulated group: their table, and the judges of a group.
+"""The rules of every simulated group: their table, and the judge of a group.
 
 ``Observer`` follows a group's history (owners, offsets, deliveries) and records each violation of a
 rule as it happens. The rules of delivery, of records and of a group at rest are checked by tests
@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Final, Protocol
 
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.sim.kernel import Kernel
 
 #: Every rule, and what it means. A violation names one of them.
 RULES: Final[Mapping[str, str]] = {
@@ -130,8 +128,6 @@ class Observer:
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     #: Offsets in Kafka, where ZooKeeper has them as well.
     in_kafka_too: dict[TopicPartition, int] = field(default_factory=dict)
-    #: The first offset above all that were delivered.
-    delivered_below: dict[TopicPartition, int] = field(default_factory=dict)
     deliveries: int = 0
     resets: Counter[TopicPartition] = field(default_factory=Counter)
     #: Offset last stored by a session while no other one was the owner.
@@ -271,7 +267,6 @@ class Observer:
     def delivered(self, at: float, tp: TopicPartition, session: int, first: int, last: int) -> None:
         """The application got the messages ``first`` to ``last``, one at a time."""
         self.deliveries += last - first + 1
-        self.delivered_below[tp] = max(self.delivered_below.get(tp, 0), last + 1)
         reading = self._reading.setdefault((tp, session), _Delivery())
         if self.owners.get(tp) == session or (tp, session) in self._excused:
             return
@@ -283,60 +278,3 @@ class Observer:
         elif session not in self._ended:
             text = f"{tp}: {last} by {session}, which owns nothing of it"
             self.note("owned_before_fetch", at, session, text)
-
-
-class GroupJudge:
-    """A ``GroupWatch``. A member id is a session; it owns its assignment until it joins again
-    without a partition, leaves, or is expelled."""
-
-    def __init__(self, kernel: Kernel, observer: Observer) -> None:
-        self._kernel = kernel
-        self._observer = observer
-        self._sessions: dict[str, list[tuple[int, int]]] = {}
-        self._numbers = count(1)
-
-    def session(self, name: str, generation: int | None = None) -> int:
-        """The number of a member id in a generation; by default the current one."""
-        known = self._sessions.setdefault(name, [])
-        if not known:
-            known.append((0, next(self._numbers)))
-        fitting = [n for first, n in known if generation is None or first <= generation]
-        return fitting[-1] if fitting else known[0][1]
-
-    def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:
-        """See ``GroupWatch``."""
-        self._release(name, owned)
-
-    def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
-        """See ``GroupWatch``. A coordinator that takes over may know an earlier generation only."""
-        for name, partitions in given.items():
-            session = self.session(name, generation)
-            for tp in sorted(partitions):
-                if self._observer.owners.get(tp) != session:
-                    self._observer.owner_changed(self._kernel.now, tp, session, session)
-
-    def removed(self, name: str, left: bool) -> None:
-        """See ``GroupWatch``."""
-        session = self.session(name)
-        if not left:
-            self._observer.session_ended(session)
-        self._release(name, frozenset())
-
-    def passed_over(self, name: str, generation: int) -> None:
-        """See ``GroupWatch``. Until it joins again, it has no share."""
-        self.removed(name, False)
-        self._sessions[name].append((generation, next(self._numbers)))
-
-    def committed(
-        self, name: str, generation: int, tp: TopicPartition, before: int | None, after: int
-    ) -> None:
-        """See ``GroupWatch``."""
-        session = self.session(name, generation)
-        self._observer.offset_changed(self._kernel.now, tp, before, after, session)
-
-    def _release(self, name: str, but: frozenset[TopicPartition]) -> None:
-        """The member releases all but ``but``, of any generation."""
-        sessions = {number for _, number in self._sessions.get(name, [])}
-        for tp, session in sorted(self._observer.owners.items()):
-            if session in sessions and tp not in but:
-                self._observer.owner_changed(self._kernel.now, tp, None, session)
