@@ -4,8 +4,8 @@ A proposal that is followed by one that only fits without it was never committed
 created or deleted twice in a row, a closed session does not write, and each write of a znode raises
 its version by one.
 
-The rules are ``of_znode`` and ``of_session``. ``decided`` applies them to a data frame,
-``decided_rows`` to rows in memory.
+The rules are ``of_znode`` and ``of_session``. ``decided_rows`` applies them to rows in memory;
+``decided`` chooses the rows of a data frame that it needs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zkaudit.history.committed import History, Range, apply, epoch, is_open, settled, within
 from zkaudit.schema import CREATES, DELETES
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 ACTS: Final[Mapping[str, str]] = (
@@ -27,7 +27,8 @@ ACTS: Final[Mapping[str, str]] = (
 )
 """What a type of operation does to a znode. Others do not change what an audit reads."""
 _EDGES: Final = ("createSession", "closeSession")
-_VERDICTS: Final = "zxid long, right boolean"
+NEEDED: Final = ("zxid", "idx", "session", "type", "path", "version", "ephemeral")
+"""The columns of rows that are needed."""
 
 
 class Change(NamedTuple):
@@ -135,69 +136,31 @@ def decided_rows(rows: Iterable[Mapping[str, Any]], plan: History) -> History:
 
 
 def decided(read: Callable[[], DataFrame], plan: History) -> History:
-    """Return the plan without the doubt that later rows remove. ``read`` returns the rows
-    (``schema.TXNLOG``) and is not called if they cannot decide anything.
+    """The same for a data frame (``schema.TXNLOG``). ``read`` returns it, and is not called if no
+    row can decide anything.
 
-    Driver's thread; collects two numbers for each epoch.
+    Driver's thread; collects about two rows for each one that is in doubt.
     """
-    from pyspark.sql import functions as F
+    from pyspark.sql import Window, functions as F
 
     if is_open(plan):
         return settled(plan)
-    rows = read().where(F.col("zxid") >= plan.unconfirmed[0][0])
-    verdicts = _of_znodes(rows, plan).unionByName(_of_sessions(rows, plan))
-    limits = verdicts.groupBy(F.shiftright("zxid", 32).alias("epoch")).agg(
-        F.min(F.when(~F.col("right"), F.col("zxid"))).alias("refuted"),
-        F.max(F.when(F.col("right"), F.col("zxid"))).alias("proven"),
+    rows = apply(read().where(F.col("zxid") >= plan.unconfirmed[0][0]), plan)
+    unsure = rows.where("not confirmed")
+    # Of each znode the changes in doubt, and the first one after them.
+    of_path = Window.partitionBy("path").orderBy("zxid", "idx")
+    changes = rows.where(F.col("type").isin(*ACTS))
+    changes = changes.join(unsure.select("path").distinct(), "path", "left_semi")
+    changes = changes.withColumn("before", F.lag("confirmed", 1, True).over(of_path))
+    changes = changes.where("not confirmed or not before")
+    # Of each session the begin or end in doubt, the end, and the last confirmed transaction.
+    edges = unsure.where(F.col("type").isin(*_EDGES))
+    closes = rows.where("type = 'closeSession'").join(
+        changes.select("session").distinct(), "session", "left_semi"
     )
-    every = limits.collect()
-    return settled(
-        plan,
-        {row["epoch"]: row["refuted"] for row in every if row["refuted"] is not None},
-        {row["epoch"]: row["proven"] for row in every if row["proven"] is not None},
-    )
-
-
-def _of_znodes(rows: DataFrame, plan: History) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    changes = apply(rows.where(F.col("type").isin(*ACTS)), plan)
-    doubted = changes.where("not confirmed").select("path").distinct()
-    closed = rows.where("type = 'closeSession'").groupBy("session")
-    closed = closed.agg(F.min("zxid").alias("closed_zxid"))
-    names = ("zxid", "idx", "type", "version", "ephemeral", "confirmed", "closed_zxid")
-    changes = changes.join(doubted, "path", "left_semi").join(closed, "session", "left")
-    log_gaps = plan.log_gaps
-
-    def judged(table: pa.Table) -> pa.Table:
-        rows = table.sort_by([("zxid", "ascending"), ("idx", "ascending")]).to_pylist()
-        ordered = [
-            Change(row["zxid"], ACTS[row["type"]], *(row[name] for name in names[3:]))
-            for row in rows
-        ]
-        return _verdicts(of_znode(ordered, log_gaps))
-
-    return changes.select("path", *names).groupBy("path").applyInArrow(judged, _VERDICTS)
-
-
-def _of_sessions(rows: DataFrame, plan: History) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    every = apply(rows, plan).where("session != 0 and type != 'error'")
-    used = every.where("confirmed").groupBy("session").agg(F.max("zxid").alias("used"))
-    edges = every.where("not confirmed").where(F.col("type").isin(*_EDGES)).join(used, "session")
-
-    def judged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = [(row["zxid"], of_session(**row)) for row in batch.to_pylist()]
-            known = [(zxid, right) for zxid, right in rows if right is not None]
-            yield from _verdicts(known).to_batches()
-
-    return edges.selectExpr("type as kind", "zxid", "used").mapInArrow(judged, _VERDICTS)
-
-
-def _verdicts(verdicts: Iterable[tuple[int, bool]]) -> pa.Table:
-    import pyarrow as pa
-
-    zxids, right = zip(*verdicts, strict=True) if (verdicts := list(verdicts)) else ((), ())
-    return pa.table({"zxid": pa.array(zxids, pa.int64()), "right": pa.array(right, pa.bool_())})
+    used = rows.where("confirmed and session != 0 and type != 'error'").groupBy("session")
+    used = used.agg(F.max("zxid").alias("zxid"), F.lit("").alias("type"))
+    used = used.join(edges.select("session").distinct(), "session", "left_semi")
+    parts = [*(part.select(*NEEDED) for part in (changes, edges, closes)), used]
+    needed = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    return decided_rows((row.asDict() for row in needed.collect()), plan)

@@ -51,7 +51,6 @@ _MOST_NAMES: Final = 5
 MOST_BYTES: Final = 256 << 20
 """Bytes of one server's logs that the findings of all groups are read from. More take gigabytes of
 memory."""
-_DOUBTED: Final = ("zxid", "idx", "session", "type", "path", "version", "ephemeral")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ def _committed(
     voters = question.servers or committed.participants(committed.config_of(table), shown)
     plan, damaged = decided(logged, voters, begin, question.allow_damage)
     if plan.unconfirmed:
-        rows = _taken(table, plan).select(_DOUBTED)
+        rows = _taken(table, plan).select(doubt.NEEDED)
         later = rows.filter(pc.greater_equal(rows["zxid"], plan.unconfirmed[0][0]))
         plan = doubt.decided_rows(later.to_pylist(), plan)
     check_any(plan, question.directories)
