@@ -6,7 +6,7 @@ import json
 
 import click
 
-from zkaudit.commands.inputs import MASTER, spark_session
+from zkaudit.commands.inputs import master_option, spark_session
 from zkaudit.errors import AuditError
 from zkconsumer.console.exclusive import at_most_one, no_effect
 
@@ -60,7 +60,7 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
     help="A setting of Spark, as for spark-submit; may be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@click.option("--master", default="local[*]", show_default=True, help=MASTER)
+@master_option
 def export_command(
     out: str,
     place: str | None,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import Field, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,17 +20,53 @@ if TYPE_CHECKING:
 
     from zkaudit.job.audit import Options
 
-GROUP = "Only this group; may be repeated."
-REGEX = "Only groups whose whole name matches (a Java regex)."
-SERVERS = (
-    "Number of voting servers, without observers, if you do not have all their logs. By default as "
-    "in /zookeeper/config of the logs and snapshots."
+F = TypeVar("F", bound=Callable[..., Any])
+_Option = Callable[[Any], Any]
+
+
+def logs_option(text: str) -> _Option:
+    """The option that names the logs, with this help."""
+    return click.option(
+        "--zookeeper-logs", "logs", metavar="DIR", multiple=True, required=True, help=text
+    )
+
+
+def with_options(options: Iterable[_Option], command: F) -> F:
+    """Add options, in this order, to a command."""
+    added: Any = command
+    for option in reversed([*options]):
+        added = option(added)
+    return added  # type: ignore[no-any-return]
+
+
+servers_option = click.option(
+    "--servers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of voting servers, without observers, if you do not have all their logs. By "
+    "default as in /zookeeper/config of the logs and snapshots.",
 )
-SERVER_LOGS = (
-    "ZooKeeper's own text logs or audit logs (a file, directory or glob). They show the client "
-    "address of each session."
+server_logs_option = click.option(
+    "--server-logs",
+    metavar="PATH",
+    multiple=True,
+    help="ZooKeeper's own text logs or audit logs (a file, directory or glob). They show the "
+    "client address of each session.",
 )
-MASTER = "Spark master. `submit`: use the master given to spark-submit."
+group_option = click.option(
+    "--group", "groups", metavar="GROUP", multiple=True, help="Only this group; may be repeated."
+)
+regex_option = click.option(
+    "--groups-regex",
+    metavar="REGEX",
+    help="Only groups whose whole name matches (a Java regex).",
+)
+master_option = click.option(
+    "--master",
+    default="local[*]",
+    show_default=True,
+    help="Spark master. `submit`: use the master given to spark-submit.",
+)
 
 
 def _limit_option(limit: Field[Any]) -> Callable[[Any], Any]:
@@ -44,23 +80,13 @@ def _limit_option(limit: Field[Any]) -> Callable[[Any], Any]:
 
 
 _OPTIONS = (
-    click.option(
-        "--zookeeper-logs",
-        "logs",
-        metavar="DIR",
-        multiple=True,
-        required=True,
-        help="Directory of each server, dataDir in zoo.cfg: --zookeeper-logs zk1 zk2 zk3. Name the "
+    logs_option(
+        "Directory of each server, dataDir in zoo.cfg: --zookeeper-logs zk1 zk2 zk3. Name the "
         "directories of all servers. If dataLogDir is another directory, name both as one server: "
         "--zookeeper-logs zk1=/logs/zk1 zk1=/data/zk1. URLs work too: s3://BUCKET/zk1, gs:, "
-        "abfss:, hdfs:.",
+        "abfss:, hdfs:."
     ),
-    click.option(
-        "--servers",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help=SERVERS,
-    ),
+    servers_option,
     click.option(
         "--journals",
         metavar="DIR",
@@ -83,21 +109,9 @@ _OPTIONS = (
     click.option(
         "--out", metavar="DIR", required=True, help="Directory for tables and the report."
     ),
-    click.option("--group", "groups", metavar="GROUP", multiple=True, help=GROUP),
-    click.option("--groups-regex", metavar="REGEX", help=REGEX),
-    click.option(
-        "--server-logs",
-        metavar="PATH",
-        multiple=True,
-        help=SERVER_LOGS,
-    ),
-    *map(_limit_option, fields(Limits)),
-    click.option(
-        "--master",
-        default="local[*]",
-        show_default=True,
-        help=MASTER,
-    ),
+    group_option,
+    regex_option,
+    server_logs_option,
 )
 
 
@@ -114,32 +128,28 @@ def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
         limits = Limits(**{name: given.pop(name) for name in limit_names()})
         return command(limits=limits, **given)
 
-    decorated: Callable[..., Any] = with_limits
-    for limit in reversed(fields(Limits)):
-        decorated = _limit_option(limit)(decorated)
-    return decorated
+    return with_options(map(_limit_option, fields(Limits)), with_limits)
 
 
 def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose what to audit. The command receives ``options``
     (job.audit.Options) and ``master``."""
 
+    @limit_options
+    @master_option
     @wraps(command)
-    def with_options(groups: tuple[str, ...], groups_regex: str | None, **given: Any) -> Any:
+    def audited(groups: tuple[str, ...], groups_regex: str | None, **given: Any) -> Any:
         from zkaudit.job.audit import Options
 
         given["group"] = group_regex(groups, groups_regex)
         if given["bootstrap"] is None:
             only_with("--bootstrap-server", "command_config")
         names = ("logs", "servers", "journals", "bootstrap", "command_config", "server_logs",
-                 "out", "group")  # fmt: skip
-        limits = Limits(**{limit.name: given.pop(limit.name) for limit in fields(Limits)})
-        options = Options(**{name: given.pop(name) for name in names}, limits=limits)
+                 "out", "group", "limits")  # fmt: skip
+        options = Options(**{name: given.pop(name) for name in names})
         return command(options=options, **given)
 
-    for option in reversed(_OPTIONS):
-        with_options = option(with_options)
-    return with_options
+    return with_options(_OPTIONS, audited)
 
 
 def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:

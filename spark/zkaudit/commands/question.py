@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from zkaudit.commands.inputs import SERVERS
+from zkaudit.commands.inputs import F, logs_option, servers_option, with_options
 from zkaudit.text import printable
 
 if TYPE_CHECKING:
     from zkaudit.local.history import GroupHistory
 
-F = TypeVar("F", bound=Callable[..., Any])
 _US: Final = 1_000_000
 
 
@@ -117,12 +116,7 @@ timezone_option: Final = click.option(
     "`local` for that of this machine.",
 )
 _LOGS: Final = (
-    click.option(
-        "--servers",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help=SERVERS,
-    ),
+    servers_option,
     click.option(
         "--allow-damage",
         is_flag=True,
@@ -130,14 +124,7 @@ _LOGS: Final = (
     ),
 )
 _OPTIONS: Final = (
-    click.option(
-        "--zookeeper-logs",
-        "logs",
-        metavar="DIR",
-        multiple=True,
-        required=True,
-        help="Directory of each server, as for `zkaudit run`: --zookeeper-logs zk1 zk2 zk3.",
-    ),
+    logs_option("Directory of each server, as for `zkaudit run`: --zookeeper-logs zk1 zk2 zk3."),
     *_LOGS,
     timezone_option,
 )
@@ -145,19 +132,12 @@ _OPTIONS: Final = (
 
 def question_options(command: F) -> F:
     """Add the options that choose the logs and the time zone (given as ``clock``)."""
-    return _with(_OPTIONS, command)
+    return with_options(_OPTIONS, command)
 
 
 def logs_options(command: F) -> F:
     """Add the options for incomplete logs."""
-    return _with(_LOGS, command)
-
-
-def _with(options: Iterable[Callable[[Any], Any]], command: F) -> F:
-    with_options: Any = command
-    for option in reversed([*options]):
-        with_options = option(with_options)
-    return with_options  # type: ignore[no-any-return]
+    return with_options(_LOGS, command)
 
 
 def about(history: GroupHistory, clock: Clock, start: str | None, end: str | None) -> Iterator[str]:

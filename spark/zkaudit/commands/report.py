@@ -6,15 +6,21 @@ from contextlib import nullcontext
 
 import click
 
-from zkaudit.commands.inputs import GROUP, MASTER, REGEX, group_regex, spark_session
+from zkaudit.commands.inputs import (
+    group_option,
+    group_regex,
+    master_option,
+    regex_option,
+    spark_session,
+)
 
 
 @click.command("report")
 @click.argument("out", type=click.Path(exists=True, file_okay=False))
-@click.option("--group", "groups", metavar="GROUP", multiple=True, help=GROUP)
-@click.option("--groups-regex", metavar="REGEX", help=REGEX)
+@group_option
+@regex_option
 @click.option("--page", metavar="FILE", help="Write the page here.  [default: OUT/report.html]")
-@click.option("--master", default="local[*]", show_default=True, help=MASTER)
+@master_option
 def report_command(
     out: str, groups: tuple[str, ...], groups_regex: str | None, page: str | None, master: str
 ) -> None:

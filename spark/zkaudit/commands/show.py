@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from zkaudit.commands.inputs import logs_option
 from zkaudit.commands.question import ArgumentsFirst
 
 
@@ -19,14 +20,7 @@ def _zxid(_: click.Context, __: click.Parameter, value: str) -> int:
 
 @click.command("show", cls=ArgumentsFirst)
 @click.argument("zxid", callback=_zxid)
-@click.option(
-    "--zookeeper-logs",
-    "logs",
-    metavar="DIR",
-    multiple=True,
-    required=True,
-    help="dataLogDir of each server, or its URL; NAME=DIR as for `zkaudit run`.",
-)
+@logs_option("dataLogDir of each server, or its URL; NAME=DIR as for `zkaudit run`.")
 @click.option(
     "--around",
     type=click.IntRange(min=0),

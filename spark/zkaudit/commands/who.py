@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zkaudit.commands.inputs import SERVER_LOGS
+from zkaudit.commands.inputs import server_logs_option
 from zkaudit.commands.question import (
     ArgumentsFirst,
     Clock,
@@ -42,12 +42,7 @@ def _partition(_: click.Context, __: click.Parameter, text: str) -> tuple[str, i
 @click.argument("partition", metavar="TOPIC-PARTITION", callback=_partition)
 @question_options
 @click.option("--at", metavar="TIME", required=True, help="The time in question.")
-@click.option(
-    "--server-logs",
-    metavar="PATH",
-    multiple=True,
-    help=SERVER_LOGS,
-)
+@server_logs_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def who_command(
     group: str,
