@@ -20,7 +20,7 @@ from zkaudit.errors import AuditError
 from zkaudit.history import committed
 from zkaudit.job import buckets, retention, stream
 from zkaudit.job.audit import Options, Snapshots
-from zkaudit.job.coverage import Coverage
+from zkaudit.job.coverage import Coverage, as_runs
 from zkaudit.job.output import kept, rows_of
 from zkaudit.tables import catalog
 
@@ -186,7 +186,7 @@ def test_later_rows_show_what_was_committed(
     rows = [] if version is None else [wrote(2 * EPOCH + 1, version, name) for name in "bc"]
     second = batch(tmp_path, 1, {7: rows, buckets.RUNS: [one | zxids for one in late]})
     batches = [first, second]
-    plan = stream._plan(spark, batches, buckets.runs_of(batches), 3)
+    plan = stream._plan(spark, batches, buckets.logged_runs(buckets.runs_of(batches)), 3)
     assert plan.unconfirmed == ()
     assert plan.dropped == (() if committed_ else ((EPOCH + 5, EPOCH + 5),))
 
@@ -254,7 +254,7 @@ def test_what_all_groups_depend_on_touches_all(tmp_path: Path) -> None:
     def touched(options: Options = options, **change: Any) -> frozenset[int] | None:
         batches = buckets.Recorder(tmp_path).batches()
         runs = buckets.runs_of(batches)
-        plan = committed.plan(buckets.as_runs(runs))
+        plan = committed.plan(as_runs(buckets.logged_runs(runs)))
         history = stream._History(batches, runs, plan, COVERAGE, Snapshots(), ([], []))
         now = replace(stream._state(options, history), always=(7,), **change)
         if not (tables / "_round.json").exists():

@@ -23,7 +23,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +35,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from zkaudit import schema
 from zkaudit.errors import AuditError
-from zkaudit.history.committed import Range, Run, config_of, merged
+from zkaudit.history.committed import Range, config_of, merged
 from zkaudit.history.staging import (
     BUCKETS,
     GROUP_KEY,
@@ -309,29 +308,9 @@ def config_in(batches: Iterable[Batches]) -> tuple[int, bytes] | None:
     return None if rows is None else config_of(rows)
 
 
-def as_runs(rows: Iterable[dict[str, Any]]) -> list[Run]:
-    """The same as ``committed.plan`` wants them."""
-    return [Run(row["server"], row["first_zxid"], row["last_zxid"]) for row in rows]
-
-
 def logged_runs(rows: Iterable[dict[str, Any]]) -> list[LoggedRun]:
     """The same as ``coverage`` wants them."""
-
-    def ms(time: datetime | None) -> int | None:
-        return None if time is None else round(time.timestamp() * 1000)
-
-    return [
-        LoggedRun(
-            row["server"],
-            row["file"],
-            row["first_zxid"],
-            row["last_zxid"],
-            ms(row["first_time"]),
-            ms(row["last_time"]),
-            row["times"] or (),
-        )
-        for row in rows
-    ]
+    return list(map(LoggedRun.of, rows))
 
 
 def covered(rows: Iterable[dict[str, Any]]) -> list[Range]:

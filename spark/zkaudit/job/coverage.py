@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from itertools import pairwise
@@ -40,6 +40,16 @@ class LoggedRun:
     damage: str | None = None
     cut: str | None = None
     large: str | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> LoggedRun:
+        """The same of a row. Columns after ``times`` may be missing."""
+        clocks = (row["first_time"], row["last_time"])
+        first, last = (None if time is None else round(time.timestamp() * 1000) for time in clocks)
+        return cls(
+            row["server"], row["file"], row["first_zxid"], row["last_zxid"], first, last,
+            row["times"] or (), row.get("damage"), row.get("cut"), row.get("large"),
+        )  # fmt: skip
 
 
 def decided(

@@ -50,7 +50,6 @@ from zkaudit.job.buckets import (
     Recorder,
     State,
     Touched,
-    as_runs,
     config_in,
     covered,
     logged_runs,
@@ -59,7 +58,14 @@ from zkaudit.job.buckets import (
     take,
     touched_by,
 )
-from zkaudit.job.coverage import Coverage, check_agreement, check_times, coverage_of
+from zkaudit.job.coverage import (
+    Coverage,
+    LoggedRun,
+    as_runs,
+    check_agreement,
+    check_times,
+    coverage_of,
+)
 from zkaudit.job.output import kept, save, staged, stored
 from zkaudit.job.place import prepare, write_atomically
 from zkaudit.job.spark import check_group, errors_named
@@ -188,8 +194,8 @@ def _history(spark: SparkSession, options: Options) -> _History:
     logs, snapshots = selection.find(options.logs)
     batches = Recorder(Path(options.out)).batches()
     runs = retention.after(runs_of(batches), begin)
-    plan = _plan(spark, batches, runs, _voters(options, batches, snapshots))
     logged = logged_runs(runs)
+    plan = _plan(spark, batches, logged, _voters(options, batches, snapshots))
     check_agreement(logged)
     servers = {log.server for log in logs}
     coverage = coverage_of(logged, servers, plan, options.start, options.end)
@@ -206,12 +212,12 @@ def _history(spark: SparkSession, options: Options) -> _History:
 def _plan(
     spark: SparkSession,
     batches: Sequence[Batches],
-    runs: Sequence[dict[str, Any]],
+    logged: Sequence[LoggedRun],
     voters: int | None,
 ) -> committed.History:
     """Which transactions there are, as in a run."""
     # A limit that follows the end of the logs would change findings of groups that are quiet.
-    plan = committed.plan(as_runs(runs), voters, None)
+    plan = committed.plan(as_runs(logged), voters, None)
     return doubt.decided(lambda: read(spark, batches).where("kind is null"), plan)
 
 

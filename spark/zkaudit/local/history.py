@@ -228,13 +228,7 @@ def _decoded(logs: Iterable[Piece], settings: Settings) -> tuple[pa.Table, list[
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[LoggedRun]:
-    for row in batch.to_pylist():
-        clocks = (row["first_time"], row["last_time"])
-        first, last = (time and round(time.timestamp() * 1000) for time in clocks)
-        yield LoggedRun(
-            row["server"], row["file"], row["first_zxid"], row["last_zxid"], first, last,
-            row["times"] or (), row["damage"], row["cut"], row["large"],
-        )  # fmt: skip
+    return map(LoggedRun.of, batch.to_pylist())
 
 
 def _once_each(table: pa.Table) -> pa.Table:
