@@ -214,6 +214,9 @@ def test_who_leads_first() -> None:
     assert first_leader(differ, ZK) == (ZK, {T0: 9})
     assert first_leader(differ, KAFKA) == (KAFKA, {T0: 7})
     assert first_leader(seen({T0: 7}, {T0: ours(5)}), None) == (ZK, {T0: 5})
+    older = seen({T0: 7}, {T0: kafka(1)}, czxid=90)  # than the topic
+    assert first_leader(older, KAFKA) == (KAFKA, {})
+    assert first_leader(older._replace(new=("n",)), None) == (KAFKA, {})
     assert first_leader(seen({T0: 7}, {}, old=("o",)), KAFKA)[0] is Reason.LIVE_MEMBER
     assert first_leader(seen({T0: 7}, {}, new=("n",)), ZK)[0] is Reason.COORDINATOR_MEMBER
 

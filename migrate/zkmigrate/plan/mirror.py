@@ -114,7 +114,7 @@ def first_leader(
     differ: list[str] = []
     for tp in every:
         there = seen.offset(leader.other, tp)
-        if there is None:
+        if there is None or (leader is Store.KAFKA and seen.is_stale(tp)):
             continue
         agreed[tp] = there
         marked = leader is Store.ZOOKEEPER and is_marked(seen.kafka.get(tp))
