@@ -188,6 +188,8 @@ def test_an_offset_is_not_copied_to_a_younger_topic() -> None:
     assert decide(seen({T0: 7}, {}, czxid=90), mirror(KAFKA, t0=7)).copies == 0
     found = decide(seen({T0: 7}, {T0: kafka(1)}, new=("n",), czxid=90), mirror(KAFKA, t0=7))
     assert (found.stop, found.to_zookeeper) == (None, {T0: 1})
+    same = decide(seen({T0: 7}, {T0: kafka(7)}, new=("n",), czxid=90), mirror(KAFKA, t0=7))
+    assert same.to_zookeeper == {T0: 7}  # otherwise it would not be known as one of this topic
 
 
 def test_a_topic_that_is_gone_is_left_alone() -> None:

@@ -151,6 +151,8 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
     forget: set[TopicPartition] = set()
     for tp in seen.partitions():
         here, there = seen.offset(leader, tp), seen.offset(leader.other, tp)
+        if leader is Store.KAFKA and seen.is_stale(tp):
+            there = None  # also if it is the same number by chance
         before = agreed.get(tp)
         if leader is Store.ZOOKEEPER:
             fault = seen.zk[tp].fault if tp in seen.zk else ""
