@@ -883,6 +883,26 @@ def test_overtaken_at_every_point_by_an_undo(worlds: Callable[[str], World]) -> 
         world.close()
 
 
+def test_a_mirror_without_the_lease_commits_nothing(worlds: Callable[[str], World]) -> None:
+    """Its session has ended after it had read the group, and another process has the lease."""
+    for number in points(worlds, "mirror_zookeeper_leads", ONCE):
+        world = worlds("mirror_zookeeper_leads")
+        commits: list[int] = []
+
+        def meanwhile(what: str, world: World = world, commits: list[int] = commits) -> None:
+            if what == "before commit":
+                world.first.zk.expire()
+                assert world.second.zk.run(mirror_state.take_lease("g", "other"))
+                commits.append(len(world.one.kafka.log))
+
+        ran = world.first.at(number, meanwhile, lambda machine: machine.run(*ONCE))
+        if commits:
+            assert commits == [len(world.one.kafka.log)]
+            assert ran is not None
+            assert ran.rows[0]["state"] == "standby"
+        world.close()
+
+
 def test_a_late_commit_of_a_suspended_mirror_is_put_right(worlds: Callable[[str], World]) -> None:
     """It was permitted and sent late: after a cut-over, and before the new program has started."""
     late = 0

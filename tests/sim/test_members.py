@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from zkmigrate.model import Store
 
 from tests.sim.runs.broker_scenario import BrokerGroup
 from tests.sim.runs.group_judge import GroupJudge
@@ -96,6 +97,23 @@ def in_every_mode(runs: Runs) -> None:
     assert sum(len(group.world.members) for group in groups) > 10
 
 
+def in_every_way(runs: Runs) -> None:
+    """Every command succeeds and is refused or killed, permitted commits arrive late, and groups
+    end up in every way."""
+    groups = [result.scenario for result in runs]
+    outcomes: Counter[str] = Counter()
+    for group in groups:
+        outcomes.update(group.outcomes)
+    assert {f"{name}: done" for name in ("mirror", "cut-over", "undo", "complete", "end")} <= set(
+        outcomes
+    )
+    assert min(outcomes["cut-over: done"], outcomes["undo: done"]) > len(runs) / 2
+    assert {"cut-over: refused", "mirror --lead: done"} <= set(outcomes)
+    assert any(group.judge.late for group in groups)
+    assert any(group.judge.causes for group in groups)
+    assert {group.judge.leader for group in groups} == set(Store)
+
+
 class Kind(NamedTuple):
     """How the runs of one kind of group are tested."""
 
@@ -114,6 +132,7 @@ KINDS: Mapping[str, Kind] = {
     "coordinator": Kind(125, 200, on_the_coordinator),
     "consumer": Kind(100, 200, by_kip_848),
     "bootstrap": Kind(75, 50, in_zookeeper),
+    "mirror": Kind(100, 20, in_every_way, events=30),
 }
 GIVEN = os.environ.get("ZKC_SEEDS")
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from tests.sim.runs.broker_scenario import BrokerGroup, MixedGroup
 from tests.sim.runs.fetch_scenario import PlaneAlone
 from tests.sim.runs.live_scenario import LiveGroup
+from tests.sim.runs.mirror_scenario import MirroredGroup
 from tests.sim.runs.result import EVENTS, Result
 from tests.sim.runs.scenario import Scenario
 from tests.sim.runs.zookeeper_scenario import ZooKeeperGroup
@@ -20,6 +21,7 @@ KINDS: Final[Mapping[str, Callable[..., Scenario[Any]]]] = {
     "consumer": partial(BrokerGroup, consumer=True),
     "live": LiveGroup,
     "mixed": MixedGroup,
+    "mirror": MirroredGroup,
     "fetch": PlaneAlone,
     "fetch-committed": partial(PlaneAlone, committed=True),
 }
