@@ -103,7 +103,7 @@ def migrate_json_page() -> str:
         "With `--watch` and `lock --hold`, each line is an object with `schema`, `version`, the",
         "time `at` and the columns. A row that disappeared has its first columns and `gone`.\n",
         "`zkconsumer offsets export --json` prints a list of objects with `group`, `topic`,",
-        "`partition` and `offset`, as other tools read it. `config-map` has no JSON.\n",
+        "`partition` and `offset`, as other tools read it.\n",
         "On standard error, lines that begin with `{` are objects too. One names the cluster",
         "(`cluster`, `brokers`, `zookeeper`, `groups`), and the others show the progress",
         "(`progress`, `groups`, `of` and more). Other lines there are for people.\n",

@@ -61,8 +61,7 @@ ODD: Final[Mapping[str, str]] = {
        for group in ("moved" if step in ("prepare", "to-zookeeper") else "bad",)},
 }  # fmt: skip
 """Command lines for a group that needs attention. ``unlock`` refuses groups in a live move only."""
-WITHOUT_SERVERS: Final = {"report", "config-map"}
-WITHOUT_JSON: Final = {"config-map"}
+WITHOUT_SERVERS: Final = {"report"}
 OTHER_JSON: Final = {"offsets export"}
 """A command of ``zkconsumer``, which is in the migrator."""
 
@@ -106,7 +105,7 @@ def groups(simulated: Simulated) -> Simulated:
 def test_every_command_is_here() -> None:
     """In both tables, or with the reason why it is not."""
     assert LEAVES.keys() == COMMANDS.keys() | OTHER_JSON
-    names = LEAVES.keys() - {"live", "config-map"} | {"status PLAN"}
+    names = LEAVES.keys() - {"live"} | {"status PLAN"}
     assert {name for name in GOOD if not name.startswith("live")} == names
     assert {name for name in ODD if not name.startswith("live")} == names - {"unlock"}
     assert {name for name in ODD if name.startswith("live")} == {f"live {one}" for one in STAGES}
@@ -181,8 +180,8 @@ def test_each_schema_names_the_commands_that_print_it() -> None:
         for name, command in LEAVES.items()
         if any("--json" in option.opts for option in command.params)
     }
-    assert with_json == LEAVES.keys() - WITHOUT_JSON
+    assert with_json == LEAVES.keys()
     assert named == with_json - OTHER_JSON
     page = Path(__file__).parents[2] / "docs/reference/migrate-json.md"
-    for name in OTHER_JSON | WITHOUT_JSON:
+    for name in OTHER_JSON:
         assert name in page.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``zkconsumer config``: lists the configuration keys, or checks a properties file."""
+"""``zkconsumer config``: lists the configuration keys; checks or translates a properties file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from zkconsumer.admin.printable import printable
 from zkconsumer.config.consumer import RENAMED, examine_consumer
 from zkconsumer.config.key_table import REQUIRED, Row, nearest_key
 from zkconsumer.config.keys import KEYS
+from zkconsumer.config.translation import CLIENTS, translate_file
 from zkconsumer.console.exclusive import no_effect, only_with
 from zkconsumer.errors import ConfigError, ZkConsumerError
 
@@ -22,12 +24,39 @@ from zkconsumer.errors import ConfigError, ZkConsumerError
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.option("--check", "file", metavar="FILE", help="Check a .properties file instead.")
 @click.option("--strict", is_flag=True, help="With --check: treat unknown keys as errors.")
-def config(keys: tuple[str, ...], as_json: bool, file: str | None, strict: bool) -> None:
+@click.option(
+    "--translate",
+    "old",
+    metavar="FILE",
+    help="Translate the old consumer's .properties file for a new client instead. The reason is "
+    "printed before each line. Keys without an equivalent are listed at the end.",
+)
+@click.option(
+    "--client",
+    type=click.Choice(CLIENTS),
+    default=CLIENTS[0],
+    show_default=True,
+    help="With --translate: the client.",
+)
+def config(
+    keys: tuple[str, ...],
+    as_json: bool,
+    file: str | None,
+    strict: bool,
+    old: str | None,
+    client: str,
+) -> None:
     """Explain the configuration keys, or those given.
 
     Each has its type, default, meaning and support. With --check, print errors (exit status 2) or
     warnings (exit status 0) about a file.
     """
+    if old is not None:
+        no_effect("--translate", "keys", "as_json", "file", "strict")
+        for line in translate_file(old, client):
+            click.echo(printable(line))
+        return
+    only_with("--translate", "client")
     if file is not None:
         no_effect("--check", "keys", "as_json")
         sys.exit(_check(file, strict))

@@ -22,7 +22,6 @@ COMMANDS: Final = {
     "cut-over": "zkmigrate.commands.mirror:cut_over",
     "complete": "zkmigrate.commands.mirror:complete",
     "live": "zkmigrate.commands.live:live",
-    "config-map": "zkmigrate.commands.config_map:config_map",
 }
 """Name of each subcommand, and the module and attribute that hold it."""
 

@@ -122,7 +122,7 @@ _RETRIES: Final = ("rebalance.max.retries", "rebalance.backoff.ms")
 _OWN_PREFIX: Final = "zkconsumer."
 
 
-def map_file(path: str, client: str) -> Iterator[str]:
+def translate_file(path: str, client: str) -> Iterator[str]:
     """Yield the lines of the new configuration: each property after a comment with its reason.
 
     Raises ConfigError when the file cannot be read or a line of it is malformed.
@@ -130,11 +130,11 @@ def map_file(path: str, client: str) -> Iterator[str]:
     entries, faults = read_properties(path)
     if faults:
         raise ConfigError(faults)
-    return map_properties(entries, client)
+    return translate(entries, client)
 
 
-def map_properties(entries: list[Entry], client: str) -> Iterator[str]:
-    """Yield the new configuration for these properties; see ``map_file``."""
+def translate(entries: list[Entry], client: str) -> Iterator[str]:
+    """Yield the new configuration for these properties; see ``translate_file``."""
     given = {entry.key: entry.value.strip() for entry in entries}  # the last one counts, as in Java
     values = {**_DEFAULTS, **given}
     yield f"# For {client}, from the old consumer's configuration."
