@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import struct
 import sys
 import threading
 import time
@@ -12,10 +13,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.batches import chunk
+from tests.support.batches import batch, chunk
 from tests.unit.test_streams import waits
 from zkconsumer.errors import ConsumerTimeoutError, UsageError
-from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
@@ -174,8 +175,11 @@ def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
     faults: list[str] = []
     finished = 0
 
+    records = batch([(None, b"v")] * 5000)[8:]
+
     def feed(first: int) -> None:
-        stream._control.queue.put(chunk(claim, first, first + 4999))
+        data = struct.pack(">q", first) + records
+        stream._control.queue.put(Chunk(claim, data, first, first + 5000))
 
     def consume() -> None:
         nonlocal finished
