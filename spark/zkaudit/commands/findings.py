@@ -142,13 +142,17 @@ def findings_command(
         row["expected"] = None if one is None else one.reason
     {"table": _print, "json": _json, "csv": _csv, "timeline": _timeline}[form](rows, clock)
     print_gone(gone(expected.values(), (row["id"] for row in every)))
-    bad = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on is not None else ()
-    failed = any(
+    return FAILED if fail_on is not None and _are_bad(rows, fail_on) else 0
+
+
+def _are_bad(rows: Iterable[dict[str, Any]], fail_on: str) -> bool:
+    """Whether one of the findings that are not expected is so severe."""
+    bad = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    return any(
         row["severity"] in bad or row["kind"] == NOT_COVERED
         for row in rows
         if row["expected"] is None
     )
-    return FAILED if fail_on is not None and failed else 0
 
 
 def _in_logs(

@@ -496,28 +496,25 @@ def _operations(
     return ops
 
 
-def _fields(
-    data: _Block,
-    ops: _Ops,
-    bad: Numbers,
-    has_digest: Numbers,
-    closes: list[tuple[str, ...] | None],
-) -> dict[str, Numbers]:
-    """Find the fields of every operation; records that do not fit a layout exactly become ``bad``.
+class _Walk:
+    """Walks over the fields of all operations at once. What does not fit a layout is ``wrong``."""
 
-    A ``..._size`` of -1 is null. Paths deleted by a closeSession go to ``closes``; ``close`` is the
-    index in it, and -1 for all other operations.
-    """
-    known = (ops.code >= _LOWEST) & (ops.code <= max(TYPES))
-    wants = _FIELD_TABLE[np.where(known, ops.code - _LOWEST, len(_FIELD_TABLE) - 1)]
-    wrong = wants < 0
-    wants = np.where(wrong, 0, wants)
-    at, end = ops.at.copy(), ops.end
-    count = len(at)
-    found: dict[str, Numbers] = {}
+    def __init__(self, data: _Block, ops: _Ops) -> None:
+        known = (ops.code >= _LOWEST) & (ops.code <= max(TYPES))
+        wants = _FIELD_TABLE[np.where(known, ops.code - _LOWEST, len(_FIELD_TABLE) - 1)]
+        self.wrong = wants < 0
+        self.wants = np.where(self.wrong, 0, wants)
+        self.found: dict[str, Numbers] = {}
+        self._data, self._at, self._end, self._single = data, ops.at.copy(), ops.end, ops.single
 
-    def number(name: str, mask: Numbers, width: int = 4) -> None:
+    @property
+    def left(self) -> Numbers:
+        """How many bytes are left of each operation."""
+        return self._end - self._at
+
+    def number(self, name: str, mask: Numbers, width: int = 4) -> None:
         """Advance over a number, in the rows of ``mask``."""
+        data, at, found, count = self._data, self._at, self.found, len(self._at)
         many = np.count_nonzero(mask)
         if not many:
             return
@@ -532,63 +529,87 @@ def _fields(
         has[rows] = True
         at[rows] += width
 
-    def sized(name: str, mask: Numbers, least: int) -> None:
+    def sized(self, name: str, mask: Numbers, least: int) -> None:
         """Advance over a length and its bytes, in the rows of ``mask``. A value that does not fit
-        is bad and stays empty. All positions stay in order and within the block."""
-        size = data.int32(at)
+        is wrong and stays empty. All positions stay in order and within the block."""
+        at, end = self._at, self._end
+        size = self._data.int32(at)
         fits = mask & (size >= least) & (size <= end - at - 4)
-        np.logical_or(wrong, mask ^ fits, out=wrong)
-        found[f"{name}_at"] = np.minimum(at + 4, end)
-        found[f"{name}_size"] = size = np.where(fits, size, -1)
+        np.logical_or(self.wrong, mask ^ fits, out=self.wrong)
+        self.found[f"{name}_at"] = np.minimum(at + 4, end)
+        self.found[f"{name}_size"] = size = np.where(fits, size, -1)
         np.add(at, np.maximum(size, 0) + 4, out=at, where=mask)
 
-    def bounded(rows: Numbers, size: Numbers, least: int) -> None:
-        """Advance some rows over a length and its bytes; values that do not fit are bad."""
-        fits = (size >= least) & (size <= end[rows] - at[rows] - 4)
-        wrong[rows] |= ~fits
-        at[rows] += 4 + np.where(fits, np.maximum(size, 0), 0)
-
-    sized("path", wants & _PATH != 0, 0)
-    sized("data", wants & _DATA != 0, -1)
-    rows = np.flatnonzero(wants & _ACL)
-    if len(rows):
-        entries = data.int32(at[rows])
+    def access_lists(self) -> None:
+        """Advance over the access lists."""
+        rows = np.flatnonzero(self.wants & _ACL)
+        if not len(rows):
+            return
+        at, end = self._at, self._end
+        entries = self._data.int32(at[rows])
         at[rows] += 4
-        wrong[rows] |= (entries > _MOST_ACLS) | (entries < -1)
+        self.wrong[rows] |= (entries > _MOST_ACLS) | (entries < -1)
         for step in range(int(np.minimum(entries, _MOST_ACLS).max())):
-            live = rows[(entries > step) & ~wrong[rows]]
+            live = rows[(entries > step) & ~self.wrong[rows]]
             at[live] += 4
             for _ in ("scheme", "id"):
-                bounded(live, data.int32(at[live]), -1)
-    flagged = wants & _FLAG != 0
-    if flagged.any():
-        rows = np.flatnonzero(flagged)
-        found["ephemeral"], found["has_ephemeral"] = np.zeros(count, bool), np.zeros(count, bool)
-        found["ephemeral"][rows] = data.bytes[np.minimum(at[rows], len(data.bytes) - 1)] != 0
-        found["has_ephemeral"][rows] = True
-        at[rows] += 1
-        left = end - at
-        number("parent_cversion", flagged & ((left == 4) | (ops.single & (left == 16))))
-    kept = wants & _PARENT != 0
-    if kept.any():
-        found.setdefault("ephemeral", np.zeros(count, bool))
-        found.setdefault("has_ephemeral", np.zeros(count, bool))[kept] = True
-        number("parent_cversion", kept)
-        number("ttl", wants & _TTL != 0, 8)
-    number("version", wants & _VERSION != 0)
-    number("error", ops.code == ERROR)
-    number("timeout", ops.code == CREATE_SESSION)
-    left = end - at
-    found["close"] = np.full(count, -1, np.int64)
+                size = self._data.int32(at[live])
+                fits = (size >= -1) & (size <= end[live] - at[live] - 4)
+                self.wrong[live] |= ~fits
+                at[live] += 4 + np.where(fits, np.maximum(size, 0), 0)
+
+    def flags(self) -> None:
+        """Advance over what creates have after the access list."""
+        found, at, count = self.found, self._at, len(self._at)
+        flagged, kept = self.wants & _FLAG != 0, self.wants & _PARENT != 0
+        if flagged.any():
+            rows = np.flatnonzero(flagged)
+            found["ephemeral"], found["has_ephemeral"] = np.zeros((2, count), bool)
+            last = len(self._data.bytes) - 1
+            found["ephemeral"][rows] = self._data.bytes[np.minimum(at[rows], last)] != 0
+            found["has_ephemeral"][rows] = True
+            at[rows] += 1
+            more = (self.left == 4) | (self._single & (self.left == 16))
+            self.number("parent_cversion", flagged & more)
+        if kept.any():
+            found.setdefault("ephemeral", np.zeros(count, bool))
+            found.setdefault("has_ephemeral", np.zeros(count, bool))[kept] = True
+            self.number("parent_cversion", kept)
+            self.number("ttl", self.wants & _TTL != 0, 8)
+
+
+def _fields(
+    data: _Block,
+    ops: _Ops,
+    bad: Numbers,
+    has_digest: Numbers,
+    closes: list[tuple[str, ...] | None],
+) -> dict[str, Numbers]:
+    """Find the fields of every operation; records that do not fit a layout exactly become ``bad``.
+
+    A ``..._size`` of -1 is null. Paths deleted by a closeSession go to ``closes``; ``close`` is the
+    index in it, and -1 for all other operations.
+    """
+    walk = _Walk(data, ops)
+    wants, found = walk.wants, walk.found
+    walk.sized("path", wants & _PATH != 0, 0)
+    walk.sized("data", wants & _DATA != 0, -1)
+    walk.access_lists()
+    walk.flags()
+    walk.number("version", wants & _VERSION != 0)
+    walk.number("error", ops.code == ERROR)
+    walk.number("timeout", ops.code == CREATE_SESSION)
+    left = walk.left
+    found["close"] = np.full(len(left), -1, np.int64)
     for row in np.flatnonzero(ops.code == CLOSE_SESSION).tolist():
-        body = data.block[ops.at[row] : end[row]]
+        body = data.block[ops.at[row] : ops.end[row]]
         deleted, left[row] = close_session(body)
         found["close"][row] = len(closes)
         closes.append(deleted)
     digest = ops.single & (left == DIGEST_SIZE)
-    wrong |= (left != 0) & ~digest
+    walk.wrong |= (left != 0) & ~digest
     has_digest[ops.record[digest]] = True
-    bad[ops.record[wrong]] = True
+    bad[ops.record[walk.wrong]] = True
     return found
 
 
