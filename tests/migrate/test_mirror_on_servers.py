@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.mirror.mirroring import Mirroring
+from zkmigrate.stores import mirror_state
 
 from tests.migrate.conftest import Bench
 from tests.migrate.mirror_faults import LIMIT_S, Faults
@@ -132,3 +133,13 @@ def version_0(bench: Bench, group: str, topic: str, *offsets: int) -> None:
     wanted = {TopicPartition(topic, at): StoredOffset(one) for at, one in enumerate(offsets)}
     assert set(commit(connection, group, wanted, 0).values()) == {0}
     connection.close()
+
+
+def test_a_watch_fires(bench: Bench, group: str, topic: str) -> None:
+    """A mirror learns that way which offsets have changed."""
+    bench.set_zk(group, topic, {0: 5})
+    with bench.stores() as stores:
+        stores.zk.run(mirror_state.look(group, watch=True))
+        bench.set_zk(group, topic, {0: 6})
+        path = f"/consumers/{group}/offsets/{topic}/0"
+        wait_until(lambda: path in (stores.zk.fired() or ()), 30, "the watch fires")

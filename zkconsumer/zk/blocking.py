@@ -93,7 +93,7 @@ class BlockingZk:
             chroot,
             timeout,
             self._session_changed,
-            lambda _path, _zxid: None,
+            lambda path, _zxid: self._fired.put(path),
             security=ZkSecurity(security),
         )
 
