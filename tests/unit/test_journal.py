@@ -11,9 +11,12 @@ from typing import IO, Any
 
 import pytest
 
+from zkconsumer.core.common import commands as common, events
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups.commands import FindCoordinator
 from zkconsumer.core.groups.events import CoordinatorFound
+from zkconsumer.core.zookeeper import commands
 from zkconsumer.core.zookeeper.events import Changed, Registered, SessionOpened, ViewLoaded
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import (
@@ -41,7 +44,7 @@ from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.counts import kind_of
 from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.json_lines import MemberJournal, check_entry
-from zkconsumer.journal.recorder import Entry, MemberRecorder, event_entry, run_entry
+from zkconsumer.journal.recorder import Entry, MemberRecorder, describe, event_entry, run_entry
 from zkconsumer.journal.replay import replay
 from zkconsumer.servers import wait_until
 
@@ -129,6 +132,38 @@ def test_a_field_left_out_is_found() -> None:
     assert not check_entry(entry)
     for name in ("at", "schema", "clock"):
         assert name in check_entry({key: value for key, value in entry.items() if key != name})
+
+
+TP = TopicPartition("t", 0)
+SOME: Any = {TP: ("a-0", 7)}
+NAMED = {"partitions": ["t-0"]}
+READ = {"offsets": {"t-0": 7}}
+
+
+@pytest.mark.parametrize(
+    ("what", "fields"),
+    [
+        *((kind(1, frozenset(SOME)), NAMED)
+          for kind in (common.StopFetching, common.NotifyReleasing, common.NotifyLost,
+                       commands.CheckOwners, commands.WatchBlockers)),
+        *((kind(frozenset(SOME)), NAMED) for kind in (common.Drop, common.Forget)),
+        *((kind(1, 0, SOME), NAMED) for kind in (commands.Release, commands.ClaimPartitions)),
+        (common.StartFetching(1, SOME), NAMED | READ),
+        (commands.Commit(1, 0, {TP: 7}, {}), READ),
+        (events.FetchingStopped(1, {TP: 7}), READ),
+        (events.CommitRequested(1, {TP: 7}), READ),
+        (events.Dropped({TP: 7}), READ),
+        (common.Close(("one", "two")), {"detail": "one; two"}),
+        (common.AnswerCommit(1, ("one",)), {"detail": "one"}),
+        (common.Fail(ErrorCode.INVALID_SESSION_TIMEOUT, "why"),
+         {"result": "INVALID_SESSION_TIMEOUT (26)", "detail": "why"}),
+    ],
+)  # fmt: skip
+def test_a_line_has_what_an_event_or_command_is_about(what: object, fields: Entry) -> None:
+    """Its partitions, their offsets, and how something failed: for members of both kinds."""
+    entry: Entry = {}
+    describe(what, entry)
+    assert {name: entry[name] for name in entry if name != "token"} == fields
 
 
 @pytest.mark.parametrize(
