@@ -64,7 +64,7 @@ def test_cluster_commands_work_without_zookeeper(tmp_path: Path) -> None:
         assert "sent 2 messages" in cluster(where, "send", "lines", stdin="a\nb\n").stderr
         asked = cluster(where, "address", "zookeeper")
         assert (asked.returncode, asked.stdout) == (1, "")
-        assert "Kafka 4 runs without ZooKeeper" in asked.stderr
+        assert "Kafka 4 has no ZooKeeper: run `zkconsumer cluster address" in asked.stderr
     finally:
         assert cluster(where, "down").returncode == 0
 
