@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from zkmigrate.apply import guard
 from zkmigrate.cli import run
 from zkmigrate.mirror import mirroring
 from zkmigrate.model import Mirror, Store
 from zkmigrate.plan.mirror import mark
+from zkmigrate.reasons import Reason
 from zkmigrate.stores import mirror_state, record, sessions
 
 from tests.migrate import matrix
@@ -45,7 +47,7 @@ from zkconsumer.core.zookeeper.ops import (
     Stat,
     ZkOp,
 )
-from zkconsumer.core.zookeeper.scripts.common import PACKET_BYTES
+from zkconsumer.core.zookeeper.scripts.common import PACKET_BYTES, Script
 
 __all__ = ["simulated"]  # the fixture
 
@@ -55,6 +57,7 @@ CUT_OVER: Final = ("cut-over", "--group", "g", "--execute", "--wait", "0")
 UNDO: Final = ("undo", "--group", "g", "--execute", "--wait", "0")
 COMPLETE: Final = ("complete", "--group", "g", "--execute", "--wait", "0")
 END: Final = ("mirror", "--group", "g", "--execute", "--end")
+PREPARE: Final = ("live", "prepare", "--group", "g", "--execute", "--wait", "0")
 
 
 def row(one: Simulated, *words: str, status: int = 0) -> dict[str, Any]:
@@ -62,6 +65,12 @@ def row(one: Simulated, *words: str, status: int = 0) -> dict[str, Any]:
     ran = one.run(*words)
     assert ran.status == status, ran
     return ran.rows[0]
+
+
+def not_enforced(*_: object) -> Script[str]:
+    """``guard.lock`` on a server that does not enforce access lists."""
+    yield from ()
+    return guard.NOT_ENFORCED
 
 
 def held(one: Simulated) -> tuple[list[int], list[int]]:
@@ -334,6 +343,48 @@ def test_a_mirror_cuts_over_when_the_last_member_has_left(
     assert said == [f"group g: {mirroring.START}"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "state"), [(Reason.UNREADABLE, "refused"), (Reason.CANNOT_LOCK, "failed")]
+)
+def test_a_mirror_shows_why_it_cannot_cut_over(
+    simulated: Simulated,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: Reason,
+    state: str,
+) -> None:
+    """In each pass, until the cause is gone. Then it cuts over."""
+    matrix.mirror_zookeeper_leads(simulated)
+    said: list[str] = []
+    mirror = mirroring.Mirroring(simulated.stores(), said.append)
+    old = Machine(simulated, tmp_path / "old")
+    registers(old)
+    assert [one.state for one in mirror.steps(["g"], True)] == ["in step"]
+    old.zk.expire()
+    with monkeypatch.context() as fault:
+        if reason is Reason.UNREADABLE:
+            simulated.znode("/consumers/g/offsets/t/1", b"garbage")
+        else:
+            fault.setattr(guard, "lock", not_enforced)
+        for _ in range(2):
+            (found,) = mirror.steps(["g"], True)
+            assert (found.state, found.reasons, said) == (state, (reason,), [])
+            assert found.why
+    simulated.in_zookeeper("g", "t", 110, 60)
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["kafka"]
+
+
+def test_a_cut_over_that_cannot_lock_has_not_begun(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror that starts later does not try to finish it."""
+    matrix.mirror_zookeeper_leads(simulated)
+    monkeypatch.setattr(guard, "lock", not_enforced)
+    assert row(simulated, *CUT_OVER, status=1)["reasons"] == ["cannot-lock"]
+    assert row(simulated, *ONCE, "--when-empty")["state"] == "in step"
+    assert held(simulated) == ([110, 60], [110, 60])
+
+
 def test_a_mirror_finishes_a_cut_over_that_another_has_begun(
     simulated: Simulated, tmp_path: Path
 ) -> None:
@@ -343,7 +394,6 @@ def test_a_mirror_finishes_a_cut_over_that_another_has_begun(
     registers(old)
     row(simulated, *CUT_OVER, status=3)
     old.zk.expire()
-    mirror = mirroring.Mirroring(simulated.stores())
     mirror = mirroring.Mirroring(simulated.stores())
     assert [one.leader for one in mirror.steps(["g"], True)] == ["kafka"]
 
@@ -944,7 +994,9 @@ def test_overtaken_at_every_point_by_an_end(
         def meanwhile(_what: str, world: World = world) -> None:
             world.second.run(*END)
 
-        world.first.at(number, meanwhile, lambda machine: machine.run(*words))
+        ran = world.first.at(number, meanwhile, lambda machine: machine.run(*words))
+        assert ran is not None
+        assert ran.status in (0, 3), (number, ran)
         found = world.status()
         if found["case"] == "untouched":
             ended += 1
@@ -956,16 +1008,61 @@ def test_overtaken_at_every_point_by_an_end(
     assert ended
 
 
-def test_end_lets_members_in_that_a_cut_over_has_locked_out(
-    simulated: Simulated, tmp_path: Path
+@pytest.mark.parametrize("words", [END, PREPARE])
+@pytest.mark.parametrize("then", [END, PREPARE])
+def test_an_end_is_killed_at_every_point(
+    worlds: Callable[[str], World], words: tuple[str, ...], then: tuple[str, ...]
 ) -> None:
-    """The group is as it was, also if the first attempt was killed."""
-    matrix.mirror_zookeeper_leads(simulated)
-    old = Machine(simulated, tmp_path / "old")
-    registers(old)
-    row(simulated, *CUT_OVER, status=3)
-    row(simulated, *END)
-    assert row(simulated, "status", "--group", "g")["locked"] == "no"
+    """A cut-over had locked old members out. They are let in, and Kafka has no copies any more,
+    after the same command, or the other one that ends the mirror, on another machine."""
+
+    def waits(state: str) -> World:
+        world = worlds(state)
+        registers(world.second)
+        assert world.second.run(*CUT_OVER).status == 3
+        world.second.zk.expire()
+        return world
+
+    for number in points(waits, "mirror_zookeeper_leads", words):
+        world = waits("mirror_zookeeper_leads")
+        world.first.at(number, world.first.kill, lambda machine: machine.run(*words))
+        assert world.second.run(*then).status == 0, number
+        assert (world.status()["locked"], held(world.one)[1]) == ("no", []), number
+        world.close()
+
+
+@pytest.mark.parametrize("how", ["killed", "undone"])
+def test_a_change_of_the_leader_is_interrupted_at_every_point(
+    worlds: Callable[[str], World], how: str
+) -> None:
+    """New members have joined without a cut-over. The mirror is killed, and another one runs; or
+    the new members leave, and another operator takes the group back. Old members are locked out if
+    Kafka leads, and only then."""
+
+    def joined(state: str) -> World:
+        world = worlds(state)
+        world.second.run(*ONCE)
+        world.second.zk.expire()
+        joins(world.second)
+        return world
+
+    leaders = set()
+    for number in points(joined, "mirror_zookeeper_leads", ONCE):
+        world = joined("mirror_zookeeper_leads")
+
+        def meanwhile(_what: str, world: World = world) -> None:
+            if how == "killed":
+                world.first.kill()
+            world.one.kafka.joined.clear()
+            assert world.second.run(*UNDO).status == 0
+
+        if world.first.at(number, meanwhile, lambda machine: machine.run(*ONCE)) is None:
+            assert world.second.run(*ONCE).status == 0, number
+        found = world.status()
+        leaders.add(found["truth"])
+        assert found["locked"] == ("locked" if found["truth"] == "kafka" else "no"), number
+        world.close()
+    assert leaders == ({"kafka"} if how == "killed" else {"kafka", "zookeeper"})
 
 
 def test_another_leader_is_not_chosen_while_a_group_is_mirrored(simulated: Simulated) -> None:
@@ -1006,10 +1103,9 @@ def test_a_live_move_ends_the_mirror(simulated: Simulated) -> None:
     matrix.mirror_zookeeper_leads(simulated)
     mirror = mirroring.Mirroring(simulated.stores())
     assert [one.state for one in mirror.steps(["g"])] == ["in step"]
-    prepare = ("live", "prepare", "--group", "g", "--wait", "0")
-    row(simulated, *prepare)
+    row(simulated, *(word for word in PREPARE if word != "--execute"))
     assert held(simulated) == ([110, 60], [110, 60])
-    row(simulated, *prepare, "--execute")
+    row(simulated, *PREPARE)
     assert row(simulated, "status", "--group", "g")["case"] == "prepared"
     assert held(simulated) == ([110, 60], [])
     assert [one.state for one in mirror.steps(["g"])] == ["not mirrored"]

@@ -107,6 +107,8 @@ def lock_found(
                 break
         if not (yield from _can_register(group)):
             return lock
+        if lock.guard is Guard.LOCKED and (yield from look(group)).guard is Guard.OPEN:
+            return UNLOCKED_MEANWHILE
     except Refused as refused:
         if first is None or first.guard is Guard.OPEN:
             yield from _clear(group)
@@ -164,6 +166,8 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
             yield from unlock_recorded(group, now_ms)  # another operator has taken it back
             return Result(group, Outcome.REFUSED, 0, record.MEANWHILE, (Reason.OTHER_OPERATOR,))
         return Result(group, Outcome.DONE, 0)
+    if fault == UNLOCKED_MEANWHILE:
+        return Result(group, Outcome.REFUSED, 0, fault, (Reason.OTHER_OPERATOR,))
     why = f"{fault}: use zkmigrate lock --hold"
     return Result(group, Outcome.FAILED, 0, why, (Reason.CANNOT_LOCK,))
 

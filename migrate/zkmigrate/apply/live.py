@@ -52,7 +52,7 @@ from zkmigrate.plan.gates import (
 )
 from zkmigrate.plan.layout import is_foreign_layout
 from zkmigrate.reasons import Reason
-from zkmigrate.stores import migration_marker, record
+from zkmigrate.stores import migration_marker, mirror_state, record
 from zkmigrate.stores.group_states import foreign_znodes
 from zkmigrate.stores.offset_znodes import numbered, offset_in, offset_partitions
 
@@ -217,9 +217,10 @@ class LiveMove:
         if why and mode is Mode.ZOOKEEPER:
             return Step(mode, False, tuple(why))
         found = yield from record.read(self.group)
-        if found.mirror:
+        if found.mirror or found.command == mirror_state.END:  # which was killed, perhaps
             yield EndMirror(self.group)
-            self._say("is no longer mirrored")
+            if found.mirror:
+                self._say("is no longer mirrored")
             found = yield from record.read(self.group)
         changed = version < 0 and (yield from self._write_mode(Mode.ZOOKEEPER, -1, found))
         if not changed and (yield from read_mode(self._paths))[1] < 0:

@@ -54,7 +54,7 @@ from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, mirror_state, record
 from zkmigrate.stores.group_states import read_states
-from zkmigrate.stores.mirror_state import InZooKeeper
+from zkmigrate.stores.mirror_state import END, InZooKeeper
 from zkmigrate.stores.offset_znodes import misplaced_offsets, offset_in
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import moment, shown
@@ -73,8 +73,6 @@ GROUPS_PER_S: Final = 60
 """Many groups are read again after one second for each so many, at the latest. So the load at rest
 does not grow with their number."""
 START: Final = "the new program may start"
-END: Final = "mirror --end"
-"""The command in the record of a group that is no longer mirrored."""
 CUT_OVER: Final = Action.CUT_OVER.value
 """The command in the record of a group that is locked and waits for its old members to leave."""
 
@@ -143,6 +141,8 @@ class Mirroring:
         self._late: dict[str, str] = {}
         """Since when a group is not in step."""
         self._had_members: set[str] = set()
+        self._locked_out: set[str] = set()
+        """Groups where Kafka leads whose lock was looked at."""
         self._quiet: dict[str, tuple[Step, float]] = {}
         """Groups that need not be read again before a moment, unless a watch fires."""
         self._said: dict[str, tuple[str, ...]] = {}
@@ -308,10 +308,17 @@ class Mirroring:
                     by = "" if at.lease is None else at.lease.data.decode(errors="replace")
                     text = f"{by.partition(' ')[0]} mirrors it"
                     return Step(name, leader.value, STANDBY, since, "", text)
+                if leader is Store.ZOOKEEPER:
+                    self._locked_out.discard(name)
+                elif at.record.locked and name not in self._locked_out:
+                    self._lock_out(name)  # the process that let Kafka lead was killed, perhaps
                 if at.old:
                     self._had_members.add(name)
                 elif when_empty and self._may_cut_over(at):
                     result = self.cut_over(name, True, 0)
+                    if result.outcome is Outcome.FAILED or Reason.UNREADABLE in result.reasons:
+                        state, why = result.outcome.value, result.why
+                        return Step(name, leader.value, state, since, "", why, result.reasons)
                     self._had_members.discard(name)
                     self._say(f"group {name}: {result.why or result.outcome.value}")
                     at = self._again(name)
@@ -436,15 +443,23 @@ class Mirroring:
 
     def _change_leader(self, seen: _Seen, decision: Decision) -> _Seen:
         """Let the other store lead, whose members have come; keep old consumers out of Kafka."""
-        now_ms, to = int(time.time() * 1000), decision.leader
+        to = decision.leader
         at = self._lead(seen, to, decision.to_zookeeper, locked=to is Store.KAFKA)
         if to is Store.KAFKA:
-            fault = self._zk(guard.lock(at.group, now_ms))
             self._say(f"group {at.group}: kafka leads, as {shown(seen.reading.new)} joined")
-            if fault:
-                self._say(f"group {at.group}: old consumers are not locked out: {fault}")
+            self._lock_out(at.group)
         assert at.mirror is not None
         return _Seen(at, at.mirror, seen.reading)
+
+    def _lock_out(self, group: str) -> None:
+        """Keep old members out of a group where Kafka leads, unless another command has taken it
+        back meanwhile."""
+        if self._zk(ids_lock.look(group)).guard is ids_lock.Guard.OPEN:
+            fault = self._zk(guard.lock(group, int(time.time() * 1000)))
+            if fault:
+                self._say(f"group {group}: old consumers are not locked out: {fault}")
+            self._let_in(group)
+        self._locked_out.add(group)
 
     def _lead(
         self, seen: _Seen, to: Store, offsets: Mapping[TopicPartition, int], **fields: Any
@@ -485,9 +500,10 @@ class Mirroring:
             return Result(group, Outcome.WOULD, 0)
         now_ms = int(time.time() * 1000)
         fields = {"command": CUT_OVER, "locked": True}
-        self._zk(record.write(group, record.written(state.record, now_ms, **fields)))
+        begun = self._zk(record.write(group, record.written(state.record, now_ms, **fields)))
         fault = self._zk(guard.lock(group, now_ms))
-        if fault is not None:
+        if fault is not None and fault != guard.UNLOCKED_MEANWHILE:
+            self._zk(record.write(group, record.written(begun, now_ms, locked=False)))
             return Result(group, Outcome.FAILED, 0, fault, (Reason.CANNOT_LOCK,))
         copied = 0
 
@@ -536,7 +552,8 @@ class Mirroring:
                     why = decision.stop
                     return Result(group, Outcome.REFUSED, copied, why[1], why[:1])
                 copied += decision.copies
-                self._lead(seen, Store.ZOOKEEPER, {}, command="undo", by_undo=False)
+                fields = {"command": "undo", "by_undo": False, "locked": False}
+                self._lead(seen, Store.ZOOKEEPER, {}, **fields)
             return Result(group, Outcome.DONE, copied)
 
         result = self._until(group, once, wait, "its new members to leave")

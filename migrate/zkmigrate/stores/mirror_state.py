@@ -52,6 +52,8 @@ from zkmigrate.stores.migration_marker import by_topic, offsets_in
 from zkmigrate.stores.offset_znodes import offset_partitions, zk_offset
 
 FORMAT: Final = 1
+END: Final = "mirror --end"
+"""The command in the record of a group that is no longer mirrored."""
 
 
 def path(group: str) -> str:
