@@ -1031,13 +1031,13 @@ def test_an_end_is_killed_at_every_point(
         world.close()
 
 
-@pytest.mark.parametrize("how", ["killed", "undone"])
+@pytest.mark.parametrize("how", ["killed", "undone", "completed"])
 def test_a_change_of_the_leader_is_interrupted_at_every_point(
     worlds: Callable[[str], World], how: str
 ) -> None:
     """New members have joined without a cut-over. The mirror is killed, and another one runs; or
-    the new members leave, and another operator takes the group back. Old members are locked out if
-    Kafka leads, and only then."""
+    the new members leave, and another operator takes the group back; or one completes the mirror.
+    Old members are locked out if Kafka leads, and only then."""
 
     def joined(state: str) -> World:
         world = worlds(state)
@@ -1053,16 +1053,36 @@ def test_a_change_of_the_leader_is_interrupted_at_every_point(
         def meanwhile(_what: str, world: World = world) -> None:
             if how == "killed":
                 world.first.kill()
+            if how == "completed":
+                world.second.run(*COMPLETE)
+                return
             world.one.kafka.joined.clear()
             assert world.second.run(*UNDO).status == 0
 
-        if world.first.at(number, meanwhile, lambda machine: machine.run(*ONCE)) is None:
-            assert world.second.run(*ONCE).status == 0, number
+        ran = world.first.at(number, meanwhile, lambda machine: machine.run(*ONCE))
+        if how == "killed":
+            ran = world.second.run(*ONCE)
+        assert ran is not None
+        assert ran.status in (0, 3), (number, ran)
         found = world.status()
         leaders.add(found["truth"])
         assert found["locked"] == ("locked" if found["truth"] == "kafka" else "no"), number
         world.close()
-    assert leaders == ({"kafka"} if how == "killed" else {"kafka", "zookeeper"})
+    assert leaders == ({"kafka", "zookeeper"} if how == "undone" else {"kafka"})
+
+
+def test_a_mirror_lets_members_in_if_an_undo_was_killed(worlds: Callable[[str], World]) -> None:
+    """After ZooKeeper leads, before it has unlocked the group."""
+    led = False
+    for number in points(worlds, "mirror_kafka_leads", UNDO):
+        world = worlds("mirror_kafka_leads")
+        world.first.at(number, world.first.kill, lambda machine: machine.run(*UNDO))
+        world.second.run(*ONCE)
+        found = world.status()
+        led = led or found["truth"] == "zookeeper"
+        assert (found["locked"] == "no") == (found["truth"] == "zookeeper"), number
+        world.close()
+    assert led
 
 
 def test_another_leader_is_not_chosen_while_a_group_is_mirrored(simulated: Simulated) -> None:

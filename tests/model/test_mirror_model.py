@@ -79,6 +79,8 @@ class Process(NamedTuple):
 
 
 IDLE = Process()
+KEEPS_OUT = Process("ids", "mirror")
+"""A mirror that has let Kafka lead, or found that another one was killed before it locked."""
 
 
 class State(NamedTuple):
@@ -114,6 +116,7 @@ class Design(NamedTuple):
     right: bool = True  # a late commit with the mark is put right while Kafka leads
     lease: bool = True  # a mirror commits to Kafka only with the lease
     lock: bool = True  # a cut-over locks old members out before its last copy
+    settle: bool = True  # a mirror that begins locks or unlocks, as the record has it
     wait: bool = True  # a cut-over waits until old members have left
     wait_back: bool = True  # an undo waits until new members have left
     exact: bool = True  # a change of the leader names the versions of all offset znodes
@@ -234,6 +237,10 @@ def steps(s: State, d: Design, b: Bounds) -> Iterator[Step]:
             yield from command_begins(s, i, d, b)
         elif s.status == MIRRORED and (s.lease in (FREE, i) or not d.lease):
             mirror = look(s, Process("look", "mirror"))
+            if d.settle and s.leader == KAFKA and s.locked and not s.shut:
+                mirror = KEEPS_OUT
+            elif d.settle and s.leader == ZOOKEEPER and not s.locked and s.shut:
+                mirror = Process("let in", "mirror")
             yield f"look {i}", put(s, i, mirror, lease=i if s.lease == FREE else s.lease)
 
 
@@ -301,7 +308,10 @@ def command_begins(s: State, i: int, d: Design, b: Bounds) -> Iterator[Step]:
 def process(s: State, i: int, p: Process, d: Design, b: Bounds) -> Iterator[Step]:
     """The next step of a process."""
     if p.at == "ids":
-        yield f"lock ids {i}", put(s, i, over(p), shut=True)
+        then = Process("let in", p.what) if p.what == "mirror" else over(p)
+        yield f"lock ids {i}", put(s, i, then, shut=True)
+    elif p.at == "let in":
+        yield f"let in {i}", put(s, i, IDLE, shut=s.shut and s.locked)
     elif p.at == "look":
         yield f"look {i}", looks(s, i, p)
     elif p.at == "zk":
@@ -450,11 +460,11 @@ def leads(s: State, i: int, p: Process, d: Design) -> State:
     if not (p.fresh or not d.versions) or not (all(p.same) or not d.exact):
         return put(s, i, over(p))
     to = p.plan.leader
-    t = record_written(s._replace(leader=to, locked=s.locked or to == KAFKA), i, d)
+    t = record_written(s._replace(leader=to, locked=to == KAFKA), i, d)
     if p.what == "undo":
         return put(t, i, Process("unlock", p.what))
     if p.what == "mirror":
-        return put(t, i, IDLE, shut=s.shut or to == KAFKA)
+        return put(t, i, KEEPS_OUT if to == KAFKA else IDLE)
     return put(t, i, IDLE, turn=NEW if s.turn == 2 + i else s.turn)
 
 
@@ -495,6 +505,12 @@ def violations(s: State, name: str, t: State, d: Design, b: Bounds) -> Iterator[
     if t.leader != s.leader and not s.late and not b.astray and t.zk != kafka:
         yield "led without the last offsets"
     who = name.rpartition(" ")[2]
+    if who.isdigit() and s.processes[int(who)].at in ("kafka", "new"):
+        p = s.processes[int(who)]
+        alone = all(one == IDLE for one in s.processes if one is not p)
+        settled = s.shut == s.locked or s.locked != (s.leader == KAFKA)
+        if p.what == "mirror" and p.fresh and alone and not settled:
+            yield "locked against the record"
     if who.isdigit():
         yield from wrong_copies(s, int(who), t, b)
 
@@ -578,6 +594,7 @@ NEEDED = [
     ("right", ONE_THERE, "went back in ZooKeeper"),
     ("lease", TWO, "two mirrors"),
     ("lock", ONE_THERE, "both programs run"),
+    ("settle", EVERY, "locked against the record"),
     ("wait", ONE_THERE, "both programs run"),
     ("wait_back", ONE_BACK, "both programs run"),
     ("exact", ONE_THERE, "led without the last offsets"),

@@ -141,8 +141,8 @@ class Mirroring:
         self._late: dict[str, str] = {}
         """Since when a group is not in step."""
         self._had_members: set[str] = set()
-        self._locked_out: set[str] = set()
-        """Groups where Kafka leads whose lock was looked at."""
+        self._settled: dict[str, tuple[Store, bool]] = {}
+        """Groups whose lock was looked at: which store led, and whether the record was locked."""
         self._quiet: dict[str, tuple[Step, float]] = {}
         """Groups that need not be read again before a moment, unless a watch fires."""
         self._said: dict[str, tuple[str, ...]] = {}
@@ -308,10 +308,7 @@ class Mirroring:
                     by = "" if at.lease is None else at.lease.data.decode(errors="replace")
                     text = f"{by.partition(' ')[0]} mirrors it"
                     return Step(name, leader.value, STANDBY, since, "", text)
-                if leader is Store.ZOOKEEPER:
-                    self._locked_out.discard(name)
-                elif at.record.locked and name not in self._locked_out:
-                    self._lock_out(name)  # the process that let Kafka lead was killed, perhaps
+                self._settle_lock(at)
                 if at.old:
                     self._had_members.add(name)
                 elif when_empty and self._may_cut_over(at):
@@ -447,19 +444,27 @@ class Mirroring:
         at = self._lead(seen, to, decision.to_zookeeper, locked=to is Store.KAFKA)
         if to is Store.KAFKA:
             self._say(f"group {at.group}: kafka leads, as {shown(seen.reading.new)} joined")
-            self._lock_out(at.group)
-        assert at.mirror is not None
+        if at.mirror is None:
+            raise mirror_state.changed(at.group)  # right after it was written
+        self._settle_lock(at)
         return _Seen(at, at.mirror, seen.reading)
 
-    def _lock_out(self, group: str) -> None:
-        """Keep old members out of a group where Kafka leads, unless another command has taken it
-        back meanwhile."""
-        if self._zk(ids_lock.look(group)).guard is ids_lock.Guard.OPEN:
+    def _settle_lock(self, at: InZooKeeper) -> None:
+        """Keep old members out if Kafka leads, and let them in if ZooKeeper does, as its record has
+        it: the process that wrote the record may have been killed before it did that."""
+        assert at.mirror is not None
+        leader, group = at.mirror.leader, at.group
+        if self._settled.get(group) == (leader, at.record.locked):
+            return
+        lock = self._zk(ids_lock.look(group))
+        if leader is Store.KAFKA and at.record.locked and lock.guard is ids_lock.Guard.OPEN:
             fault = self._zk(guard.lock(group, int(time.time() * 1000)))
             if fault:
                 self._say(f"group {group}: old consumers are not locked out: {fault}")
+            self._let_in(group)  # if another command has taken it back meanwhile
+        elif leader is Store.ZOOKEEPER and lock.record is not None:
             self._let_in(group)
-        self._locked_out.add(group)
+        self._settled[group] = leader, at.record.locked
 
     def _lead(
         self, seen: _Seen, to: Store, offsets: Mapping[TopicPartition, int], **fields: Any
