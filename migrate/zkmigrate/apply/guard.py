@@ -139,6 +139,32 @@ def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Scrip
             lifted = isinstance(reply, Ok)
 
 
+def let_in(group: str) -> Script[None]:
+    """Unlock a group if its record says that it is not locked. Raises Refused."""
+
+    def still() -> Script[bool]:
+        return not (yield from record.read(group)).locked
+
+    if (yield from still()):
+        yield from unlock(group, still)
+
+
+def follow_record(group: str, in_kafka: bool, locked: bool, now_ms: int) -> Script[str | None]:
+    """Keep members out of a mirrored group where Kafka leads, and let them in where ZooKeeper does,
+    if its record says so. Return why they cannot be kept out, otherwise ``None``.
+
+    ``locked``: what its record said. Another command may have taken the group back since.
+    """
+    found = yield from look(group)
+    fault = None
+    if in_kafka and locked and found.guard is Guard.OPEN:
+        fault = yield from lock(group, now_ms)
+    elif in_kafka or found.record is None:
+        return None
+    yield from let_in(group)
+    return fault
+
+
 def lock_moved(group: str, execute: bool) -> Script[Result]:
     """Lock a group that was moved to Kafka and has no members. Without ``execute`` only check.
 

@@ -227,7 +227,7 @@ class Mirroring:
             gone = [] if mirror is None else [Delete(mirror_state.path(group), mirror.version)]
             found = self._zk(record.write(group, written, then=gone))
         if execute and found.command == END:
-            self._let_in(group)
+            self._zk(guard.let_in(group))
         stored = self._stores.fetch(group, [])
         ours = [tp for tp, one in sorted(stored.items()) if is_marked(KafkaOffset(*one))]
         other = state.moved_to is Store.KAFKA or state.mode is not Mode.ZOOKEEPER
@@ -450,21 +450,16 @@ class Mirroring:
         return _Seen(at, at.mirror, seen.reading)
 
     def _settle_lock(self, at: InZooKeeper) -> None:
-        """Keep old members out if Kafka leads, and let them in if ZooKeeper does, as its record has
-        it: the process that wrote the record may have been killed before it did that."""
+        """Let the lock follow the record: the process that wrote that may have been killed."""
         assert at.mirror is not None
-        leader, group = at.mirror.leader, at.group
-        if self._settled.get(group) == (leader, at.record.locked):
+        as_read = leader, locked = at.mirror.leader, at.record.locked
+        if self._settled.get(at.group) == as_read:
             return
-        lock = self._zk(ids_lock.look(group))
-        if leader is Store.KAFKA and at.record.locked and lock.guard is ids_lock.Guard.OPEN:
-            fault = self._zk(guard.lock(group, int(time.time() * 1000)))
-            if fault:
-                self._say(f"group {group}: old consumers are not locked out: {fault}")
-            self._let_in(group)  # if another command has taken it back meanwhile
-        elif leader is Store.ZOOKEEPER and lock.record is not None:
-            self._let_in(group)
-        self._settled[group] = leader, at.record.locked
+        now_ms, in_kafka = int(time.time() * 1000), leader is Store.KAFKA
+        fault = self._zk(guard.follow_record(at.group, in_kafka, locked, now_ms))
+        if fault:
+            self._say(f"group {at.group}: old consumers are not locked out: {fault}")
+        self._settled[at.group] = as_read
 
     def _lead(
         self, seen: _Seen, to: Store, offsets: Mapping[TopicPartition, int], **fields: Any
@@ -661,19 +656,10 @@ class Mirroring:
     def _clean_up(self, group: str) -> None:
         """Take back what this object has done after another command has ended the mirror, or taken
         the group back."""
-        self._let_in(group)
+        self._zk(guard.let_in(group))
         if not self._zk(record.read(group)).mirror:
             with suppress(GroupRefusedError, GroupActiveError, BrokerError):
                 self.end(group, True)
-
-    def _let_in(self, group: str) -> None:
-        """Unlock a group if its record says that it is not locked."""
-
-        def still() -> Script[bool]:
-            return not (yield from record.read(group)).locked
-
-        if self._zk(still()):
-            self._zk(guard.unlock(group, still))
 
     # -- help ----------------------------------------------------------------------------------
 
