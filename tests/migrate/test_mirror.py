@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pytest
 from zkmigrate.apply import guard
+from zkmigrate.apply.outcome import result_of
 from zkmigrate.cli import run
 from zkmigrate.mirror import mirroring
 from zkmigrate.model import Mirror, Store
@@ -216,6 +217,18 @@ def test_new_members_must_stop_before_the_way_back(simulated: Simulated) -> None
     found = row(simulated, *UNDO, status=3)
     assert (found["outcome"], found["reasons"]) == ("refused", ["coordinator-member"])
     assert row(simulated, "status", "--group", "g", status=3)["truth"] == "kafka"
+
+
+def test_the_way_back_looks_at_kafka_also_if_zookeeper_leads(simulated: Simulated) -> None:
+    """A new program has run since another operator's undo, and no mirror has seen it."""
+    matrix.mirror_zookeeper_leads(simulated)
+    row(simulated, *ONCE)
+    work = mirroring.Mirroring(simulated.stores())
+    for joined, reason in ((("new-1",), "coordinator-member"), ((), "follower-moved")):
+        simulated.kafka.joined["g"] = joined
+        simulated.in_kafka("g", "t", 800)
+        found = result_of("g", lambda: work.back("g", True, 0))
+        assert (found.outcome.value, found.reasons[0].value) == ("refused", reason)
 
 
 def test_new_members_without_a_cut_over_lead_and_old_ones_are_locked_out(

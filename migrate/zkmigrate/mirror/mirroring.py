@@ -545,13 +545,12 @@ class Mirroring:
         def once() -> Result:
             nonlocal copied
             seen = self._read(group)
+            check_members(group, joined=seen.reading.new)
+            seen, decision = self._copied(seen)
+            if decision.stop is not None:
+                return Result(group, Outcome.REFUSED, copied, decision.stop[1], decision.stop[:1])
+            copied += decision.copies
             if seen.mirror.leader is Store.KAFKA:
-                check_members(group, joined=seen.reading.new)
-                seen, decision = self._copied(seen)
-                if decision.stop is not None:
-                    why = decision.stop
-                    return Result(group, Outcome.REFUSED, copied, why[1], why[:1])
-                copied += decision.copies
                 fields = {"command": "undo", "by_undo": False, "locked": False}
                 self._lead(seen, Store.ZOOKEEPER, {}, **fields)
             return Result(group, Outcome.DONE, copied)
