@@ -418,11 +418,11 @@ class MirroredGroup(Scenario[Any]):
             return
         judge, lead = self.judge, Store.KAFKA if self.turn == "new" else Store.ZOOKEEPER
         done = self._turn("new" if lead is Store.KAFKA else "old")
+        judge.causes.clear()
         (self.old if lead is Store.KAFKA else self.new).stop()
 
         def chosen() -> None:
             done()
-            judge.causes.clear()
             judge.truth = judge.in_kafka() if lead is Store.KAFKA else judge.in_zookeeper()
 
         self._command(
