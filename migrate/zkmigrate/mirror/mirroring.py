@@ -237,7 +237,7 @@ class Mirroring:
             return Result(group, Outcome.WOULD, 0)
 
         def permit() -> None:
-            if self._zk(record.read(group)).version != found.version:
+            if found.version >= 0 and not self._zk(mirror_state.is_still(group, found.version)):
                 raise mirror_state.changed(group)
 
         self._check(group, self._stores.kafka.delete(group, ours, permit), len(ours))
@@ -559,6 +559,7 @@ class Mirroring:
         if result.outcome is not Outcome.DONE:
             return result
         self._zk(guard.unlock_recorded(group, int(time.time() * 1000)))
+        self._zk(mirror_state.is_still(group, -1))  # what is read after it is not older
         if self._zk(ids_lock.look(group)).guard is ids_lock.Guard.LOCKED:
             why = guard.LOCKED_MEANWHILE
             return Result(group, Outcome.REFUSED, copied, why, (Reason.OTHER_OPERATOR,))

@@ -208,17 +208,27 @@ def free_lease(at: InZooKeeper) -> Script[bool]:
 
 
 def permit(at: InZooKeeper, session: int) -> Script[bool]:
-    """Whether the record, the agreed state and the lease, if any, are still as they were read."""
+    """Whether the record, the agreed state and the lease, if any, are still as they were read.
+
+    The lease is read first: its session lives if it may still ask what ``is_still`` asks.
+    """
     assert at.mirror is not None
-    where = [record.path(at.group), path(at.group), lease_path(at.group)]
-    written, agreed, lease = yield from read_many(where)
-    return (
-        written is not None
-        and written.stat.version == at.record.version
-        and agreed is not None
-        and agreed.stat.version == at.mirror.version
-        and (not session or (lease is not None and lease.stat.ephemeral_owner == session))
-    )
+    agreed = [Check(path(at.group), at.mirror.version)]
+    if session:
+        (lease,) = yield from read_many([lease_path(at.group)])
+        if lease is None or lease.stat.ephemeral_owner != session:
+            return False
+        agreed.append(Check(lease_path(at.group)))
+    return (yield from is_still(at.group, at.record.version, agreed))
+
+
+def is_still(group: str, serial: int, more: Iterable[MultiOp] = ()) -> Script[bool]:
+    """Whether the record has this version, and ``more`` holds, in one request that changes nothing.
+
+    ZooKeeper's leader answers it. A read may be as old as its server is behind the leader.
+    """
+    reply = yield from read(Multi((Check(record.path(group), serial), *more)))
+    return isinstance(reply, Ok)
 
 
 def write(

@@ -25,8 +25,7 @@ from zkconsumer.sim.runs.world import GROUP
 from zkconsumer.sim.servers.zk import FakeZk, Txn
 
 _FLIGHT_S: Final = 0.012
-"""How long a permission may be old when a commit arrives: the answer and the commit travel. And
-for as long as a follower that has answered may lag behind its leader."""
+"""How long a permission may be old when a commit arrives: the answer and the commit travel."""
 _MOMENT_S: Final = 5.0
 """For how long a late commit may be seen: the next pass puts it right."""
 
@@ -38,7 +37,7 @@ class MirrorJudge:
     ``chosen``: an operator has chosen a store, whose offsets replace those of the other one.
     """
 
-    def __init__(self, kernel: Kernel, zk: FakeZk, coordinator: Coordinator, lag: float) -> None:
+    def __init__(self, kernel: Kernel, zk: FakeZk, coordinator: Coordinator) -> None:
         self.violations: list[Violation] = []
         self.processes: dict[int, SimThread] = {}
         self.mirrors: set[SimThread] = set()
@@ -55,7 +54,6 @@ class MirrorJudge:
         self._kernel, self._zk, self._coordinator = kernel, zk, coordinator
         self._had: dict[TopicPartition, set[int]] = {}
         """The offsets that ZooKeeper has had since the topic was created."""
-        self._flight = _FLIGHT_S + lag
         self._changed_at = 0.0
         """When a permission that was given before has ended."""
         self._paths = GroupPaths(GROUP)
@@ -212,7 +210,7 @@ class MirrorJudge:
         text = f"{tp} in Kafka: {there and there.offset} becomes {one and one.offset}"
         self.say(f"copied: {text}")
         now = self._kernel.now
-        if now - self._changed_at < self._flight or who.slept:
+        if now - self._changed_at < _FLIGHT_S or who.slept:
             self.late += 1  # it was permitted before; the next pass puts it right
             self.late_at = now
             return

@@ -87,7 +87,7 @@ class MirroredGroup(Scenario[Any]):
         lag = rng.choice([0.05, 0.5]) if followers else 0.0
         self.zk = FakeZk(self.kernel, followers=followers, max_lag=lag, rearm_watches=False)
         self.coordinator = Coordinator(self.kernel)
-        self.judge = MirrorJudge(self.kernel, self.zk, self.coordinator, lag)
+        self.judge = MirrorJudge(self.kernel, self.zk, self.coordinator)
         self.judge.say = self.say
         self.partitions = rng.choice([1, 2, 4])
         self.exists = True
