@@ -119,6 +119,15 @@ def test_end_leaves_the_group_as_it_was(simulated: Simulated) -> None:
     assert "mirror" not in simulated.zk.zk.children(record.path("g"))
 
 
+def test_an_end_is_refused_while_kafka_leads(simulated: Simulated) -> None:
+    """Otherwise the old program would start at older offsets."""
+    matrix.mirror_kafka_leads(simulated)
+    before = held(simulated)
+    found = row(simulated, *END, status=3)
+    assert (found["state"], found["reasons"]) == ("refused", ["mirrored"])
+    assert held(simulated) == before
+
+
 def test_a_stopped_group_begins_again_with_the_store_that_is_chosen(simulated: Simulated) -> None:
     """Its row names both values before."""
     matrix.mirror_zookeeper_leads(simulated)
