@@ -86,8 +86,8 @@ KEEPS_OUT = Process("ids", "mirror")
 class State(NamedTuple):
     """``zk``, ``kafka``: the committed offsets. ``leader``, ``agreed``, ``status``, ``locked``: of
     the record. ``shut``: old members cannot register. ``old``, ``new``: that program runs.
-    ``told``: the last offset that a program committed. ``late``: ``SUSPENDED`` or ``EXPIRED`` after
-    such a fault, otherwise 0."""
+    ``committed``: the last offset that a program committed. ``late``: ``SUSPENDED`` or ``EXPIRED``
+    after such a fault, otherwise 0."""
 
     zk: Offsets
     kafka: Stored
@@ -99,7 +99,7 @@ class State(NamedTuple):
     old: bool
     new: bool
     turn: int
-    told: Offsets
+    committed: Offsets
     lease: int
     faults: int
     late: int
@@ -255,15 +255,15 @@ def programs(s: State, b: Bounds) -> Iterator[Step]:
         yield "stop old", s._replace(old=False)
         for tp, offset in enumerate(s.zk):
             if offset < b.most[tp]:
-                told = at(s.told, tp, max(offset + 1, s.told[tp]))
-                yield "commit old", in_zookeeper(s, tp, offset + 1)._replace(told=told)
+                committed = at(s.committed, tp, max(offset + 1, s.committed[tp]))
+                yield "commit old", in_zookeeper(s, tp, offset + 1)._replace(committed=committed)
     if s.new:
         yield "stop new", s._replace(new=False)
         for tp, (offset, _) in enumerate(s.kafka):
             if offset < b.most[tp]:
                 kafka = (*s.kafka[:tp], (offset + 1, False), *s.kafka[tp + 1 :])
-                told = at(s.told, tp, max(offset + 1, s.told[tp]))
-                yield "commit new", in_kafka(s, kafka)._replace(told=told)
+                committed = at(s.committed, tp, max(offset + 1, s.committed[tp]))
+                yield "commit new", in_kafka(s, kafka)._replace(committed=committed)
 
 
 def faults(s: State, b: Bounds) -> Iterator[Step]:
@@ -492,9 +492,9 @@ def violations(s: State, name: str, t: State, d: Design, b: Bounds) -> Iterator[
         found = t.zk if name == "start old" else kafka
         if t.old and t.new:
             yield "both programs run"
-        if found != t.told and not s.late:
+        if found != t.committed and not s.late:
             yield "started elsewhere"
-        if any(here > told for here, told in zip(found, t.told, strict=True)):
+        if any(here > committed for here, committed in zip(found, t.committed, strict=True)):
             yield "started too late in the log"
     if t.status == STOPPED != s.status and not b.astray:
         yield "stopped without a cause"

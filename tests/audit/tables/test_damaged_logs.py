@@ -55,14 +55,14 @@ def test_damage_and_copies_change_no_history(
         )
         return job.run(spark, options) | {"out": out}
 
-    def told(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    def reported(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
         return [(row["kind"], row["severity"], row["sentence"]) for row in rows]
 
     every = audited("zk1", "zk2", "zk3", servers=1)
     logs = [str(tmp_path / "zk3")]
-    alone = told(plain(findings(read_logs(Question(logs, None)), LIMITS), logs))
+    alone = reported(plain(findings(read_logs(Question(logs, None)), LIMITS), logs))
     assert "stalled owner" in {kind for kind, *_ in alone}
-    assert told(read(every["out"])) == alone
+    assert reported(read(every["out"])) == alone
     assert queries.doubled(Path(every["out"])) == {}
     assert every["commits"] == len(history.commits)
     (text,) = every["damaged"]
@@ -71,7 +71,8 @@ def test_damage_and_copies_change_no_history(
         audited("zk2")
     capsys.readouterr()
     part = audited("zk2", allow_damage=True, end="1970-01-02")
-    assert [reason.partition(" ")[0] for *_, reason in told(read(part["out"]))].count("What") == 3
+    reasons = [reason for *_, reason in reported(read(part["out"]))]
+    assert sum(reason.startswith("What ") for reason in reasons) == 3
     assert {"severity": "high", "kind": "not covered", "count": 3} in part["findings"]
     assert status_of(part, "critical") == 3
     findings_command(["--group", "g", part["out"]], standalone_mode=False)
