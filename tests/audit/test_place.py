@@ -91,7 +91,7 @@ def test_a_url_is_refused_and_makes_no_directory(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AuditError, match=fix) as refused:
         prepare(place)
-    assert str(refused.value).startswith(f"{place}: ")
+    assert str(refused.value).startswith(f"{place} is a URL, ")
     assert list(tmp_path.iterdir()) == []
 
 
