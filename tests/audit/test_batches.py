@@ -54,8 +54,12 @@ def test_groups_in_batches_of_any_size(size: int) -> None:
     output = fold_batches(arrow_schema(OUTPUT), coverage, batches_of(rows, size))
     table = pa.Table.from_batches(output, arrow_schema(OUTPUT))
     tables = table["table"].to_pylist()
-    others = sum(map(tables.count, ("used", "rebalances", "membership")))
+    others = sum(map(tables.count, ("used", "rebalances", "membership", "names")))
     assert len(tables) - others == expected
+    named = {(r["group"], r["tree"]) for r in table.to_pylist() if r["table"] == "names"}
+    assert named == {
+        (f"g{number}", tree) for number in range(6) for tree in ("ids", "owners", "offsets")
+    }
     states = {(row["zxid"], row["idx"], row["group"]): row["owner_state"]
               for row in table.to_pylist() if row["table"] == "offsets"}  # fmt: skip
     whole = {
@@ -86,7 +90,9 @@ def test_a_group_is_a_stream() -> None:
     output = fold_batches(arrow_schema(OUTPUT), Coverage(), batches())
     assert next(output).num_rows == 10_000
     assert read == 2
-    assert sum(batch.num_rows for batch in output) == 40_001
+    last = [row for batch in output for row in batch.select(["table", "tree"]).to_pylist()]
+    assert len(last) == 40_002
+    assert [row["tree"] for row in last if row["table"] == "names"] == ["offsets"]
 
 
 def test_findings_leave_with_the_rows() -> None:

@@ -169,8 +169,14 @@ class Fold:
 
     @property
     def trees(self) -> set[str]:
-        """In which trees the group has znodes."""
-        return {znode.tree for znode in self._znodes.values() if znode is not None}
+        """In which trees the group has znodes. An owner znode that only an offset asked for does
+        not count."""
+        asked = {path for path, node in self._nodes.items() if node.last is None}
+        return {
+            znode.tree
+            for path, znode in self._znodes.items()
+            if znode is not None and not (znode.tree == OWNERS and path in asked)
+        }
 
     def apply(self, event: Event) -> Sequence[Row]:
         """Apply the next event. Return its rows: lifetimes that begin and end, writes and deletions
