@@ -202,8 +202,8 @@ def name_of_moved(group: str) -> Script[str | None]:
     """Return the name in Kafka of a group whose offsets count there; ``None`` for other groups.
 
     That is a group that was moved, stopped or live. A group counts as one if its move was
-    interrupted, or if its marker or mode cannot be read, so that whoever wants to move it back is
-    told.
+    interrupted, or if its marker or mode cannot be read, so that a command that moves groups back
+    names it.
     """
     state = yield from or_refusal(state_of(group))
     if isinstance(state, ZooKeeperError):
