@@ -156,6 +156,7 @@ class Fold:
         self._bursts = Bursts()
         self._members = Members(self.coverage)
         self._live_moves = LiveMoves(self.coverage)
+        self._has_owners = False
         self._mirrored: int | None = None
         """The last transaction of the group's mirror."""
 
@@ -171,12 +172,8 @@ class Fold:
     def trees(self) -> set[str]:
         """In which trees the group has znodes. An owner znode that only an offset asked for does
         not count."""
-        asked = {path for path, node in self._nodes.items() if node.last is None}
-        return {
-            znode.tree
-            for path, znode in self._znodes.items()
-            if znode is not None and not (znode.tree == OWNERS and path in asked)
-        }
+        trees = {znode.tree for znode in self._znodes.values() if znode is not None}
+        return trees if self._has_owners else trees - {OWNERS}
 
     def apply(self, event: Event) -> Sequence[Row]:
         """Apply the next event. Return its rows: lifetimes that begin and end, writes and deletions
@@ -256,6 +253,7 @@ class Fold:
         znode = self._znodes[event.path]
         assert znode is not None
         self.sessions.add(event.session)
+        self._has_owners |= znode.tree == OWNERS
         if znode.tree in WITH_CHANGES:
             rows.append(Change(znode, event))
         if znode.tree in WITH_LIFETIMES:
