@@ -10,7 +10,7 @@ import io
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +49,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts.common import PACKET_BYTES, Script
+from zkconsumer.errors import BrokerError, ZooKeeperError
 
 __all__ = ["simulated"]  # the fixture
 
@@ -470,7 +471,6 @@ def test_a_group_is_read_again_when_a_watch_fires(
         return bool(asked)
 
     assert reads()
-    assert reads()  # it has written what is agreed on
     assert not reads()
     simulated.in_zookeeper("g", "t", 120)
     assert reads()
@@ -486,6 +486,141 @@ def test_a_group_is_read_again_when_a_watch_fires(
     assert not reads()
     simulated.zk.expire()
     assert reads()
+
+
+def test_what_has_not_changed_is_not_read_again(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Watches show the first offset of a partition, and one that is deleted, too."""
+    virtual_time(monkeypatch)
+    matrix.mirror_zookeeper_leads(simulated)
+    simulated.topic("t", *[(0, 1000)] * 3)
+    mirror = mirroring.Mirroring(simulated.stores())
+    read: list[str] = []
+    simulated.zk.before = lambda op: read.extend(op.paths if isinstance(op, GetMany) else ())
+
+    def reads() -> set[str]:
+        read.clear()
+        assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+        return {path for path in read if "/offsets/" in path}
+
+    assert len(reads()) == 2
+    mirroring.time.sleep(mirroring.READ_AGAIN_S)
+    assert len(reads()) == 2  # now all watches fire
+    mirroring.time.sleep(mirroring.READ_AGAIN_S)
+    assert reads() == set()
+    simulated.in_zookeeper("g", "t", 120)
+    assert reads() == {"/consumers/g/offsets/t/0"}
+    assert held(simulated) == ([120, 60], [120, 60])
+    simulated.in_zookeeper("g", "t", None, None, 7)
+    assert len(reads()) == 3
+    assert held(simulated) == ([120, 60, 7], [120, 60, 7])
+    simulated.zk.delete("/consumers/g/offsets/t/2")
+    assert len(reads()) == 2
+    assert reads() == set()
+    simulated.zk.expire()
+    assert len(reads()) == 2
+
+
+def test_everything_is_read_again_in_the_end(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the watches were lost and nothing has said so."""
+    virtual_time(monkeypatch)
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    for _ in range(3):
+        assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+        mirroring.time.sleep(mirroring.READ_AGAIN_S)
+    simulated.in_zookeeper("g", "t", 120)
+    monkeypatch.setattr(simulated.zk, "fired", set)
+    for _ in range(11):
+        mirroring.time.sleep(mirroring.READ_AGAIN_S)
+        assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+    assert held(simulated) == ([120, 60], [120, 60])
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_is_remembered_permits_nothing(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """A cut-over, or an end, was not noticed, since the watches were lost. The new program's commit
+    does not stop the mirror, and it commits nothing again. It reads again instead."""
+    virtual_time(monkeypatch)
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    for _ in range(3):
+        assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+        mirroring.time.sleep(mirroring.READ_AGAIN_S)
+    monkeypatch.setattr(simulated.zk, "fired", set)
+    other = Machine(simulated, simulated.folder / "other")
+    assert other.run(*(END if ended else CUT_OVER)).status == 0
+    if not ended:
+        simulated.in_kafka("g", "t", 400)
+    before = len(simulated.kafka.log)
+    (found,) = mirror.steps(["g"])
+    assert len(simulated.kafka.log) == before
+    if ended:
+        assert (found.state, held(simulated)) == ("not mirrored", ([110, 60], []))
+    else:
+        assert (found.leader, found.state) == ("kafka", "in step")
+        assert held(simulated) == ([400, 60], [400, 60])
+
+
+@pytest.mark.parametrize("error", [ZooKeeperError("refused"), BrokerError("away")])
+def test_groups_that_are_read_together_fail_alone(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Such as for an access list of one topic."""
+    virtual_time(monkeypatch)
+    matrix.untouched(simulated)
+    simulated.topic("other", (0, 1000))
+    simulated.znode("/consumers/h/ids")
+    simulated.in_zookeeper("h", "other", 7)
+    assert simulated.run("mirror", "--all", "--execute", "--once").status == 0
+    stores = simulated.stores()
+    topics = stores.logs.topics
+
+    def fails(names: Collection[str]) -> Any:
+        if "other" in names:
+            raise error
+        return topics(names)
+
+    mirror = mirroring.Mirroring(stores)
+    assert all(one.good for one in mirror.steps("gh"))  # now it has the leases
+    mirroring.time.sleep(mirroring.READ_AGAIN_S)
+    monkeypatch.setattr(stores.logs, "topics", fails)
+    steps = {one.group: one for one in mirror.steps("gh")}
+    assert (steps["g"].state, steps["h"].state) == ("in step", "failed")
+    assert steps["h"].why == str(error)
+
+
+def test_a_reading_that_a_silent_coordinator_has_delayed_is_not_used(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new member may have committed meanwhile, and left."""
+    virtual_time(monkeypatch)
+    matrix.untouched(simulated)
+    simulated.znode("/consumers/h/ids")
+    simulated.in_zookeeper("h", "t", 7)
+    assert simulated.run("mirror", "--all", "--execute", "--once").status == 0
+    stores = simulated.stores()
+    mirror = mirroring.Mirroring(stores)
+    assert all(one.good for one in mirror.steps("gh"))  # now it has the leases
+    mirroring.time.sleep(mirroring.READ_AGAIN_S)
+    simulated.in_zookeeper("g", "t", 120)
+    fetch = stores.fetch
+
+    def slow(group: str, known: Collection[TopicPartition]) -> Any:
+        if group == "h":
+            mirroring.time.sleep(5.0)
+            simulated.in_kafka("g", "t", 130)
+        return fetch(group, known)
+
+    monkeypatch.setattr(stores, "fetch", slow)
+    steps = {one.group: one for one in mirror.steps("gh")}
+    assert simulated.held("g", "t")[1][0] == 130
+    assert steps["g"].state == "stopped"
 
 
 def test_many_groups_are_not_read_more_often_than_some_each_second(
@@ -1139,15 +1274,16 @@ def test_a_mirror_that_has_lost_its_connection_does_not_cut_over(
     assert [one.leader for one in mirror.steps(["g"], True)] == ["kafka"]
 
 
-def test_a_live_move_ends_the_mirror(simulated: Simulated) -> None:
+def test_a_live_move_ends_the_mirror(simulated: Simulated, tmp_path: Path) -> None:
     """While ZooKeeper leads, and if the move can be prepared. Kafka has no copies any more, and a
     mirror that runs lets the group be."""
     matrix.mirror_zookeeper_leads(simulated)
     mirror = mirroring.Mirroring(simulated.stores())
     assert [one.state for one in mirror.steps(["g"])] == ["in step"]
-    row(simulated, *(word for word in PREPARE if word != "--execute"))
+    other = Machine(simulated, tmp_path / "other")
+    assert other.run(*(word for word in PREPARE if word != "--execute")).status == 0
     assert held(simulated) == ([110, 60], [110, 60])
-    row(simulated, *PREPARE)
-    assert row(simulated, "status", "--group", "g")["case"] == "prepared"
+    assert other.run(*PREPARE).status == 0
+    assert other.run("status", "--group", "g").rows[0]["case"] == "prepared"
     assert held(simulated) == ([110, 60], [])
     assert [one.state for one in mirror.steps(["g"])] == ["not mirrored"]

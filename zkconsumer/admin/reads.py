@@ -15,15 +15,18 @@ _LISTS: Final = 200
 """Lists of children in one request: each may be long."""
 
 
-def children(path: str) -> Script[list[str] | None]:
-    """Return the sorted names of a znode's children, or ``None`` if the znode does not exist."""
-    names = yield from listing(path)
+def children(path: str, watch: bool = False) -> Script[list[str] | None]:
+    """Return the sorted names of a znode's children, or ``None`` if the znode does not exist.
+
+    ``watch``: leave a watch at the list, if there is one.
+    """
+    names = yield from listing(path, watch)
     return None if names is None else sorted(names)
 
 
-def listing(path: str) -> Script[list[str] | None]:
+def listing(path: str, watch: bool = False) -> Script[list[str] | None]:
     """Like `children`, but in ZooKeeper's order, which can matter to roundrobin."""
-    reply = yield from read(GetChildren(path))
+    reply = yield from read(GetChildren(path, watch=watch))
     if not isinstance(reply, Ok):
         return None
     assert isinstance(reply.value, tuple)

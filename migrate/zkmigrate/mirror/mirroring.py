@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from threading import Event
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 from zkconsumer.admin import ids_lock
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
@@ -32,17 +32,16 @@ from zkconsumer.errors import (
     BrokerError,
     GroupActiveError,
     ZkUnavailableError,
-    ZnodeFormatError,
     ZooKeeperError,
 )
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read, result_of
 from zkmigrate.errors import GroupRefusedError, check_members, refused
+from zkmigrate.mirror.readings import Look, Readings, Seen, Together
 from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Mirror, Record, Store
 from zkmigrate.plan.mirror import (
     Decision,
-    Reading,
     behind,
     decide,
     first_leader,
@@ -72,6 +71,11 @@ READ_AGAIN_S: Final = 10.0
 GROUPS_PER_S: Final = 60
 """Many groups are read again after one second for each so many, at the latest. So the load at rest
 does not grow with their number."""
+_ALL: Final = 10
+"""Everything that ZooKeeper has of a group is read again after so many of these times, at the
+latest, as if a watch had been lost."""
+_TOGETHER: Final = 64
+"""How many groups are read together, before anything is copied."""
 START: Final = "the new program may start"
 CUT_OVER: Final = Action.CUT_OVER.value
 """The command in the record of a group that is locked and waits for its old members to leave."""
@@ -103,14 +107,6 @@ STANDBY: Final = "standby"
 ENDED: Final = "not mirrored"
 _QUIET: Final = (IN_STEP, STANDBY, STOPPED, ENDED)
 """States of groups that are read again when a watch fires. Kafka has no watches."""
-
-
-class _Seen(NamedTuple):
-    """A mirrored group: as ZooKeeper shows it, and as both stores do."""
-
-    at: InZooKeeper
-    mirror: Mirror
-    reading: Reading
 
 
 class Mirroring:
@@ -145,6 +141,7 @@ class Mirroring:
         """Groups whose lock was looked at: which store led, and whether the record was locked."""
         self._quiet: dict[str, tuple[Step, float]] = {}
         """Groups that need not be read again before a moment, unless a watch fires."""
+        self._readings = Readings(stores)
         self._said: dict[str, tuple[str, ...]] = {}
 
     # -- begin and end -------------------------------------------------------------------------
@@ -249,35 +246,52 @@ class Mirroring:
         """Bring groups into step once; yield each afterwards, in any order.
 
         Where ZooKeeper leads, a group is read if a watch has fired, and every ``READ_AGAIN_S``
-        seconds at the latest; see ``GROUPS_PER_S`` for many groups. Where Kafka leads, both stores
-        are read each time.
+        seconds at the latest; see ``GROUPS_PER_S`` for many groups. Where Kafka leads, it is read
+        each time. Of ZooKeeper, only that is read of which a watch has fired.
 
         ``when_empty``: cut a group over as soon as its last old member has left, if it had one
         since the connection to ZooKeeper was made, or another process has begun to cut it over.
         """
-        fired = self._stores.zk.fired()
-        if fired is None:
-            self._quiet.clear()
-            self._had_members.clear()  # sessions may have ended although their programs run
-        for path in fired or ():
-            self._quiet.pop(path.split("/")[2], None)
+        self._note_fired()
         now = time.monotonic()
         due: list[str] = []
         every = list(groups)
         again_s = max(READ_AGAIN_S, len(every) / GROUPS_PER_S)
+        self._readings.keep_s = _ALL * again_s
         for name in every:
             step, until = self._quiet.get(name, (None, 0.0))
             if step is not None and now < until:
                 yield step
             else:
                 due.append(name)
-        looks = self._stores.zk.run_all(_look(name) for name in due)
-        for name, at in zip(due, looks, strict=True):
-            step = self._timed(self._step(name, at, when_empty))
-            if step.state in _QUIET and (step.leader, step.state) != (Store.KAFKA.value, IN_STEP):
-                until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
-                self._quiet[name] = (step._replace(copied=0), until)
-            yield step
+        for start in range(0, len(due), _TOGETHER):
+            if start:
+                self._note_fired()
+            names = due[start : start + _TOGETHER]
+            looks = self._readings.look(names)
+            together = self._readings.complete_together(filter(self._is_ours, looks))
+            for name, at in zip(names, looks, strict=True):
+                step = self._timed(self._step(name, at, together, when_empty))
+                leads = step.leader, step.state
+                if step.state in _QUIET and leads != (Store.KAFKA.value, IN_STEP):
+                    until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
+                    self._quiet[name] = (step._replace(copied=0), until)
+                yield step
+
+    def _note_fired(self) -> None:
+        """Let groups be read of which a watch has fired."""
+        fired = self._readings.fired()
+        if fired is None:
+            self._quiet.clear()
+            self._had_members.clear()  # sessions may have ended although their programs run
+        for name in fired or ():
+            self._quiet.pop(name, None)
+
+    def _is_ours(self, at: Look) -> TypeGuard[InZooKeeper]:
+        """Whether this object mirrors a group, as far as it is known."""
+        if isinstance(at, Exception) or at.mirror is None or at.mirror.stopped is not None:
+            return False
+        return at.lease is not None and bool(mirror_state.lease_of(at.lease, self._run))
 
     def _timed(self, step: Step) -> Step:
         """Add for how long a group is not in step."""
@@ -288,9 +302,7 @@ class Mirroring:
             late_since=self._late.setdefault(step.group, moment(int(time.time() * 1000)))
         )
 
-    def _step(
-        self, name: str, at: InZooKeeper | ZnodeFormatError | ZooKeeperError, when_empty: bool
-    ) -> Step:
+    def _step(self, name: str, at: Look, together: Together | None, when_empty: bool) -> Step:
         for _ in range(_AGAIN):
             if isinstance(at, Exception):
                 return Step(name, "", "failed", why=str(at), reasons=(Reason.UNREADABLE,))
@@ -318,19 +330,22 @@ class Mirroring:
                         return Step(name, leader.value, state, since, "", why, result.reasons)
                     self._had_members.discard(name)
                     self._say(f"group {name}: {result.why or result.outcome.value}")
-                    at = self._again(name)
+                    at, together = self._readings.look_afresh(name), None
                     continue
                 due = time.monotonic() - self._refreshed.get(name, -inf) > self._refresh_s()
-                seen, decision = self._copied(self._complete_reading(at), due, session)
+                read = together and together.of(name)
+                seen, decision = self._copied(read or self._readings.complete(at), due, session)
                 if due:
                     self._refreshed[name] = time.monotonic()
+                self._readings.keep(seen.at)
             except ZkUnavailableError:
                 raise
             except (GroupActiveError, GroupRefusedError) as error:
                 if not isinstance(error, GroupRefusedError) or (
                     error.reason is Reason.OTHER_OPERATOR
                 ):
-                    at = self._again(name)  # another process or member was faster
+                    # Another process or member was faster.
+                    at, together = self._readings.look_afresh(name), None
                     continue
                 return Step(name, leader.value, "refused", since, "", str(error), (error.reason,))
             except (BrokerError, ZooKeeperError) as error:
@@ -341,7 +356,7 @@ class Mirroring:
         text = "it changes faster than it is read"
         return Step(name, leader.value, "behind", why=text, reasons=(Reason.OTHER_OPERATOR,))
 
-    def _after(self, seen: _Seen, decision: Decision) -> Step:
+    def _after(self, seen: Seen, decision: Decision) -> Step:
         name, mirror = seen.at.group, seen.mirror
         since = moment(mirror.since_ms)
         if decision.notes != self._said.get(name, ()):
@@ -373,34 +388,12 @@ class Mirroring:
         free = at.lease is None or (not mine and first and self._zk(mirror_state.free_lease(at)))
         return self._zk(mirror_state.take_lease(at.group, self._run)) if free else mine
 
-    def _again(self, name: str) -> InZooKeeper | ZnodeFormatError | ZooKeeperError:
-        return self._zk(_look(name))
-
-    def _complete_reading(self, at: InZooKeeper) -> _Seen:
-        """Read the other store. Members are read last: one that has committed is seen, too."""
-        assert at.mirror is not None
-        zk = at.offsets
-        stored = self._stores.fetch(at.group, [*zk, *at.mirror.values])
-        kafka = {tp: KafkaOffset(*one) for tp, one in stored.items()}
-        topics = self._stores.logs.topics({tp.topic for tp in (*zk, *kafka, *at.mirror.values)})
-        new = self._stores.kafka.members(at.group)
-        return _Seen(at, at.mirror, Reading(at.old, new, zk, kafka, topics))
-
-    def _read(self, group: str) -> _Seen:
-        """Read a group that must be mirrored. Raises GroupRefusedError if it is not."""
-        at = self._zk(mirror_state.look(group))
-        if at.mirror is None or at.mirror.stopped is not None:
-            raise mirror_state.changed(group)
-        return self._complete_reading(at)
-
-    def _copied(
-        self, seen: _Seen, refresh: bool = False, session: int = 0
-    ) -> tuple[_Seen, Decision]:
+    def _copied(self, seen: Seen, refresh: bool = False, session: int = 0) -> tuple[Seen, Decision]:
         """Decide and carry it out. Raises as ``_carry_out``."""
         decision = decide(seen.reading, seen.mirror, refresh)
         return self._carry_out(seen, decision, session), decision
 
-    def _carry_out(self, seen: _Seen, decision: Decision, session: int = 0) -> _Seen:
+    def _carry_out(self, seen: Seen, decision: Decision, session: int = 0) -> Seen:
         """Write what was decided; return the group as it is then.
 
         Raises GroupRefusedError with ``OTHER_OPERATOR``, and GroupActiveError, if it has changed.
@@ -429,16 +422,16 @@ class Mirroring:
             at = self._zk(mirror_state.write(at, mirror, decision.to_zookeeper))
         if at.mirror is None or at.record.version != seen.at.record.version:
             raise mirror_state.changed(group)  # right after it was written
-        return _Seen(at, at.mirror, seen.reading)
+        return Seen(at, at.mirror, seen.reading)
 
-    def _stop(self, seen: _Seen, why: tuple[Reason, str]) -> _Seen:
+    def _stop(self, seen: Seen, why: tuple[Reason, str]) -> Seen:
         at, now_ms = seen.at, int(time.time() * 1000)
         stopped = replace(seen.mirror, stopped=(why[0].value, why[1]))
         written = record.written(at.record, now_ms, command="mirror", mirror=STOPPED)
         self._zk(record.write(at.group, written, [mirror_state.written_op(at, stopped)]))
         return seen._replace(mirror=stopped)
 
-    def _change_leader(self, seen: _Seen, decision: Decision) -> _Seen:
+    def _change_leader(self, seen: Seen, decision: Decision) -> Seen:
         """Let the other store lead, whose members have come; keep old consumers out of Kafka."""
         to = decision.leader
         at = self._lead(seen, to, decision.to_zookeeper, locked=to is Store.KAFKA)
@@ -447,7 +440,7 @@ class Mirroring:
         if at.mirror is None:
             raise mirror_state.changed(at.group)  # right after it was written
         self._settle_lock(at)
-        return _Seen(at, at.mirror, seen.reading)
+        return Seen(at, at.mirror, seen.reading)
 
     def _settle_lock(self, at: InZooKeeper) -> None:
         """Let the lock follow the record: the process that wrote that may have been killed."""
@@ -462,7 +455,7 @@ class Mirroring:
         self._settled[at.group] = as_read
 
     def _lead(
-        self, seen: _Seen, to: Store, offsets: Mapping[TopicPartition, int], **fields: Any
+        self, seen: Seen, to: Store, offsets: Mapping[TopicPartition, int], **fields: Any
     ) -> InZooKeeper:
         """Let a store lead from now on, if no offset has changed in the other since the reading.
 
@@ -476,7 +469,7 @@ class Mirroring:
             at = self._zk(mirror_state.write(at, seen.mirror, offsets))
             if any(at.offsets[tp].offset != one for tp, one in offsets.items() if tp in at.offsets):
                 raise mirror_state.changed(at.group)
-        again = self._read(at.group).reading
+        again = self._readings.read(at.group).reading
         moved = again.zk != at.offsets if to is Store.KAFKA else again.kafka != seen.reading.kafka
         late = to is Store.KAFKA and not again.new and behind(again, Store.ZOOKEEPER)
         if moved or late:
@@ -509,7 +502,7 @@ class Mirroring:
 
         def once() -> Result:
             nonlocal copied
-            seen = self._read(group)
+            seen = self._readings.read(group)
             if not seen.at.record.locked:
                 reasons = (Reason.OTHER_OPERATOR,)
                 return Result(group, Outcome.REFUSED, copied, guard.UNLOCKED_MEANWHILE, reasons)
@@ -544,7 +537,7 @@ class Mirroring:
 
         def once() -> Result:
             nonlocal copied
-            seen = self._read(group)
+            seen = self._readings.read(group)
             check_members(group, joined=seen.reading.new)
             seen, decision = self._copied(seen)
             if decision.stop is not None:
@@ -573,7 +566,7 @@ class Mirroring:
             return refusal
 
         def once() -> Result:
-            seen = self._read(group)
+            seen = self._readings.read(group)
             if seen.mirror.leader is not Store.KAFKA:
                 raise mirror_state.changed(group)
             check_members(group, seen.reading.old)
@@ -589,7 +582,7 @@ class Mirroring:
             if isinstance(lock, str):
                 return Result(group, Outcome.FAILED, 0, lock, (Reason.CANNOT_LOCK,))
             seen = self._carry_out(seen, decision)
-            late = behind(self._complete_reading(seen.at).reading, Store.KAFKA)
+            late = behind(self._readings.complete(seen.at).reading, Store.KAFKA)
             agreed = seen.mirror.values
             moved = any(
                 agreed.get(tp, one.offset) != one.offset for tp, one in seen.at.offsets.items()
@@ -673,14 +666,6 @@ class Mirroring:
             tp, error = min(failed.items())
             text = f"the coordinator refused {len(failed)} of {count} offsets, such as {tp}"
             raise refused(group, Reason.COORDINATOR_REFUSED, f"{text} ({error})")
-
-
-def _look(group: str) -> Script[InZooKeeper | ZnodeFormatError | ZooKeeperError]:
-    """Read a group, or return why it cannot be read."""
-    try:
-        return (yield from or_refusal(mirror_state.look(group, watch=True)))
-    except ZnodeFormatError as fault:
-        return fault
 
 
 def _begin(group: str, written: Record, mirror: Mirror) -> Script[None]:

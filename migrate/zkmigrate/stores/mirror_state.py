@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from zkconsumer.admin.reads import children
+from zkconsumer.admin.snapshot import partition_number
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,
     Delete,
-    GetChildren,
-    GetMany,
     Multi,
     MultiOp,
     Node,
@@ -33,7 +33,6 @@ from zkconsumer.core.zookeeper.ops import (
 )
 from zkconsumer.core.zookeeper.scripts.common import (
     PACKET_BYTES,
-    READ_BATCH,
     Script,
     attempt,
     ensure_path,
@@ -41,7 +40,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
     read,
     read_many,
 )
-from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset
+from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, is_legal_topic
 from zkconsumer.errors import ZnodeFormatError, ZooKeeperError
 from zkmigrate.errors import GroupRefusedError, refused
 from zkmigrate.model import Mirror, Record, Store, ZkOffset
@@ -49,7 +48,7 @@ from zkmigrate.plan.status import is_migrator
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import record
 from zkmigrate.stores.migration_marker import by_topic, offsets_in
-from zkmigrate.stores.offset_znodes import offset_partitions, zk_offset
+from zkmigrate.stores.offset_znodes import zk_offset
 
 FORMAT: Final = 1
 END: Final = "mirror --end"
@@ -111,6 +110,7 @@ class InZooKeeper(NamedTuple):
     """A mirrored group as ZooKeeper shows it. ``mirror`` is ``None`` if it is not mirrored.
 
     ``lease``: of who runs its mirror. ``old``: its members. ``nodes``: its offset znodes.
+    ``watched``: whether a watch fires when any of it changes, except what is agreed on.
     """
 
     group: str
@@ -119,6 +119,7 @@ class InZooKeeper(NamedTuple):
     lease: Node | None
     old: tuple[str, ...]
     nodes: Mapping[TopicPartition, Node]
+    watched: bool = False
 
     @property
     def offsets(self) -> dict[TopicPartition, ZkOffset]:
@@ -130,36 +131,57 @@ class InZooKeeper(NamedTuple):
 def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
     """Read a group. Raises ZnodeFormatError.
 
-    ``watch``: leave watches at all that is read and exists, except lists of topics and partitions.
+    ``watch``: leave watches at all that is read and exists, except at what is agreed on. If another
+    process has changed only that, the next write fails, as it names the version.
     The record and what was agreed on are read first: what another command changes meanwhile makes
     every later write fail, as it names their versions. Members are read last: one that has
     committed is seen, unless it has left already.
     """
     paths = GroupPaths(group)
-    where = [record.path(group), path(group), lease_path(group)]
-    written, agreed, lease = yield from _nodes(where, watch)
-    wanted = yield from offset_partitions(group)
-    nodes = yield from _nodes(list(map(paths.offset, wanted)), watch)
-    found = Record() if written is None else record.decode(where[0], written)
+    where = [record.path(group), path(group)]
+    while True:
+        written, lease = yield from read_many([where[0], lease_path(group)], watch)
+        (agreed,) = yield from read_many([where[1]])
+        found = Record() if written is None else record.decode(where[0], written)
+        if agreed is not None or not found.mirror:
+            break
+        if (yield from record.read(group)) == found:
+            raise ZnodeFormatError(where[1], "is gone: begin again with zkmigrate mirror --lead")
     mirror = decode(where[1], agreed) if agreed is not None and found.mirror else None
-    if found.mirror and mirror is None:
-        raise ZnodeFormatError(where[1], "is gone: begin again with zkmigrate mirror --lead")
-    reply = yield from read(GetChildren(paths.ids, watch=watch))
-    members = reply.value if isinstance(reply, Ok) and isinstance(reply.value, tuple) else ()
-    old = tuple(name for name in sorted(map(str, members)) if not is_migrator(group, name))
+    topics = yield from children(paths.offsets, watch)
+    wanted: list[TopicPartition] = []
+    for topic in filter(is_legal_topic, topics or ()):
+        names = yield from children(paths.offsets_topic(topic), watch)
+        numbers = map(partition_number, names or ())
+        wanted += [TopicPartition(topic, number) for number in numbers if number is not None]
+    nodes = yield from read_many(map(paths.offset, wanted), watch)
+    members = yield from children(paths.ids, watch)
     pairs = zip(wanted, nodes, strict=True)
     there = {tp: node for tp, node in pairs if node is not None}
-    return InZooKeeper(group, found, mirror, lease, old, there)
+    exist = None not in (lease, mirror, topics, members) and len(there) == len(wanted)
+    old = _without_migrators(group, members)
+    return InZooKeeper(group, found, mirror, lease, old, there, watch and exist)
 
 
-def _nodes(paths: list[str], watch: bool) -> Script[list[Node | None]]:
-    """Return the znodes of these paths."""
-    nodes: list[Node | None] = []
-    for start in range(0, len(paths), READ_BATCH):
-        reply = yield from read(GetMany(tuple(paths[start : start + READ_BATCH]), watch=watch))
-        assert isinstance(reply, Ok)
-        nodes += reply.value  # type: ignore[arg-type]
-    return nodes
+def look_again(at: InZooKeeper, fired: Collection[str]) -> Script[InZooKeeper]:
+    """Read what has changed since a group was read with watches, of which these have fired."""
+    if not fired:
+        return at
+    paths = GroupPaths(at.group)
+    changed = [tp for tp in at.nodes if paths.offset(tp) in fired]
+    if len(changed) != len(fired):
+        return (yield from look(at.group, True))
+    nodes = yield from read_many(map(paths.offset, changed), True)
+    now = {tp: node for tp, node in zip(changed, nodes, strict=True) if node is not None}
+    if len(now) != len(changed):
+        return (yield from look(at.group, True))
+    members = yield from children(paths.ids)
+    old = _without_migrators(at.group, members)
+    return at._replace(old=old, nodes={**at.nodes, **now})
+
+
+def _without_migrators(group: str, members: Iterable[str] | None) -> tuple[str, ...]:
+    return tuple(name for name in members or () if not is_migrator(group, name))
 
 
 def read_mirror(group: str) -> Script[tuple[Mirror | None, str]]:
@@ -262,10 +284,10 @@ def write(
                     break
             raise changed(at.group)
         version += 1
-    if not offsets:  # which have not changed
-        written = Mirror(mirror.leader, mirror.since_ms, agreed, mirror.topics, version=version)
-        return at._replace(mirror=written)
-    return (yield from look(at.group))
+    if offsets and not at.watched:
+        return (yield from look(at.group))
+    written = Mirror(mirror.leader, mirror.since_ms, agreed, mirror.topics, version=version)
+    return (yield from look_again(at._replace(mirror=written), list(map(paths.offset, offsets))))
 
 
 def changed(group: str) -> GroupRefusedError:

@@ -19,7 +19,7 @@ from unittest import mock
 
 from zkmigrate.apply import guard
 from zkmigrate.apply.outcome import Outcome, Result, result_of
-from zkmigrate.mirror import mirroring
+from zkmigrate.mirror import mirroring, readings
 from zkmigrate.mirror.mirroring import Mirroring, Step
 from zkmigrate.model import Store
 from zkmigrate.stores import migration_marker, record
@@ -137,9 +137,10 @@ class MirroredGroup(Scenario[Any]):
         """See ``Scenario``. All processes are ended afterwards."""
         clock = SimClock(self.kernel)
         with ExitStack() as stack:
-            for module in (mirroring, guard, record):
+            for module in (mirroring, readings, guard, record):
                 stack.enter_context(mock.patch.object(module, "time", clock))
-            stack.enter_context(mock.patch.object(mirroring, "random", self.kernel.rng))
+            for module in (mirroring, readings):
+                stack.enter_context(mock.patch.object(module, "random", self.kernel.rng))
             stack.callback(self._kill_all)
             self.begin()
             troubled = max(self.troubled, events * self.interval)

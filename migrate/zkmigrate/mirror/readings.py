@@ -1,0 +1,180 @@
+"""Reads mirrored groups in both stores.
+
+What ZooKeeper has of a group is kept, with watches. Only what a watch has fired for is read again.
+All of it is read again when the connection was lost, since its watches are lost then, too, and
+after some time in any case. A command that changes a group reads it afresh (``read``), and so does
+whatever is asked right before a write.
+
+One thread uses a ``Readings``.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.scripts.common import Script
+from zkconsumer.errors import BrokerError, ZkUnavailableError, ZnodeFormatError, ZooKeeperError
+from zkconsumer.zk.blocking import or_refusal
+from zkmigrate.model import KafkaOffset, Mirror
+from zkmigrate.plan.mirror import Reading
+from zkmigrate.stores import mirror_state
+from zkmigrate.stores.mirror_state import InZooKeeper
+from zkmigrate.stores.sessions import Stores
+
+_FRESH: Final = 1.0
+"""Seconds for which the offsets in Kafka are used of groups that were read together. A coordinator
+that does not answer delays some of them."""
+
+Look = InZooKeeper | ZnodeFormatError | ZooKeeperError
+"""A group as ZooKeeper shows it, or why it cannot be read."""
+
+
+class Seen(NamedTuple):
+    """A mirrored group: as ZooKeeper shows it, and as both stores do."""
+
+    at: InZooKeeper
+    mirror: Mirror
+    reading: Reading
+
+
+class Together(NamedTuple):
+    """What Kafka has of groups that were read together, or why that is not known. ``until``: how
+    long it is used, by ``time.monotonic``."""
+
+    found: dict[str, Seen | BrokerError]
+    until: float
+
+    def of(self, group: str) -> Seen | None:
+        """Return the reading of a group, unless it is too old. Raises BrokerError."""
+        found = self.found.get(group)
+        if isinstance(found, BrokerError):
+            raise found
+        return found if time.monotonic() <= self.until else None
+
+
+class Readings:
+    """Mirrored groups, as they are read again and again."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self.keep_s = 0.0
+        """Seconds after which all of a group is read again, even if no watch fires."""
+        self._known: dict[str, tuple[InZooKeeper, float]] = {}
+        """Groups as ZooKeeper has shown them, with watches; when all of it is read again."""
+        self._fired: defaultdict[str, set[str]] = defaultdict(set)
+        """The watches of a group that have fired since it was read."""
+
+    def fired(self) -> set[str] | None:
+        """Return the groups of which a watch has fired since the last call.
+
+        ``None``: the connection was lost meanwhile. So all groups may have changed.
+        """
+        fired = self._stores.zk.fired()
+        if fired is None:
+            self._known.clear()
+            self._fired.clear()
+            return None
+        groups: set[str] = set()
+        for path in fired:
+            group = path.split("/")[2]
+            self._fired[group].add(path)
+            groups.add(group)
+        return groups
+
+    def look(self, groups: Iterable[str]) -> list[Look]:
+        """Return groups as ZooKeeper shows them. Only what has changed is read."""
+        return list(self._stores.zk.run_all(map(self._look, groups)))
+
+    def look_afresh(self, group: str) -> Look:
+        """Return a group as ZooKeeper shows it, all of it read now."""
+        self._known.pop(group, None)
+        (found,) = self.look([group])
+        return found
+
+    def keep(self, at: InZooKeeper) -> None:
+        """Use this of a group from now on: what was read, and what this process has written."""
+        known = self._known.pop(at.group, None)
+        if known is not None and at.watched:
+            self._known[at.group] = (at, known[1])
+
+    def read(self, group: str) -> Seen:
+        """Read a group that must be mirrored afresh. Raises GroupRefusedError if it is not."""
+        at = self._stores.zk.run(mirror_state.look(group))
+        if at.mirror is None or at.mirror.stopped is not None:
+            raise mirror_state.changed(group)
+        return self.complete(at)
+
+    def complete(self, at: InZooKeeper) -> Seen:
+        """Read what Kafka has of a mirrored group. Raises BrokerError."""
+        found = self._complete([at])[at.group]
+        if isinstance(found, BrokerError):
+            raise found
+        return found
+
+    def complete_together(self, looks: Iterable[InZooKeeper]) -> Together:
+        """Read what Kafka has of some mirrored groups, with few requests.
+
+        If something that concerns several groups cannot be read, nothing is returned: then
+        ``complete`` shows which group it is.
+        """
+        began = time.monotonic()
+        try:
+            return Together(self._complete(looks), began + _FRESH)
+        except ZkUnavailableError:
+            raise
+        except (BrokerError, ZooKeeperError):
+            return Together({}, began)
+
+    def _look(self, name: str) -> Script[Look]:
+        now = time.monotonic()
+        fired = self._fired.pop(name, set())
+        at, until = self._known.pop(name, (None, now))
+        if at is None or until <= now:
+            until = now + self.keep_s * random.uniform(0.5, 1.0)
+            script = mirror_state.look(name, True)
+        else:
+            script = mirror_state.look_again(at, fired)
+        found = yield from _or_fault(script)
+        if isinstance(found, InZooKeeper) and found.watched:
+            self._known[name] = (found, until)
+        return found
+
+    def _complete(self, looks: Iterable[InZooKeeper]) -> dict[str, Seen | BrokerError]:
+        """Members are read last: one that has committed is seen, too."""
+        found: dict[str, Seen | BrokerError] = {}
+        kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
+        ats: list[tuple[InZooKeeper, Mirror]] = []
+        for at in looks:
+            assert at.mirror is not None
+            try:
+                stored = self._stores.fetch(at.group, [*at.nodes, *at.mirror.values])
+            except BrokerError as error:
+                found[at.group] = error
+                continue
+            kafka[at.group] = {tp: KafkaOffset(*one) for tp, one in stored.items()}
+            ats.append((at, at.mirror))
+        names = {
+            tp.topic for at, mirror in ats for tp in (*at.nodes, *kafka[at.group], *mirror.values)
+        }
+        topics = self._stores.logs.topics(names) if ats else {}
+        members = self._stores.kafka.members_of([at.group for at, _ in ats])
+        for at, mirror in ats:
+            new = members[at.group]
+            if isinstance(new, BrokerError):
+                found[at.group] = new
+            else:
+                reading = Reading(at.old, new, at.offsets, kafka[at.group], topics)
+                found[at.group] = Seen(at, mirror, reading)
+        return found
+
+
+def _or_fault(script: Script[InZooKeeper]) -> Script[Look]:
+    try:
+        return (yield from or_refusal(script))
+    except ZnodeFormatError as fault:
+        return fault
