@@ -176,6 +176,8 @@ def test_a_line_has_what_an_event_or_command_is_about(what: object, fields: Entr
         ("GetMany", "/brokers/topics/t", "read topics"),
         ("Multi", "/consumers/g/ids/m", "multi"),
         ("Create", "/consumers", "write other"),
+        ("FetchOffsets", "", "fetch offsets"),
+        ("StoreOffsets", "", "commit offsets"),
     ],
 )
 def test_operations_are_counted_by_what_they_are_about(name: str, path: str, kind: str) -> None:

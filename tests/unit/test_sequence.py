@@ -9,12 +9,17 @@ import pytest
 from click.testing import CliRunner
 
 from zkconsumer.cli.main import cli
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, Ok, StoreOffsets
 from zkconsumer.errors import ConfigError
 from zkconsumer.herd.parameters import member_name
 from zkconsumer.journal import JournalWriter
-from zkconsumer.journal.recorder import event_entry, run_entry
+from zkconsumer.journal.recorder import MemberRecorder, event_entry, run_entry
 from zkconsumer.sim.runs.herd import Herd
 from zkconsumer.sim.runs.herd_coordinator import simulate_any
+
+
+TP = TopicPartition("t", 0)
 
 
 def _journal(path: Path, profile: str) -> Path:
@@ -55,6 +60,19 @@ def test_heartbeats_in_a_row_are_one_arrow(tmp_path: Path) -> None:
     """Repeated requests with the same answer are counted, not drawn again."""
     drawn = _draw(str(_journal(tmp_path / "j", "coordinator")))
     assert re.search(r"M->>S: heartbeat, generation \d+ \(x \d+\)", drawn)
+
+
+def test_offsets_in_kafka_of_a_member_in_zookeeper(tmp_path: Path) -> None:
+    """With ``offsets.storage=kafka``, some operations are requests to brokers. They have the names
+    that they have in a group on the brokers, but no generation."""
+    with JournalWriter(tmp_path / "j") as sink:
+        sink.write(run_entry(0, "virtual", {}))
+        recorder = MemberRecorder(sink, "m", lambda: 1)
+        recorder.op(FetchOffsets((TP,)), Ok((None,)), 1, 5, 1)
+        recorder.op(StoreOffsets(((TP, 3),)), Failed(Code.OTHER, detail="away"), 2, 5, 1)
+    _, _, _, *drawn = _draw(str(tmp_path / "j")).splitlines()
+    asked = ["    M->>S: fetch offsets", "    M->>S: commit offsets"]
+    assert drawn == [*asked, f"    S-->>M: {Code.OTHER.value}"]
 
 
 def test_what_cannot_be_drawn_is_named(tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ GROUP_KINDS: Final = {
     "MemberHeartbeat": "heartbeat",
     "ReadTopicNames": "read topics",
     "FetchMemberOffsets": "fetch offsets",
+    "StoreOffsets": "commit offsets",
 }
-"""Requests of members of a group on the brokers, by the name of the command."""
+"""Requests to brokers, by the name of the command; in a group in ZooKeeper, of the operation."""
 
 _AREAS: Final = {"ids": "registrations", "owners": "owners", "offsets": "offsets"}
 
@@ -74,6 +75,8 @@ def kind_of(name: str, path: str) -> str:
     """The kind of an operation: ``read owners``, ``write registrations``, ``multi`` ..."""
     if name == "Multi":
         return "multi"
+    if name in GROUP_KINDS:
+        return GROUP_KINDS[name]
     verb = "write" if name in ("Create", "SetData", "Delete") else "read"
     parts = path.split("/")
     if path.startswith("/brokers/"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from zkconsumer.journal.counts import GROUP_KINDS, kind_of
+from zkconsumer.journal.counts import kind_of
 from zkconsumer.journal.recorder import Entry
 
 _DULL: Final = frozenset({"Exists"})
@@ -51,13 +51,11 @@ def members_of(entries: Iterable[Entry]) -> list[str]:
 
 
 def _asked(entry: Entry) -> str:
-    name = entry["name"]
-    if name in GROUP_KINDS:
-        generation = entry["generation"]
-        return GROUP_KINDS[name] + (f", generation {generation}" if generation >= 0 else "")
-    if name == "Multi":
+    if entry["name"] == "Multi":
         return f"transaction, {entry['changes']} changes"
-    what = kind_of(name, entry.get("path", ""))
+    what = kind_of(entry["name"], entry.get("path", ""))
+    if entry.get("generation", -1) >= 0:
+        return f"{what}, generation {entry['generation']}"
     return f"{what}, {entry['reads']} znodes" if entry["reads"] > 1 else what
 
 
