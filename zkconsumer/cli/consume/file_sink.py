@@ -70,6 +70,8 @@ class FileSink:
         self._lock = threading.Lock()
         # All below is guarded by the lock.
         self._closed = False
+        self._failure: BaseException | None = None
+        """Why a file was not written, also if only the rebalance listener has seen that."""
         self._batches: list[Any] = []
         self._offsets: dict[TopicPartition, int] = {}
         self._waiting = self._bytes = 0
@@ -79,9 +81,11 @@ class FileSink:
     def add(self, batch: Any) -> bool:
         """Take columns of one partition, or none; return false when there are enough messages.
 
-        Raises ``ClickException`` when a file cannot be written; its offsets are not committed.
+        Raises ``ClickException`` when a file cannot be written, now or earlier; its offsets are not
+        committed.
         """
         with self._lock:
+            self._check()
             if self._closed:
                 return False
             if self._limit is not None:
@@ -123,8 +127,13 @@ class FileSink:
         """Accept no more messages; otherwise as ``flush``."""
         with self._lock:
             self._closed = True
+            self._check()
             if self._batches:
                 self._flush()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _flush(self) -> None:
         from pyarrow import Table
@@ -140,12 +149,13 @@ class FileSink:
             unfinished.rename(self._directory / name)
             _sync(self._directory)
         except BaseException as error:
-            self._batches, self._closed = [], True  # not tried again: it may be there by now
+            self._batches, self._failure = [], error  # not tried again: it may be there by now
             if isinstance(error, OSError):
-                raise click.ClickException(
+                self._failure = click.ClickException(
                     f"{self._directory / name} cannot be written: {error.strerror or error}; "
                     "none of its messages are committed"
-                ) from error
+                )
+                raise self._failure from error
             raise
         finally:
             unfinished.unlink(missing_ok=True)
