@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.sim.runs.broker_log import make_batch
+from tests.support.batches import chunk
 from tests.unit.conftest import new_member
 from zkconsumer import Health, Trouble
 from zkconsumer.core.common.faults import Fault, Reason
@@ -22,7 +23,7 @@ from zkconsumer.errors import (
     MessageSizeTooLargeError,
 )
 from zkconsumer.prometheus import GAUGES
-from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
+from zkconsumer.runtime.delivery.chunks import Chunk, ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.reader import Reader, take
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
@@ -112,7 +113,7 @@ class Made:
         self.infos = [self.info]
         self.lines: list[tuple[int, str]] = []
         """What was logged."""
-        self.stream: Any = SimpleNamespace(in_hand=None, queue=[], failure=None)
+        self.stream: Any = SimpleNamespace(queue=ChunkQueue(2, threading.RLock()), failure=None)
         self.monitor = HealthMonitor(
             Sources(
                 membership=lambda: self.member,
@@ -252,18 +253,56 @@ def test_progress_is_a_message_or_an_answer_that_there_is_none() -> None:
     assert made.after(8) == []
     assert made.after(3) == ["fetching"]
     assert "t-0" in str(made.monitor.read(10.0).reasons[0])
-    info.high_watermark = 9
+    info.fetched_offset = info.high_watermark = 9
     info.answers += 1
-    made.stream.queue.append(object())
     assert made.after(12) == ["application"]
     info.consumed_offset = 6
     assert made.after(1) == []
     assert made.monitor.read(10.0).seconds_since_progress == 1.0
-    made.stream.in_hand = object()
     assert made.after(21) == ["application"]
     made.stream.failure = ValueError("damaged")
     assert made.after(1) == ["stream-failed"]
     assert not made.monitor.read(10.0).alive
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_the_application_is_named_also_if_it_marks_its_message(marked: bool) -> None:
+    """It has one of the messages of a chunk, and asks for no other. The queue is empty. The broker
+    answers that there are no more."""
+    made = Made()
+    gate = DeliveryGate()
+    gate.extend(math.inf)
+    made.stream = stream = StreamControl(gate)
+    stream.queue.put(chunk(made.info, 5, 6))
+    made.info.fetched_offset = made.info.high_watermark = 7
+    assert take(stream.reader.messages).offset == 5
+    if marked:
+        stream.reader.mark_consumed()
+    for _ in range(12):
+        made.info.answers += 1
+        made.after(1)
+    assert made.after(0) == ["application"]
+
+
+def test_a_broker_is_named_also_if_the_stream_has_messages_of_another_one() -> None:
+    """A stream's partitions may have different leaders. Those of one are read."""
+    made = Made()
+    made.member = Membership("RESTING", "resting", True, True, 2, 2)
+    gate = DeliveryGate()
+    gate.extend(math.inf)
+    made.stream = stream = StreamControl(gate)
+    other = PartitionTopicInfo("t", 1, 5)
+    made.infos.append(other)
+    made.info.failed("broker 1 does not answer")
+    stream.queue.put(chunk(other, 5, 5))
+    for offset in range(6, 26):
+        stream.queue.put(chunk(other, offset, offset))
+        other.fetched_offset = offset + 1
+        assert take(stream.reader.messages).offset == offset - 1
+        made.after(1)
+    (reason,) = made.monitor.read(10.0).reasons
+    assert reason.trouble is Trouble.FETCHING
+    assert "t-0: broker 1 does not answer" in reason.text
 
 
 def test_an_open_transaction_is_named_when_delivery_waits_for_it() -> None:
@@ -394,7 +433,7 @@ def test_at_the_first_look_after_a_pause_no_partition_is_stalled(
     made = Made()
     made.info.high_watermark = 9
     if waiting:
-        made.stream.queue.append(object())
+        made.info.fetched_offset = 9
     assert made.after(3) == []
     made.now += 3600
     found = made.monitor.read(10.0)

@@ -277,6 +277,11 @@ class ChunkQueue:
         """Whether there are ``capacity`` chunks or more. Exact only under the lock."""
         return len(self._chunks) >= self.capacity
 
+    def has(self, info: PartitionTopicInfo) -> bool:
+        """Whether a chunk of this partition waits."""
+        with self.changed:
+            return any(chunk.info is info for chunk in self._chunks)
+
     def put(self, chunk: Chunk) -> bool:
         """Append without waiting; return whether the chunk was still wanted."""
         with self.changed:

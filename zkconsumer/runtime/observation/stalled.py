@@ -27,8 +27,8 @@ def stalled(
     slow: list[tuple[PartitionTopicInfo, StreamControl]], idle: Mapping[PartitionTopicInfo, float]
 ) -> list[Reason]:
     """Return why these partitions make no progress."""
-    waiting = [info for info, stream in slow if stream.in_hand or len(stream.queue)]
-    silent = [info for info, stream in slow if not (stream.in_hand or len(stream.queue))]
+    waiting = [info for info, stream in slow if _waits(info, stream)]
+    silent = [info for info, stream in slow if not _waits(info, stream)]
     reasons = []
     if waiting:
         text = (
@@ -46,6 +46,13 @@ def stalled(
         seconds = max(idle[info] for info in silent)
         reasons.append(Reason(Trouble.FETCHING, text, seconds, len(silent)))
     return reasons
+
+
+def _waits(info: PartitionTopicInfo, stream: StreamControl) -> bool:
+    """Whether it waits for the application: its messages are fetched, or the stream's queue has no
+    room for them. A stream may have partitions of several brokers."""
+    fetched = info.fetched_offset != info.position or stream.queue.has(info)
+    return fetched or (stream.queue.full and info.fault is None)
 
 
 def _advice(fault: str) -> str:
