@@ -23,6 +23,7 @@ from zkconsumer.core.zookeeper.ops import (
     Delete,
     Exists,
     Failed,
+    FetchOffsets,
     GetChildren,
     GetData,
     GetMany,
@@ -259,15 +260,53 @@ def drive(script: Generator[Any, Reply, Any], answer: Callable[[Any], Reply]) ->
 
 
 def with_kafka(
-    bench: Bench, order: ScriptCommand, answer: Callable[[OffsetOp], Reply]
+    bench: Bench,
+    order: ScriptCommand,
+    answer: Callable[[OffsetOp], Reply],
+    before: Callable[[ZkOp], object] = lambda op: None,
 ) -> events.Event:
-    """Return the event that ends the script of a member with its offsets in Kafka."""
+    """Return the event that ends the script of a member with its offsets in Kafka. ``before`` is
+    called with each operation in ZooKeeper before it is sent."""
     spec = replace(bench.context.spec, kafka_storage=True)
     context = ScriptContext(spec, bench.client.session_id, lambda: 7)
     script = one_by_one(script_for(order, context))
-    fact = drive(script, lambda op: answer(op) if isinstance(op, OffsetOp) else bench.send(op))
+
+    def send(op: ZkOp | OffsetOp) -> Reply:
+        if isinstance(op, OffsetOp):
+            return answer(op)
+        before(op)
+        return bench.send(op)
+
+    fact = drive(script, send)
     assert isinstance(fact, events.Event)
     return fact
+
+
+@pytest.mark.parametrize("scala", [False, True])
+def test_with_offsets_in_kafka_alone_those_in_zookeeper_may_be_unreadable(scala: bool) -> None:
+    """The partitions are claimed, and the znodes keep their content, also one that is written
+    during the claim. Their versions still fence an earlier owner."""
+    bench = registered(scala)
+    bench.zk.do(Create(PATHS.offset(T0), b"forty"))
+    fetched: list[OffsetOp] = []
+
+    def answer(op: OffsetOp) -> Reply:
+        fetched.append(op)
+        return Ok((7, 7, 7))
+
+    def before(op: ZkOp) -> None:
+        if isinstance(op, Multi) and bench.offset(T1) is None:
+            bench.zk.do(Create(PATHS.offset(T1), b"fifty"))
+
+    fact = with_kafka(bench, CLAIM, answer, before)
+    assert fetched == [FetchOffsets((T0, T1, T2))]
+    assert isinstance(fact, events.Claimed)
+    assert not fact.broken
+    assert [fact.claims[tp].committed for tp in (T0, T1, T2)] == [7, 7, 7]
+    assert bench.offset(T0) == b"forty"
+    if not scala:
+        assert bench.offset(T1) == b"fifty"
+        assert [fact.claims[tp].version for tp in (T0, T1, T2)] == [1, 1, None]
 
 
 def test_nothing_is_held_whose_offset_kafka_was_not_asked_for() -> None:

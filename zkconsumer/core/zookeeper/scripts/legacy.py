@@ -28,7 +28,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
     read,
     read_many,
 )
-from zkconsumer.core.zookeeper.scripts.ownership import stored_offset
+from zkconsumer.core.zookeeper.scripts.ownership import first_offset
 from zkconsumer.core.zookeeper.view import GroupView
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
@@ -48,7 +48,7 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> Script[event
         offsets[tp] = None
         if isinstance(reply, Ok) and isinstance(reply.value, Node):
             try:
-                offsets[tp] = stored_offset(paths.offset(tp), reply.value)
+                offsets[tp] = first_offset(ctx, tp, reply.value)
             except ZnodeFormatError as fault:
                 raise Refused(Code.OTHER, paths.offset(tp)) from fault
     claims: dict[TopicPartition, Claim] = {}

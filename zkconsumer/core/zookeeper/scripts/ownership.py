@@ -57,6 +57,17 @@ def stored_offset(path: str, node: Node) -> int | None:
     return offset if offset >= 0 else None
 
 
+def first_offset(ctx: ScriptContext, tp: TopicPartition, node: Node) -> int | None:
+    """The offset in ZooKeeper that a claim reads; ``None`` also for a member that reads offsets in
+    Kafka alone, whatever the znode contains.
+
+    Raises ZnodeFormatError.
+    """
+    if ctx.spec.kafka_storage and not ctx.spec.dual_commit:
+        return None
+    return stored_offset(ctx.spec.paths.offset(tp), node)
+
+
 def read_owner_and_offset(
     ctx: ScriptContext, partitions: Iterable[TopicPartition]
 ) -> MemberScript[dict[TopicPartition, tuple[Node | None, Node | None]]]:
@@ -112,7 +123,7 @@ class _Claiming:
         if offset is not None:
             self._changed_ms.setdefault(tp, offset.stat.mtime_ms)
             try:
-                stored_offset(self.paths.offset(tp), offset)
+                first_offset(self.ctx, tp, offset)
             except ZnodeFormatError as fault:
                 # DEVIATION-20: in the JVM one unreadable offset fails the attempt.
                 self.broken[tp] = str(fault)
@@ -128,7 +139,7 @@ class _Claiming:
             self.ctx.pauses.pop(tp, None)
         else:
             assert isinstance(last, Stat)
-            committed = stored_offset(self.paths.offset(tp), offset)
+            committed = first_offset(self.ctx, tp, offset)
             self.claims[tp] = Claim(self.wanted[tp], last.version, committed)
             topic = self.ctx.decoded.get(tp.topic)
             if committed is not None and topic and offset.stat.mzxid < topic[0].stat.czxid:
@@ -228,7 +239,7 @@ def _touch_new_offsets(state: _Claiming) -> Script[None]:
         for tp, node in offsets.items():
             path = state.paths.offset(tp)
             try:
-                committed = stored_offset(path, node)
+                committed = first_offset(state.ctx, tp, node)
             except ZnodeFormatError as fault:
                 state.broken[tp] = str(fault)
                 del state.claims[tp]
