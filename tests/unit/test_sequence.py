@@ -18,7 +18,6 @@ from zkconsumer.journal.recorder import MemberRecorder, event_entry, run_entry
 from zkconsumer.sim.runs.herd import Herd
 from zkconsumer.sim.runs.herd_coordinator import simulate_any
 
-
 TP = TopicPartition("t", 0)
 
 
