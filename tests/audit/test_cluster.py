@@ -1,4 +1,4 @@
-"""The audit on a standalone Spark cluster, submitted with the installed wheel, as operators do."""
+"""The audit on a standalone Spark cluster, submitted with the wheel, as operators do."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from pyspark.sql import SparkSession
-from zkaudit.job import audit as job
-from zkaudit.job.output import load
+from zkaudit.job.place import finished
 
 from tests.audit.answers import same
-from tests.audit.corpus.judge import directories
+from tests.audit.conftest import Judged
+from tests.audit.corpus.incidents import LIMITS
 from tests.support.small_spark import PLANS
 from zkconsumer.servers.jars import java
 from zkconsumer.servers.supervisor import Supervisor
@@ -38,13 +37,13 @@ SUBMITTED = "from zkaudit.cli import main\n\nmain()\n"
 PACKED = ("numpy", "pyarrow", "cramjam", "crc32c", "kafka-python", "kazoo")
 """Libraries that executors need. Spark's own Python code is part of the workers' Spark."""
 PRINTS_PLACES = """
-from pyspark.sql import SparkSession
+from zkaudit.job.spark import session
 
 def places(_):
     import numpy, pyarrow, zkaudit
     return [module.__file__ for module in (numpy, pyarrow, zkaudit)]
 
-context = SparkSession.builder.getOrCreate().sparkContext
+context = session().sparkContext
 print("imported:", *context.parallelize([1], 1).mapPartitions(places).collect(), flush=True)
 """
 
@@ -173,7 +172,6 @@ def submitted(
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # no time to warm up
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.executor.memory": "768m",
-        "spark.sql.shuffle.partitions": "4",
         "spark.ui.enabled": "false",
     }
     argv = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master]
@@ -195,40 +193,21 @@ def submitted(
 
 
 def test_a_cluster_gives_what_local_mode_gives(
-    spark: SparkSession, cluster: Cluster, python: Path, tmp_path: Path
+    cluster: Cluster, wheel: Path, python: Path, judged: Judged, tmp_path: Path
 ) -> None:
-    """Every table and the summary are the same. Both workers took part, and the report is
-    written."""
-    logs = tmp_path / "logs"
-    subprocess.run(
-        [sys.executable, ROOT / "tests/bench/audit_logs.py", logs, "8000", "1000"], check=True
-    )
+    """Every table and the summary are the same. Both workers took part, and the report is written.
+
+    The workers' machines have Spark and Python only. The audit brings an archive, and a link gives
+    the driver its own environment below the same relative path.
+    """
     out = tmp_path / "cluster"
-    argv = ["run", "--master", "submit", "--zookeeper-logs", str(logs), "--out", str(out)]
-    ran = submitted(cluster, tmp_path, SUBMITTED, argv, PYSPARK_PYTHON=str(python))
-    assert f"report: {out / 'report.html'}" in ran.stdout
-    assert len(ran.stderr.splitlines()) < 500, "thousands of lines of INFO"
-    assert all(list(home.glob("app-*/*")) for home in cluster.homes), "an idle worker"
-
-    here = job.run(spark, job.Options([str(logs)], str(tmp_path / "local")))
-    there, made = load(spark, out)
-    assert there == json.loads(json.dumps(here))
-    same(out, tmp_path / "local")
-    assert made["ownership"].count() > 1000
-
-
-def test_executors_import_zkaudit_from_an_archive(
-    cluster: Cluster, wheel: Path, python: Path, tmp_path: Path
-) -> None:
-    """The workers' machines have Spark and Python only. The audit brings an archive, and a link
-    gives the driver its own environment below the same relative path."""
-    logs = directories(tmp_path)["whole"]
-    out = tmp_path / "out"
     (tmp_path / "environment").symlink_to(python.parents[1])
-    argv = ["--archives", f"{packed(wheel, tmp_path)}#environment", "--conf", "spark.cores.max=1"]
-    for name, value in PLANS.items():
+    argv = ["--archives", f"{packed(wheel, tmp_path)}#environment"]
+    for name, value in (PLANS | {"spark.sql.shuffle.partitions": "4"}).items():
         argv += ["--conf", f"{name}={value}"]
-    argv += ["run", "--master", "submit", "--zookeeper-logs", str(logs), "--out", str(out)]
+    argv += ["run", "--master", "submit", "--zookeeper-logs", str(judged.logs), "--out", str(out)]
+    for name, value in LIMITS.items():
+        argv += [f"--{name.replace('_', '-')}", str(value)]
     ran = submitted(
         cluster,
         tmp_path,
@@ -242,7 +221,11 @@ def test_executors_import_zkaudit_from_an_archive(
         assert any(Path(place).is_relative_to(home) for home in cluster.homes), line
         assert "/environment/lib/" in place
     assert f"report: {out / 'report.html'}" in ran.stdout
-    assert json.loads((out / "summary.json").read_text())["findings"]
+    assert len(ran.stderr.splitlines()) < 500, "thousands of lines of INFO"
+    assert all(list(home.glob("app-*/*")) for home in cluster.homes), "an idle worker"
+    here = judged.place / "whole"
+    assert finished(out)[0] == finished(here)[0]
+    same(out, here)
     for home in cluster.homes:
         for unpacked in home.glob("app-*"):
             shutil.rmtree(unpacked, ignore_errors=True)
