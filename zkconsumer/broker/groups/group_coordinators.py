@@ -485,7 +485,7 @@ class GroupCoordinators:
     def _refuse_given_up(self, key: Hashable, what: str) -> None:
         why = self._why_given_up(key)
         if why is not None:
-            raise _GivenUpError(f"{what} did not answer a moment ago, for another group: {why}")
+            raise _GivenUpError(f"{what} did not answer a moment ago: {why}")
 
     def _until(self, once: Callable[[], T], what: str, patience: float | None = None) -> T:
         waiting = False
