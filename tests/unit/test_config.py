@@ -16,6 +16,7 @@ from zkconsumer.config.consumer import RENAMED, RULES, examine_consumer
 from zkconsumer.config.coordinator_keys import CoordinatorConfig
 from zkconsumer.config.keys import KEYS, SECURITY
 from zkconsumer.config.migratable import MigratableConfig
+from zkconsumer.config.translation import CLIENTS, translate_file
 from zkconsumer.errors import ConfigError
 
 BASE = {"zookeeper.connect": "zk1:2181,zk2:2182/kafka", "group.id": "g1"}
@@ -378,3 +379,27 @@ def test_isolation_levels(parse: Any) -> None:
                 assert each.isolation_level == value.lower()
     with pytest.raises(ConfigError, match=r"isolation\.level=serializable"):
         parse(**{"group.id": "g", key: "serializable"})
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_keys_that_new_consumers_have_too_are_translated(tmp_path: Path, client: str) -> None:
+    """The brokers and the isolation level stay as they are. Security settings are named, but their
+    values are not shown: they may be passwords."""
+    file = tmp_path / "consumer.properties"
+    security = {
+        "sasl.jaas.config": "x required password=secret;",
+        "ssl.keystore.password": "secret",
+        "zkconsumer.zookeeper.digest": "user:secret",
+        "sasl.password": "secret",  # a name of librdkafka
+    }
+    given = {"bootstrap.servers": "b:9", "isolation.level": "READ_COMMITTED", **security}
+    file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    lines = list(translate_file(str(file), client))
+    mark = "_" if client == "kafka-python" else "."
+    assert f"bootstrap{mark}servers=b:9" in lines
+    assert f"isolation{mark}level=read_committed" in lines
+    assert not [line for line in lines if "secret" in line]
+    for name in security:
+        assert [line for line in lines if line.startswith(f"#   {name}: ")], name
+    file.write_text("")
+    assert f"isolation{mark}level=read_uncommitted" in list(translate_file(str(file), client))

@@ -29,7 +29,7 @@ from zkconsumer.errors import ConfigError, ZkConsumerError
     "old",
     metavar="FILE",
     help="Translate the old consumer's .properties file for a new client instead. The reason is "
-    "printed before each line. Keys without an equivalent are listed at the end.",
+    "printed before each line. Keys that are not translated are listed at the end.",
 )
 @click.option(
     "--client",

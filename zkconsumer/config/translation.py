@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.config.properties import Entry, read_properties
+from zkconsumer.config.security_keys import is_security
 from zkconsumer.errors import ConfigError
 
 CLIENTS: Final = ("java", "librdkafka", "kafka-python")
@@ -68,6 +69,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "fetch.message.max.bytes": _Rule(
         _same("max.partition.fetch.bytes"), "renamed; larger messages are no longer an error"
     ),
+    "fetch.max.bytes": _Rule(_same("fetch.max.bytes"), "unchanged"),
     "fetch.min.bytes": _Rule(_same("fetch.min.bytes"), "unchanged"),
     "fetch.wait.max.ms": _Rule(
         _same("fetch.max.wait.ms", rdkafka="fetch.wait.max.ms"), "renamed in Java and kafka-python"
@@ -85,6 +87,12 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "exclude.internal.topics": _Rule(
         _same("exclude.internal.topics", rdkafka=""),
         "matters for pattern subscriptions only; librdkafka never hides internal topics",
+    ),
+    "isolation.level": _Rule(
+        _same("isolation.level"),
+        "whether messages of aborted transactions are delivered; librdkafka's own default is "
+        "read_committed",
+        str.lower,
     ),
     "partition.assignment.strategy": _Rule(_same("partition.assignment.strategy"), "see value"),
 }
@@ -106,9 +114,10 @@ _NO_EQUIVALENT: Final[Mapping[str, str]] = {
 _DEFAULTS: Final[Mapping[str, str]] = {
     "auto.offset.reset": "largest",
     "auto.commit.interval.ms": "60000",
+    "isolation.level": "read_uncommitted",
     "partition.assignment.strategy": "range",
 }
-"""Defaults of the old consumer that differ from the new one's, so they are written out."""
+"""Defaults of the old consumer that differ from a new one's, so they are written out."""
 
 _STRATEGIES: Final[Mapping[str, Mapping[str, str]]] = {
     JAVA: {
@@ -118,6 +127,7 @@ _STRATEGIES: Final[Mapping[str, Mapping[str, str]]] = {
     RDKAFKA: {"range": "range", "roundrobin": "roundrobin"},
     PYTHON: {"range": "RangePartitionAssignor", "roundrobin": "RoundRobinPartitionAssignor"},
 }
+_SERVERS: Final = "bootstrap.servers"
 _RETRIES: Final = ("rebalance.max.retries", "rebalance.backoff.ms")
 _OWN_PREFIX: Final = "zkconsumer."
 
@@ -138,9 +148,11 @@ def translate(entries: list[Entry], client: str) -> Iterator[str]:
     given = {entry.key: entry.value.strip() for entry in entries}  # the last one counts, as in Java
     values = {**_DEFAULTS, **given}
     yield f"# For {client}, from the old consumer's configuration."
-    yield "# No line of the old file says where the brokers are:"
-    servers = "bootstrap_servers" if client == PYTHON else "bootstrap.servers"
-    yield f"{servers}=HOST:9092"
+    if _SERVERS in given:
+        yield f"# {_SERVERS}: unchanged"
+    else:
+        yield "# No line of the old file says where the brokers are:"
+    yield f"{_same(_SERVERS)[client]}={given.get(_SERVERS, 'HOST:9092')}"
     for key, rule in _RULES.items():
         if key not in values or client not in rule.names:
             continue
@@ -152,12 +164,14 @@ def translate(entries: list[Entry], client: str) -> Iterator[str]:
         yield f"# {origin}: {reason}"
         yield f"{rule.names[client]}={value}"
     yield from _poll_interval(given, client)
-    missing = [key for key in given if key not in _RULES and key not in _RETRIES]
+    known = {*_RULES, *_RETRIES, _SERVERS}
+    missing = [key for key in given if key not in known]
     missing += [key for key in given if key in _RULES and client not in _RULES[key].names]
     if missing:
-        yield "# Without an equivalent:"
+        yield "# Not translated:"
     for key in missing:
-        yield f"#   {key}={given[key]}: {_why_not(key, client)}"
+        line = key if is_security(key) else f"{key}={given[key]}"  # it may be a password
+        yield f"#   {line}: {_why_not(key, client)}"
 
 
 def _strategy(name: str, client: str) -> tuple[str, str]:
@@ -186,8 +200,14 @@ def _poll_interval(given: Mapping[str, str], client: str) -> Iterator[str]:
 def _why_not(key: str, client: str) -> str:
     if key in _NO_EQUIVALENT:
         return _NO_EQUIVALENT[key]
+    if is_security(key) and key.startswith(("zookeeper.", f"{_OWN_PREFIX}zookeeper.")):
+        return _NO_EQUIVALENT["zookeeper.connection.timeout.ms"]
     if key.startswith(_OWN_PREFIX):
         return "a setting of zkconsumer"
+    if is_security(key):
+        if client == JAVA:
+            return "has the same name and meaning: copy it"
+        return f"set the property of {client} with this meaning"
     if key in _RULES:
         return f"{client} has no such property; {_RULES[key].reason}"
     return "no key of the old consumer"
