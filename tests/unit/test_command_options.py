@@ -383,6 +383,7 @@ MESSAGE = MessageAndMetadata(
             b"CreateTime:1700\tPartition:3\ta:1,b:null\tv\n",
         ),
         (["line.separator=;"], b"v;"),
+        (["line.separator=\udcff"], b"v\xff"),  # a byte of the command line that is no text
     ],
 )
 def test_a_line_is_formatted_as_asked(properties: list[str], line: bytes) -> None:
@@ -506,6 +507,14 @@ def test_a_tree_is_drawn_with_numbers_in_order_and_sessions() -> None:
         "    |-- 9: x",
         "    `-- 10: x",
     ]
+
+
+def test_a_tree_of_any_depth_is_drawn() -> None:
+    """Anyone who reaches ZooKeeper can make one."""
+    paths = ["/a" * depth for depth in range(1, 3000)]
+    lines = list(drawn({path: _node(b"") for path in paths}))
+    assert len(lines) == len(paths)
+    assert lines[-1].endswith("    `-- a")
 
 
 def test_changes_of_a_tree_are_lines() -> None:

@@ -27,6 +27,7 @@ from zkconsumer.core.zookeeper.ops import Node, Stat
 from zkconsumer.errors import (
     CommitFailedError,
     ConsumerTimeoutError,
+    UnknownGroupError,
     ZkUnavailableError,
 )
 
@@ -183,6 +184,53 @@ def test_an_interruption_tells_that_the_last_commit_failed(run: Callable[..., in
     with pytest.raises(KeyboardInterrupt) as raised:
         run(interrupted, fault=CommitFailedError("no answer"))
     assert raised.value.__notes__ == ["and the last commit failed: no answer"]
+
+
+def test_a_group_that_is_deleted_is_a_change_of_its_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``--watch``. At the first look it is an error."""
+    node = Node(b"", Stat(1, 1, 0, 0))
+    looks = iter([{"/consumers/g": node}, None, {"/consumers/g": node}])
+
+    class Deleted(Tools):
+        def tree(self, _group: str) -> dict[str, Node]:
+            found = next(looks, None)
+            if found is None:
+                raise UnknownGroupError("there is no group g")
+            return found
+
+    monkeypatch.setattr("zkconsumer.cli.tree.GroupTools", lambda *_: Deleted())
+    options = ["g", "--watch", "--every", "50ms", "--seconds", "0.2s", *ZOOKEEPER]
+    done = CliRunner().invoke(tree, options, standalone_mode=False)
+    assert done.exception is None
+    first, *others = done.output.splitlines()
+    assert first == "/consumers/g"
+    signs = [line.split(" ", 1)[1] for line in others]
+    assert signs == ["- /consumers/g", "+ /consumers/g", "- /consumers/g"]
+    assert isinstance(CliRunner().invoke(tree, options).exception, UnknownGroupError)
+
+
+def test_top_names_each_reason_why_a_lag_is_missing_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A group that is named twice is one group."""
+
+    class Away(Tools):
+        def describe(self, groups: list[str]) -> list[GroupRow]:
+            self.notes += ["broker 1 is away"] * 2
+            return [GroupRow(group, "t", 0, 5, 9, 4, None, "") for group in groups]
+
+        def states(self, groups: list[str]) -> list[GroupStateRow]:
+            return [GroupStateRow(group, "Empty", 0, 1, 1) for group in groups]
+
+    tools = Away()
+    monkeypatch.setattr("zkconsumer.cli.groups.GroupTools", lambda *_: tools)
+    options = ["g", "g", "--count", "3", "--every", "200ms", *ZOOKEEPER]
+    done = CliRunner().invoke(top, options, standalone_mode=False)
+    assert done.exception is None
+    assert done.stderr == "note: broker 1 is away\n"
+    assert tools.notes == []
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("g ")]
+    assert [row[3:6] for row in rows] == [["1", "1", "4"]] * 3
 
 
 class Interrupted(Tools):

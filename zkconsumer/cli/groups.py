@@ -26,6 +26,7 @@ from zkconsumer.console.tables import (
     either_option,
     execute_option,
     format_options,
+    print_new_notes,
     print_notes,
     print_rows,
     timeout_option,
@@ -120,8 +121,9 @@ def _check_choice(names: tuple[str, ...], everything: bool) -> None:
         raise click.UsageError("name groups, or give --all")
 
 
-def _choose(tools: GroupTools | CoordinatorGroups, names: tuple[str, ...]) -> list[str]:
-    return list(names) or tools.group_names()
+def choose(tools: GroupTools | CoordinatorGroups, names: tuple[str, ...]) -> list[str]:
+    """Return the named groups, each once; without names, all."""
+    return list(dict.fromkeys(names)) or tools.group_names()
 
 
 @groups.command()
@@ -177,7 +179,7 @@ def describe(
         no_effect(f"--{what}", "no_lag", "kafka_offsets")
     rows: Sequence[tuple[object, ...]]
     with no_collector(), either_tools(zookeeper, bootstrap, timeout, security) as tools:
-        wanted = _choose(tools, names)
+        wanted = choose(tools, names)
         if what == "members":
             rows = tools.members(wanted)
         elif what == "state":
@@ -267,16 +269,15 @@ def verify(
 
         def look() -> list[Finding]:
             with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
-                wanted = _choose(tools, names)
+                wanted = choose(tools, names)
                 problems = tools.verify(wanted, lag=not no_lag, assignor=assignor, idle=True)
-            print_notes(note for note in tools.notes if note not in noted)
-            noted[:] = tools.notes
+            print_new_notes(tools.notes, noted)
             return problems
 
         status = watch(look, grace, every, seconds, how == "json")
         click.get_current_context().exit(status)
     with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
-        wanted = _choose(tools, names)
+        wanted = choose(tools, names)
         findings = tools.verify(wanted, lag=not no_lag, assignor=assignor)
     print_notes(tools.notes)
     wrong = sum(finding.wrong for finding in findings)
@@ -331,7 +332,7 @@ def delete(
     _check_choice(names, everything)
     refused = 0
     with GroupTools(zookeeper, timeout, security) as tools:
-        for group in _choose(tools, names):
+        for group in choose(tools, names):
             try:
                 if execute:
                     deletion = tools.delete(group, topic, force=force)

@@ -13,13 +13,14 @@ import click
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.cli.groups import either_tools
+from zkconsumer.cli.groups import choose, either_tools
 from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.console.repeating import repeat
 from zkconsumer.console.tables import (
     command_config,
     count_option,
     either_option,
+    print_new_notes,
     print_rows,
     timeout_option,
 )
@@ -133,6 +134,7 @@ def top(
     """
     with either_tools(zookeeper, bootstrap, timeout, security) as tools, ExitStack() as stack:
         history = History()
+        noted: list[str] = []
         live = _live(stack)
         drawn = 0
 
@@ -141,6 +143,7 @@ def top(
             rows = [history.row(group, seen, now) for group, seen in state.items()]
             rows.sort(key=lambda row: (-(row.lag or 0), row.group))
             live(rows)
+            print_new_notes(tools.notes, noted)
             drawn += 1
             return drawn == count
 
@@ -150,8 +153,8 @@ def top(
         return repeat(lambda: _look(tools, names), show, failed, every)
 
 
-def _look(tools: GroupTools | CoordinatorGroups, names: Sequence[str]) -> dict[str, Seen]:
-    groups = list(names) or tools.group_names()
+def _look(tools: GroupTools | CoordinatorGroups, names: tuple[str, ...]) -> dict[str, Seen]:
+    groups = choose(tools, names)
     rows: dict[str, list[GroupRow]] = {group: [] for group in groups}
     for row in tools.describe(groups):
         rows[row.group].append(row)

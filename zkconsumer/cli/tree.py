@@ -17,7 +17,7 @@ from zkconsumer.console.repeating import repeat
 from zkconsumer.console.tables import zookeeper_options
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.zookeeper.ops import Node, session_text
-from zkconsumer.errors import ZkConsumerError
+from zkconsumer.errors import UnknownGroupError, ZkConsumerError
 
 _LONGEST: Final = 120
 Tree = Mapping[str, Node]
@@ -53,11 +53,20 @@ def tree(
     """
     if not watch:
         only_with("--watch", "every", "seconds")
-    before: Tree = {}
+    before: Tree | None = None
+
+    def look() -> Tree:
+        try:
+            return tools.tree(group)
+        except UnknownGroupError:
+            if before is None:
+                raise
+            return {}  # it was deleted meanwhile
 
     def show(now: Tree, _at: float) -> bool:
         nonlocal before
-        lines = (f"{_clock()} {line}" for line in changes(before, now)) if before else drawn(now)
+        seen = before
+        lines = drawn(now) if seen is None else (f"{_clock()} {x}" for x in changes(seen, now))
         for line in lines:
             click.echo(line)
         before = now
@@ -68,7 +77,7 @@ def tree(
         click.echo(f"{_clock()} {printable(str(error))}; reading again", err=True)
 
     with GroupTools(zookeeper, timeout, security) as tools:
-        return repeat(lambda: tools.tree(group), show, failed, every, seconds)
+        return repeat(look, show, failed, every, seconds)
 
 
 def drawn(tree: Tree) -> Iterator[str]:
@@ -77,18 +86,15 @@ def drawn(tree: Tree) -> Iterator[str]:
     children: dict[str, list[str]] = {}
     for path in paths[1:]:
         children.setdefault(path.rpartition("/")[0], []).append(path)
-
-    def below(parent: str, indent: str) -> Iterator[str]:
-        names = sorted(children.get(parent, []), key=_order)
-        for number, path in enumerate(names, 1):
-            last = number == len(names)
-            name = printable(path.rpartition("/")[2])
-            yield f"{indent}{'`-- ' if last else '|-- '}{name}{_content(tree[path])}"
-            yield from below(path, indent + ("    " if last else "|   "))
-
-    if paths:
-        yield printable(paths[0]) + _content(tree[paths[0]])
-        yield from below(paths[0], "")
+    waiting = [(path, printable(path), "") for path in paths[:1]]
+    while waiting:  # no recursion: the tree may be of any depth
+        path, shown, indent = waiting.pop()
+        yield shown + _content(tree[path])
+        branch, below = "`-- ", "    "  # the last child comes first: it is taken last
+        for child in sorted(children.get(path, ()), key=_order, reverse=True):
+            name = printable(child.rpartition("/")[2])
+            waiting.append((child, f"{indent}{branch}{name}", indent + below))
+            branch, below = "|-- ", "|   "
 
 
 def changes(before: Tree, now: Tree) -> Iterator[str]:

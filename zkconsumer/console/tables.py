@@ -195,6 +195,14 @@ def print_notes(notes: Iterable[str]) -> None:
         click.echo(f"note: {printable(note)}", err=True)
 
 
+def print_new_notes(notes: list[str], noted: list[str]) -> None:
+    """Print the notes of one look that are not in ``noted``, which has those of the look before.
+    ``noted`` gets them all, and ``notes`` is emptied for the next look."""
+    print_notes(note for note in dict.fromkeys(notes) if note not in noted)
+    noted[:] = notes
+    notes.clear()
+
+
 WHAT: Final = (
     "Brokers to use instead of those that ZooKeeper lists. Needed if it lists no usable broker, "
     "as after the change to KRaft."

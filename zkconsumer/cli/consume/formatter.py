@@ -68,7 +68,7 @@ def line_format(
             )
     if faults:
         raise ConfigError(faults)
-    bits = {name: part.encode() for name, part in texts.items()}
+    bits = {name: part.encode(errors="surrogateescape") for name, part in texts.items()}
     between, end, null = bits["key.separator"], bits["line.separator"], bits["null.literal"]
     comma = bits["headers.separator"]
 
