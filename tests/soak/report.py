@@ -52,26 +52,6 @@ def results() -> list[Result]:
     return [json.loads(file.read_text()) for file in sorted(KEPT.glob("*.json"))]
 
 
-def command(result: Result) -> str:
-    """The options with which ``python -m tests.soak`` repeats a run."""
-    settings = result["settings"]
-    words = [f"--kind {settings['kind']} --seed {settings['seed']}"]
-    if result["mode"] == "recovery":
-        words.append(f"--recovery {result['rounds']}")
-        if result["only"]:
-            words.append(f'--only "{",".join(result["only"])}"')
-    else:
-        words.append(f"--seconds {settings['seconds']:g}")
-    if result["mode"] == "every":
-        words.append(f"--every {result['every']:g}")
-    for option, usual in (("members", 8), ("partitions", 64), ("rate", 2000), ("brokers", 2)):
-        if settings[option] != usual:
-            words.append(f"--{option} {settings[option]}")
-    if settings["broken"]:
-        words.append(f"--broken {settings['broken']}")
-    return " ".join(words)
-
-
 def row(cells: Iterable[object]) -> str:
     """One line of a table."""
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
@@ -80,11 +60,6 @@ def row(cells: Iterable[object]) -> str:
 def header(*names: str) -> list[str]:
     """The first two lines of a table."""
     return [row(names), row(["---"] * len(names))]
-
-
-def began(result: Result) -> str:
-    """When a run began, for people."""
-    return str(result["began"]).replace("T", " ")
 
 
 def runs_table(found: Sequence[Result]) -> list[str]:
@@ -107,20 +82,6 @@ def runs_table(found: Sequence[Result]) -> list[str]:
 def _group(result: Result) -> str:
     kind = str(result["settings"]["kind"])
     return f"{kind}, broken build" if result["settings"]["broken"] else kind
-
-
-def violations_list(found: Sequence[Result]) -> list[str]:
-    """The first violation of each rule of each run, with the options that repeat the run."""
-    lines = []
-    for one in found:
-        texts = [
-            f"**{violation['rule']}** ({one['violations_by_rule'][violation['rule']]:,}): "
-            f"{violation['text']}"
-            for violation in one["violations"]
-        ]
-        if texts:
-            lines.append(f"- {began(one)}, `{command(one)}`: {'; '.join(texts)}")
-    return lines
 
 
 FAULTS = {
@@ -188,10 +149,6 @@ def page(found: Sequence[Result]) -> list[str]:
     storms = [one for one in sound if one["mode"] != "recovery"]
     return [
         *runs_table(found),
-        "",
-        "Runs that broke a rule, with the first violation of each rule:",
-        "",
-        *(violations_list(found) or ["none."]),
         "",
         *faults_table(sound),
         "",

@@ -285,7 +285,7 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
 
     def began_lower(self, tp: TopicPartition, name: str) -> bool:
         """Whether a member claimed a partition while it acted on mode ``zookeeper``, in which an
-        offset in Kafka does not count (decision 6)."""
+        offset in Kafka does not count."""
         return any(name.startswith(f"{one.name}-") and tp in one.lower for one in self.members)
 
     # -- troubles
