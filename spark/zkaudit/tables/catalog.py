@@ -100,18 +100,17 @@ _SHARED["AT"] = _columns("""
     time timestamp: time of the transaction; never used to order rows
 """)
 _SHARED["LIFE"] = _columns("""
-    start_zxid bigint: transaction that created the znode; null: before the logs begin
-    start_idx int: index in that multi; 2147483647: known only from a snapshot; null: before the
-        logs begin
+    start_zxid bigint: transaction that created the znode
+    start_idx int: index in that multi; 2147483647 if only a snapshot shows the znode
     start_time timestamp: time of that transaction
-    end_zxid bigint: first transaction known to be after its end
+    end_zxid bigint: first transaction at which the znode is known to be gone
     end_idx int: index in that multi
     end_time timestamp: time of that transaction
-    end_after_zxid bigint: if `ended` is `unknown`: last transaction at which it is known to have
-        existed; it ended some time later
+    end_after_zxid bigint: if `ended` is `unknown`: last transaction at which the znode is known to
+        have existed
     ended string: `released` (its session deleted it), `closed` (the client closed the session),
         `expired` (the server ended the session), `foreign delete` (another session deleted it),
-        `still held`, `unknown` (there is a log gap in between, or the logs begin later)
+        `still held`, `unknown` (the logs begin later or have a gap)
     ended_by bigint: session of the delete or close that ended it
 """)
 
@@ -122,16 +121,16 @@ SESSIONS: Final = _table(
     "sessions that did not use the group may be missing",
     """
     session bigint: session id
-    created_zxid bigint: transaction that created it; null: before the logs begin
+    created_zxid bigint: transaction that created the session
     created_time timestamp: time of that transaction
     timeout_ms int: session timeout that the server granted
-    closed_zxid bigint: transaction that closed it; null: it is still open, or was closed in a log
-        gap
+    closed_zxid bigint: transaction that closed the session; null if it is open, or was closed in a
+        log gap
     closed_time timestamp: time of that transaction
-    closed_by string: `client` or `server` (the session expired: the request has no number)
+    closed_by string: `client`, or `server` (the session expired)
     address string: address of its client, from `--server-logs`; several if it was resumed elsewhere
-    broker string: id of the broker whose session it is (`/brokers/ids/N`): it writes offsets for
-        clients that commit with OffsetCommit v0; null: not known to be a broker's
+    broker string: if the session is a broker's (`/brokers/ids/N`): the broker's id. Brokers write
+        offsets for clients that commit with OffsetCommit v0
     """,
 )
 
@@ -144,7 +143,7 @@ REGISTRATIONS: Final = _table(
     member string: consumer id
     session bigint: session that the znode belongs to
     *LIFE
-    pattern string: `static`, `white_list` or `black_list`; null: unreadable
+    pattern string: `static`, `white_list` or `black_list`; null if unreadable
     subscription map<string,int>: topic or regex to number of streams
     """,
 )
@@ -167,29 +166,29 @@ COMMITS: Final = _table(
     "commits",
     "chroot group topic partition store zxid idx log_partition log_offset",
     "one row for each write of an offset znode (`/consumers/G/offsets/T/P`), and for each offset "
-    "record in `__consumer_offsets`, of which compaction keeps only the last ones",
+    "record that compaction has kept in `__consumer_offsets`",
     """
     *PARTITION
     store string: `zookeeper` or `kafka`; an offset in Kafka has no transaction, session or owner
     *AT
     session bigint: session that wrote it
-    offset bigint: the offset; null: the data is not a number, or a negative one
+    offset bigint: the offset; null if the data is not a number, or a negative one
     content string: the data, if it is not an offset
     previous bigint: offset before this write
     previous_zxid bigint: transaction that wrote the previous offset
     previous_time timestamp: time of that transaction
-    kind string: `commit`; `claim`: an unchanged write in the same multi as the owner znode, which
-        fences the previous owner and is not a commit; `same`: an unchanged write
-    created boolean: whether it created the offset znode; there was no offset before
+    kind string: `commit`; `same`: a write that did not change the offset; `claim`: such a write in
+        the multi that created the owner znode, which fences the previous owner
+    created boolean: whether this write created the offset znode
     owner_state string: `owner`, `none` or `unknown`, at this transaction
     owner_session bigint: session of the owner znode at this transaction
     owner_member string: consumer id in the owner znode at this transaction; if only the end of its
         session shows the znode, the session's only registration in the group
     owner_start_zxid bigint: transaction that created that owner znode
     free_since_zxid bigint: if `owner_state` is `none`: transaction by which the last owner znode
-        was gone; null: there was no earlier one
+        was gone; null if there was none
     log_partition int: kafka: partition of `__consumer_offsets`
-    log_offset bigint: kafka: offset of the record, the order of a group's commits
+    log_offset bigint: kafka: offset of the record; it orders a group's commits
     metadata string: kafka: metadata that the member stored with the offset
     """,
 )
@@ -203,10 +202,10 @@ PARTITIONS: Final = _table(
     chroot string: path before `/brokers`, empty without a chroot
     topic string: topic
     partition bigint: partition
-    zxid bigint: transaction that added it, or that of the oldest known data
+    zxid bigint: transaction that added the partition, or that of the oldest known data
     time timestamp: time of that transaction
-    created boolean: whether the partition was created by that transaction; false: it may be older
-    gone_zxid bigint: transaction that deleted the topic; null: the topic exists
+    created boolean: whether that transaction created the partition; if not, it may be older
+    gone_zxid bigint: transaction that deleted the topic; null while the topic exists
     deleted_zxid bigint: last transaction that deleted a topic of this name, even if it exists again
     """,
 )
@@ -220,7 +219,7 @@ MOVES: Final = _table(
     *GROUP
     *AT
     session bigint: session that wrote or deleted it
-    moved_to string: `kafka` or `zookeeper`; null: deleted, or unreadable
+    moved_to string: `kafka` or `zookeeper`; null if deleted or unreadable
     """,
 )
 
@@ -235,17 +234,16 @@ MEMBERSHIP: Final = _table(
     session bigint: session of the registration
     change string: `join` or `leave`
     cause string: leave: how the registration ended
-    members bigint: registrations that existed after this change; null: the logs begin later or have
-        gaps, and no later snapshot shows the members
+    members bigint: registrations that existed after this change
     """,
 )
 
 FAILED_CLAIMS: Final = _table(
     "failed_claims",
     "chroot group zxid idx member",
-    "one row for each write that ZooKeeper refused because the znode existed (error -110), if its "
-    "session was registered in a group; the log has no path, so a refused create of a parent "
-    "znode looks the same",
+    "one row for each write that ZooKeeper refused because the znode existed (error -110), if the "
+    "session had registered a member. The log does not name the znode, which may also be a parent "
+    "of the owner znode",
     """
     *GROUP
     *AT
@@ -266,7 +264,7 @@ REBALANCES: Final = _table(
     start_time timestamp: when it began
     end_time timestamp: when it ended
     claims bigint: owner znodes created
-    ends bigint: owner znodes gone
+    ends bigint: owner znodes deleted
     partitions bigint: number of partitions that were claimed or released
     members bigint: members that claimed
     rounds bigint: number of claims of the partition that was claimed most often
@@ -287,9 +285,9 @@ ATTEMPTS: Final = _table(
     attempt bigint: number of the attempt, from 1 in each run of the member
     time timestamp: when it began, by the member's clock
     trigger_zxid bigint: the transaction that triggered the rebalance; null when the member starts
-    trigger_path string: proven: path whose watch fired, without the chroot
+    trigger_path string: if `basis` is `proven`: path whose watch fired, without the chroot
     basis string: `proven`: ZooKeeper (3.9 and later) sent the transaction with the watch event;
-        `inferred`: it is the last change of membership in the 30 seconds before
+        `inferred`: this was the last change of membership in the 30 seconds before
     file string: journal
     line bigint: its line
     """,
@@ -309,12 +307,12 @@ HERDS: Final = _table(
     basis string: `measured`: all members wrote journals; `measured in part`: some did, so the
         figures are lower bounds; `modelled`: none did, so the figures are upper bounds
     cause string: how the figures are known to be effects of this change. `proven`: ZooKeeper (3.9
-        and later) sent the transaction with each watch event; `inferred`: there was no later change
-        of membership before them. Null: modelled
+        and later) sent the transaction with each watch event; `inferred`: no other change of
+        membership came between. Null if modelled
     notified bigint: members that a watch notified; modelled: all other members
     rebalances bigint: rebalance attempts begun; modelled: one for each member
-    reads bigint: znodes read; modelled: one for each member by each member
-    writes bigint: write operations without commits; null: modelled
+    reads bigint: znodes read; modelled: each member reads one for each member
+    writes bigint: write operations without commits; null if modelled
     """,
 )
 
@@ -327,18 +325,17 @@ GENERATIONS: Final = _table(
     """
     group string: group id
     log_partition int: partition of `__consumer_offsets`
-    log_offset bigint: offset of the (last) record, the order of a group's states
+    log_offset bigint: offset of the last record of this state; it orders a group's states
     time timestamp: when the coordinator wrote it, by its clock
     group_protocol string: `classic` or `consumer` (KIP-848)
-    generation int: generation, or epoch of a KIP-848 group; null: the group was deleted
-    protocol string: the assignor; KIP-848: null for the broker's default
-    leader string: the leader, which computed the assignment; KIP-848 has none
+    generation int: generation, or epoch of a KIP-848 group; null if the group was deleted
+    protocol string: the assignor; null for a KIP-848 group with the broker's default
+    leader string: the member that computed the assignment; KIP-848 has none
     members array<string>: ids of the members
-    hosts map<string,string>: id of each member to its host
-    clients map<string,string>: id of each member to its client id
-    assignment map<string,string>: `topic-partition` to the id of its member, until the member has
-        released it. KIP-848 records have topic ids: a topic that the brokers no longer have keeps
-        its id
+    hosts map<string,string>: member id to host
+    clients map<string,string>: member id to client id
+    assignment map<string,string>: `topic-partition` to the id of its member, until that member has
+        released it. KIP-848: a topic that was deleted since appears with its id
     """,
 )
 
@@ -356,7 +353,7 @@ BROKER_OWNERSHIP: Final = _table(
     first_generation int: first generation with this assignment
     last_generation int: last generation with this assignment
     start_time timestamp: when the first of them was written
-    end_time timestamp: when the next generation with another assignment was written; null: still
+    end_time timestamp: when the next generation with another assignment was written; null while
         assigned
     """,
 )
@@ -368,15 +365,15 @@ MIGRATIONS: Final = _table(
     "(`/consumers/G/live/mode`), which lasts until the next one",
     """
     *GROUP
-    mode string: `zookeeper`, `locked`, `kafka` or `open`; null: the content is not a mode
+    mode string: `zookeeper`, `locked`, `kafka` or `open`; null if the content is not a mode
     coordination string: whose assignment applies: `zookeeper` or `coordinator`
     version bigint: number of the mode: the znode's version
     start_zxid bigint: transaction that wrote it
     start_time timestamp: time of that transaction
-    end_zxid bigint: first transaction known to be after its end
+    end_zxid bigint: first transaction known to be after the end of the mode
     end_time timestamp: time of that transaction
-    ended string: `next mode`, `deleted`, `still`, `unknown` (the logs have a log gap in between)
-    session bigint: session that wrote it; null: known only from a snapshot
+    ended string: `next mode`, `deleted`, `still`, `unknown` (the logs have a gap)
+    session bigint: session that wrote it; null if only a snapshot shows it
     address string: address of its client, from `--server-logs`
     members bigint: migratable members that were registered when it was written
     acknowledged array<struct<member:string,session:bigint,zxid:bigint,time:timestamp>>: members
@@ -390,28 +387,26 @@ MIGRATIONS: Final = _table(
 GROUP_OWNERSHIP: Final = _table(
     "group_ownership",
     "chroot group topic partition source member start_zxid start_time",
-    "one row for each period in which a partition belonged to a member under one coordination; "
-    "all groups that had an owner on the coordinator, or have a mode. The coordinator's records "
-    "end where compaction has removed the older ones, and have no chroot: it is that of the group "
-    "of this name in ZooKeeper. If several chroots have one, the coordinator's owners are left "
-    "out",
+    "one row for each period in which a partition belonged to a member under one coordination, in "
+    "groups that have a mode or had an owner on the coordinator. The coordinator's records have no "
+    "chroot: it is that of the group of this name in ZooKeeper. If several chroots have one, the "
+    "coordinator's owners are left out",
     """
     *PARTITION
-    member string: consumer id; with `source` = generation, the id on the coordinator
+    member string: consumer id; for source `generation`, the member id on the coordinator
     session bigint: session of the owner znode
-    host string: generation: the member's host
-    coordination string: `zookeeper` or `coordinator`: whose assignment the member followed, since
-        it registered or acknowledged a mode
+    host string: source `generation`: the member's host
+    coordination string: `zookeeper` or `coordinator`: whose assignment the member followed
     source string: `owner znode`; `generation` (a consumer that is not migratable, from
-        `broker_ownership`); `journal` (the same, from its journal)
-    first_generation int: generation: first generation with this assignment
-    last_generation int: generation: last generation with this assignment
-    start_zxid bigint: owner znode: transaction at which it begins
-    start_time timestamp: when it begins, by the leader's, broker's or member's clock
-    end_zxid bigint: owner znode: transaction at which it ends; null: still owned
-    end_time timestamp: when it ends
-    ended string: as in `ownership`, or `next coordination` (the member kept the partition);
-        generation: `still held` or `reassigned`; journal: as in `deliveries`
+        `broker_ownership`); `journal` (such a consumer, from its journal)
+    first_generation int: source `generation`: first generation with this assignment
+    last_generation int: source `generation`: last generation with this assignment
+    start_zxid bigint: source `owner znode`: transaction that began the period
+    start_time timestamp: when the period began, by the leader's, broker's or member's clock
+    end_zxid bigint: source `owner znode`: transaction that ended the period; null while owned
+    end_time timestamp: when the period ended
+    ended string: as in `ownership`, or `next coordination` (the member kept the partition); source
+        `generation`: `still held` or `reassigned`; source `journal`: as in `deliveries`
     """,
 )
 
@@ -422,19 +417,18 @@ DELIVERIES: Final = _table(
     """
     *PARTITION
     member string: consumer id
-    session bigint: its session when it began
-    coordination string: `zookeeper` or `coordinator`: whose assignment the member followed when it
-        began
-    start_time timestamp: when it began, by the member's clock
-    end_time timestamp: when it ended; for `open`, the end of the journal
-    ended string: `stopped` (released), `dropped` (stopped at once because it was lost), `reset`
-        (the position was reset, which begins the next row), `open` (the journal ends)
+    session bigint: the member's session when the period began
+    coordination string: `zookeeper` or `coordinator`: whose assignment the member then followed
+    start_time timestamp: when the period began, by the member's clock
+    end_time timestamp: when the period ended; for `open`, the end of the journal
+    ended string: `stopped` (the partition was released), `dropped` (it was lost), `reset` (the
+        position was reset, which begins the next row), `open` (the journal ends)
     start_offset bigint: first offset known to be delivered
     end_offset bigint: offset after the last one known to be consumed
-    reset boolean: whether `auto.offset.reset` chose the position at which the period begins; if
-        `reset_to` is null, the first offset may be lower
-    reset_from bigint: reset: the offset that was not in the log; null also if none was stored
-    reset_to bigint: reset: the offset that it chose
+    reset boolean: whether `auto.offset.reset` chose the first position; if `reset_to` is null, the
+        first offset may be lower
+    reset_from bigint: the offset that was not in the log; null also if none was stored
+    reset_to bigint: the offset that `auto.offset.reset` chose
     file string: journal
     line bigint: line at which delivery began
     """,
@@ -472,23 +466,22 @@ FINDINGS: Final = _table(
     "id",
     "one row for each finding",
     f"""
-    id string: the same in every audit that has this finding, also of longer logs
+    id string: the same in every audit of these or longer logs
     severity string: `critical`, `high`, `medium`, `low` or `info`
     kind string: name of the rule
     *PARTITION
     member string: consumer id the finding is about
     session bigint: session the finding is about
     zxid bigint: transaction at which it begins
-    end_zxid bigint: transaction at which it ends; null: a single transaction, or not ended
+    end_zxid bigint: transaction at which it ends; null if it is a single transaction, or lasts
     time timestamp: when it begins
     end_time timestamp: when it ends
     basis string: `proven` by the log (a herd: also by journals), `inferred`, `measured` (journals),
         `modelled` (an upper bound)
     effect string: effect of a wrong offset: `repeated`, `lost`, `repaired` (before a member started
-        from it), `none` (no member has started from it) or `unknown`; null: the finding is not
-        about an offset
-    messages bigint: offsets that were delivered again or not delivered; the log may have fewer
-        messages
+        from it), `none` (no member has started from it) or `unknown`
+    messages bigint: number of offsets that were delivered again or not delivered; the log may have
+        fewer messages
     server string: server whose log holds transaction `zxid`
     file string: that log
     position bigint: byte where the transaction's record begins in it
