@@ -165,17 +165,12 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
     listed once, before it."""
     elsewhere = ELSEWHERE if root is cli else ()
     contexts = [one for one in _contexts(root, program, None) if one.command not in elsewhere]
-    options: dict[tuple[str, str], list[click.Option]] = {}
-    for context in contexts:
-        for param in context.command.get_params(context):
-            record = param.get_help_record(context)
-            if record is not None and isinstance(param, click.Option):
-                options.setdefault(record, []).append(param)
-    common = {record: found for record, found in options.items() if len(found) > 1}
+    common = _common(contexts)
+    others = _common(list(_contexts(migrate_cli, "zkmigrate", None))) if root is cli else {}
     parts += ["## Common options\n"]
     parts += ["The help of each command has these options, too.\n"]
     for title in dict.fromkeys([*SETS.values(), OTHER]):
-        records = [r for r, (option, *_) in common.items() if _title(option) == title]
+        records = [record for record, option in common.items() if _title(option) == title]
         if records:
             formatter = click.HelpFormatter(width=90, max_width=90)
             formatter.write_dl(sorted(records, key=lambda record: record[0].lstrip("-")), 30)
@@ -183,12 +178,12 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
     for context in contexts:
         command = context.command
         shared = [
-            param
-            for param in command.get_params(context)
-            if param.get_help_record(context) in common and isinstance(param, click.Option)
+            (param, "" if record in common else "migrate-cli.md")
+            for param, record in _records(context)
+            if record in common or record in others
         ]
         epilog, command.epilog = command.epilog, None  # the page has the exit statuses
-        for param in shared:
+        for param, _page in shared:
             param.hidden = True
         text = command.get_help(context)
         if context.parent is not None:
@@ -197,18 +192,19 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
         if usage.endswith((f"{context.command_path} [OPTIONS]", "COMMAND [ARGS]...")):
             text = rest  # the heading has it
         parts.append(f"## `{context.command_path}`\n\n```text\n{text}\n```\n")
-        for param in shared:
+        for param, _page in shared:
             param.hidden = False
         command.epilog = epilog
-        names: dict[str, list[str]] = {}
-        for param in shared:
+        names: dict[tuple[str, str], list[str]] = {}
+        for param, page in shared:
             if "--help" not in param.opts:
-                names.setdefault(_title(param), []).append(param.opts[-1])
+                names.setdefault((_title(param), page), []).append(param.opts[-1])
         lines = []
-        for title, found in names.items():
-            whole = {option.opts[-1] for option, *_ in common.values() if _title(option) == title}
+        for (title, page), found in names.items():
+            options = (others if page else common).values()
+            whole = {option.opts[-1] for option in options if _title(option) == title}
             texts = [title] if set(found) == whole else [f"`{name}`" for name in found]
-            lines += [f"[{text}](#{title.lower().replace(' ', '-')})" for text in texts]
+            lines += [f"[{text}]({page}#{title.lower().replace(' ', '-')})" for text in texts]
         if lines:
             parts.append(f"Also: {', '.join(lines)}.\n")
     for command in elsewhere:
@@ -218,6 +214,21 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
             f"[`{name}`](migrate-cli.md#{name.replace(' ', '-')}).\n"
         )
     return "\n".join(parts)
+
+
+def _common(contexts: Iterable[click.Context]) -> dict[tuple[str, str], click.Option]:
+    """The options that several commands have with the same text, by that text."""
+    found = [pair for context in contexts for pair in _records(context)]
+    uses = Counter(record for _, record in found)
+    return {record: option for option, record in found if uses[record] > 1}
+
+
+def _records(context: click.Context) -> Iterator[tuple[click.Option, tuple[str, str]]]:
+    """The options of a command with their names and text, whether they are required or not."""
+    for param in context.command.get_params(context):
+        record = param.get_help_record(context)
+        if record is not None and isinstance(param, click.Option):
+            yield param, (record[0], record[1].replace("; required]", "]"))
 
 
 def _title(option: click.Option) -> str:

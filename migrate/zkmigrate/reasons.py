@@ -90,15 +90,15 @@ class Reason(Enum):
 MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.LIVE_MEMBER: (
         "Members are registered in ZooKeeper.",
-        "Stop them. A killed one disappears when its session ends; `apply --wait` waits for that.",
+        "Stop them. A killed member disappears when its session ends; `apply --wait` waits.",
     ),
     Reason.OWNED: (
         "Partitions are owned by members that are not registered.",
         "Make sure that no process of the group runs, then delete the named `owners` znode.",
     ),
     Reason.COORDINATOR_MEMBER: (
-        "Consumers are members of the group on the broker's coordinator.",
-        "Stop them, or let them leave.",
+        "Consumers are members of the group on the brokers' coordinator.",
+        "Stop them.",
     ),
     Reason.OTHER_WRITER: (
         "A client that is not a member wrote an offset while the group was changed.",
@@ -120,7 +120,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.WRITTEN_LATE: (
         "A command may have overwritten newer offsets in Kafka: its session had ended, or another "
         "client has committed meanwhile.",
-        "Compare them with their consumers, set the right ones with `reset`, then make a new plan.",
+        "Find out how far the consumers were, set these offsets with `reset`, then plan again.",
     ),
     Reason.COORDINATOR_AWAY: (
         "The group's coordinator does not answer.",
@@ -131,12 +131,12 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Remove the cause in the message, then run it again.",
     ),
     Reason.CLOSED: (
-        "The access list of the group's `ids` does not let `zkmigrate` register.",
+        "The ACL of the group's `ids` does not let `zkmigrate` register.",
         "Allow its identity to create znodes there.",
     ),
     Reason.CANNOT_LOCK: (
-        "Old consumers cannot be kept out: ZooKeeper does not enforce access lists, or "
-        "`zkmigrate` is its super user, or may not change the list.",
+        "The group cannot be locked: ZooKeeper does not enforce ACLs, or `zkmigrate` may not "
+        "change the ACL, or is ZooKeeper's super user.",
         "Use another identity, or `lock --hold`.",
     ),
     Reason.UNREADABLE: (
@@ -149,11 +149,11 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Make sure that the partition has a leader, then run it again.",
     ),
     Reason.BAD_NAME: (
-        "Kafka allows any name for a group, ZooKeeper does not.",
+        "ZooKeeper cannot store the name of this group.",
         "Leave the group in Kafka.",
     ),
     Reason.HIDDEN: (
-        "The broker's access lists hide the offsets of a topic.",
+        "The broker's ACLs hide the offsets of a topic.",
         "Allow `zkmigrate` to describe the topic, or leave it out with `--skip`.",
     ),
     Reason.NOT_MOVED: (
@@ -174,20 +174,19 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Run `apply` again with its plan, or `undo`.",
     ),
     Reason.NO_RECORD: (
-        "ZooKeeper does not have what was there before the change, which was too long.",
+        "The offsets before the change were too many to be recorded in ZooKeeper.",
         "Move the group back with `plan --direction kafka-to-zk`.",
     ),
     Reason.LIVE_MOVE: (
-        "The group is moved while it runs, and its mode shows which store counts.",
-        "Finish that with `live`, or go back.",
+        "The group is in a live move.",
+        "Finish the move with `live`, or go back with `undo`.",
     ),
     Reason.OTHER_OPERATOR: (
         "Another operator has changed the group meanwhile.",
-        "Agree on what is to be done, then run it again.",
+        "Agree on what to do, then run it again.",
     ),
     Reason.USED: (
-        "New consumers have committed since the move, so what was before it would be delivered "
-        "again.",
+        "New consumers have committed since the move, so a rollback would repeat messages.",
         "Stop them and move Kafka's offsets back with `plan --direction kafka-to-zk`.",
     ),
     Reason.EXPIRED: (
@@ -205,7 +204,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.CHANGED: (
         "Offsets, topics or the group's record have changed since the plan was made or the group "
         "was read.",
-        "Plan again from what is there now, or run the command again.",
+        "Plan again, or run the command again.",
     ),
     Reason.NOT_REVIEWED: (
         "A decision would apply to something that the preview did not show.",
@@ -246,7 +245,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Choose `--on-conflict max`, or give the right offsets with `--from-file`.",
     ),
     Reason.WOULD_UNDO: (
-        "Members begin at the higher offset, so the other store would undo a reset.",
+        "Members start at the higher of both offsets, so the other store would undo a reset.",
         "Give `--store both`.",
     ),
     Reason.OUT_OF_RANGE: ("An offset is outside of the log.", "Choose `--out-of-range clamp`."),
@@ -278,13 +277,13 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.IGNORED: ("An operator decided to leave the group as it is.", "Nothing."),
     Reason.FROM_FILE: ("No problem: the operator gave the offset.", "Nothing."),
     Reason.WRONG_MODE: (
-        "The group is in a mode that this step does not start from.",
-        "Run the steps between.",
+        "This step cannot follow the group's present mode.",
+        "Run the steps in between first.",
     ),
     Reason.NOT_ACKNOWLEDGED: (
         "Members do not act on the mode yet.",
-        "Wait, or look at the health and the logs of these members. If the message also names "
-        "plain members, these joined before the mode was written: stop them.",
+        "Wait, or look at the health and the logs of these members. If the message names plain "
+        "consumers, stop them: they joined before the mode was written.",
     ),
     Reason.IDS_OPEN: ("Legacy consumers can still register.", "Run `lock`."),
     Reason.NOT_MIGRATABLE: (
@@ -297,7 +296,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Stop them first.",
     ),
     Reason.FORMER_MEMBER: (
-        "Plain consumers, or the last incarnations of migratable members, are on the coordinator.",
+        "Plain consumers, or migratable members that have been replaced, are on the coordinator.",
         "Wait until their sessions end. If they are plain consumers, stop them.",
     ),
     Reason.BEHIND: (
@@ -307,12 +306,13 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.AHEAD_IN_KAFKA: (
         "Offsets are higher in Kafka than in ZooKeeper, where a live move starts.",
-        "If members have `offsets.storage=kafka`, let them store in ZooKeeper again first. If they "
-        "are from an earlier use, stop the members and set them with `reset --store kafka`.",
+        "If members have `offsets.storage=kafka`, let them store in ZooKeeper again first. If the "
+        "offsets are old, stop the members and set them with `reset --store kafka`.",
     ),
     Reason.MIRRORED: (
         "The group is mirrored: both stores are kept in step.",
-        "Go on with `cut-over` and `complete`, go back with `undo`, or end it with `mirror --end`.",
+        "Continue with `cut-over` and `complete`, go back with `undo`, or end it with `mirror "
+        "--end`.",
     ),
     Reason.NOT_MIRRORED: ("The group is not mirrored.", "Begin with `mirror`."),
     Reason.NO_MIRROR: (
@@ -324,11 +324,11 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Follow the advice in its row, then begin again with `mirror --lead`.",
     ),
     Reason.BOTH_SIDES: (
-        "A mirrored group has members in ZooKeeper and at the coordinator at the same time.",
+        "A mirrored group has members in ZooKeeper and on the coordinator at the same time.",
         "Stop the members of one side, then begin again with `mirror --lead` and the other store.",
     ),
     Reason.FOLLOWER_MOVED: (
-        "An offset was changed in the store to which the mirror copies.",
+        "A client changed an offset in the store to which the mirror copies.",
         "Stop the client that commits there. Then begin again with `mirror --lead` and the store "
         "whose offsets are right.",
     ),

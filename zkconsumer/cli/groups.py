@@ -67,7 +67,7 @@ def names_options(command: F) -> F:
         multiple=True,
         expose_value=False,
         callback=join,
-        help="A group; may be repeated. The same as the argument.",
+        help="A group, the same as the argument. May be repeated.",
     )
     return argument(option(command))
 
@@ -106,7 +106,7 @@ def list_(
 ) -> None:
     """List all groups, with the number of members and topics.
 
-    Groups on brokers are listed by name; --state shows more of either kind.
+    Without --zookeeper, list the groups on the brokers of --bootstrap-server by name.
     """
     with no_collector(), either_tools(zookeeper, bootstrap, timeout, security) as tools:
         rows = tools.states(tools.group_names()) if state else tools.summaries()
@@ -147,8 +147,8 @@ def choose(tools: GroupTools | CoordinatorGroups, names: tuple[str, ...]) -> lis
 @click.option(
     "--kafka-offsets",
     is_flag=True,
-    help="For a group in ZooKeeper, show the offsets that it has stored in Kafka, if any, as "
-    "the JVM's tool does.",
+    help="For a group in ZooKeeper, show its offsets in Kafka where it has any, as the JVM's tool "
+    "does.",
 )
 @servers_options
 @format_options
@@ -167,7 +167,8 @@ def describe(
 ) -> None:
     """Show each partition's committed offset, log end, lag and owner.
 
-    It shows topics that are owned, have offsets or are subscribed to. A member without partitions
+    Without --zookeeper, the groups are on the brokers of --bootstrap-server. The command shows
+    topics that are owned, have offsets or are subscribed to. A member without partitions
     gets its own row. In a group in ZooKeeper, the host is taken from consumer ids in the JVM's
     format, and CONSUMER-ID is the stream that owns the partition. An unknown value is "-". If a
     broker did not answer, a note is printed on standard error.

@@ -19,7 +19,7 @@ from zkconsumer.console.tables import (
 
 @click.group()
 def topics() -> None:
-    """List and describe topics. No broker is asked without --bootstrap-server."""
+    """List and describe topics. Brokers are asked only with --bootstrap-server."""
 
 
 @topics.command("list")
@@ -29,7 +29,7 @@ def topics() -> None:
 def list_(
     zookeeper: str, timeout: float, security: SecurityConfig, bootstrap: str | None, how: How
 ) -> None:
-    """List topics, with how many partitions lack leader or replica."""
+    """List topics, and how many partitions lack a leader or replica."""
     with GroupTools(zookeeper, timeout, security, bootstrap) as tools:
         rows = tools.list_topics()
     print_notes(tools.notes)

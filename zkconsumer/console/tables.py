@@ -57,14 +57,14 @@ def _security(path: str | None) -> SecurityConfig:
 def execute_option(command: F) -> F:
     """Add ``--execute``: without it the command is a dry run."""
     return click.option(
-        "--execute", is_flag=True, help="Make the changes; without it nothing is changed."
+        "--execute", is_flag=True, help="Make the changes. Without it, this is a dry run."
     )(command)
 
 
 def zookeeper_options(command: F) -> F:
     """Add ``--zookeeper``, ``--timeout`` and ``--command-config`` (given as ``security``)."""
     command = command_config(command)
-    return zookeeper_option(required=True)(timeout_option(command))
+    return _zookeeper_option(required=True)(timeout_option(command))
 
 
 def timeout_option(command: F) -> F:
@@ -77,15 +77,14 @@ def timeout_option(command: F) -> F:
     )(command)
 
 
-def zookeeper_option(required: bool, more: str = "") -> Callable[[F], F]:
-    """Add ``--zookeeper``; ``more`` is a sentence about this command."""
+def _zookeeper_option(required: bool) -> Callable[[F], F]:
     return click.option(
         "--zookeeper",
         required=required,
         envvar="ZKCONSUMER_ZOOKEEPER",
         show_envvar=True,
         metavar="HOST:PORT[,..][/CHROOT]",
-        help="Comma-separated ZooKeeper hosts, optionally followed by a chroot." + more,
+        help="ZooKeeper servers, separated by commas, then the chroot if there is one.",
     )
 
 
@@ -203,26 +202,22 @@ def print_new_notes(notes: list[str], noted: list[str]) -> None:
     notes.clear()
 
 
-WHAT: Final = (
-    "Brokers to use instead of those that ZooKeeper lists. Needed if it lists no usable broker, "
-    "as after the change to KRaft."
-)
-EITHER: Final = (
-    "Without --zookeeper: the groups on these brokers' coordinators. With it: brokers to use "
-    "instead of those that ZooKeeper lists."
-)
-
-
 def bootstrap_option(command: F) -> F:
     """Add ``--bootstrap-server``, given to the command as ``bootstrap``."""
-    return _option(WHAT)(command)
+    return click.option(
+        "--bootstrap-server",
+        "bootstrap",
+        metavar="HOST:PORT[,..]",
+        envvar="ZKCONSUMER_BOOTSTRAP_SERVER",
+        show_envvar=True,
+        help="Brokers to use instead of those that ZooKeeper lists, as after the change to KRaft.",
+    )(command)
 
 
 def either_option(command: F) -> F:
     """Add ``--zookeeper`` and ``--bootstrap-server`` to a command for groups of either kind;
     `chosen` returns which one to use."""
-    without = " Without it, the groups are those on the brokers of --bootstrap-server."
-    return zookeeper_option(required=False, more=without)(_option(EITHER)(command))
+    return _zookeeper_option(required=False)(bootstrap_option(command))
 
 
 def chosen(zookeeper: str | None, bootstrap: str | None) -> tuple[str | None, str | None]:
@@ -235,14 +230,3 @@ def chosen(zookeeper: str | None, bootstrap: str | None) -> tuple[str | None, st
         zookeeper = zookeeper if was_typed("zookeeper") else None
         bootstrap = bootstrap if was_typed("bootstrap") else None
     return zookeeper, bootstrap
-
-
-def _option(what: str) -> Callable[[F], F]:
-    return click.option(
-        "--bootstrap-server",
-        "bootstrap",
-        metavar="HOST:PORT[,..]",
-        envvar="ZKCONSUMER_BOOTSTRAP_SERVER",
-        show_envvar=True,
-        help=what,
-    )

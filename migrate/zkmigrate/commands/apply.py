@@ -28,8 +28,7 @@ from zkmigrate.exits import HELP
     "--lock/--no-lock",
     default=True,
     show_default=True,
-    help="Lock groups that are moved to Kafka, so that their old consumers cannot start; see "
-    "zkmigrate lock.",
+    help="Lock groups that are moved to Kafka; see zkmigrate lock.",
 )
 @click.option(
     "--limit",
@@ -43,10 +42,10 @@ from zkmigrate.exits import HELP
     help="Do nothing unless this is the SHA-256 of PLAN. plan prints it; reviewers approve it.",
 )
 def apply(plan: str, work: Work, lock: bool, limit: int | None, sha256: str | None) -> None:
-    """Carry out PLAN. A dry run unless --execute is given.
+    """Carry out PLAN.
 
-    Before anything is written, each group's partitions are claimed, as a member would do it. After
-    a crash, run the same command again, and it resumes. A dry run shows the remaining groups.
+    Before the command writes anything, it claims each group's partitions, as a member would do it.
+    After a crash, run the same command again, and it resumes. A dry run shows the remaining groups.
     """
     where = journal_path(plan, work.journal)
     loaded = load(plan, work.which, limit, where, sha256)

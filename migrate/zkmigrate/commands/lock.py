@@ -54,11 +54,11 @@ _POLL = 1.0
     "Ctrl-C.",
 )
 def lock(work: Work, hold: bool) -> None:
-    """Keep old consumers from starting. A dry run unless --execute is given.
+    """Keep old consumers from starting.
 
-    After this, no client may create a registration below the group's ids znode, so an old consumer
-    fails with NoAuth when it starts. It works on groups that were moved to Kafka, and on groups
-    that live prepare has given a mode. Other groups are skipped.
+    Afterwards, no client may create a registration below the group's ids znode, so an old consumer
+    fails with NoAuth when it starts. The command locks groups that were moved to Kafka, and groups
+    to which live prepare has given a mode. Other groups are skipped.
 
     With --hold, the command ends when no unlocked group is left.
     """
@@ -76,7 +76,7 @@ def lock(work: Work, hold: bool) -> None:
 @click.command(epilog=HELP)
 @work_options()
 def unlock(work: Work) -> None:
-    """Let old consumers start again. A dry run unless --execute is given.
+    """Let old consumers start again.
 
     In a group that was moved to Kafka, a consumer that starts resumes from the offsets in
     ZooKeeper, so move the offsets back first. A group in a live move is refused in the modes kafka

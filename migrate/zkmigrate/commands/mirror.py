@@ -63,15 +63,15 @@ that was killed."""
 @click.option(
     "--end",
     is_flag=True,
-    help="Stop mirroring the groups; only while ZooKeeper leads. A cut-over that waits is undone.",
+    help="Stop mirroring the groups; only while ZooKeeper leads. A cut-over in progress is undone.",
 )
 @click.option("--once", is_flag=True, help="Copy what differs once, then exit.")
 @duration_option(
     "--poll",
     default=_POLL,
     least=0.1,
-    help="How often Kafka is read where it leads. Where ZooKeeper leads, watches show what has "
-    "changed by then, and Kafka is read every ten seconds, or one second for each 60 groups.",
+    help="How often Kafka is read if it leads. If ZooKeeper leads, changes are copied that often, "
+    "and Kafka is read every ten seconds, or one second for each 60 groups.",
 )
 @metrics_option
 @server_options
@@ -189,9 +189,9 @@ def _as_look(steps: list[Step], progress: Progress, only_problems: bool) -> Look
 
 
 @click.command("cut-over", epilog=HELP)
-@work_options("How long to wait until the old members have left.")
+@work_options("How long to wait until old members have left.")
 def cut_over(work: Work) -> None:
-    """Let a mirrored group's new program take over. A dry run unless --execute is given.
+    """Let a mirrored group's new program take over.
 
     Old members can no longer register. Stop the old program. As soon as its last member has left,
     Kafka gets its last offsets and leads, and the new program may start. Until zkmigrate complete,
@@ -208,10 +208,10 @@ def cut_over(work: Work) -> None:
 @click.command(epilog=HELP)
 @work_options("How long to wait until old members have left.")
 def complete(work: Work) -> None:
-    """End the mirror of groups that were cut over. A dry run unless --execute is given.
+    """End the mirror of groups that were cut over.
 
-    It compares both stores once more. Then the group counts as moved, as after zkmigrate apply, and
-    stays locked. ZooKeeper gets no newer offsets from now on.
+    The command compares both stores once more. Then the group counts as moved, as after zkmigrate
+    apply, and stays locked. From now on, offsets are no longer copied to ZooKeeper.
     """
     from zkmigrate.mirror.mirroring import Mirroring  # loads kafka-python, which takes long
 

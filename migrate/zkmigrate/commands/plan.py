@@ -38,7 +38,8 @@ from zkmigrate.stores.cluster import Servers
 @click.option(
     "--decisions-out",
     metavar="FILE",
-    help="Instead of --out: a new file for --decisions, with the questions.",
+    help="Instead of --out: write a new file for --decisions, with a rule for each group that "
+    "needs a decision.",
 )
 @click.option(
     "--from-file",

@@ -145,7 +145,7 @@ def reset(
     from_file: str | None,
     store: str | None,
 ) -> None:
-    """Set the offsets of stopped groups. A dry run unless --execute is given.
+    """Set the offsets of stopped groups.
 
     The options are those of kafka-consumer-groups --reset-offsets, for groups in ZooKeeper and in
     Kafka. An offset outside of the log becomes the nearest one in it. Each group is claimed while

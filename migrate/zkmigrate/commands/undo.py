@@ -63,7 +63,7 @@ _RELEASE: Final = partial(guard.release, live=True)
     help="Also take back what undo did last, or the change before that.",
 )
 def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
-    """Take groups back to ZooKeeper, or to what was before. A dry run unless --execute is given.
+    """Undo the last change of groups, or move them back to ZooKeeper.
 
     The group's case decides the way, and the dry run shows it:
 

@@ -56,7 +56,7 @@ def _utc(time: str) -> datetime:
 @click.option(
     "--allow-damage",
     is_flag=True,
-    help="Audit although a log is damaged and no other server has what follows: this is a log gap.",
+    help="Continue although a log is damaged and no other server has what follows.",
 )
 def run_command(
     options: Options,

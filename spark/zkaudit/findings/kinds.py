@@ -38,8 +38,8 @@ _KINDS: Final = (
     FindingKind(
         "not covered",
         ("high",),
-        "No log covers a part of the time that you asked for, or the logs have a gap. It counts "
-        "for `--fail-on` whatever severity you name, because it may hide anything.",
+        "No log covers a part of the time that you asked for, or the logs have a gap. The gap may "
+        "hide anything, so this finding always counts for `--fail-on`.",
         "The first and last transaction of each server's logs.",
         "Get the missing logs, or those of another server. `zkaudit collect` keeps logs before a "
         "server purges them.",
@@ -51,8 +51,8 @@ _KINDS: Final = (
         "sessions belong to one member, or the offset did not change.",
         "The owner znode and the session that wrote. Inferred if the member is not known by name.",
         "Look for a long pause of this member (garbage collection, a suspended machine) before the "
-        "write, and compare what both members processed. Members of this library, except in "
-        "profile `scala`, fence each commit by their session.",
+        "write, and compare the messages that both members processed. Members of this library "
+        "cannot do this, except in profile `scala`.",
         verdict="Members committed offsets of partitions that other members owned",
     ),
     FindingKind(
@@ -61,13 +61,13 @@ _KINDS: Final = (
         "A member wrote the offset while no member owned the partition. `info`: no member was "
         "registered.",
         "The deletion of the owner znode before the write.",
-        "If the next owner began before this offset, messages were delivered twice; see the "
-        "sentence. The auto-commit of a JVM member can run between its release and the next claim.",
+        "Usually the auto-commit of a JVM member, between its release and the next claim. If the "
+        "next owner began before this offset, messages were delivered twice.",
     ),
     FindingKind(
         "tool write",
         ("medium", "info"),
-        "A session that is not a member's wrote the offset, or data that is not an offset, and no "
+        "A session that is not a member's wrote the offset, or data that is not an offset. No "
         "member is known to have repeated or skipped messages because of it. `medium`: a member "
         "may have.",
         "The writing session never registered a member.",
@@ -87,10 +87,10 @@ _KINDS: Final = (
     FindingKind(
         "offset jump",
         ("medium", "low"),
-        "An owner's offset rose faster than a consumer can read (`--jump-rate`): probably a reset "
-        "to the end. `low`: it rose by 10,000 or more, and 20 times faster than 99 % of the "
-        "commits of its topic: a reset, or a backlog. `medium` also: the offset was deleted, and "
-        "the next owner's first one is higher, whatever the time.",
+        "An owner's offset rose faster than a consumer can read (`--jump-rate`), or it was deleted "
+        "and the next owner's first one is higher: probably a reset to the end. `low`: it rose by "
+        "at least 10,000, and 20 times faster than in 99 % of the topic's commits. That may also "
+        "be a backlog.",
         "Inferred from two commits of one owner and the time between them. The fastest commit of "
         "each partition does not count towards the 99 %.",
         "Compare with the member's log at that time (OffsetOutOfRange) and with the topic's "
@@ -99,13 +99,12 @@ _KINDS: Final = (
     FindingKind(
         "offset written through a broker",
         ("high", "medium", "info"),
-        "A broker wrote the offset for a client that commits with OffsetCommit v0, and the log "
-        "does not name the client. `high`: it raised the offset and a member started from it, so "
-        "the messages in between were not delivered, unless that client delivered them. `medium`: "
-        "a member owned the partition that writes its own offsets, or messages may have been "
-        "delivered again. Not a finding for an owner whose "
-        "client always lets brokers write (its owner znode names no stream).",
-        "The writing session holds a broker's registration. Who asked for it is not known.",
+        "A broker wrote the offset for a client that commits with OffsetCommit v0. `high`: the "
+        "offset rose and a member started from it, so the messages in between were not delivered, "
+        "unless that client delivered them. `medium`: the owner writes its own offsets, or "
+        "messages may have been delivered again. Owners that always commit through brokers (their "
+        "znode names no stream) have no such finding.",
+        "The writing session holds a broker's registration. The log does not name the client.",
         "Look for a client with the group's id that is not one of its members, in the broker's "
         "request log.",
     ),
@@ -122,12 +121,11 @@ _KINDS: Final = (
     FindingKind(
         "unreadable registration",
         ("high", "info"),
-        "The content of a registration is not a subscription: it is not JSON, as that of pykafka "
-        "and samsa, or it lacks a field. `high`: other members were registered meanwhile. Those of "
-        "the JVM fail to rebalance as long as it exists, and zkconsumer leaves it out. Several "
-        "registrations with the same fault are one finding. `info`: no other member was registered "
-        "meanwhile, or it is only beyond a limit of zkconsumer: 64 KiB, 1,000 topics, 1,000 "
-        "streams for a topic, or 16 levels of JSON. Members of the JVM may read those.",
+        "A registration is not JSON (those of pykafka and samsa are not), or lacks a field. While "
+        "it exists, rebalances of JVM members fail, and zkconsumer ignores it. `high`: other "
+        "members were registered at the same time. `info`: no other member was, or only a [limit "
+        "of zkconsumer](znodes.md#limits) is exceeded. Several registrations with the same fault "
+        "are one finding.",
         "The registration.",
         "Give the two kinds of clients different groups. `zkconsumer groups verify` names such "
         "registrations.",
@@ -136,9 +134,9 @@ _KINDS: Final = (
     FindingKind(
         "offset of a deleted topic",
         ("high", "medium"),
-        "A topic was recreated, and when a member made its first commit, the stored offset was "
-        "still that of the old topic. `high`: the commit is not below it, so the member may have "
-        "skipped all earlier messages.",
+        "A topic was recreated, and the stored offset was still that of the old topic when a "
+        "member made its first commit. `high`: that commit is not below the stored offset, so the "
+        "member may have skipped all earlier messages.",
         "The creation of the topic between two commits. Inferred: the topic's log is not read, so "
         "where the member began is not known.",
         "Delete the group's offsets of a topic before it is recreated: `zkconsumer groups delete "
@@ -149,10 +147,10 @@ _KINDS: Final = (
         ("high", "medium", "info"),
         "An owner lowered its offset, or started from an offset that a tool had lowered. `high`: a "
         "member started there, so messages were delivered again. `medium`: no later write or "
-        "claim shows that, so two commits may only have arrived in the wrong order; also a lowered "
-        "offset in Kafka.",
+        "claim shows that, so two commits may have arrived in the wrong order; or the offset is in "
+        "Kafka.",
         "The lower offset, and the writes or claims after it. Inferred if the owner is unknown, or "
-        "if its first commit after a claim is all that is known.",
+        "if only its first commit after a claim shows where it started.",
         "Make sure that the application tolerates repeated messages. Look for two threads that "
         "commit for one member, or for a tool.",
     ),
@@ -162,8 +160,8 @@ _KINDS: Final = (
         "An offset was written to ZooKeeper after `zkmigrate` had moved the group to Kafka.",
         "The migration marker and the write after it. Inferred if the partition's owner wrote it: "
         "with `dual.commit.enabled` it also commits to Kafka, which ZooKeeper's logs do not show.",
-        "A legacy consumer runs still or again: stop it, unless it commits to both stores on "
-        "purpose. `zkmigrate status` shows what it has committed since.",
+        "A legacy consumer is running: stop it, unless it commits to both stores on purpose. "
+        "`zkmigrate status` shows the difference.",
     ),
     FindingKind(
         "foreign release",
@@ -178,7 +176,7 @@ _KINDS: Final = (
     FindingKind(
         "one consumer id on two sessions",
         ("high",),
-        "A member's owner znode belongs to another session than its registration.",
+        "A member's owner znode and its registration belong to different sessions.",
         "Both znodes.",
         "Look for two processes with the same `consumer.id`, or for a member that did not notice "
         "the end of its session.",
@@ -222,7 +220,7 @@ _KINDS: Final = (
         ("high", "medium", "info"),
         "A member's offset was not in the log, and `auto.offset.reset` chose another one. `high`: "
         "it skipped messages. `medium`: messages are delivered again, or the journal does not "
-        "show the offsets. Not the first position of a group without a stored offset.",
+        "show the offsets. The first position of a group without a stored offset is not a finding.",
         "The members' journals.",
         "The member was away for longer than the topic keeps messages, or the log was truncated. "
         "Alert on lag and retention.",
@@ -238,8 +236,8 @@ _KINDS: Final = (
         "unowned interval",
         ("medium",),
         "A partition had no owner for 30 s (`--unowned-seconds`) although a subscribed member was "
-        "registered all that time. A new partition counts from its creation. What lasts up to a "
-        "log gap counts to the group's last transaction before it.",
+        "registered all that time. The time begins with the creation of a new partition, and ends "
+        "with the group's last transaction before a log gap.",
         "The owner znodes and registrations. Inferred if the leader changed in between.",
         "Look at the rebalances of that time: refused claims, or a member that did not release.",
     ),
@@ -264,11 +262,10 @@ _KINDS: Final = (
     FindingKind(
         "rebalance storm",
         ("high", "medium"),
-        "10 rebalances in 10 minutes, with or without pauses in between. `high`: 6 per minute in "
-        "its worst 10 minutes or on average. On the coordinator: 10 generations or epochs, and the "
-        "client that left most often.",
-        "Registrations and owners. The sentence names the host or member that caused most joins "
-        "and leaves.",
+        "A group rebalanced 10 times in 10 minutes; on the coordinator, it had 10 generations or "
+        "epochs. `high`: 6 per minute on average, or in its worst 10 minutes.",
+        "Registrations and owners. The sentence names the host, member or client that joined and "
+        "left most often.",
         "Look at that host or member first. A longer session timeout helps against pauses; a "
         "rolling restart needs pauses between members.",
         verdict="Groups rebalanced again and again",
@@ -276,9 +273,9 @@ _KINDS: Final = (
     FindingKind(
         "claim contention",
         ("medium",),
-        "20 refused writes in one rebalance.",
+        "ZooKeeper refused 20 claims in one rebalance.",
         "Failed transactions in the logs.",
-        "Usual in large groups of JVM members: raise `rebalance.backoff.ms`, so that owners have "
+        "This is usual in large groups of JVM members. Raise `rebalance.backoff.ms` to give owners "
         "time to release.",
     ),
     FindingKind(
@@ -312,8 +309,8 @@ _KINDS: Final = (
     FindingKind(
         "mode out of order",
         ("high",),
-        "A mode that must not follow the previous one, a content that is not a mode, or a mode "
-        "that was deleted while members followed it.",
+        "The mode written must not follow the previous one, or is not a mode, or the mode was "
+        "deleted while members followed it.",
         "The mode znode.",
         "Use `zkmigrate live`; do not write or delete the mode by hand.",
     ),
@@ -371,18 +368,18 @@ _KINDS: Final = (
         "An owner that had committed regularly committed nothing for 5 minutes "
         "(`--stalled-seconds`) while other members of its group did, even if it continued later.",
         "Inferred from its commits. The sentence has its longest pause and the number of pauses.",
-        "See whether the topic had messages at that time; then look at the application of this "
-        "member. Partitions of a stalled owner are not given to others.",
+        "If the topic had messages at that time, look at the application of this member. Its "
+        "partitions are not assigned to other members.",
     ),
     FindingKind(
         "herd",
         ("low",),
         "One change woke 50 members or more.",
         "Proven by members' journals if ZooKeeper (3.9 and later) sent the transaction with each "
-        "watch event; measured from what they did in the 30 s after the change if it did not. "
+        "watch event; otherwise measured from their operations in the 30 s after the change. "
         "Without journals, modelled as an upper bound.",
-        "Not a fault. The group is large enough that a coordinator's protocol would be cheaper: "
-        "see `zkconsumer simulate`.",
+        "This is not a fault. In such a large group, a coordinator's protocol would be cheaper. "
+        "`zkconsumer simulate` shows the difference.",
     ),
 )
 KINDS: Final[Mapping[str, FindingKind]] = {kind.name: kind for kind in _KINDS}
@@ -410,11 +407,11 @@ def page() -> str:
         "",
         "<!-- Generated: python docs/generate.py -->",
         "",
-        "Every kind of finding that `zkaudit run`, `zkaudit stream` and `zkaudit findings` report,",
-        "with its severities, what shows it and what to do. The table",
-        "[`findings`](audit-tables.md#findings) has the name in its column `kind`. A finding that",
-        "depends on a transaction in doubt is *inferred*, and its severity is one level lower than",
-        "here. A kind with *lasts* has no end if it lasts until the end of the logs.",
+        "Every kind of finding that `zkaudit run`, `zkaudit stream` and `zkaudit findings` report.",
+        "The name is in column `kind` of the table [`findings`](audit-tables.md#findings). A",
+        "finding that depends on a transaction in doubt is *inferred*, and its severity is one",
+        "level lower than here. Findings of kinds marked *lasts* have no end if they last until",
+        "the end of the logs.",
         "",
     ]
     for kind in _KINDS:

@@ -103,9 +103,8 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     metavar="HOST:PORT[,..]",
     envvar="ZKCONSUMER_BOOTSTRAP_SERVER",
     show_envvar=True,
-    help="Without --zookeeper: join a group on these brokers' coordinator. With it: sets "
-    "bootstrap.servers; with --consumer-property zkconsumer.brokers=bootstrap, ZooKeeper need not "
-    "know the brokers.",
+    help="Without --zookeeper, join a group on the coordinator of these brokers. Sets "
+    "bootstrap.servers.",
 )
 @click.option("--group", help="Sets group.id.  [default: a new group that leaves nothing behind]")
 @click.option("--topic", help="Read this topic.")

@@ -110,20 +110,19 @@ class Metrics:
     lag: Mapping[TopicPartition, int] = _metric(
         Kind.GAUGE,
         "messages",
-        "Distance of each owned partition from the consumed offset to the end of the log, as "
-        "of the broker's last answer; with `isolation.level=read_committed`, to the last stable "
-        "offset. A partition is missing until both are known. While a "
-        "stream's queue is full, the broker is not asked, so the lag does not grow: see "
-        "`lag_age_seconds`.",
+        "Messages from the consumed offset to the end of the log, for each owned partition, as "
+        "of the broker's last answer. With `isolation.level=read_committed`: to the last stable "
+        "offset. A partition is missing until both are known. While a stream's queue is full, the "
+        "broker is not asked, so the lag does not grow: see `lag_age_seconds`.",
         "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",
         dict,
     )
     lag_age_seconds: float = _metric(
         Kind.GAUGE,
         "seconds",
-        "Age of the oldest answer that a `lag` comes from. It grows while delivery pauses, while "
-        "the application does not read, and while a broker does not answer; the lag may then be "
-        "larger than it says.",
+        "Age of the oldest answer from which a `lag` was computed. It grows while delivery pauses, "
+        "while the application does not read, and while a broker does not answer. The lag may then "
+        "be larger than shown.",
     )
     owned_partitions: int = _metric(
         Kind.GAUGE,
@@ -140,8 +139,7 @@ class Metrics:
     faults: int = _metric(
         Kind.GAUGE,
         "faults",
-        "Faults that have lasted for 30 s: of the member, its streams and partitions, "
-        "registrations that it reads, and brokers. `health` names them.",
+        "Number of faults that have lasted for 30 s. `health` names them.",
     )
     rebalances: int = _metric(
         Kind.COUNTER,
@@ -246,8 +244,8 @@ class Metrics:
     suspended_seconds: float = _metric(
         Kind.COUNTER,
         "seconds",
-        "Time since the first session, until shutdown, in which nothing was delivered because "
-        "the member could not be sure that its session was alive.",
+        "Time in which delivery was paused because the member could not be sure that its session "
+        "was alive, from the first session until shutdown.",
     )
     sessions: int = _metric(
         Kind.COUNTER,
@@ -282,7 +280,7 @@ class Metrics:
     mode_version: int = _metric(
         Kind.GAUGE,
         "version",
-        "Version of the mode that a migratable member applies. It grows by 1 with each change.",
+        "Version of that mode. It grows by 1 with each change.",
         in_zookeeper=True,
     )
     mode_acknowledged: int = _metric(
@@ -302,11 +300,10 @@ class Metrics:
     pause_seconds: Mapping[TopicPartition, float] = _metric(
         Kind.GAUGE,
         "seconds",
-        "Time from the previous owner's last commit of a partition to this member's claim, by "
-        "ZooKeeper's clock, for each partition that a migratable member owns. A member commits "
-        "before it releases a partition, so this is how long a move paused it. After a crash it "
-        "includes the time since the last commit. In mode `zookeeper` a commit without progress is "
-        "not stored. A partition is missing if ZooKeeper has no earlier commit of it, or if a "
+        "How long a move paused each partition that a migratable member owns: the time from the "
+        "previous owner's last commit to this member's claim, by ZooKeeper's clock. After a crash "
+        "it includes the time since the last commit. In mode `zookeeper` a commit without progress "
+        "is not stored. A partition is missing if ZooKeeper has no earlier commit of it, or if a "
         "plain consumer has committed a higher offset to Kafka.",
         start=dict,
         in_zookeeper=True,

@@ -116,8 +116,8 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             _GROUP,
             Column("topic", "string", "Null if the row is about the whole group.", True),
             Column("partition", "integer", "As `topic`.", True),
-            Column("planned", "integer", "Offset at the move; null: none.", True),
-            Column("found", "integer", "Offset now; null: none.", True),
+            Column("planned", "integer", "Offset at the move; null if there was none.", True),
+            Column("found", "integer", "Offset now; null if there is none.", True),
             Column("kind", "string", "`behind`, `source-moved-on`, `ahead`, `not-moved`, "
                    "`unreadable`, `stays-behind` or `ignored`."),
             Column("what", "string", "Description of the difference."),
@@ -142,27 +142,26 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("locked", "string", "`locked`, `no`, `closed` or `unknown`."),
             Column("moved", "string", "Store and day of the last move, or `live: MODE`."),
             Column("days_left", "integer", "Days until the broker deletes the offsets.", True),
-            Column("attention", "string", "What an operator must do; empty: nothing."),
+            Column("attention", "string", "What an operator must do; empty if nothing."),
             _REASONS,
             Column("mode", "string", "Mode of a group in a live move; else empty.",
                    table=InTable.IF_ANY),
             Column("next_modes", "string", "For each mode that may be next: `open`, or what "
                    "prevents it.", table=InTable.IF_ANY),
-            Column("operator", "string", "Who wrote the group's record last, as `USER@HOST`; empty "
-                   "if it has none.", table=InTable.NO),
-            Column("plan", "string", "SHA-256 of the plan of its last change; empty if none.",
+            Column("operator", "string", "Who wrote the group's record last, as `USER@HOST`; else "
+                   "empty.", table=InTable.NO),
+            Column("plan", "string", "SHA-256 of the plan of the last change; else empty.",
                    table=InTable.NO),
-            Column("serial", "integer", "Version of its record.", True, InTable.NO),
+            Column("serial", "integer", "Version of the record.", True, InTable.NO),
             _KAFKA,
-            Column("mirror", "string", "Of a mirrored group: who runs its mirror, as `USER@HOST`, "
+            Column("mirror", "string", "Who runs the mirror of a mirrored group, as `USER@HOST`, "
                    "or `none`; else empty.", table=InTable.IF_ANY),
-            Column("mirror_lag", "integer", "Of a mirrored group: by how many offsets the store "
-                   "that follows differs.", True, InTable.IF_ANY),
-            Column("mirror_seconds", "integer", "Of a mirrored group in which ZooKeeper leads: "
-                   "seconds since the oldest offset that is not copied was stored; null: none.",
-                   True, InTable.IF_ANY),
-            Column("mirror_since", "string", "Of a mirrored group: since when its store leads, in "
-                   "UTC; else empty.", table=InTable.IF_ANY),
+            Column("mirror_lag", "integer", "Difference between the offsets of both stores, summed "
+                   "over the partitions.", True, InTable.IF_ANY),
+            Column("mirror_seconds", "integer", "If ZooKeeper leads: age in seconds of the oldest "
+                   "offset that is not yet copied.", True, InTable.IF_ANY),
+            Column("mirror_since", "string", "When the store that leads began to lead, in UTC; "
+                   "else empty.", table=InTable.IF_ANY),
         ),
     ),
     "gate": Schema(
@@ -176,7 +175,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("decided", "integer", "Offsets that a plan left behind on purpose."),
             Column("not_understood", "integer", "Znodes in another client's layout."),
             Column("members", "integer", "Members in ZooKeeper."),
-            Column("last_activity", "string", "When an offset was stored last, in UTC."),
+            Column("last_activity", "string", "Time of the last commit, in UTC."),
             Column("kafka", "string", "Offsets in Kafka: `none`, `older`, `same`, `newer` or "
                    "`mixed`."),
             _WHY,
@@ -196,12 +195,12 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         (
             _GROUP,
             Column("leader", "string", "Store whose offsets are copied to the other: `zookeeper` "
-                   "or `kafka`; empty: unknown."),
+                   "or `kafka`; empty if unknown."),
             Column("state", "string", "`in step`, `standby` (another process mirrors it), "
                    "`behind`, `stopped`, `refused`, `skipped`, `failed`, `would be done` or "
                    "`not mirrored`."),
-            Column("since", "string", "Since when this store leads, in UTC; empty: unknown."),
-            Column("late_since", "string", "Since when the stores are not in step, in UTC; empty: "
+            Column("since", "string", "When this store began to lead, in UTC; empty if unknown."),
+            Column("late_since", "string", "When the stores ceased to be in step, in UTC; empty if "
                    "they are.", table=InTable.IF_ANY),
             _WHY,
             _REASONS,
@@ -213,11 +212,11 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         "each partition and store, and for each group that is refused",
         (
             _GROUP,
-            Column("topic", "string", "Topic; null if the group is refused.", True),
-            Column("partition", "integer", "Partition, as `topic`.", True),
-            Column("store", "string", "`zookeeper` or `kafka`, as `topic`.", True),
-            Column("before", "integer", "Previous offset; null: none.", True),
-            Column("after", "integer", "New offset, as `topic`.", True),
+            Column("topic", "string", "Topic. Null, as all below, if the group is refused.", True),
+            Column("partition", "integer", "Partition.", True),
+            Column("store", "string", "`zookeeper` or `kafka`.", True),
+            Column("before", "integer", "Previous offset; null if there was none.", True),
+            Column("after", "integer", "New offset.", True),
             _WHY,
         ),
     ),
@@ -230,7 +229,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             _KAFKA,
             Column("state", "string", "Outcome of the last run that worked on the group."),
             Column("offsets", "integer", "Offsets that were written."),
-            Column("locked", "boolean", "Whether old consumers were locked out by then.", True),
+            Column("locked", "boolean", "Whether that run left old consumers locked out.", True),
             Column("ended", "string", "When its last step ended, in UTC.", True),
             _WHY,
             _REASONS,
