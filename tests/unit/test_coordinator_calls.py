@@ -132,6 +132,17 @@ def test_a_join_says_its_times_in_milliseconds_and_waits_for_the_rebalance() -> 
     assert timeout > 60
 
 
+def test_a_member_reads_no_offset_that_an_open_transaction_commits() -> None:
+    """As Java's consumer: it would read messages again that the transaction's producer has read."""
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    bench = Bench(answer(part(0, committed_offset=-1, error_code=code)))
+    failed = bench.execute(commands.FetchOffsets(1, frozenset({T0})))
+    assert isinstance(failed, events.RequestFailed)
+    assert failed.code == code
+    (request,) = bench.broker.requests
+    assert request.require_stable
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_group_with_another_strategy_is_explained(
     known: bool, monkeypatch: pytest.MonkeyPatch

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from zkconsumer.admin.coordinator_groups import CoordinatorGroups
 from zkconsumer.broker.api_versions import CONSUMER_GROUP_DESCRIBE
 from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.broker.groups.describe_groups import (
     DescribedGroup,
     DescribedMember,
@@ -107,6 +109,24 @@ def test_a_group_that_may_not_be_described_is_not_taken_for_dead() -> None:
     broker: Any = Broker(described("g", ErrorCode.GROUP_AUTHORIZATION_FAILED))
     with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
         describe_groups(["g"], broker)
+
+
+def test_a_description_waits_for_no_transaction() -> None:
+    """While one commits offsets of the group, the offsets from before it are shown. A stream
+    processor nearly always has one."""
+    here = TopicPartition("t", 0)
+
+    class Groups:
+        def describe(self, _group: str) -> DescribedGroup:
+            return DescribedGroup(HERE, "Empty", "", ())
+
+        def fetch(self, _group: str, _owners: object, stable: bool = True) -> Any:
+            assert not stable
+            return {here: StoredOffset(5)}
+
+    tools = CoordinatorGroups("b:1")
+    tools._groups = Groups()  # type: ignore[assignment]
+    assert [(*row[:4],) for row in tools.describe(["g"], lag=False)] == [("g", "t", 0, 5)]
 
 
 class Permissions(Broker):

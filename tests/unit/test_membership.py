@@ -332,6 +332,26 @@ def kinds(given: list[Any]) -> list[type]:
     return [type(order) for order in given if not isinstance(order, SetTimer)]
 
 
+def test_a_transaction_that_commits_offsets_keeps_no_member_from_a_rebalance() -> None:
+    """The offsets are asked for again, until other members join or leave: the transaction may last
+    longer than they wait."""
+    machine = stable()
+    beat(machine, 27)
+    answer(machine, FetchingStopped, {A[0]: 9, A[1]: 2})
+    answer(machine, events.OffsetsCommitted, {A[0]: 0, A[1]: 0})
+    answer(machine, ListenerDone)
+    answer(machine, events.TopicsLoaded, {"a": 2})
+    answer(machine, events.Joined, "m1", 2, "m2", "range", ())
+    answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:1]))))
+    for _ in range(2):
+        assert kinds(answer(machine, events.RequestFailed, 88)) == []
+        again = tell(machine, TimerFired(machine._timers["backoff"], "backoff"))
+        assert kinds(again) == [commands.FetchOffsets]
+    beat(machine, 27)
+    assert kinds(answer(machine, events.RequestFailed, 88)) == [commands.LoadTopics]
+    assert kinds(answer(machine, events.TopicsLoaded, {"a": 2}))[-1] is commands.JoinGroup
+
+
 def test_a_rebalance_commits_before_it_joins() -> None:
     """REBALANCE_IN_PROGRESS: stop, commit with the old generation, listener, then JoinGroup."""
     machine = stable()

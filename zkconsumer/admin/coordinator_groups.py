@@ -127,7 +127,7 @@ class CoordinatorGroups:
         for group in groups:
             description = self._describe(group)
             owners = {tp: member for member in description.members for tp in member.partitions}
-            stored = self._groups.fetch(group, owners)
+            stored = self._groups.fetch(group, owners, stable=False)
             partitions = sorted(stored.keys() | owners.keys())
             ends = self._log_ends(partitions) if lag else {}
             for tp in partitions:

@@ -64,7 +64,8 @@ class GroupClient:
         instance_id: ``group.instance.id``; brokers before 2.3 do not know it.
         brokers: whom to ask for the coordinator.
         session_timeout, rebalance_timeout: seconds, sent to the coordinator. 0: this client reads
-            and commits offsets without being a member; brokers since 0.8.2 can do that.
+            and commits offsets without being a member; brokers since 0.8.2 can do that. A member
+            reads no offsets while an open transaction commits them, as Java's does (KIP-447).
         timeout: seconds for connecting and for each answer but those that wait for other members.
         on_exchange: see ``OnExchange``.
     """
@@ -317,7 +318,11 @@ class GroupClient:
     def _fetch(self, command: commands.FetchOffsets) -> Event:
         connection = self._to_coordinator()
         fetched = fetch_offsets(
-            connection, self._group, command.partitions, ask=partial(self._call, connection)
+            connection,
+            self._group,
+            command.partitions,
+            stable=self._session_timeout > 0,
+            ask=partial(self._call, connection),
         )
         return self._fetched(command, fetched)
 

@@ -216,7 +216,7 @@ class GroupCoordinators:
         wanted = list(partitions)
         if not wanted:
             return {}
-        return self._at_coordinator(group, partial(_fetch_stored, group, wanted, False))
+        return self._at_coordinator(group, partial(_fetch_stored, group, wanted, False, False))
 
     def commit(
         self,
@@ -253,15 +253,17 @@ class GroupCoordinators:
         return refused
 
     def fetch(
-        self, group: str, partitions: Iterable[TopicPartition]
+        self, group: str, partitions: Iterable[TopicPartition], stable: bool = True
     ) -> dict[TopicPartition, StoredOffset]:
         """Return all stored offsets of a group, without negative numbers.
 
-        Waits for open transactions that commit offsets of the group, with brokers since 2.5. Topics
-        that may not be described are left out without an error: see ``hidden``. Brokers before
-        0.10.2 cannot return all offsets: they are asked for ``partitions``.
+        With ``stable``, waits for open transactions that commit offsets of the group, with brokers
+        since 2.5. Topics that may not be described are left out without an error: see ``hidden``.
+        Brokers before 0.10.2 cannot return all offsets: they are asked for ``partitions``.
         """
-        return self._at_coordinator(group, partial(_fetch_stored, group, list(partitions), True))
+        return self._at_coordinator(
+            group, partial(_fetch_stored, group, list(partitions), True, stable)
+        )
 
     def hidden(self, topics: Iterable[str]) -> frozenset[str]:
         """Return which of the topics may not be described, so that their offsets are not visible.
@@ -509,11 +511,15 @@ class _GivenUpError(CommitFailedError):
 
 
 def _fetch_stored(
-    group: str, partitions: Sequence[TopicPartition], whole: bool, connection: BrokerConnection
+    group: str,
+    partitions: Sequence[TopicPartition],
+    whole: bool,
+    stable: bool,
+    connection: BrokerConnection,
 ) -> dict[TopicPartition, StoredOffset]:
     """Request stored offsets, those of all partitions with ``whole``. Raises TryAgainError."""
     code, what, offsets = fetch_offsets(
-        connection, group, partitions, all_stored=whole, stable=whole
+        connection, group, partitions, all_stored=whole, stable=stable
     )
     check(code, what)
     return offsets

@@ -355,6 +355,10 @@ class GroupMachine(Machine[State, Any, Any]):
         self._ask_offsets(self._await(State.FETCHING_OFFSETS), partitions)
 
     def _offsets_failed(self, event: events.RequestFailed) -> None:
+        if event.code == ErrorCode.UNSTABLE_OFFSET_COMMIT and self._rejoin_wanted:
+            self._starting = {}  # the transaction may last longer than the group waits
+            self._rejoin()
+            return
         self._react(self._reaction(Request.FETCH, event.code), event, Goal.OFFSETS)
 
     def _offsets_fetched(self, event: events.OffsetsFetched) -> None:

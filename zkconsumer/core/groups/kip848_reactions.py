@@ -70,11 +70,6 @@ TABLE: Final[tuple[Row, ...]] = (
         {_JOIN: Reaction.RETRY},
     ),
     Row(
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        "An open transaction commits offsets of the group",
-        {_FETCH: Reaction.RETRY},
-    ),
-    Row(
         ErrorCode.FENCED_INSTANCE_ID,
         "Another process has joined with the same `group.instance.id`",
         reactions.each(_ALL, Reaction.FATAL),

@@ -75,7 +75,8 @@ def each(
 
 
 def away(every: Iterable[Request]) -> tuple[Row, ...]:
-    """Return the rows about a coordinator that cannot answer, which are the same in both protocols.
+    """Return the rows about a coordinator that cannot answer, or not yet. They are the same in both
+    protocols.
 
     ``every``: the requests of the protocol.
     """
@@ -93,6 +94,11 @@ def away(every: Iterable[Request]) -> tuple[Row, ...]:
             again,
         ),
         Row(ErrorCode.NOT_COORDINATOR, "The group has moved to another broker", again),
+        Row(
+            ErrorCode.UNSTABLE_OFFSET_COMMIT,
+            "An open transaction commits offsets of the group",
+            {Request.FETCH: Reaction.RETRY},
+        ),
     )
 
 

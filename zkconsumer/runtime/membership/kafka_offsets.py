@@ -41,7 +41,10 @@ _NEXT_GENERATION: Final = frozenset(
     {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID}
 )
 """A commit that is refused so may succeed as the member of the next generation."""
-_STAYS: Final = _NEXT_GENERATION | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+_NOT_YET: Final = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT}
+)
+_STAYS: Final = _NEXT_GENERATION | _NOT_YET
 """After these codes the coordinator is not searched for again."""
 
 
@@ -202,7 +205,8 @@ class KafkaOffsets:
 
     def _passes(self, code: int) -> bool:
         """Whether a request that got this code may succeed a moment later."""
-        return code in AWAY or code == UNREACHABLE or (self._is_member and code in _NEXT_GENERATION)
+        again = AWAY | _NOT_YET | {UNREACHABLE}
+        return code in again or (self._is_member and code in _NEXT_GENERATION)
 
     def _refusal(self, tp: TopicPartition, code: int) -> str:
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
