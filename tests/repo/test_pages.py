@@ -18,7 +18,8 @@ from click.testing import CliRunner
 
 from tests.support.pages import is_shown, shown
 from zkconsumer.cli.main import cli
-from zkconsumer.core.groups.states import State
+from zkconsumer.core.groups import states as groups
+from zkconsumer.core.zookeeper import states as zk
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -94,11 +95,14 @@ def test_a_diagram_that_cannot_be_drawn_names_its_line() -> None:
         FIGURES.sequence("sequenceDiagram\n participant A as B\n loop each second\n")
 
 
-def test_every_state_of_a_member_on_the_coordinator_is_on_its_page() -> None:
-    """The page of states has all of them."""
+@pytest.mark.parametrize(
+    ("heading", "states"), [("In ZooKeeper", zk), ("On the coordinator", groups)]
+)
+def test_the_page_of_states_has_every_state(heading: str, states: ModuleType) -> None:
+    """The section has a row for each state of its machine."""
     page = (DOCS / "reference" / "states.md").read_text(encoding="utf-8")
-    page = page.partition("## On the coordinator")[2]
-    assert all(f"| `{state.name}` |" in page for state in State)
+    section = page.split(f"## {heading}\n")[1].split("\n## ")[0]
+    assert all(f"| `{state.name}` |" in section for state in states.State)
 
 
 def test_there_are_twenty_questions() -> None:

@@ -49,8 +49,8 @@ def _utc(time: str) -> datetime:
 @click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
-    help="Exit with status 3 if there is a finding of this severity or worse, or if no log covers "
-    "a part of the time that the audit is about.",
+    help="Exit with status 3 if there is a finding of this severity or worse, or time that no log "
+    "covers. Expected findings do not count.",
 )
 @expected_option
 @click.option(

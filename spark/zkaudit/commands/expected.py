@@ -35,7 +35,7 @@ def expected_option(command: F) -> F:
         "--expected",
         metavar="FILE",
         callback=_parsed,
-        help="Findings that you have looked into. Each line has the id of a finding and its "
+        help="Findings that you expect. Each line has the id of a finding and its "
         "severity, then for example a date and the reason. They do not count for --fail-on, unless "
         "they have become more severe. Ids that the audit does not have are printed.",
     )

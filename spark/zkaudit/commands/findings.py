@@ -83,8 +83,8 @@ _TIMELINE = (
 @click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
-    help="Exit with status 3 if one of these findings is of this severity or worse, or is time "
-    "that no log covers. Those that are expected do not count.",
+    help="Exit with status 3 if there is a finding of this severity or worse, or time that no log "
+    "covers. Expected findings do not count.",
 )
 @limit_options
 def findings_command(

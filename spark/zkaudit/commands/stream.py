@@ -78,7 +78,7 @@ class Report:
 @click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
-    help="Exit with status 3 after the first round whose tables have a finding of this severity or "
+    help="Exit with status 3 after the first round that has a finding of this severity or "
     "worse, or time that no log covers.",
 )
 @expected_option

@@ -241,10 +241,8 @@ def consume(
     file is complete and on disk, so a crash repeats at most the messages of one file. A file
     whose name begins with a dot is incomplete.
 
-    Exit status: 0 after --max-messages, or after a timeout with at least one message; 1 after a
-    timeout without any, when the last commit failed, or when ZooKeeper cannot be reached; 2 for
-    wrong options or configuration; 130 after Ctrl-C, 143 after SIGTERM, 141 when the reader of
-    stdout exited.
+    The exit status is 1 after a timeout without any message, if the last commit failed, and if the
+    servers cannot be reached.
     """
     zookeeper, bootstrap = chosen(zookeeper, bootstrap)
     if sum(choice is not None for choice in (topic, whitelist, blacklist)) != 1:

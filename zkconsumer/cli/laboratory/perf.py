@@ -84,8 +84,7 @@ def perf(
     The columns are those of kafka-consumer-perf-test. The rebalance time lasts until the member
     has joined. All time after it is fetch time. A MB has 1,048,576 bytes of keys and values.
 
-    Exit status: 0 if that many messages were read; 1 if a timeout passed before; 2 for wrong
-    options or configuration; 130 after Ctrl-C, 143 after SIGTERM.
+    The exit status is 1 if fewer messages were read within the timeout.
     """
     if (zookeeper is None) == (bootstrap_server is None):
         raise click.UsageError("give either --zookeeper or --bootstrap-server")

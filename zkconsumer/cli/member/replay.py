@@ -45,9 +45,8 @@ def replay(journal: Path, member: str | None, until: int | None, as_json: bool) 
     be broken. The first difference is shown with its line, the expected (the journal's) and the
     actual (this release's) result, and a Mermaid sequence diagram of everything before it.
 
-    Members write such a journal with the key `zkconsumer.journal.dir`. Exit status: 0 if everything
-    is as recorded, 1 if there is a difference, 2 if the journal cannot be read or replayed to its
-    end.
+    Members write such a journal with the key `zkconsumer.journal.dir`. The exit status is 1 if
+    there is a difference, 2 if the journal cannot be read or replayed to its end.
     """
     try:
         runs = replay_entries(str(journal), read_journal(journal), _STRATEGIES, member, until)
