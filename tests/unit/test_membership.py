@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -61,6 +65,10 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
 )
 from zkconsumer.core.groups.reactions import TABLE, Reaction, Request, reaction
 from zkconsumer.core.groups.states import State
+from zkconsumer.runtime.counters import FetchCounts, RebalanceCounts
+from zkconsumer.runtime.delivery.data_plane import DataPlane
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.observation.metrics_snapshot import of_group_member
 
 A = [TopicPartition("a", n) for n in range(7)]
 
@@ -722,6 +730,25 @@ def test_what_was_announced_is_taken_back() -> None:
     assert isinstance(told, NotifyStarting)
     given = [order for order in beat(machine, 25) if isinstance(order, NotifyLost)]
     assert [order.partitions for order in given] == [frozenset(A[:1])]
+
+
+def test_lost_partitions_are_counted_and_not_the_times() -> None:
+    """As in a group in ZooKeeper. Partitions that it releases are not lost."""
+    machine = stable()
+    loop: Any = SimpleNamespace(
+        machine=machine,
+        closed=Future(),
+        reports=Counter({"lost": 1}),
+        rebalances=RebalanceCounts((), (), ()),
+    )
+    plane = DataPlane(MagicMock(counts=FetchCounts()), {}, 0.0, MagicMock())
+
+    def lost() -> int:
+        return of_group_member(DeliveryGate(), loop, 0, plane, 0).lost_owners
+
+    assert lost() == 0
+    beat(machine, 25)
+    assert lost() == 2
 
 
 def test_a_restarted_static_member_follows_its_topic() -> None:

@@ -69,9 +69,10 @@ class GroupMachine(Machine[State, Any, Any]):
     """One member. ``on`` handles an event and returns the commands that follow from it.
 
     ``generation`` is -1 outside the group; KIP-848 calls it the member epoch. ``held`` maps the
-    member's partitions to the stream of each; ``rejoins`` counts how often it joined; ``assigned``
-    is how many partitions the last assignment gives to the member. ``obstacle`` is why nothing can
-    be assigned to it, and ``misread`` why its topic filter is not evaluated; both may be empty.
+    member's partitions to the stream of each; ``rejoins`` counts how often it joined, ``lost`` the
+    partitions that it lost. ``assigned`` is how many the last assignment gives to the member.
+    ``obstacle`` is why nothing can be assigned to it, and ``misread`` why its topic filter is not
+    evaluated; both may be empty.
     """
 
     REACTIONS: ClassVar[Mapping[int, Row]] = by_code(TABLE)
@@ -83,7 +84,7 @@ class GroupMachine(Machine[State, Any, Any]):
         self.member_id = ""
         self.generation = -1
         self.held: dict[TopicPartition, ConsumerThreadId] = {}
-        self.rejoins = 0
+        self.rejoins = self.lost = 0
         self.assigned = 0
         self.obstacle = ""
         self.misread = ""
@@ -492,6 +493,7 @@ class GroupMachine(Machine[State, Any, Any]):
         if not lost:
             self._after_loss()
             return
+        self.lost += len(lost)
         self._report("lost", f"{len(lost)} partitions were lost")
         self._notify(State.NOTIFYING_LOST, lambda token: NotifyLost(token, lost))
 

@@ -69,7 +69,7 @@ def of_group_member(
     return replace(
         _of_streams(gate, plane, loop.rebalances, faults),
         owned_partitions=len(loop.machine.held),
-        lost_owners=loop.reports["lost"],
+        lost_owners=loop.machine.lost,
         kafka_commits=committed,
         state="CLOSED" if loop.closed.done() else loop.machine.state.name,
     )
