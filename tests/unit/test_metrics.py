@@ -9,6 +9,11 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -18,19 +23,25 @@ from zkconsumer import Metrics, TopicPartition
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.commands import StartFetching, StopFetching
+from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.groups import states as coordinator_states
 from zkconsumer.core.zookeeper import commands, states as zookeeper_states
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
+from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.prometheus import ConnectorCollector
-from zkconsumer.runtime.counters import Histogram, Meter, RebalanceCounts
+from zkconsumer.runtime.counters import FetchCounts, Histogram, Meter, RebalanceCounts
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.observation.metrics import Kind, declared
+from zkconsumer.runtime.observation.metrics_snapshot import of_member
 from zkconsumer.servers import wait_until
 
 JVM_NAMES = {
@@ -261,6 +272,23 @@ def test_bytes_begun_is_the_sum_of_the_chunks_read() -> None:
     assert stream._control.bytes_begun == len(first.data)
     next(iterator)
     assert stream._control.bytes_begun == len(first.data) + len(second.data)
+
+
+def test_quarantined_topics_and_brokers_are_no_registrations() -> None:
+    """A member leaves out any znode that it cannot read."""
+    spec = MemberSpec(GroupPaths("g"), "g_m", Subscription(Pattern.STATIC, {"t": 1}))
+    machine = RebalanceMachine(spec)
+    machine.quarantined = {
+        "/consumers/g/ids/g_x": "is not JSON",
+        "/brokers/topics/t": "is not JSON",
+        "/brokers/ids/1": "is not JSON",
+    }
+    loop: Any = SimpleNamespace(
+        reports=Counter(), closed=Future(), rebalances=RebalanceCounts((), (), ())
+    )
+    plane = DataPlane(MagicMock(counts=FetchCounts()), {}, 0.0, MagicMock())
+    found = of_member(MagicMock(), DeliveryGate(), loop, machine, MagicMock(), plane, 0)
+    assert found.quarantined_registrations == 1
 
 
 def test_suspended_time_ends_with_the_gate() -> None:

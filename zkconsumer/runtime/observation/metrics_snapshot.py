@@ -39,12 +39,15 @@ def of_member(
 ) -> Metrics:
     """The metrics of a connector with streams, also after its shutdown."""
     reports, stored = loop.reports, coordination.stored
+    registrations = f"{machine.spec.paths.ids}/"  # topics and brokers may be quarantined too
     return replace(
         _of_streams(gate, plane, loop.rebalances, faults),
         owned_partitions=len(machine.held),
         blocked_partitions=len(machine.blocked),
         failed_attempts=machine.failed_attempts,
-        quarantined_registrations=len(machine.quarantined),
+        quarantined_registrations=sum(
+            path.startswith(registrations) for path in machine.quarantined
+        ),
         lost_owners=reports["lost-owner"],
         fenced_commits=reports["fenced"],
         foreign_commits=reports["foreign-commit"],
