@@ -225,7 +225,7 @@ def group_clients(
     count: int,
     on_exchange: OnExchange | None = None,
 ) -> list[GroupClient]:
-    """Return clients for the lines of one member. All but the first answer within the session
+    """Return clients for the connections of one member. All but the first answer within the session
     timeout."""
     servers = [BrokerEndpoint(-1 - n, *server) for n, server in enumerate(config.servers)]
     brokers = KnownBrokers(lambda: servers, fetchers.requests_to)

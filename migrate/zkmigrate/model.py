@@ -64,7 +64,8 @@ class ZkOffset:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOffset:
-    """A committed offset. ``leader_epoch`` -1: none. ``commit_ms`` only if it was looked up."""
+    """A committed offset. ``leader_epoch`` -1 if there is none. ``commit_ms`` only if it was looked
+    up."""
 
     offset: int
     leader_epoch: int = -1
@@ -302,7 +303,7 @@ class GroupState:
 
     @property
     def moved_to(self) -> Store | None:
-        """The store that the group was moved to; ``None``: it was not moved, or rolled back, or
+        """The store that the group was moved to; ``None`` if it was not moved, or rolled back, or
         was moved back before the live move or the mirror that is under way."""
         to = None if self.marker is None else self.marker.moved_to
         live = self.mode is not Mode.ZOOKEEPER and to is Store.ZOOKEEPER

@@ -17,7 +17,7 @@ _BLOCK: Final = 64 << 10
 
 
 def codec_of(name: str) -> str | None:
-    """Return the format of a file; ``None``: it is not compressed."""
+    """Return the format of a file; ``None`` if it is not compressed."""
     return next((codec for end, codec in CODECS.items() if name.endswith(end)), None)
 
 

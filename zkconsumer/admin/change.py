@@ -64,8 +64,8 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What a deletion removes. ``paths``: from the leaves up. ``whole``: whether the group itself
-    is removed."""
+    """The znodes that a deletion removes. ``paths``: from the leaves up. ``whole``: whether the
+    group itself is removed."""
 
     group: str
     topic: str | None

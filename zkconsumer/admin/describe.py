@@ -23,7 +23,7 @@ _JVM_TAIL = re.compile(r"(.+)-[0-9]{13}-[0-9a-f]{1,8}")
 
 
 class GroupRow(NamedTuple):
-    """One row: a partition, or a member without any (then ``consumer_id`` is the member's).
+    """One row: a partition, or a member without partitions (then ``consumer_id`` is its id).
 
     ``current_offset`` is the next one to read, ``log_end_offset`` the next one that will be
     written, and ``lag`` the difference. ``consumer_id`` is the owner: in ZooKeeper the thread,
@@ -173,7 +173,7 @@ def group_rows(
 def with_stored_offsets(
     rows: list[GroupRow], stored: Mapping[str, Mapping[TopicPartition, int]]
 ) -> list[GroupRow]:
-    """Put offsets that groups have stored in Kafka before those in ZooKeeper.
+    """Replace offsets in ZooKeeper by those that the groups have stored in Kafka.
 
     As the JVM's tool does (Scala 1.1.1 ConsumerGroupCommand, ZkConsumerGroupService).
     """

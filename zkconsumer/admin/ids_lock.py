@@ -35,7 +35,7 @@ It deletes that registration at once."""
 
 
 def is_of(entry: str, who: str | None) -> bool:
-    """Whether the id of an entry is that of an identity. An identity of None has every id.
+    """Whether an ACL entry's id is that of an identity. An identity of None has every id.
 
     ZooKeeper shows digests only to those who have ADMIN; then the users are compared.
     """
@@ -61,7 +61,7 @@ class Guard(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The state of znode ``ids``. ``record``: the original list; ``at_ms``: when it was locked."""
+    """The state of znode ``ids``. ``record``: the original ACL; ``at_ms``: when it was locked."""
 
     guard: Guard
     at_ms: int | None = None
@@ -84,7 +84,7 @@ class Found:
         return self._allows(CREATE, identities)
 
     def may_lock(self, identities: Collection[tuple[str, str | None]]) -> bool:
-        """Whether the migrator may change the access list, as a lock has to."""
+        """Whether the migrator may change the ACL, as a lock requires."""
         return self._allows(ADMIN, identities)
 
     def _allows(self, perms: int, identities: Collection[tuple[str, str | None]]) -> bool:
@@ -123,7 +123,7 @@ def look(group: str) -> Script[Found]:
 
 
 def decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
-    """Return lock time, original list and data; ``None`` if zkmigrate did not write the text."""
+    """Return lock time, original ACL and data; ``None`` if zkmigrate did not write the text."""
     try:
         document = json.loads(data.decode())
         if document["version"] != FORMAT or "zkmigrate" not in document:

@@ -104,7 +104,7 @@ def fetch_stored(
     timeout: float,
     security: KafkaSecurity | None = None,
 ) -> tuple[dict[str, dict[TopicPartition, int]], list[str]]:
-    """Return each group's offsets in Kafka, only where there is one, and notes on failures.
+    """Return the offsets in Kafka of each group that has any, and notes on failures.
 
     ``timeout``: seconds for each group. Nothing is raised.
     """

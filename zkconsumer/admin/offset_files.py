@@ -44,7 +44,7 @@ def render(offsets: Mapping[OffsetKey, int]) -> str:
 
 
 def parse(name: str, data: bytes) -> dict[OffsetKey, int]:
-    """Return the offsets in a file, in its order. ``name`` is used in messages.
+    """Return the offsets in a file, in its order. ``name`` is the file's name for messages.
 
     Raises OffsetsFileError naming each bad line: one that is not a path of an offset, a colon and
     a number from 0 to 2^63-1; an empty one; a partition that an earlier line has. A UTF-8 byte

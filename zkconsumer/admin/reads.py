@@ -25,7 +25,8 @@ def children(path: str, watch: bool = False) -> Script[list[str] | None]:
 
 
 def listing(path: str, watch: bool = False) -> Script[list[str] | None]:
-    """Like `children`, but in ZooKeeper's order, which can matter to roundrobin."""
+    """Return the names of a znode's children like `children`, but in ZooKeeper's order, on which
+    roundrobin may depend."""
     reply = yield from read(GetChildren(path, watch=watch))
     if not isinstance(reply, Ok):
         return None
@@ -48,8 +49,8 @@ def children_of(paths: Iterable[str]) -> Script[list[list[str]]]:
 
 
 def read_tree(root: str) -> Script[dict[str, Node]]:
-    """Return every znode at and below ``root`` by its path; those that are deleted meanwhile are
-    left out."""
+    """Return every znode at and below ``root`` by its path, without those that are deleted
+    meanwhile."""
     below: dict[str, Node] = {}
     level = [root]
     while level:

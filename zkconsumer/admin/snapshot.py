@@ -46,7 +46,7 @@ Nodes = Mapping[str, Mapping[str, Node]]
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """One pass of reads over a group's znodes.
+    """The znodes of a group, as one pass of reads showed them.
 
     ``moved`` is the marker of ``zkmigrate``, and ``record`` its record. ``mode`` is that of a live
     move, and ``migratable`` are the members that take part in it. ``strange`` are children of the
@@ -74,8 +74,8 @@ class GroupSnapshot:
         return GroupPaths(self.group)
 
     def consumer_of(self, owner: Node) -> str:
-        """Return the consumer id in an owner znode: of a thread, ``<consumer id>-<number>``, or of
-        a member without streams, as kafka-node and Go ports write it."""
+        """Return the consumer id in the text of an owner znode: ``<consumer id>-<number>``, or the
+        id alone, as kafka-node and Go ports write it."""
         text = owner.data.decode(errors="replace")
         return text if text in self.members else text.rpartition("-")[0]
 
@@ -96,7 +96,7 @@ class Registrations:
 
     @property
     def subscribed(self) -> frozenset[str]:
-        """All topics that a usable registration subscribes to."""
+        """All topics to which a usable registration subscribes."""
         return frozenset(topic for topics in self.topics.values() for topic in topics)
 
 

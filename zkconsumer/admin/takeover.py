@@ -163,7 +163,7 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
 
 
 def submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Script[Ok | Failed]:
-    """Send one packet in a multi that checks the tool's registration, and the serial."""
+    """Send one packet in a multi that also checks the tool's registration and the serial."""
     ops = [hold.check, *(op for several in packet.values() for op in several)]
     if hold.serial is not None:
         ops.append(hold.serial)

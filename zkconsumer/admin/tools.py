@@ -252,7 +252,7 @@ class GroupTools:
         ]
 
     def plan_delete(self, group: str, topic: str | None = None, force: bool = False) -> Deletion:
-        """Return what to delete for ``delete``. Raises its errors."""
+        """Return the znodes that ``delete`` would remove. Raises its errors."""
         return self._with_near_names(group, plan_deletion(group, topic, force=force))
 
     def delete(

@@ -80,7 +80,7 @@ class Finding(NamedTuple):
 
     @property
     def wrong(self) -> bool:
-        """Whether it is an error, not only a warning."""
+        """Whether the problem is an error, not only a warning."""
         return self.kind not in WARNINGS
 
 

@@ -86,7 +86,7 @@ class ClusterReader:
         )
 
     def execute(self, _request: None, _permission: Permission) -> ClusterView | str:
-        """As ``read``; return the error's text."""
+        """Return the cluster like ``read``, or the text of the error."""
         try:
             return self.read()
         except BrokerError as error:

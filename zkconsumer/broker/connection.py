@@ -67,7 +67,7 @@ def error_from_code(code: int, what: str) -> BrokerError:
 
 @contextmanager
 def mapped_errors(endpoint: BrokerEndpoint) -> Iterator[None]:
-    """Map errors of sockets, of kafka-python and of decoding to ours; the only place that does.
+    """Raise errors of sockets, of kafka-python and of decoding as ours; no other code maps them.
 
     Raises:
         BrokerUnavailableError: anything the operating system reports, also a timeout.
@@ -133,7 +133,7 @@ class BrokerConnection:
         return self._socket is not None
 
     def open(self) -> None:
-        """Connect and learn the broker's API versions; does nothing when open.
+        """Connect and ask for the broker's API versions; do nothing if open.
 
         Raises:
             BrokerUnavailableError: no connection, or the broker closed it at once.
@@ -214,8 +214,8 @@ class BrokerConnection:
         )
 
     def ready(self) -> None:
-        """Open the connection and wait until the next request may be sent, so that nothing delays
-        it then. Raises what ``open`` raises."""
+        """Open the connection, and wait until a request can be sent without delay. Raises what
+        ``open`` raises."""
         self.open()
         self._wait_for_turn()
 
@@ -235,7 +235,7 @@ class BrokerConnection:
         return self.exchange_opened(api_key, version, body)
 
     def exchange_opened(self, api_key: int, version: int, body: bytes) -> memoryview:
-        """Like ``exchange``, on a connection that is already open."""
+        """Send one request, like ``exchange``, on a connection that is already open."""
         self._wait_for_turn()
         self._has_turn = False
         sock = self._socket

@@ -41,9 +41,8 @@ class KnownBrokers:
         self._failures.pop((broker.host, broker.port), None)
 
     def least_loaded(self) -> list[BrokerEndpoint]:
-        """All brokers, in the order to ask them. Brokers that failed are last, the latest failure
-        at the end. The others are ordered by requests in flight, fewest first, at random among
-        equals.
+        """All brokers, in the order in which to ask them: by requests in flight, fewest first, at
+        random among equals. Brokers that failed are last, the latest failure at the end.
 
         Source: NetworkClient.leastLoadedNode of Kafka 3.9, which skips a broker that failed a
         moment ago.

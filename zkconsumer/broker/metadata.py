@@ -33,7 +33,7 @@ def ask_metadata(
     ask: Callable[[Any, type[Any], int], Any] | None = None,
     versions: Sequence[int] = (4, 0),
 ) -> Metadata:
-    """Return the answer about ``topics``, by name or by id, ``None`` for all.
+    """Return a broker's answer about ``topics``, given by name or by id; ``None`` asks for all.
 
     Since 0.11 the request says that topics must not be created. Older brokers would create a named
     topic, so they are asked for all topics instead, which creates none. ``ask`` sends a request,

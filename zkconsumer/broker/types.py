@@ -57,7 +57,7 @@ class ClusterMetadata:
 
 
 class OpenConnection(Protocol):
-    """A connection while it is being opened: see ``BrokerConnection``."""
+    """The part of ``BrokerConnection`` that works while it is being opened."""
 
     endpoint: BrokerEndpoint
 
@@ -72,4 +72,4 @@ class OpenConnection(Protocol):
 
 
 class TokenRefusedError(Exception):
-    """The token cannot be read or was refused. A newer one may be accepted."""
+    """A token cannot be read or was refused. A newer one may be accepted."""

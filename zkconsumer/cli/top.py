@@ -36,8 +36,8 @@ Owners = Mapping[tuple[str, int], str]
 
 
 class TopRow(NamedTuple):
-    """One group; ``rate`` is committed messages a second. ``moves``: how many partitions have
-    changed owners since the command began."""
+    """One group; ``rate`` is in messages per second. ``moves``: how many partitions have changed
+    owners since the command began."""
 
     group: str
     state: str
@@ -51,7 +51,7 @@ class TopRow(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The data of one read of a group."""
+    """The result of one read of a group."""
 
     state: str
     members: int
@@ -72,7 +72,7 @@ class History:
     _moves: dict[str, int] = field(default_factory=dict)
 
     def row(self, group: str, seen: Seen, now: float) -> TopRow:
-        """Add a read of a group; ``now`` is in seconds of any steady clock."""
+        """Return the row of a group from a new read; ``now`` is in seconds of any steady clock."""
         parts = [
             (row.topic, row.partition, row)
             for row in seen.rows

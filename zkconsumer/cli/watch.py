@@ -24,7 +24,7 @@ Look = Callable[[], Sequence[Finding]]
 
 
 class Change(NamedTuple):
-    """A difference from the last pass: ``found`` or ``cleared``; ``away`` or ``back``."""
+    """A difference from the last pass: ``found`` or ``cleared``, ``away`` or ``back``."""
 
     change: str
     finding: Finding | None
@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Watch:
-    """Compares each look with those before it.
+    """Compares each pass with the earlier ones.
 
     Args:
         grace: seconds that a finding must have lasted: a rebalance leaves partitions without an
@@ -47,7 +47,7 @@ class Watch:
 
     @property
     def wrong(self) -> int:
-        """How many errors have been found and not cleared."""
+        """Number of errors that have been found and not cleared."""
         return sum(finding.wrong for finding in self._shown.values())
 
     def looked(self, findings: Sequence[Finding], now: float) -> Iterator[Change]:

@@ -318,7 +318,7 @@ class CoordinatorConfig(CoordinatorKeys):
 
     @property
     def servers(self) -> list[tuple[str, int]]:
-        """Host and port of each of ``bootstrap.servers``."""
+        """Host and port of each server in ``bootstrap.servers``."""
         return split_servers(self.bootstrap_servers)
 
     @property

@@ -47,7 +47,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """How a default follows from another key's value: as text, and as a function."""
+    """How a default follows from another key's value, as text and as a function."""
 
     text: str
     apply: Callable[[Any], object]
@@ -163,7 +163,7 @@ def path_name(text: str) -> Check:
 
 
 def word(text: str) -> Check:
-    """Check for letters, digits, ``.``, ``_`` and ``-``; may be empty."""
+    """Check for letters, digits, ``.``, ``_`` and ``-``. An empty text is accepted."""
 
     def fault(value: str) -> str | None:
         legal = re.fullmatch(r"[A-Za-z0-9._-]*", value)
@@ -177,7 +177,7 @@ _INT32 = range(-(2**31), 2**31)
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The values by attribute, complete only without faults, and messages about them.
+    """The values by attribute (complete only if there are no faults), and messages about them.
 
     ``given`` has the attributes that were set and not derived; ``unknown`` has a line for each
     unknown key.
@@ -245,7 +245,7 @@ def parse(
 
 
 def nearest_key(name: str, known: Collection[str], renamed: Mapping[str, str]) -> str | None:
-    """Return the known key that was probably meant, or None."""
+    """Return the known key that was probably meant; ``None`` if no key is similar."""
     plain = {re.sub(r"[._-]", "", key.lower()): key for key in known}
     wanted = re.sub(r"[._-]", "", name.lower())
     if name in renamed:
@@ -336,7 +336,7 @@ Source = Given | Mapping[str, object] | str | PathLike[str]
 
 
 class Examined(NamedTuple):
-    """The values by attribute, complete only without faults."""
+    """The values by attribute, complete only if there are no faults."""
 
     values: dict[str, Any]
     faults: tuple[str, ...]

@@ -21,7 +21,7 @@ HIDDEN: Final = "[hidden]"
 
 
 class Password:
-    """A secret. ``value`` is the only way to the text; it cannot be pickled or copied by accident.
+    """A secret. Only ``value`` returns the text; it cannot be pickled or copied by accident.
 
     Source: org.apache.kafka.common.config.types.Password, whose ``toString`` is ``[hidden]`` too.
     """

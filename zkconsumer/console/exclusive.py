@@ -21,7 +21,7 @@ def was_typed(parameter: str) -> bool:
 
 
 def at_most_one(options: Iterable[str]) -> None:
-    """Refuse two or more of the options that were given."""
+    """Raise UsageError if two or more of these options were given."""
     given = list(dict.fromkeys(options))
     if len(given) > 1:
         names = f"{', '.join(given[:-1])} and {given[-1]}"
@@ -29,13 +29,14 @@ def at_most_one(options: Iterable[str]) -> None:
 
 
 def no_effect(other: str, *parameters: str) -> None:
-    """Refuse parameters of the present command that were typed but do nothing with ``other``."""
+    """Raise UsageError for typed parameters of this command that have no effect with ``other``."""
     for option in _typed(parameters):
         raise click.UsageError(f"{option} has no effect with {other}: leave it out")
 
 
 def only_with(other: str, *parameters: str) -> None:
-    """Refuse parameters of the present command that were typed although ``other`` was not."""
+    """Raise UsageError for typed parameters of this command that need ``other``, which was not
+    typed."""
     for option in _typed(parameters):
         raise click.UsageError(f"{option} requires {other}")
 
@@ -48,7 +49,7 @@ def _typed(parameters: Iterable[str]) -> Iterable[str]:
 
 
 def flags(parameter: str, default: str | None, helps: Mapping[str, str]) -> Callable[[F], F]:
-    """Add flags that exclude each other.
+    """Add flags of which only one can be given.
 
     The command gets ``parameter``: the name of the flag that was given (``json`` for ``--json``),
     or the default.

@@ -31,7 +31,7 @@ class LazyGroup(click.Group):
         return [*super().list_commands(ctx), *filter(self._is_there, self._lazy)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a subcommand, imported if need be."""
+        """Return a subcommand, importing it if necessary."""
         if not self._is_there(cmd_name):
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self._lazy[cmd_name].partition(":")

@@ -20,7 +20,7 @@ def repeat(
     seconds: float | None = None,
     patient: bool = False,
 ) -> int:
-    """Look every ``every`` seconds, for ``seconds`` in total, until SIGINT or SIGTERM.
+    """Call a function every ``every`` seconds, for ``seconds`` in total, until SIGINT or SIGTERM.
 
     Args:
         look: reads the servers once.

@@ -31,7 +31,7 @@ def exit_status(
     reason: Callable[[Exception], str | None] = lambda error: None,
     escape: Callable[[str], str] = printable,
 ) -> int:
-    """Run a command line and return its exit status, which is what ``start`` returns, or 0.
+    """Run a command line and return its exit status: the result of ``start``, or 0.
 
     One of our errors is one line on stderr, ``error: ...``, and gives its own ``exit_code``. Wrong
     usage gives 2, 141 means that the reader of stdout has exited (as a program killed by SIGPIPE),
@@ -74,7 +74,7 @@ def exit_status(
 
 
 def discard() -> int:
-    """Discard what is still buffered, as its reader has exited; return the exit status for that."""
+    """Discard buffered output, whose reader has exited; return the exit status for that."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_BROKEN_PIPE
 

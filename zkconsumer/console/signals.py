@@ -74,7 +74,7 @@ class Stop(Alarm):
 
 @contextmanager
 def signals_raise() -> Iterator[Callable[[], None]]:
-    """The first SIGINT or SIGTERM raises in the main thread; see ``Repeated`` for others.
+    """Let the first SIGINT or SIGTERM raise in the main thread; see ``Repeated`` for others.
 
     kazoo catches exceptions that are raised while it sends, and raises its own error instead. So an
     error after a signal is treated as the signal, and the yielded function raises one that kazoo

@@ -132,7 +132,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], how: Ho
 
 
 def guarded(cell: object) -> object:
-    """Keep a spreadsheet from reading text as a formula. Numbers stay as they are."""
+    """Return text so that no spreadsheet reads it as a formula. Numbers stay as they are."""
     if not isinstance(cell, str):
         return cell
     text = printable(cell)
@@ -195,8 +195,8 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_new_notes(notes: list[str], noted: list[str]) -> None:
-    """Print the notes of one look that are not in ``noted``, which has those of the look before.
-    ``noted`` gets them all, and ``notes`` is emptied for the next look."""
+    """Print the notes of one pass that are not in ``noted``, those of the pass before. ``noted``
+    gets them all, and ``notes`` is emptied for the next pass."""
     print_notes(note for note in dict.fromkeys(notes) if note not in noted)
     noted[:] = notes
     notes.clear()

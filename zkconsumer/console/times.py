@@ -26,7 +26,7 @@ def shown(seconds: float) -> str:
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A time with its unit. The command gets seconds as a float.
+    """A time with its unit, given to the command in seconds.
 
     Args:
         least: fewest seconds that are accepted.

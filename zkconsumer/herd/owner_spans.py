@@ -12,7 +12,7 @@ from zkconsumer.core.common.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``member`` owned the partition from ``start`` to ``end`` (``None``: it still does)."""
+    """``member`` owned the partition from ``start`` to ``end`` (``None`` if it still does)."""
 
     start: int
     end: int | None

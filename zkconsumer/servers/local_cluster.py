@@ -184,7 +184,7 @@ class LocalCluster(LocalZooKeeper, TopicVerbs):
 
     @property
     def kraft(self) -> bool:
-        """See ``TopicVerbs``."""
+        """Whether the brokers run without ZooKeeper."""
         return self.kafka in KRAFT_LINES
 
     @property

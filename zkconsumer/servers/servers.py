@@ -318,7 +318,7 @@ def wait_unregistered(zookeeper_ports: Sequence[int], broker_id: int) -> None:
 
 
 def read_metadata(port: int) -> BrokerView | None:
-    """Ask the broker at a loopback port about all topics; ``None``: it cannot be reached.
+    """Ask the broker at a loopback port about all topics; ``None`` if it cannot be reached.
 
     Without topic names, no broker creates a topic.
     """

@@ -100,7 +100,7 @@ def stands_still(pid: int) -> bool:
 
 
 def process_started(pid: int) -> str | None:
-    """Return when process ``pid`` started, in a form only for comparison; ``None``: it is gone.
+    """Return when process ``pid`` started, in a form only for comparison; ``None`` if it is gone.
 
     Together with the pid this identifies a process uniquely: a pid may be used again, but not with
     the same start time. A process that has ended but was not yet waited for counts as gone.

@@ -130,7 +130,8 @@ class _Guarded:
 
 
 class Fired(NamedTuple):
-    """kazoo's watch event, and the transaction that fired the watch. ``None``: it was not sent."""
+    """kazoo's watch event, and the transaction that fired the watch. ``None`` if it was not
+    sent."""
 
     type: str
     state: str

@@ -24,7 +24,7 @@ NOTHING: Final = "nothing"
 
 
 class Status(NamedTuple):
-    """One group. Members are counts, lags are messages. ``None``: not known, or none.
+    """One group. Members are counts, lags are messages. ``None`` if not known, or none.
 
     ``case``: see ``cases``. ``truth``: the store whose offsets are current, or ``both``,
     ``moving``, ``nothing``.

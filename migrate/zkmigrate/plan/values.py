@@ -105,7 +105,7 @@ class Entry:
 
 
 class StaysBehind(NamedTuple):
-    """An offset of the source store that a plan does not move. ``None``: it cannot be read."""
+    """An offset of the source store that a plan does not move. ``None`` if it cannot be read."""
 
     tp: TopicPartition
     offset: int | None

@@ -167,7 +167,7 @@ def about(history: GroupHistory, clock: Clock, start: str | None, end: str | Non
 
 
 def narrow() -> int | None:
-    """The width of the terminal; ``None``: there is none."""
+    """The width of the terminal; ``None`` if there is none."""
     if not sys.stdout.isatty():
         return None
     import shutil

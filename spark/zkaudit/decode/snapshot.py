@@ -72,7 +72,7 @@ class Snapshot:
 
     @property
     def complete_zxid(self) -> int | None:
-        """All transactions up to here are in the snapshot for certain; ``None``: unknown."""
+        """All transactions up to here are in the snapshot for certain; ``None`` if unknown."""
         known = [z for z in (self.digest_zxid, self.last_processed_zxid) if z is not None]
         return max(known, default=None)
 
@@ -163,7 +163,7 @@ def is_whole(path: str | Path) -> bool:
 
 
 def data_in(path: str | Path, znode: str) -> bytes | None:
-    """Return the content of a znode in a snapshot; ``None``: it has no such znode, or no content.
+    """Return the content of a znode in a snapshot; ``None`` if it has no such znode, or no content.
 
     The file is read until the znode is found, and no checksum is verified. Raises ``OSError``.
     """

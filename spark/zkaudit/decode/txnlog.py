@@ -270,7 +270,8 @@ def close_session(body: bytes) -> tuple[tuple[str, ...] | None, int]:
 
 
 def judge(file: File, name: str, position: int) -> LogEnd | None:
-    """Classify why no complete record begins at ``position``; ``None``: one does, written just now.
+    """Classify why no complete record begins at ``position``; ``None`` if one does, written just
+    now.
 
     Bytes are written in order into a file of zeros. So a record that is being written is a prefix
     followed only by zeros, or by nothing. Everything else is corruption.

@@ -30,7 +30,7 @@ class Expected:
 
 
 def expected_of(finding: Mapping[str, Any], expected: Mapping[str, Expected]) -> Expected | None:
-    """Return the line that makes a finding expected; ``None``: there is none."""
+    """Return the line that makes a finding expected; ``None`` if there is none."""
     one = expected.get(finding["id"])
     return one if one is not None and one.covers(finding["severity"]) else None
 

@@ -220,7 +220,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def held_by(servers: Iterable[list[Range]], majority: int) -> int:
-    """The largest zxid that at least ``majority`` servers logged; -1: there is none."""
+    """The largest zxid that at least ``majority`` servers logged; -1 if there is none."""
     edges = sorted(
         edge
         for ranges in servers
@@ -336,7 +336,7 @@ def log_gaps_of(history: History) -> list[tuple[int, int]]:
 
 def participants(*configs: tuple[int, bytes] | None) -> int | None:
     """Return the number of servers that vote in the newest content of ``/zookeeper/config``;
-    ``None``: unknown. ``configs``: zxid and content."""
+    ``None`` if unknown. ``configs``: zxid and content."""
     newest = max(filter(None, configs), default=None)
     lines = (b"" if newest is None else newest[1]).decode(errors="replace").splitlines()
     servers = [line.partition(";")[0] for line in lines if line.startswith("server.")]
@@ -345,7 +345,7 @@ def participants(*configs: tuple[int, bytes] | None) -> int | None:
 
 def config_of(rows: pa.Table) -> tuple[int, bytes] | None:
     """Return zxid and content of the newest configuration of the ensemble in rows with zxid, path
-    and data (``reconfig``, ZooKeeper 3.5+); ``None``: there is none."""
+    and data (``reconfig``, ZooKeeper 3.5+); ``None`` if there is none."""
     import pyarrow.compute as pc
 
     configs = rows.filter(pc.and_(pc.equal(rows["path"], CONFIG), pc.is_valid(rows["data"])))

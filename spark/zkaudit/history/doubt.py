@@ -85,8 +85,8 @@ def _fits(change: Change, then: Change, last: bool) -> bool | None:
 
 
 def of_session(kind: str, zxid: int, used: int) -> bool | None:
-    """Whether the unconfirmed begin or end of a session happened; ``None``: unknown. ``used``: its
-    last confirmed transaction."""
+    """Whether the unconfirmed begin or end of a session happened; ``None`` if unknown. ``used``:
+    its last confirmed transaction."""
     return kind == "createSession" if used > zxid else None
 
 

@@ -28,7 +28,7 @@ _OPTIONS: Final = ("--from", "--to")
 
 @dataclass(frozen=True, slots=True)
 class LoggedRun:
-    """One row of ``schema.TXNLOG_RUNS``. Times are milliseconds since 1970; ``None``: unknown."""
+    """One row of ``schema.TXNLOG_RUNS``. Times are milliseconds since 1970; ``None`` if unknown."""
 
     server: str
     file: str
@@ -257,7 +257,7 @@ class Coverage:
         self, zone: tzinfo | None = UTC, name: str = "UTC"
     ) -> Iterator[tuple[datetime | None, datetime | None, str]]:
         """From, to, and a sentence for each time that is not covered. The sentence shows times in
-        ``zone`` (``None``: that of this machine)."""
+        ``zone`` (``None`` if that of this machine)."""
         for begin, end, reason in self.missing:
             moments = moment_of(begin), moment_of(end)
             since, until = (

@@ -105,7 +105,7 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
 
 def coverage(summary: dict[str, Any], zone: tzinfo | None = UTC, name: str = "UTC") -> list[str]:
     """Return a sentence with the time that was asked for and the time that the logs cover. Times
-    are shown in ``zone`` (``None``: that of this machine)."""
+    are shown in ``zone`` (``None`` if that of this machine)."""
     found = summary.get("coverage")
     if not found:  # an audit by an older zkaudit
         return []

@@ -65,7 +65,7 @@ def log_zxid(name: str) -> int | None:
 
 
 def split_name(text: str) -> tuple[str | None, str]:
-    """Split ``NAME=PLACE`` into the name of a server and a place; ``None``: there is no name."""
+    """Split ``NAME=PLACE`` into the name of a server and a place; ``None`` if there is no name."""
     name, equals, place = text.partition("=")
     if not equals or not name or "/" in name or Path(text).exists():
         return None, text

@@ -87,7 +87,7 @@ def _found(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece],
 
 
 def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
-    """Return the last zxid to read for changes before ``end`` (ISO, UTC); ``None``: read all.
+    """Return the last zxid to read for changes before ``end`` (ISO, UTC); ``None`` if read all.
 
     It is the start of a log that begins at least ``AFTER_END`` later, so only whole logs are left
     out. Each server's logs are checked up to the first such log. ``None`` also if all begin later.
@@ -114,7 +114,7 @@ def begin_snapshot(
     logs: Sequence[Piece], found: Sequence[Piece], start: str | None
 ) -> Piece | None:
     """Return the snapshot after which to read the logs for findings from ``start`` (ISO, UTC);
-    ``None``: read all.
+    ``None`` if read all.
 
     It is a whole snapshot that was begun at least ``BEFORE_START`` earlier, and has the members,
     owners and offsets of that time. ``found``: the snapshots.
@@ -136,7 +136,7 @@ def begin_snapshot(
 
 
 def config_in(snapshots: Sequence[Piece]) -> tuple[int, bytes] | None:
-    """Return zxid and content of the ensemble's configuration in the newest snapshot; ``None``:
+    """Return zxid and content of the ensemble's configuration in the newest snapshot; ``None`` if
     there is none. Servers write it into each snapshot from ZooKeeper 3.5 on."""
     for piece in sorted(snapshots, key=lambda piece: -piece.zxid):
         with suppress(LogFormatError, FileNotFoundError):

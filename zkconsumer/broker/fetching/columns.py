@@ -51,7 +51,7 @@ _ENTRY: Final = Struct(">8xi4xb")  # size, magic
 
 
 class Decoded(NamedTuple):
-    """Columns, and the reason why they end."""
+    """Decoded columns, and the reason why they end."""
 
     batch: Any
     """A ``pyarrow.RecordBatch`` of ``SCHEMA``."""
@@ -80,7 +80,7 @@ def _place(topic: str, partition: int, count: int) -> list[Any]:
 
 
 def of_records(topic: str, partition: int, records: Sequence[Record]) -> Any:
-    """A ``pyarrow.RecordBatch`` of records that are decoded already.
+    """Return records that are decoded already as a ``pyarrow.RecordBatch``.
 
     Raises ``InvalidMessageError`` for an offset of more than 64 bits.
     """

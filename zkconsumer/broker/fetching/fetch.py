@@ -64,7 +64,7 @@ class FetchSession:
 
     @property
     def head(self) -> tuple[int, int]:
-        """Session id and epoch for the next request."""
+        """Session id and epoch of the next request."""
         return self._id, self._epoch
 
     def changes(self, wanted: Sequence[Want]) -> tuple[Sequence[Want], Collection[Partition]]:
@@ -87,8 +87,8 @@ class FetchSession:
         return changed, gone
 
     def answered(self, session_id: int, got: list[Got], fresh: Collection[Partition]) -> list[Got]:
-        """Record an answer. Returns it with the partitions of ``fresh`` that it omits: nothing in
-        them has changed for the broker, but the caller has not seen them yet."""
+        """Record an answer. Return it together with the partitions of ``fresh`` that it omits: the
+        broker has nothing new for them, but the caller has not seen them yet."""
         self._id = session_id
         if not session_id:  # it has no room for another session
             self._epoch = 0
@@ -108,7 +108,7 @@ class FetchSession:
         return got
 
     def forget(self) -> None:
-        """Name all partitions next time, and make the broker close the session."""
+        """Name all partitions in the next request, and make the broker close the session."""
         self._epoch = 0
         self._wanted = None
 

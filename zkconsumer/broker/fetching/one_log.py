@@ -55,7 +55,7 @@ class OneLog:
 
     @property
     def readable_end(self) -> int:
-        """``end``, or with ``committed`` the last stable offset."""
+        """The end of what can be read: ``end``, or with ``committed`` the last stable offset."""
         return self._bound(LATEST, self._committed)
 
     def _bound(self, which: int, committed: bool = False) -> int:
@@ -66,7 +66,7 @@ class OneLog:
         return offset
 
     def read(self, position: int, max_wait_ms: int) -> tuple[Iterator[Record], int]:
-        """Return records from ``position`` on, and the position after them.
+        """Return the records from ``position`` on, and the position after them.
 
         That is ``position`` itself if there are none within ``max_wait_ms``. The iterator raises
         InvalidMessageError, CodecUnavailableError. Raises InvalidMessageError too, if a message

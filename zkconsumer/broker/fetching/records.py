@@ -138,7 +138,7 @@ class MessageAndMetadata:
 
 
 class DecodedMessage(MessageAndMetadata):
-    """A message of a stream with its own decoders."""
+    """A message whose stream has decoders for keys and values."""
 
     __slots__ = ("_decoders",)
 
@@ -149,13 +149,13 @@ class DecodedMessage(MessageAndMetadata):
 
     @property
     def key(self) -> Any:
-        """See ``MessageAndMetadata.key``."""
+        """The decoded key, as ``MessageAndMetadata.key``."""
         data = self.raw_key
         return None if data is None else self._decoders[0](data)
 
     @property
     def value(self) -> Any:
-        """See ``MessageAndMetadata.value``."""
+        """The decoded value, as ``MessageAndMetadata.value``."""
         data = self.raw_value
         return None if data is None else self._decoders[1](data)
 
@@ -226,12 +226,12 @@ class PythonDecoder:
     """The library's own decoder."""
 
     def decode(self, data: bytes, topic: str, partition: int, start: int) -> Iterator[list[Record]]:
-        """See ``Decoder.decode``."""
+        """Implement ``Decoder.decode``."""
         return _decode(data, topic, partition, start, None)
 
 
 class MessageDecoder:
-    """Decodes to messages instead of records.
+    """A decoder that yields messages instead of records.
 
     Args:
         decoder: decodes to records, of which messages are made afterwards. ``None``: the library's
@@ -246,7 +246,7 @@ class MessageDecoder:
     def decode(
         self, data: bytes, topic: str, partition: int, start: int
     ) -> Iterator[list[MessageAndMetadata]]:
-        """As ``Decoder.decode``."""
+        """Yield messages as ``Decoder.decode`` yields records."""
         if self._decoder is None:
             return _decode(data, topic, partition, start, self)
         return self._messages(self._decoder.decode(data, topic, partition, start))

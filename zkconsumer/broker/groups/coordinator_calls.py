@@ -41,7 +41,7 @@ Ask = Callable[[Any, type[Any], int], Any]
 
 
 class StoredOffset(NamedTuple):
-    """A committed offset. ``leader_epoch`` -1: none."""
+    """A committed offset. ``leader_epoch`` -1 if there is none."""
 
     offset: int
     leader_epoch: int = -1
@@ -49,7 +49,8 @@ class StoredOffset(NamedTuple):
 
 
 class FetchedOffsets(NamedTuple):
-    """A coordinator's stored offsets. ``code``: of the first failure, of ``what``; 0: none."""
+    """A coordinator's stored offsets. ``code`` is that of the first failure, 0 if there is none;
+    ``what`` names the failed part."""
 
     code: int
     what: str
@@ -76,7 +77,7 @@ def until(
     closed: threading.Event,
     what: str,
 ) -> T:
-    """Return the result of ``once``, which is repeated until ``timeout`` seconds have passed.
+    """Repeat ``once`` until it succeeds, for at most ``timeout`` seconds; return its result.
 
     ``forget`` is called after each failure, then ``backoff`` seconds pass. Raises CommitFailedError
     when the time is over or ``closed`` is set, and any other error of ``once``.
@@ -99,7 +100,7 @@ def until(
 
 
 def check(code: int, what: str) -> None:
-    """Raise for a code that is not 0; TryAgainError when the request may be repeated."""
+    """Raise an error for a code that is not 0; TryAgainError if the request may be repeated."""
     if code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
         raise TryAgainError(PendingOffsetsError(f"{what}: a transaction that commits it is open"))
     if code:
@@ -108,8 +109,7 @@ def check(code: int, what: str) -> None:
 
 
 class Search(NamedTuple):
-    """The result of a search for a coordinator: the coordinator, or why the last broker did not
-    name it.
+    """The coordinator that was found, or the reason why the last broker did not name one.
 
     ``code`` is 0 if that broker gave no answer.
     """
@@ -203,7 +203,8 @@ def fetch_offsets(
 def offsets_in(
     topics: Iterable[Any], left: set[TopicPartition], version: int, code: int, what: str
 ) -> FetchedOffsets:
-    """Return the offsets in an answer with this code. The partitions in ``left`` must be in it."""
+    """Return the offsets in an answer with this code, which must have all partitions in
+    ``left``."""
     offsets: dict[TopicPartition, StoredOffset] = {}
     for entry in topics:
         for part in entry.partitions:
@@ -230,7 +231,7 @@ def commit(
     instance_id: str | None = None,
     ask: Ask | None = None,
 ) -> dict[TopicPartition, int]:
-    """Commit, by default without being a member; return the code for each partition.
+    """Commit offsets, by default without being a member; return the code for each partition.
 
     ``versions`` of the request in order of preference, among 1, 2, 6, 7 and 9. Leader epochs exist
     since version 6, ``instance_id`` since version 7. ``ask`` sends a request, ``connection.call``

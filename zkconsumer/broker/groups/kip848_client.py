@@ -57,8 +57,8 @@ Partitions = Mapping[uuid.UUID, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Subscription:
-    """A member's request for partitions. It is sent as a whole when the member joins, and later
-    only when it has changed.
+    """A member's subscription, which is sent as a whole when the member joins, and later only if it
+    has changed.
 
     ``regex`` is RE2 syntax, evaluated by the coordinator, of brokers since 4.0. ``assignor`` None
     leaves the choice to the coordinator. ``rebalance_timeout`` in seconds.
@@ -73,7 +73,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class HeartbeatAnswer:
-    """The coordinator's answer.
+    """The coordinator's answer to a heartbeat.
 
     ``code`` 0: accepted. ``interval`` in seconds. ``assignment`` None: no change.
     """

@@ -35,7 +35,7 @@ def commit_times(
     security: KafkaSecurity | None = None,
     before_request: Callable[[], object] | None = None,
 ) -> dict[tuple[str, TopicPartition], int]:
-    """Return the moment of each group's last commit of each partition, in ms since 1970.
+    """Return the time of each group's last commit of each partition, in ms since 1970.
 
     ``partitions``: how many ``__consumer_offsets`` has; 0 when it does not exist yet. A commit in
     another format than those of Kafka 0.8.2 to 3.9 is left out, and so are all commits in a
@@ -110,7 +110,8 @@ def _leaders(connections: Iterable[BrokerConnection]) -> Mapping[TopicPartition,
 
 
 def place(group: str, partitions: int) -> int:
-    """Return the partition of a group's commits: ``Utils.abs(group.hashCode) % partitions``.
+    """Return the partition of ``__consumer_offsets`` that has a group's commits:
+    ``Utils.abs(group.hashCode) % partitions``.
 
     The absolute value of the least integer counts as 0, as in Kafka.
     """

@@ -69,8 +69,8 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def consumer_options(*more: str) -> Callable[[Command], Command]:
-    """Options for a member's configuration: ``file`` and ``properties``. ``more``: other names of
-    ``--consumer-config``."""
+    """Add ``--consumer-config`` (given as ``file``) and ``--consumer-property`` (``properties``).
+    ``more``: other names of the first."""
     file = click.option(
         *more,
         "--consumer-config",
@@ -375,7 +375,7 @@ def given_by(
     timeout_ms: int | None = None,
     prefix: str = "console-consumer",
 ) -> tuple[Given, bool]:
-    """Put options, ``--consumer-property`` and file together; the first of them takes precedence.
+    """Combine options, ``--consumer-property`` and file; the first of them takes precedence.
 
     As in the JVM's tools: group ids that are given in several places must be equal,
     ``from_beginning`` must not contradict ``auto.offset.reset``, and on the brokers a group with a

@@ -25,7 +25,7 @@ _MOST_BYTES: Final = 256 * 1024 * 1024
 
 
 class FileSink:
-    """Collects columns, writes them to a file of their own name, and then commits their offsets.
+    """Collects columns, writes them to a new file, and then commits their offsets.
 
     Args:
         directory: where the files go; created when it does not exist.
@@ -79,7 +79,7 @@ class FileSink:
         self._files = 0
 
     def add(self, batch: Any) -> bool:
-        """Take columns of one partition, or none; return false when there are enough messages.
+        """Take columns of one partition, or none; return false if there are enough messages.
 
         Raises ``ClickException`` when a file cannot be written, now or earlier; its offsets are not
         committed.
@@ -124,7 +124,7 @@ class FileSink:
                 self._flush()
 
     def close(self) -> None:
-        """Accept no more messages; otherwise as ``flush``."""
+        """Write and commit what was collected, like ``flush``, and accept no more messages."""
         with self._lock:
             self._closed = True
             self._check()
@@ -176,19 +176,19 @@ class FileSink:
 
 
 class FlushBeforeRelease:
-    """The rebalance listener: writes and commits the collected messages before the release."""
+    """A rebalance listener that writes and commits the collected messages before the release."""
 
     def __init__(self, sink: FileSink) -> None:
         self._sink = sink
 
     def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
-        """Write and commit."""
+        """Write and commit the collected messages."""
         self._sink.flush()
 
     def before_starting_fetchers(
         self, consumer_id: str, assignment: Mapping[str, Mapping[int, ConsumerThreadId]]
     ) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def _sync(path: Path) -> None:

@@ -167,11 +167,11 @@ class Member:
 
     @property
     def id(self) -> str:
-        """Its consumer id."""
+        """The member's consumer id."""
         return f"{GROUP}_{self.row.name}"
 
     def tell(self, order: str) -> None:
-        """Write a command to its stdin."""
+        """Write a command to the standard input of the process."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{order}\n".encode())
         self.process.stdin.flush()
@@ -190,7 +190,7 @@ class Member:
             self.process.wait()
 
     def check(self) -> None:
-        """Raises ClusterError if the process has ended although it was not asked to."""
+        """Raise ClusterError if the process has ended without a request."""
         status = self.process.poll()
         if status is not None:
             lines = self.log.read_text(errors="replace").splitlines()

@@ -27,7 +27,7 @@ LEAVE_SECONDS = 2 * SESSION_MS / 1000
 
 
 class Pace:
-    """Messages a second for each stream; 0 means no limit. Written by the main thread."""
+    """Messages per second for each stream; 0 means no limit. Written by the main thread."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate

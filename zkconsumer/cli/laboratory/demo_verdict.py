@@ -33,9 +33,8 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``repeated`` counts repeated deliveries that the kill explains;
-    ``unexplained`` lists messages that were delivered again for no reason, or were never sent.
-    """
+    """The result of the comparison. ``repeated``: deliveries that the kill explains;
+    ``unexplained``: messages that were repeated for no reason, or were never sent."""
 
     sent: int
     delivered: int
@@ -50,7 +49,7 @@ class Verdict:
 
 
 def read_record(path: Path) -> list[Place]:
-    """The messages a member has delivered, in its order. A torn last entry is left out."""
+    """Return the messages that a member has delivered, in order, without a torn last entry."""
     data = path.read_bytes()
     whole = len(data) - len(data) % ENTRY.size
     return [Place(*entry) for entry in ENTRY.iter_unpack(data[:whole])]
@@ -59,7 +58,7 @@ def read_record(path: Path) -> list[Place]:
 def judge(
     sent: Mapping[int, int], records: Mapping[str, Iterable[Place]], kill: Kill | None
 ) -> Verdict:
-    """Compare.
+    """Compare the messages that were sent with those that were delivered.
 
     Args:
         sent: partition to number of messages; their offsets begin at 0.

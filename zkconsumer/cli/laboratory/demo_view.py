@@ -29,7 +29,7 @@ _SVG_WIDTH = 104
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers, with runs shown as ranges: ``0-2 5``."""
+    """Return ascending numbers as text, with runs as ranges: ``0-2 5``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:
@@ -49,7 +49,7 @@ class MemberRow:
     delivered: int = 0
 
     def owned(self) -> str:
-        """Its partitions, separately for each stream."""
+        """The member's partitions, separately for each stream."""
         if not any(self.streams):
             return "-" if self.state == "running" else self.state
         return " | ".join(map(ranges, self.streams))
@@ -57,7 +57,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The group after an event. ``took``: seconds until every partition had its owner."""
+    """The group after an event. ``took``: seconds until every partition had an owner."""
 
     at: float
     event: str
@@ -100,7 +100,7 @@ class View:
             self._live.start()
 
     def update(self, story: Story) -> None:
-        """Show the present."""
+        """Show the present state of the group."""
         if self._live is not None:
             self._live.update(live_table(story))
 
@@ -123,7 +123,7 @@ class View:
 
 
 def live_table(story: Story) -> RenderableType:
-    """The current owners, and the events so far."""
+    """Return a table of the current owners and the events so far."""
     now = Table(title="who owns what", title_justify="left", expand=False)
     for heading in ("member", "state", "stream 0", "stream 1"):
         now.add_column(heading, min_width=12)
@@ -145,7 +145,8 @@ def live_table(story: Story) -> RenderableType:
 
 
 def timeline(story: Story) -> Table:
-    """One row for each event: partitions of each member, its two streams separated by ``|``."""
+    """Return a table with one row for each event: each member's partitions, its two streams
+    separated by ``|``."""
     table = Table(title="what happened", title_justify="left", expand=False, box=box.SIMPLE_HEAD)
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("event", no_wrap=True)
@@ -178,7 +179,7 @@ def verdict_lines(verdict: Verdict, kill: Kill | None) -> list[str]:
 
 
 def verdict_panel(verdict: Verdict, kill: Kill | None) -> Panel:
-    """The verdict, framed."""
+    """Return the verdict in a frame."""
     good = verdict.good
     title = "nothing lost" if good else "FAILED: messages lost or repeated without a reason"
     text = Text("\n".join(verdict_lines(verdict, kill)))
@@ -186,7 +187,7 @@ def verdict_panel(verdict: Verdict, kill: Kill | None) -> Panel:
 
 
 def show_znodes(view: View, znodes: Sequence[tuple[str, Node]]) -> None:
-    """The group's znodes, one per line."""
+    """Return the group's znodes, one per line."""
     view.say("znodes of the group (E: ephemeral):")
     for path, node in znodes:
         data = node.data.decode("utf-8", "backslashreplace")
@@ -222,7 +223,8 @@ Message = tuple[bytes, bytes]
 
 
 def real_lines(logs: Path, wanted: int) -> list[Message]:
-    """Up to ``wanted`` lines that are not blank: the servers' logs, then Python's own sources."""
+    """Return up to ``wanted`` lines that are not blank: of the servers' logs, then of Python's own
+    sources."""
     return list(islice(_lines(logs), wanted))
 
 

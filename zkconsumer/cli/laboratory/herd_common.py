@@ -44,7 +44,7 @@ def _numbers(_context: click.Context, _option: click.Parameter, value: str) -> t
 def herd_options(
     profiles: Sequence[str], profile_help: str, default: str, members_help: str
 ) -> Callable[[F], F]:
-    """Add what describes a group, the change in it, and where the figures go.
+    """Add the options for the group, the change in it, and the output.
 
     Args:
         profiles: what ``--profile`` accepts, next to ``jvm`` and ``all``.
@@ -127,7 +127,7 @@ _COLUMNS = {
 
 
 def command_line() -> str:
-    """The command as it was given."""
+    """Return the command as it was typed."""
     return shlex.join(["zkconsumer", *sys.argv[1:]])
 
 
@@ -144,7 +144,7 @@ def write_html(path: Path, runs: Sequence[Measures], title: str) -> None:
 
 
 def by_group(runs: Sequence[Measures]) -> dict[tuple[str, str, int], list[Measures]]:
-    """Runs with the same mode, profile and size."""
+    """Return the runs with the same mode, profile and size together."""
     groups: dict[tuple[str, str, int], list[Measures]] = {}
     for run in runs:
         groups.setdefault((run.mode, run.profile, run.members), []).append(run)
@@ -152,7 +152,7 @@ def by_group(runs: Sequence[Measures]) -> dict[tuple[str, str, int], list[Measur
 
 
 def middles(runs: Sequence[Measures]) -> list[Measures]:
-    """The median run of a set of equal runs, by operations and requests."""
+    """Return the median run of equal runs, by operations and requests."""
     medians = []
     for some in by_group(runs).values():
         ranked = sorted(some, key=lambda run: (run.operations, run.requests))
@@ -161,12 +161,13 @@ def middles(runs: Sequence[Measures]) -> list[Measures]:
 
 
 def values(runs: Sequence[Measures], name: str) -> list[float]:
-    """One figure from all runs that have it, ascending."""
+    """Return one figure of all runs that have it, ascending."""
     return sorted(value for run in runs if (value := getattr(run, name)) is not None)
 
 
 def spread(numbers: Sequence[float]) -> tuple[float, str]:
-    """Mean, and range as text, of sorted figures. The range of equal figures is empty."""
+    """Return the mean of sorted figures, and their range as text, which is empty if they are
+    equal."""
     mean = round(fmean(numbers), 2)
     whole = mean == int(mean)
     return int(mean) if whole else mean, f"{numbers[0]:g}-{numbers[-1]:g}" if numbers[0] < numbers[

@@ -146,7 +146,7 @@ def _title(event: str) -> str:
 
 @contextmanager
 def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal; the callable takes the number of finished runs."""
+    """Show a progress bar on a terminal; the callable takes the number of finished runs."""
     console = Console(stderr=True)
     bar = Progress(
         TextColumn(what),

@@ -21,7 +21,8 @@ _DULL: Final = frozenset({"throttle_time_ms", "protocol_type", "is_internal", "c
 
 
 def lines(at: float, broker: BrokerEndpoint, request: Any, answer: Any) -> list[str]:
-    """Three lines: the receiver, the request and the answer. ``at``: seconds since the start."""
+    """Return three lines: the receiver, the request and the answer. ``at``: seconds since the
+    start."""
     name = type(request).__name__.removesuffix("Request")
     sent, got = dict(request.to_dict()), dict(answer.to_dict())
     if name == "JoinGroup":

@@ -20,7 +20,7 @@ from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 
 
 class RoundRobinHash(Enum):
-    """The text of a partition that roundrobin hashes. All members must use the same text."""
+    """The text of a partition that roundrobin hashes. It must be the same in all members."""
 
     DASH = "topic-partition"
     """Kafka 1.0 and later: ``orders-0``."""

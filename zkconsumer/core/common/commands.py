@@ -51,7 +51,7 @@ class NotifyReleasing:
 
 @dataclass(frozen=True, slots=True)
 class NotifyLost:
-    """Call the listener: partitions were lost. Answer: ``ListenerDone``."""
+    """Call the listener about lost partitions. Answer: ``ListenerDone``."""
 
     token: int
     partitions: frozenset[TopicPartition]
@@ -59,7 +59,7 @@ class NotifyLost:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Stopped partitions were released: their positions are not needed any more. No answer."""
+    """Forget the positions of stopped partitions, which were released. No answer."""
 
     partitions: frozenset[TopicPartition]
 
@@ -114,7 +114,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerStart:
-    """The first rebalance is over; emitted once."""
+    """Report the result of the first rebalance. Sent once."""
 
     outcome: Outcome
     detail: str = ""
@@ -122,7 +122,7 @@ class AnswerStart:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A message for operators. ``event`` is a fixed name, counted in the metrics."""
+    """Log a message for operators. ``event`` is a fixed name, counted in the metrics."""
 
     event: str
     text: str
@@ -130,8 +130,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The member cannot continue. ``code``: of the protocol, with one line of explanation. No
-    answer."""
+    """End the membership after an error. ``code``: of the protocol, with one line of explanation.
+    No answer."""
 
     code: int
     text: str
@@ -139,7 +139,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The member has left, or can no longer leave. ``faults``: the errors."""
+    """End the member, which has left or can no longer leave. ``faults``: the errors."""
 
     faults: tuple[str, ...] = ()
 

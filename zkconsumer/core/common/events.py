@@ -64,14 +64,14 @@ class CommitRequested:
 
 @dataclass(frozen=True, slots=True)
 class CommitAbandoned:
-    """The caller of ``request`` does not wait for its commit any more."""
+    """The caller of ``request`` no longer waits for its commit."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class CloseRequested:
-    """The user wants the member to leave the group.
+    """The application has asked the member to leave the group.
 
     ``in_listener``: the user's listener requests it and waits until the member has left. So the
     member neither waits for the listener's current call nor calls it again.

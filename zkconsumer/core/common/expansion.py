@@ -24,7 +24,7 @@ _Key = tuple[Pattern, tuple[tuple[str, int], ...]]
 def expand(
     path: str, subscription: Subscription, all_topics: Collection[str], exclude_internal: bool
 ) -> dict[str, int]:
-    """Return topic -> number of streams for the registration at ``path``.
+    """Return the topics of the registration at ``path``, each with its number of streams.
 
     Static: its topics, whether they exist or not. Filter: the topics that its regex selects, in the
     order of ``all_topics``. The regex is cleaned once more, as the JVM does. Names that are illegal
@@ -75,7 +75,7 @@ class Expansions:
         all_topics: Collection[str],
         exclude_internal: bool,
     ) -> tuple[dict[str, Mapping[str, int]], dict[str, str]]:
-        """Like ``expand`` for each registration, by any name.
+        """Return the result of ``expand`` for each registration, by the same names.
 
         Returns the expanded ones by name, and by name why registrations cannot be used. A name in
         both keeps the topics that it had. A filter that took too many steps is not evaluated again

@@ -8,7 +8,7 @@ MASK: Final = 0xFFFFFFFF
 
 
 def java_hash(text: str) -> int:
-    """Return the same as Java's ``text.hashCode()``: signed, 32 bits, over UTF-16 code units."""
+    """Return Java's ``text.hashCode()``: signed, 32 bits, over UTF-16 code units."""
     return signed(java_hash_bits(0, text))
 
 

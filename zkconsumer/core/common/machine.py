@@ -103,7 +103,7 @@ class CommitQueue:
         return None
 
     def abandon(self, request: int) -> None:
-        """The caller does not wait any more: the request is dropped if it was not sent yet."""
+        """Drop the request of a caller that no longer waits, unless it was sent already."""
         for waiting in self._waiting:
             if request in waiting.callers:
                 waiting.callers.remove(request)
@@ -113,21 +113,21 @@ class CommitQueue:
                 return
 
     def note_stored(self, tp: TopicPartition, offset: int | None) -> None:
-        """Record the stored offset; ``None``: there is no usable one."""
+        """Record the stored offset; ``None`` if there is no usable one."""
         if offset is None:
             self.stored.pop(tp, None)
         else:
             self.stored[tp] = offset
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Positions of these partitions are not in the log any more. Those that a user has named
-        stay."""
+        """Forget the positions of these partitions, which are not in the log any more, except those
+        that a user has named."""
         for positions in (self.stored, *self._unnamed()):
             for tp in partitions:
                 positions.pop(tp, None)
 
     def forget_above(self, kept: Callable[[], Collection[TopicPartition]]) -> None:
-        """Forget what is stored of ``kept`` partitions above a position that is to be committed.
+        """Forget stored offsets of ``kept`` partitions that are above a position to be committed.
 
         While a partition is read, only ``auto.offset.reset`` makes its position lower.
         """
@@ -137,7 +137,7 @@ class CommitQueue:
                     del self.stored[tp]
 
     def stopped(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Partitions have stopped at these positions, and they are committed next.
+        """Commit the positions at which partitions have stopped next.
 
         So automatic commits leave them out. Callers get their answer by the final positions, which
         replace earlier ones, but not those that a user has named.
@@ -182,7 +182,7 @@ class CommitQueue:
         return False
 
     def settle(self, faults: Iterable[str] = (), again: Collection[TopicPartition] = ()) -> None:
-        """The command in progress is answered; partitions in ``again`` stay ``left``."""
+        """Record the answer to the command in progress; partitions in ``again`` stay ``left``."""
         self.token, self.sent = None, {}
         self._faults += faults
         self.left = {tp: at for tp, at in self.left.items() if tp in again}
@@ -204,8 +204,8 @@ class CommitQueue:
         self._clear()
 
     def answers(self) -> list[AnswerCommit]:
-        """Answers that are due; each is returned once. No caller waits for the answer to an
-        automatic commit."""
+        """Answers that are due, each returned once. Automatic commits have no caller and get
+        none."""
         due, self._answers = self._answers, []
         return due
 

@@ -50,11 +50,11 @@ Node = tuple[Any, ...]
 
 
 class TooManyStepsError(Exception):
-    """A regex is too much work for these names."""
+    """Matching a regex against these names takes too many steps."""
 
 
 class TooManyWaysError(ValueError):
-    """A regex is not a set of positions, and could take long to match."""
+    """A regex is not a set of positions, so matching it could take long."""
 
 
 class Names:
@@ -73,7 +73,7 @@ class Names:
         self.boundaries = (word << 1 ^ word) & self.everywhere
 
     def at(self, characters: frozenset[str]) -> int:
-        """The positions of these characters."""
+        """The positions at which these characters are."""
         if (positions := self._sets.get(characters)) is None:
             table = {
                 ord(character): "1" if character in characters else "0"
@@ -94,7 +94,7 @@ class Names:
 
 
 class Program:
-    """A regex, ready to match.
+    """A compiled regex.
 
     ``is_set``: it has no back reference, atomic group or possessive repetition. Raises
     TooManyWaysError, and ValueError if ``re`` does not compile what only it can match.
@@ -123,7 +123,7 @@ class Program:
         return names.ending_at(_Walk(names).go(self._node, names.starts, False))
 
     def fullmatch(self, name: str) -> bool:
-        """Whether the regex matches the whole of one name. Raises TooManyStepsError."""
+        """Whether the regex matches one whole name. Raises TooManyStepsError."""
         return self.matches(Names([name]))[0]
 
 
@@ -236,7 +236,7 @@ class _Walk:
 
 
 def sequence(parts: Sequence[Node]) -> Node:
-    """Return the node of parts that follow one another."""
+    """Return the node for parts that follow one another."""
     return parts[0] if len(parts) == 1 else ("all", tuple(parts))
 
 

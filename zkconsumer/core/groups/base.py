@@ -66,7 +66,7 @@ from zkconsumer.core.groups.states import BETWEEN, COMMIT_STATES, ENDED, WAITING
 
 
 class GroupMachine(Machine[State, Any, Any]):
-    """One member. ``on`` handles an event and returns the commands that follow from it.
+    """The state machine of one member. ``on`` handles an event and returns the commands.
 
     ``generation`` is -1 outside the group; KIP-848 calls it the member epoch. ``held`` maps the
     member's partitions to the stream of each; ``rejoins`` counts how often it joined, ``lost`` the
@@ -107,7 +107,7 @@ class GroupMachine(Machine[State, Any, Any]):
 
     @property
     def kept(self) -> frozenset[TopicPartition]:
-        """The partitions that it holds and is not releasing."""
+        """The member's partitions that it is not releasing."""
         return frozenset(self.held) - self._releasing.partitions
 
     # -- what the protocols do differently
@@ -337,7 +337,7 @@ class GroupMachine(Machine[State, Any, Any]):
         return bool(denied)
 
     def faults(self) -> Iterator[Fault]:
-        """The present faults. Any thread."""
+        """The member's current faults. Any thread."""
         if self.obstacle:
             yield Fault(Trouble.UNASSIGNABLE, self.obstacle)
         if self.misread:

@@ -30,7 +30,7 @@ from zkconsumer.errors import ZnodeFormatError
 
 
 class ClassicMachine(GroupMachine):
-    """One member. See ``GroupMachine``.
+    """The state machine of one classic member. See ``GroupMachine``.
 
     It joins with ``offer``, which may change; without one, with the strategies of ``spec``. While
     it joins, it keeps its partitions only if all strategies of the offer are cooperative. With any
@@ -53,7 +53,7 @@ class ClassicMachine(GroupMachine):
 
     @property
     def joined_offer(self) -> JoinOffer | None:
-        """The offer with which it is a member of the current generation; ``None``: it is not."""
+        """The offer with which the member joined the current generation; ``None`` if it has not."""
         return self._accepted_offer if self.generation >= 0 else None
 
     # -- joining -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from zkconsumer.core.common.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinator:
-    """Ask any broker; connections to the previous coordinator are not needed any more.
+    """Ask any broker for the coordinator, and close connections to the previous one.
 
     Answer: ``CoordinatorFound``.
     """
@@ -55,7 +55,7 @@ class SyncGroup:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Show that this member lives. Answer: ``HeartbeatAnswered``."""
+    """Send a heartbeat. Answer: ``HeartbeatAnswered``."""
 
     token: int
     member_id: str
@@ -64,7 +64,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup:
-    """Leave, so that the others need not wait for the session timeout. Answer: ``Left``."""
+    """Leave the group, so that others need not wait for the session timeout. Answer: ``Left``."""
 
     token: int
     member_id: str

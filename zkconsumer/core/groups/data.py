@@ -13,7 +13,7 @@ from zkconsumer.core.groups.events import GroupMember
 
 
 class Goal(Enum):
-    """The next action once the coordinator is known and the pause is over."""
+    """The next action after the coordinator is found and the pause has ended."""
 
     LOAD = "join"
     SYNC = "send the same SyncGroup again"
@@ -33,7 +33,7 @@ class Purpose(Enum):
 
 @dataclass(slots=True)
 class Lookup:
-    """Whether the coordinator is ``known``, and the search during another state, if any.
+    """Whether the coordinator is ``known``, and the search that runs during another state, if any.
 
     ``token`` is that of the search; while ``paused`` none begins. ``unproved``: since the last
     coordinator was lost, brokers have only named ones that do not coordinate the group.
@@ -45,7 +45,7 @@ class Lookup:
     paused: bool = False
 
     def lost(self) -> bool:
-        """Record that there is no coordinator; return whether this was already the last result.
+        """Record that the coordinator is not known; return whether that was recorded before.
 
         Brokers name the previous coordinator until they have learnt that it has failed, so the
         second search waits.

@@ -23,12 +23,12 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The member must join."""
+    """The member is to join its group."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorFound:
-    """Some broker named the group's coordinator."""
+    """A broker named the group's coordinator."""
 
     token: int
 
@@ -112,20 +112,19 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class PollExpired:
-    """The application has not acknowledged one message, or the listener has run, for longer than
+    """The application has worked on one message, or the listener has run, for longer than
     ``max.poll.interval.ms``."""
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipLapsed:
-    """JoinGroup has been answered, but the coordinator may have removed this member before: it had
-    not acknowledged any request for too long. A group of KIP-848 does not refuse such a JoinGroup.
-    """
+    """JoinGroup was answered, but so late that the coordinator may have removed the member before.
+    (A KIP-848 group does not refuse such a JoinGroup.)"""
 
 
 @dataclass(frozen=True, slots=True)
 class PollResumed:
-    """The application was too slow, and requests messages again."""
+    """The application, which was too slow, asks for messages again."""
 
 
 Event = (

@@ -52,7 +52,8 @@ NAMES_AGAIN: Final = 1.0
 
 
 class Kip848Machine(GroupMachine):
-    """One member. See ``GroupMachine``; ``generation`` is the member epoch, -1 outside."""
+    """The state machine of one KIP-848 member; see ``GroupMachine``. ``generation`` is the member
+    epoch, -1 outside of the group."""
 
     REACTIONS: ClassVar[Mapping[int, Row]] = ROWS
     spec: Kip848Spec
@@ -81,7 +82,7 @@ class Kip848Machine(GroupMachine):
         return any(not self._is_target(tp) for tp in self.held)
 
     def awaits(self, token: int) -> bool:
-        """Whether the heartbeat with ``token`` is in flight, and its answer counts."""
+        """Whether the heartbeat with ``token`` is in flight and its answer still counts."""
         return self._beat is not None and self._beat[0] == token
 
     # -- joining ---------------------------------------------------------------------------------

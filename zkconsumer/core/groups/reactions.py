@@ -59,8 +59,8 @@ _ALL: Final = tuple(Request)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One error code. Requests that are not in ``reactions`` never get it; it is ``FATAL`` there,
-    and ``REFUSE`` for a commit."""
+    """One error code and the reactions to it. A request that is not in ``reactions`` never gets it;
+    the reaction is then ``FATAL``, or ``REFUSE`` for a commit."""
 
     code: int
     meaning: str
@@ -70,12 +70,13 @@ class Row:
 def each(
     every: Iterable[Request], reaction: Reaction, **others: Reaction
 ) -> dict[Request, Reaction]:
-    """Return the same reaction for every request, except ``others``, by name."""
+    """Return one reaction for all requests. ``others``: the requests, by name, with other
+    reactions."""
     return dict.fromkeys(every, reaction) | {Request[name]: what for name, what in others.items()}
 
 
 def away(every: Iterable[Request]) -> tuple[Row, ...]:
-    """Return the rows about a coordinator that cannot answer, or not yet. They are the same in both
+    """Return the rows about a coordinator that cannot answer, or cannot answer yet, in both
     protocols.
 
     ``every``: the requests of the protocol.
@@ -168,7 +169,7 @@ TABLE: Final[tuple[Row, ...]] = (
 
 
 def by_code(table: Iterable[Row]) -> dict[int, Row]:
-    """The rows of a table, to look codes up."""
+    """Return the rows of a table by their codes."""
     return {row.code: row for row in table}
 
 
@@ -176,7 +177,7 @@ _BY_CODE: Final = by_code(TABLE)
 
 
 def reaction(request: Request, code: int, rows: Mapping[int, Row] = _BY_CODE) -> Reaction:
-    """The reaction to ``code`` in the answer to ``request``; defined for every integer."""
+    """Return the reaction to ``code`` in the answer to ``request``. Defined for every integer."""
     if code == ErrorCode.NONE:
         return Reaction.PROCEED
     unexpected = Reaction.REFUSE if request is Request.COMMIT else Reaction.FATAL
@@ -187,14 +188,16 @@ def reaction(request: Request, code: int, rows: Mapping[int, Row] = _BY_CODE) ->
 def codes_of(
     answer: events.OffsetsCommitted | events.RequestFailed, sent: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The answer for each partition of a commit; one that the answer leaves out is not stored."""
+    """Return the code for each partition of a commit. A partition that the answer leaves out is not
+    stored."""
     if isinstance(answer, events.RequestFailed):
         return dict.fromkeys(sent, answer.code)
     return {tp: answer.codes.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE) for tp in sent}
 
 
 def worst(codes: Iterable[int], rows: Mapping[int, Row] = _BY_CODE) -> tuple[Reaction, int]:
-    """The reaction to a commit whose partitions have different codes, and the deciding code."""
+    """Return the reaction to a commit whose partitions have different codes, and the deciding
+    code."""
     deciding = {reaction(Request.COMMIT, code, rows): code for code in codes}
     what = next((each for each in _WORST_FIRST if each in deciding), Reaction.PROCEED)
     return what, deciding.get(what, ErrorCode.NONE)

@@ -58,13 +58,13 @@ class ClassicSpec(GroupSpec):
     strategies: tuple[Strategy, ...]
 
     def topics(self, known: Mapping[str, int]) -> dict[str, int]:
-        """Topic to number of streams, for the existing topics."""
+        """Number of streams of each existing topic."""
         return expand("", self.subscription, tuple(known), self.exclude_internal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kip848Spec(GroupSpec):
-    """A KIP-848 member. ``member_id``: chosen by the member, and kept for its life.
+    """Settings of a KIP-848 member. ``member_id``: chosen by the member, and kept for its life.
 
     ``assignor``: the coordinator's (``uniform``, ``range``); ``None``: the coordinator chooses.
     ``heartbeat_interval``: used until the coordinator sends another one. ``session_timeout``: the
@@ -83,7 +83,7 @@ class Kip848Spec(GroupSpec):
         return next(iter(self.subscription.topics))
 
     def topics(self, assigned: Collection[str]) -> dict[str, int]:
-        """Topic to number of streams, of those that are assigned and are to be read.
+        """Number of streams of each topic that is assigned and to be read.
 
         The coordinator has evaluated the pattern, and it assigns internal topics too.
         """

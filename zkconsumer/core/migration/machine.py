@@ -36,7 +36,7 @@ class SessionLost:
 
 @dataclass(frozen=True, slots=True)
 class ModeRead:
-    """The mode, read in the current session. ``version``: of its znode; -1: there is none."""
+    """The mode, read in the current session. ``version``: of its znode; -1 if there is none."""
 
     mode: Mode
     version: int

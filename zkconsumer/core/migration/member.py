@@ -70,7 +70,7 @@ class LiveClaims:
     group: ClassicMachine
 
     def decide(self, view: GroupView, held: Mapping[TopicPartition, Claim]) -> Decision:
-        """See ``ClaimRule``."""
+        """Implement ``ClaimRule.decide``."""
         mode = self.live.mode
         if mode is None:
             return Decision({}, {})
@@ -86,12 +86,13 @@ class LiveClaims:
         return Decision(assigned, assigned)
 
     def may_claim(self, partition: TopicPartition) -> bool:
-        """See ``ClaimRule``."""
+        """Implement ``ClaimRule.may_claim``."""
         return self.live.may_claim(partition)
 
     @property
     def stores_in_kafka(self) -> bool:
-        """See ``ClaimRule``. An idle partition whose offset Kafka lacks would prevent ``open``."""
+        """Implement ``ClaimRule.stores_in_kafka``. An idle partition whose offset Kafka lacks would
+        prevent ``open``."""
         return self.spec.kafka_storage or self.live.mode not in (None, Mode.ZOOKEEPER)
 
 

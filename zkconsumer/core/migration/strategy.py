@@ -37,11 +37,11 @@ class OwnStrategy:
 
     @property
     def name(self) -> str:
-        """See ``Strategy``."""
+        """Implement ``Strategy.name``."""
         return f"{OWN_PREFIX}{self.assignor}"
 
     def subscribe(self, state: MemberState) -> bytes:
-        """See ``Strategy``."""
+        """Implement ``Strategy.subscribe``."""
         subscription = decode_subscription(self._legacy.subscribe(state))
         return encode_subscription(
             replace(subscription, owned=state.owned, generation=state.generation, version=2)
@@ -50,7 +50,7 @@ class OwnStrategy:
     def assign(
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
     ) -> dict[str, bytes]:
-        """See ``Strategy``."""
+        """Implement ``Strategy.assign``."""
         return self._legacy.assign(members, partitions)
 
     @property

@@ -50,16 +50,16 @@ class GroupRule:
     spec: MemberSpec
 
     def decide(self, view: GroupView, held: Mapping[TopicPartition, Claim]) -> Decision:
-        """See ``ClaimRule``."""
+        """Implement ``ClaimRule.decide``."""
         return decide(view, self.spec.consumer_id, self.spec.assignor)
 
     def may_claim(self, partition: TopicPartition) -> bool:
-        """See ``ClaimRule``."""
+        """Implement ``ClaimRule.may_claim``."""
         return True
 
     @property
     def stores_in_kafka(self) -> bool:
-        """See ``ClaimRule``."""
+        """Implement ``ClaimRule.stores_in_kafka``."""
         return self.spec.kafka_storage
 
 

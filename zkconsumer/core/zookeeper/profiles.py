@@ -87,24 +87,24 @@ class Scala(Modern):
     cleans_up = False
 
     def epoch(self, sessions: int) -> int:
-        """See ``Modern``: a registration is written once."""
+        """Implement ``Modern.epoch``: a registration is written once."""
         return 0
 
     def takeover_wait(self, session_timeout: float) -> float:
-        """See ``Modern``: the first refusal is final."""
+        """Implement ``Modern.takeover_wait``: the first refusal is final."""
         return 0.0
 
     # DEVIATION-19: the JVM starts at the first event; those that follow cost another.
     def coalesce(self, wait: float) -> float:
-        """See ``Modern``."""
+        """Implement ``Modern.coalesce``."""
         return 0.0
 
     def pause(self, backoff: float) -> float:
-        """See ``Modern``: attempts are counted."""
+        """Implement ``Modern.pause``: attempts are counted."""
         return backoff
 
     def jitter(self, backoff: float) -> float:
-        """See ``Modern``."""
+        """Implement ``Modern.jitter``."""
         return 0.0
 
 

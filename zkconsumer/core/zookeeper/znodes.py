@@ -256,7 +256,8 @@ def other_regexes(path: str, data: bytes) -> list[str]:
 
 
 def registration_writer(data: bytes) -> str | None:
-    """Guess which other client wrote a registration that JVM members misread; ``None``: unknown."""
+    """Guess which other client wrote a registration that JVM members misread; ``None`` if
+    unknown."""
     text = data.decode(errors="replace")
     if is_legal_topic(text):
         return "pykafka or samsa, as it is the bare name of a topic"

@@ -64,16 +64,16 @@ class LeaveOutFull:
         self._config = config
 
     def ready(self) -> bool:
-        """See ``BackPressure``."""
+        """Implement ``BackPressure.ready``."""
         return True
 
     def put(self, state: PartitionFetchState, chunk: Chunk) -> None:
-        """See ``BackPressure``."""
+        """Implement ``BackPressure.put``."""
         state.queue.put(chunk)
         state.info.fetched_offset = chunk.next_offset
 
     def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
-        """See ``BackPressure``: what the streams have room for."""
+        """Implement ``BackPressure.max_bytes``: what the streams have room for."""
         room = sum(queue.capacity - len(queue) for queue in {state.queue for state in states})
         limit = max(1, room) * self._config.fetch_message_max_bytes
         return min(self._config.fetch_max_bytes, limit, _NO_LIMIT)
@@ -90,7 +90,7 @@ class WaitForRoom:
         """Chunks of the last answer that found no room yet, in order."""
 
     def ready(self) -> bool:
-        """See ``BackPressure``."""
+        """Implement ``BackPressure.ready``."""
         while self._backlog:
             state, chunk = self._backlog[0]
             if not state.queue.offer(chunk):
@@ -99,13 +99,13 @@ class WaitForRoom:
         return True
 
     def put(self, state: PartitionFetchState, chunk: Chunk) -> None:
-        """See ``BackPressure``."""
+        """Implement ``BackPressure.put``."""
         self._backlog.append((state, chunk))
         state.info.fetched_offset = chunk.next_offset
         self.ready()
 
     def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
-        """See ``BackPressure``: there is no such limit."""
+        """Implement ``BackPressure.max_bytes``: there is no such limit."""
         return _NO_LIMIT
 
 

@@ -128,7 +128,7 @@ class BrokerCoordination:
     # -- the host's thread ---------------------------------------------------------------------
 
     def begin(self, member: MemberPort[GroupMachine]) -> None:
-        """See ``Coordination``: the member joins."""
+        """Implement ``Coordination.begin``: the member joins."""
         self._member = member
         if self._streams or self._listener is not None:
             member.every(min(1.0, self._spec.rebalance_timeout / 5), self._watch_progress)
@@ -140,7 +140,7 @@ class BrokerCoordination:
         return self._requests.coordinator
 
     def stamp(self) -> tuple[int, int]:
-        """See ``Coordination``: generation and number of rejoins."""
+        """Implement ``Coordination.stamp``: generation and number of rejoins."""
         machine = self._member.machine
         return machine.generation, machine.rejoins
 
@@ -165,7 +165,7 @@ class BrokerCoordination:
         self._send(self._requests, command)
 
     def close(self, timeout: float) -> None:
-        """See ``Coordination``. Does not wait."""
+        """Implement ``Coordination.close``. Does not wait."""
         self._requests.close()
         self._heartbeats.close()
 

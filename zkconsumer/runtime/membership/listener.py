@@ -66,7 +66,8 @@ class ListenerCalls:
         """The thread that is in a call. Written by that thread."""
 
     def releasing(self, partitions: frozenset[TopicPartition], leaving: bool, done: Done) -> None:
-        """See ``ListenerPort``. The legacy method is not called at shutdown, as in the JVM."""
+        """Implement ``ListenerPort.releasing``. The legacy method is not called at shutdown, as in
+        the JVM."""
 
         def call() -> None:
             if not leaving:
@@ -77,14 +78,14 @@ class ListenerCalls:
         self._aside(call, done)
 
     def lost(self, partitions: frozenset[TopicPartition], done: Done) -> None:
-        """See ``ListenerPort``."""
+        """Implement ``ListenerPort.lost``."""
         if hasattr(self._listener, "on_partitions_lost"):
             self._aside(lambda: self._call("on_partitions_lost", partitions), done)
         else:
             self.releasing(partitions, False, done)
 
     def starting(self, assignment: Mapping[TopicPartition, ConsumerThreadId], done: Done) -> None:
-        """See ``ListenerPort``."""
+        """Implement ``ListenerPort.starting``."""
         by_topic: dict[str, dict[int, ConsumerThreadId]] = {}
         for tp, thread in assignment.items():
             by_topic.setdefault(tp.topic, {})[tp.partition] = thread

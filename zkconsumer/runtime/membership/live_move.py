@@ -64,17 +64,17 @@ class Lease(DeliveryGate):
         self._gate = gate
 
     def extend(self, until: float) -> None:
-        """See ``DeliveryGate``."""
+        """Implement ``DeliveryGate.extend``."""
         super().extend(until)
         self._gate.refresh()
 
     def close(self) -> None:
-        """See ``DeliveryGate``."""
+        """Implement ``DeliveryGate.close``."""
         super().close()
         self._gate.refresh()
 
     def hold(self) -> None:
-        """See ``DeliveryGate``."""
+        """Implement ``DeliveryGate.hold``."""
         super().hold()
         self._gate.refresh()
 
@@ -135,16 +135,16 @@ class LiveCoordination:
         self._gate = gate
 
     def begin(self, member: MemberPort[LiveMember]) -> None:
-        """See ``Coordination``. Each side gets the member with its own machine."""
+        """Implement ``Coordination.begin``. Each side gets the member with its own machine."""
         self.zookeeper.begin(_ZooKeeperSide(member))
         self.group.begin(_GroupSide(member))
 
     def stamp(self) -> tuple[int, int]:
-        """See ``Coordination``."""
+        """Implement ``Coordination.stamp``."""
         return self.zookeeper.stamp()
 
     def carry_out(self, command: Any) -> None:
-        """See ``Coordination``."""
+        """Implement ``Coordination.carry_out``."""
         match command:
             case ToGroup(inner):
                 self.group.carry_out(inner)
@@ -154,6 +154,6 @@ class LiveCoordination:
                 self.zookeeper.carry_out(command)
 
     def close(self, timeout: float) -> None:
-        """See ``Coordination``."""
+        """Implement ``Coordination.close``."""
         self.group.close(timeout)
         self.zookeeper.close(timeout)

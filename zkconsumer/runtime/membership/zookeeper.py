@@ -180,7 +180,7 @@ class ZooKeeperCoordination:
     # -- the host's thread ---------------------------------------------------------------------
 
     def begin(self, member: MemberPort[RebalanceMachine]) -> None:
-        """See ``Coordination``."""
+        """Implement ``Coordination.begin``."""
         self._member = member
         self._observer = cast("MemberObserver | None", member.observer)
         self._signals.begin(self)
@@ -190,7 +190,7 @@ class ZooKeeperCoordination:
             member.every(self._lease / 6, self._ping)
 
     def stamp(self) -> tuple[int, int]:
-        """See ``Coordination``: session id (0: none) and attempt."""
+        """Implement ``Coordination.stamp``: session id (0: none) and attempt."""
         return self.session_id, self._member.machine.attempts
 
     @property
@@ -217,7 +217,7 @@ class ZooKeeperCoordination:
         self._step(number, running, None)
 
     def close(self, timeout: float) -> None:
-        """See ``Coordination``."""
+        """Implement ``Coordination.close``."""
         if self.offsets is not None:
             self.offsets.close()
         if self.directory is not None:

@@ -145,7 +145,7 @@ class Line:
         """Of the request in flight."""
 
     def submit(self, command: Any, on_answer: OnAnswer, permission: Permission = always) -> None:
-        """See ``RequestLine``."""
+        """Implement ``RequestLine.submit``."""
         self._waiting.append((command, on_answer, permission))
         self._next()
 
@@ -156,12 +156,12 @@ class Line:
             self._member.host.post(partial(self._arrived, number, failure(command, UNREACHABLE)))
 
     def interrupt_ended(self) -> None:
-        """See ``RequestLine``."""
+        """Implement ``RequestLine.interrupt_ended``."""
         if self._permission() is Permit.ENDED:
             self.interrupt()
 
     def close(self) -> None:
-        """See ``RequestLine``."""
+        """Implement ``RequestLine.close``."""
         self._waiting.clear()
         self._busy = None
 
@@ -312,7 +312,7 @@ class SimGroupMember(LinesProcess[GroupMachine]):
 
     @property
     def session(self) -> int:
-        """See ``SimProcess``."""
+        """Implement ``SimProcess.session``."""
         machine = self.machine
         if machine.member_id:
             self._last_session = self.identify(machine.member_id, machine.generation)

@@ -79,7 +79,7 @@ class SimHost:
             self._note(f"{self.kernel.now_us} {self.name} {text}")
 
     def post(self, action: Callable[[], object]) -> None:
-        """See ``Host``."""
+        """Implement ``Host.post``."""
         self._inbox.append(action)
         if not self._busy:
             self.work()
@@ -101,7 +101,7 @@ class SimHost:
             self.on_step()
 
     def after(self, seconds: float, action: Callable[[], object]) -> Callable[[], object]:
-        """See ``Host``."""
+        """Implement ``Host.after``."""
         handle = self.kernel.schedule(seconds, partial(self.post, action))
         return partial(self.kernel.cancel, handle)
 
@@ -111,23 +111,23 @@ class SimHost:
         self.after(low + (high - low) * self.random.random(), action)
 
     def now(self) -> float:
-        """See ``Host``."""
+        """Implement ``Host.now``."""
         return self.kernel.now
 
     def lease_now(self) -> float:
-        """See ``Host``."""
+        """Implement ``Host.lease_now``."""
         return self.kernel.now
 
     def log(self, level: int, text: str, error: BaseException | None = None) -> None:
-        """See ``Host``: part of the run's history."""
+        """Implement ``Host.log``: part of the run's history."""
         self.say(text)
         if error is not None and not isinstance(error, InjectedFault):
             raise error
 
     def wall_us(self) -> int:
-        """See ``Host``."""
+        """Implement ``Host.wall_us``."""
         return self.kernel.now_us
 
     def wall_ms(self) -> int:
-        """See ``Host``."""
+        """Implement ``Host.wall_ms``."""
         return EPOCH_MS + self.kernel.now_us // 1000

@@ -119,13 +119,13 @@ class SimPlane(Plane):
     # -- DataPort
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
-        """See ``DataPort``."""
+        """Implement ``DataPort.set_brokers``."""
         self.brokers = brokers
 
     def start(
         self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
     ) -> None:
-        """See ``DataPort``."""
+        """Implement ``DataPort.start``."""
         session = self._session()
         for tp, (_, start) in partitions.items():
             self._stopped.pop(tp, None)
@@ -138,31 +138,31 @@ class SimPlane(Plane):
         partitions: Iterable[TopicPartition],
         done: Callable[[dict[TopicPartition, int]], object],
     ) -> None:
-        """See ``DataPort``."""
+        """Implement ``DataPort.stop``."""
         self._stops += 1
         for tp in self._reading.keys() & set(partitions):
             self._reading[tp].stopping = self._stops
         self._host.within(self._habits.stop, partial(self._halt, self._stops, done))
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """See ``DataPort``."""
+        """Implement ``DataPort.drop``."""
         dropped = frozenset(partitions)
         positions = {tp: reading.position for tp, reading in self._take(dropped).items()}
         self.forget(dropped)
         return positions
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """See ``DataPort``."""
+        """Implement ``DataPort.forget``."""
         for tp in partitions:
             self._stopped.pop(tp, None)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """See ``DataPort``."""
+        """Implement ``DataPort.positions``."""
         held = {tp: reading.position for tp, reading in self._reading.items()}
         return held | self._stopped
 
     def fail(self, error: Exception) -> None:
-        """See ``DataPort``."""
+        """Implement ``DataPort.fail``."""
         self.failed = str(error)
 
     def close(self, timeout: float = 0.0) -> None:

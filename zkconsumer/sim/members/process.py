@@ -39,18 +39,18 @@ class SimListener:
         self._plane = plane
 
     def releasing(self, partitions: frozenset[TopicPartition], leaving: bool, done: Done) -> None:
-        """See ``ListenerPort``."""
+        """Implement ``ListenerPort.releasing``."""
         if self._habits.listener_commits:
             self._call(partial(self._commit, partitions, done))
         else:
             self._call(partial(self._return, done))
 
     def lost(self, partitions: frozenset[TopicPartition], done: Done) -> None:
-        """See ``ListenerPort``."""
+        """Implement ``ListenerPort.lost``."""
         self._call(partial(self._return, done))
 
     def starting(self, assignment: Mapping[TopicPartition, ConsumerThreadId], done: Done) -> None:
-        """See ``ListenerPort``."""
+        """Implement ``ListenerPort.starting``."""
         self._call(partial(self._return, done))
 
     def _call(self, action: Callable[[], object]) -> None:

@@ -80,12 +80,12 @@ class SimZk:
         self.client = self._zk.connect(self.session_timeout, fired, state_changed)
 
     def submit(self, op: ZkOp, session_id: int, on_reply: Callable[[Reply], object]) -> None:
-        """See ``ZkPort``."""
+        """Implement ``ZkPort.submit``."""
         assert self.has_brokers or not is_of_cluster(op), f"{op}: is asked of the brokers"
         self.client.submit(op, on_reply)
 
     def ping(self, on_answer: Callable[[], object]) -> None:
-        """See ``ZkPort``."""
+        """Implement ``ZkPort.ping``."""
         host, sent, session = self._host, self._host.now(), self._known
 
         def answered() -> None:
@@ -99,7 +99,7 @@ class SimZk:
         self.client.ping(answered)
 
     def close(self, timeout: float) -> None:
-        """See ``ZkPort``."""
+        """Implement ``ZkPort.close``."""
         self.client.close()
 
 
@@ -131,7 +131,7 @@ class ZkProcess(SimProcess[MachineT]):
 
     @property
     def session(self) -> int:
-        """See ``SimProcess``: that in ZooKeeper, which owns the owner znodes."""
+        """Implement ``SimProcess.session``: that in ZooKeeper, which owns the owner znodes."""
         return self._coordination.session_id
 
     # -- what a fault does

@@ -184,7 +184,7 @@ class ZooKeeperRun(HerdRun[SimMember]):
         self._to_count: list[tuple[str, list[MemberObserver]]] = []
 
     def perform(self) -> Measures:
-        """See ``HerdRun``."""
+        """Implement ``HerdRun.perform``."""
         herd = self.herd
         self._prepare()
         for number in range(herd.members):

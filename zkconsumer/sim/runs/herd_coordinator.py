@@ -62,7 +62,7 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
         self._busy_until = 0.0
 
     def perform(self) -> Measures:
-        """See ``HerdRun``."""
+        """Implement ``HerdRun.perform``."""
         herd, kernel = self.herd, self.kernel
         for number in range(herd.members):
             # Not all at once: each looks at the topics again at a moment of its own.

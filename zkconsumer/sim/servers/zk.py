@@ -190,7 +190,7 @@ class FakeZk:
                 connection.trip_us = self.trip()
 
     def trip(self, connection: Connection | None = None) -> int:
-        """See ``Server``."""
+        """Implement ``Server.trip``."""
         if connection is not None and connection.trip_us is not None:
             return connection.trip_us
         low, high = self._latency
@@ -228,7 +228,7 @@ class FakeZk:
             server.apply(log.pop(0))
 
     def deliver(self, watcher: Watcher, event: WatchEvent) -> None:
-        """See ``Server``."""
+        """Implement ``Server.deliver``."""
         assert isinstance(watcher, Connection)
         client = watcher.client
         client.counters.watches_fired += 1
@@ -279,7 +279,7 @@ class FakeZk:
             )
 
     def stop_expiry(self, session_id: int) -> None:
-        """See ``Server``."""
+        """Implement ``Server.stop_expiry``."""
         session = self._sessions.get(session_id)
         if session is not None and session.expiry is not None:
             self.kernel.cancel(session.expiry)
@@ -320,7 +320,7 @@ class FakeZk:
         )
 
     def pinged(self, connection: Connection, on_answer: Callable[[], object]) -> None:
-        """See ``Server``."""
+        """Implement ``Server.pinged``."""
         if connection.may_arrive is None and connection.session_id in self._sessions:
             self._send_down(connection, on_answer)
 

@@ -114,7 +114,8 @@ class Group:
         return member
 
     def registered_before(self, zxid: int) -> int | None:
-        """Return how many members were registered just before a transaction; ``None``: unknown."""
+        """Return how many members were registered just before a transaction; ``None`` if
+        unknown."""
         if not self.is_known(zxid):
             return None
         return sum(
@@ -161,7 +162,7 @@ class Group:
 
     def last_end(self, ended: Moment | None, live: Iterable[Lifetime]) -> Moment | None:
         """Return when the last of several lifetimes ended, or before which log gap it was seen
-        last. ``None``: one lasts to the end.
+        last. ``None`` if one lasts to the end.
 
         Args:
             ended: the last end of those that have ended.

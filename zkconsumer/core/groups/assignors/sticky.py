@@ -73,11 +73,11 @@ class StickyStrategy:
 
     @property
     def name(self) -> str:
-        """The protocol's name."""
+        """Name of the strategy in the protocol."""
         return "cooperative-sticky" if self.cooperative else "sticky"
 
     def subscribe(self, state: MemberState) -> bytes:
-        """See ``Strategy``."""
+        """Implement ``Strategy.subscribe``."""
         topics = tuple(sorted(state.topics))
         if self.cooperative:
             generation = state.generation
@@ -91,7 +91,7 @@ class StickyStrategy:
     def assign(
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
     ) -> dict[str, bytes]:
-        """See ``Strategy``."""
+        """Implement ``Strategy.assign``."""
         before = {_Name(member.member_id): _before(member, self.cooperative) for member in members}
         known = {name: list(state.partitions) for name, state in before.items()}
         wanted = {name: _wanted(state) for name, state in before.items()}

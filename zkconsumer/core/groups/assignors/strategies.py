@@ -42,7 +42,7 @@ class MemberState:
 
 
 class Strategy(Protocol):
-    """One candidate of JoinGroup."""
+    """A strategy that a member offers in JoinGroup."""
 
     @property
     def name(self) -> str:
@@ -50,10 +50,10 @@ class Strategy(Protocol):
 
     @property
     def cooperative(self) -> bool:
-        """Members keep their partitions while they join."""
+        """Whether members keep their partitions while they join."""
 
     def subscribe(self, state: MemberState) -> bytes:
-        """The metadata for JoinGroup."""
+        """Return the metadata for JoinGroup."""
 
     def assign(
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
@@ -73,13 +73,13 @@ class RangeStrategy:
     cooperative: bool = False
 
     def subscribe(self, state: MemberState) -> bytes:
-        """See ``Strategy``."""
+        """Implement ``Strategy.subscribe``."""
         return encode_subscription(SubscriptionData(tuple(sorted(state.topics))))
 
     def assign(
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
     ) -> dict[str, bytes]:
-        """See ``Strategy``."""
+        """Implement ``Strategy.assign``."""
         given: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
         for topic, ids in _members_by_topic(members).items():
             share, extra = divmod(partitions.get(topic, 0), len(ids))
@@ -93,8 +93,7 @@ class RangeStrategy:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinStrategy:
-    """Assigns partitions in order to the members in rotation. Members without the topic are
-    skipped.
+    """Assigns partitions in order to the members in rotation, skipping members without the topic.
 
     Source: Kafka 3.9 RoundRobinAssignor.
     """
@@ -103,13 +102,13 @@ class RoundRobinStrategy:
     cooperative: bool = False
 
     def subscribe(self, state: MemberState) -> bytes:
-        """See ``Strategy``."""
+        """Implement ``Strategy.subscribe``."""
         return encode_subscription(SubscriptionData(tuple(sorted(state.topics))))
 
     def assign(
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
     ) -> dict[str, bytes]:
-        """See ``Strategy``."""
+        """Implement ``Strategy.assign``."""
         given: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
         topics = {topic: set(ids) for topic, ids in _members_by_topic(members).items()}
         ring = [member.member_id for member in sorted(members, key=_order)]
@@ -135,7 +134,7 @@ class LegacyStrategy:
     cooperative: bool = False
 
     def subscribe(self, state: MemberState) -> bytes:
-        """See ``Strategy``."""
+        """Implement ``Strategy.subscribe``."""
         user_data = {"v": 1, "consumer": state.consumer_id, "streams": dict(state.topics)}
         return encode_subscription(
             SubscriptionData(tuple(sorted(state.topics)), json.dumps(user_data).encode())
@@ -144,7 +143,7 @@ class LegacyStrategy:
     def assign(
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
     ) -> dict[str, bytes]:
-        """See ``Strategy``."""
+        """Implement ``Strategy.assign``."""
         threads: dict[str, list[ConsumerThreadId]] = {}
         member_of: dict[str, str] = {}
         for member in members:
@@ -181,7 +180,7 @@ def assign_to_streams(
     assignment: AssignmentData,
     held: Mapping[TopicPartition, ConsumerThreadId],
 ) -> dict[TopicPartition, ConsumerThreadId]:
-    """Which stream of this member gets each partition that it does not hold yet.
+    """Return the stream of this member for each partition that no stream has yet.
 
     According to the user data of a legacy strategy; otherwise consecutive runs of each topic's
     partitions, or, where some are held already, always the stream with the fewest of the topic.
@@ -211,7 +210,7 @@ def assign_to_streams(
 
 
 def topics_of(member: GroupMember) -> tuple[str, ...]:
-    """The topics that a member subscribes to; none if its bytes cannot be read."""
+    """Return the topics that a member subscribes to; none if its bytes cannot be read."""
     try:
         return decode_subscription(member.metadata).topics
     except ValueError:
@@ -273,7 +272,7 @@ def _said_streams(user_data: bytes) -> dict[TopicPartition, int]:
 
 @dataclass(frozen=True, slots=True)
 class JoinOffer:
-    """The offered ``strategies``, in order of preference.
+    """The strategies that a member offers, in order of preference.
 
     ``kept_out``: what a member reports whose offer the coordinator refuses, because other members
     support none of these strategies. It then tries to join until it may. Without that text, the
@@ -289,12 +288,12 @@ class JoinOffer:
         return all(strategy.cooperative for strategy in self.strategies)
 
     def strategy(self, name: str) -> Strategy | None:
-        """Return the strategy with a name; ``None``: it is not offered."""
+        """Return the strategy with a name; ``None`` if it is not offered."""
         return next((strategy for strategy in self.strategies if strategy.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class OfferChanged:
-    """Event of a classic member: join the group again, with this offer."""
+    """The member is to join the group again, with this offer (classic protocol)."""
 
     offer: JoinOffer

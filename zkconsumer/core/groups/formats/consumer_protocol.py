@@ -74,7 +74,7 @@ def decode_assignment(raw: bytes) -> AssignmentData:
 
 
 def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """The user data of the sticky strategy: the member's partitions and their generation."""
+    """Return the user data of the sticky strategy: the member's partitions and their generation."""
     return _partitions(owned) + _INT.pack(generation)
 
 
@@ -95,7 +95,7 @@ def decode_sticky(raw: bytes) -> tuple[frozenset[TopicPartition], int]:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
-    """Topic to partition numbers, both sorted."""
+    """Return the partition numbers of each topic, both sorted."""
     numbers: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         numbers.setdefault(topic, []).append(number)

@@ -44,7 +44,7 @@ class GroupKey(NamedTuple):
 
 
 class Part(IntEnum):
-    """The part of a KIP-848 group's state that a record has, by the version of its key."""
+    """The part of a KIP-848 group's state that a record contains, by the version of its key."""
 
     EPOCH = 3
     MEMBER = 5
@@ -68,7 +68,8 @@ class OtherKey(NamedTuple):
 
 
 class OffsetValue(NamedTuple):
-    """A committed offset. Times are milliseconds since 1970; ``None``: this version has none."""
+    """A committed offset. Times are milliseconds since 1970, ``None`` where the version has
+    none."""
 
     offset: int
     leader_epoch: int | None
@@ -126,13 +127,13 @@ TopicPartitionId = tuple[str, int]
 
 
 class TargetValue(NamedTuple):
-    """The partitions that a member of a KIP-848 group is to have."""
+    """The partitions assigned to a member of a KIP-848 group."""
 
     partitions: list[TopicPartitionId]
 
 
 class CurrentValue(NamedTuple):
-    """The partitions that a member of a KIP-848 group has.
+    """The partitions that a member of a KIP-848 group owns.
 
     No other member gets those of ``revoking`` before this member has confirmed that it has released
     them. ``state``: 0 stable, 1 has partitions to release, 2 waits for partitions that others have
@@ -241,7 +242,7 @@ def decode_key(key: bytes | None) -> OffsetKey | GroupKey | ConsumerGroupKey | O
 
 
 def decode_offset(value: bytes) -> OffsetValue:
-    """Return a committed offset. Raises ValueError: damaged, or a version of a later release."""
+    """Return a committed offset. Raises ValueError for damage, or a version of a later release."""
     values = _Reader(value)
     version = values.number(_SHORT)
     if not 0 <= version <= 4:
@@ -255,7 +256,7 @@ def decode_offset(value: bytes) -> OffsetValue:
 
 
 def decode_group(value: bytes) -> GroupValue:
-    """Return a classic group. Raises ValueError: damaged, or a version of a later release."""
+    """Return a classic group. Raises ValueError for damage, or a version of a later release."""
     values = _Reader(value)
     version = values.number(_SHORT)
     if not 0 <= version <= 3:
@@ -293,7 +294,7 @@ def decode_group(value: bytes) -> GroupValue:
 def decode_consumer_group(
     part: Part, value: bytes
 ) -> EpochValue | MemberValue | TargetValue | CurrentValue:
-    """Return a part of a KIP-848 group. Raises ValueError: damaged, or of a later release.
+    """Return a part of a KIP-848 group. Raises ValueError for damage, or a later version.
 
     Fields that a release adds are tagged, and skipped.
     """

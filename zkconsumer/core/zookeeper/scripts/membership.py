@@ -69,7 +69,7 @@ def register(
 def judge(
     command: commands.Register, ctx: ScriptContext, lookup: Reply
 ) -> Script[events.Registered | events.RegistrationRefused | None]:
-    """Return whose registration ``lookup`` shows; ``None``: none, create it again."""
+    """Return whose registration ``lookup`` shows; ``None`` if none, create it again."""
     stat = lookup.value if isinstance(lookup, Ok) else None
     if not isinstance(stat, Stat):
         return None
