@@ -33,7 +33,7 @@ AnyConnector = StreamConnector[Any]
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A number of ``Health`` for Prometheus."""
+    """A number of ``Health`` as a Prometheus gauge."""
 
     name: str
     help: str
@@ -100,11 +100,12 @@ class ConnectorCollector:
                 self._connectors.append(connector)
 
     def describe(self) -> Sequence[Metric]:
-        """The families without samples; prometheus_client asks when a collector is registered."""
+        """Return the families without samples; prometheus_client asks for them when a collector is
+        registered."""
         return [*(_family(metric) for metric in declared()), *_health_families()]
 
     def collect(self) -> Iterator[Metric]:
-        """All families with the current values."""
+        """Return all families with the current values."""
         with self._lock:
             self._connectors = [connector for connector in self._connectors if not connector.closed]
             connectors = list(self._connectors)
@@ -120,7 +121,7 @@ class ConnectorCollector:
 
 
 class MetricsServer:
-    """A running endpoint. ``close`` it, or use it in a ``with`` statement."""
+    """A running endpoint for Prometheus. ``close`` it, or use it in a ``with`` statement."""
 
     def __init__(self, collector: ConnectorCollector, server: Any, thread: Any) -> None:
         self.collector = collector

@@ -23,7 +23,7 @@ from zkmigrate.reasons import Reason
 
 
 class MigrationError(ZkConsumerError):
-    """A move, or a part of it, could not be done. The message gives the fix."""
+    """A move, or a part of it, failed. The message gives the fix."""
 
 
 class PlanFileError(MigrationError):
@@ -62,7 +62,7 @@ class GroupRefusedError(MigrationError):
 
 
 class GroupInUseError(GroupRefusedError):
-    """A group has members, so that it cannot be moved before they have stopped."""
+    """A group has members, which must stop before it can be moved."""
 
 
 def in_use(group: str, reason: Reason, why: str) -> GroupInUseError:

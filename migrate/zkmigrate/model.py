@@ -16,14 +16,14 @@ from zkconsumer.core.migration.modes import Mode
 
 
 class Store(Enum):
-    """Where offsets are kept."""
+    """A store of offsets."""
 
     ZOOKEEPER = "zookeeper"
     KAFKA = "kafka"
 
     @property
     def other(self) -> Store:
-        """The other one."""
+        """The other store."""
         return Store.KAFKA if self is Store.ZOOKEEPER else Store.ZOOKEEPER
 
 
@@ -42,12 +42,12 @@ class Direction(Enum):
 
     @property
     def source(self) -> Store:
-        """The store that offsets are moved from."""
+        """The store from which offsets are moved."""
         return Store.ZOOKEEPER if self is Direction.ZK_TO_KAFKA else Store.KAFKA
 
     @property
     def target(self) -> Store:
-        """The store that offsets go to."""
+        """The store to which offsets are moved."""
         return self.source.other
 
 
@@ -64,8 +64,8 @@ class ZkOffset:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOffset:
-    """A committed offset. ``leader_epoch`` -1 if there is none. ``commit_ms`` only if it was looked
-    up."""
+    """A committed offset. ``leader_epoch`` is -1 if there is none; ``commit_ms`` is set only if it
+    was looked up."""
 
     offset: int
     leader_epoch: int = -1
@@ -110,7 +110,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class MigrationMarker:
-    """The content of ``/consumers/GROUP/migration``: the target of the group's move, and its time.
+    """The content of ``/consumers/GROUP/migration``: target and time of the group's move.
 
     ``at_ms``: when the marker was written, by ZooKeeper's clock. ``values``: the source store's
     offsets that were moved. ``moved_to`` is ``None`` after a rollback, which ended ``at_ms``.
@@ -131,7 +131,7 @@ class MigrationMarker:
 
     @property
     def in_target(self) -> Mapping[TopicPartition, int]:
-        """The offsets that the target had after the move, as far as they were known then."""
+        """The offsets that the target had after the move, as far as they were known."""
         return {**self.values, **self.kept}
 
 
@@ -147,7 +147,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The record of a group in ZooKeeper. ``version`` is its serial; -1: there is no record.
+    """The record of a group in ZooKeeper. ``version`` is its serial, -1 if there is no record.
 
     ``id``: of the last write. ``by``: the operator, as ``user@host``. ``plan``: the digest.
     ``mode``: of a live move. ``locked``: whether old consumers are to be kept out. ``claim``: the
@@ -186,7 +186,7 @@ class Record:
 
     @property
     def of_plan(self) -> str:
-        """The digest of the plan that made the last change, or that a copy back takes back."""
+        """The digest of the plan that made the last change, or that the last copy back undoes."""
         return self.plan or self.undoes
 
     @property
@@ -196,12 +196,12 @@ class Record:
 
     @property
     def taken_back(self) -> bool:
-        """Whether ``undo`` has taken the group back, and nothing has moved it since."""
+        """Whether ``undo`` has taken the group back and nothing has moved it since."""
         return self.by_undo and self.stage in (Stage.DONE, Stage.UNDONE)
 
     @property
     def copies_back(self) -> bool:
-        """Whether a copy back of ``undo``, which has no plan, has begun and not finished."""
+        """Whether a copy back by ``undo``, which has no plan, has begun and not finished."""
         return self.stage is Stage.BEGUN and not self.plan
 
     @property
@@ -212,7 +212,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """What the mirror of a group has agreed on: the content of the mirror's znode.
+    """The agreed state of a group's mirror: the content of the mirror's znode.
 
     ``leader``: the store whose offsets are copied to the other. ``since_ms``: when it became that.
     ``values``: the offsets that both stores had when they were compared last. ``topics``: the
@@ -230,7 +230,7 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What both stores held before a change, and what it writes to its target.
+    """What both stores had before a change, and what it writes to its target.
 
     ``marker``: the migration marker before. ``skipped``: patterns of offsets that it leaves alone.
     ``locked``: whether the group was locked. ``earlier``: the same for the change before this one,
@@ -303,8 +303,8 @@ class GroupState:
 
     @property
     def moved_to(self) -> Store | None:
-        """The store that the group was moved to; ``None`` if it was not moved, or rolled back, or
-        was moved back before the live move or the mirror that is under way."""
+        """The store that the group was moved to; ``None`` if it was not moved, was rolled back, or
+        was moved back before the present live move or mirror."""
         to = None if self.marker is None else self.marker.moved_to
         live = self.mode is not Mode.ZOOKEEPER and to is Store.ZOOKEEPER
         return None if live or self.record.mirror else to
@@ -341,7 +341,7 @@ class GroupState:
         )
 
     def may_hold(self, store: Store, tp: TopicPartition) -> bool:
-        """Whether a store has an offset, or may have one that cannot be read."""
+        """Whether a store has an offset of the group, or may have one that cannot be read."""
         if store is Store.KAFKA:
             return tp.topic in self.hidden or number(self.kafka.get(tp)) is not None
         znode = self.zk.get(tp)
@@ -358,12 +358,12 @@ class Retention:
 
 
 def number(stored: KafkaOffset | None) -> int | None:
-    """Return the offset alone; a negative number means that there is none."""
+    """Return the offset as a number, negative if there is none."""
     return None if stored is None or stored.offset < 0 else stored.offset
 
 
 def numbers(
     stored: Mapping[TopicPartition, KafkaOffset | None],
 ) -> dict[TopicPartition, int | None]:
-    """Return the offsets alone."""
+    """Return the offsets as numbers."""
     return {tp: number(one) for tp, one in stored.items()}

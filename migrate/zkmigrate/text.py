@@ -52,7 +52,7 @@ def moment(at_ms: int) -> str:
 
 
 def show(offset: int | None) -> str:
-    """Return an offset for a message."""
+    """Return an offset as text for messages."""
     return "none" if offset is None else str(offset)
 
 

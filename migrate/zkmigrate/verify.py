@@ -57,7 +57,7 @@ def compare(
     misplaced: Mapping[TopicPartition, int] | None = None,
     deleted: Set[TopicPartition] = frozenset(),
 ) -> Iterator[Difference]:
-    """Yield every partition whose offset in a store has changed since the end of the move.
+    """Yield every partition whose offset in a store has changed since the move ended.
 
     The source store is compared with the ``marker``, or with the plan if the marker has no offsets.
     An offset that was deleted from the source store is not a difference, because nothing stays

@@ -135,7 +135,7 @@ def unusable(brokers: BrokersSnapshot, bootstrap: bool) -> list[str]:
 
 
 def no_brokers(where: str) -> str:
-    """Return the message for ``where`` (ZooKeeper, or a broker's list) without a usable broker."""
+    """Return the message that ``where`` (such as "ZooKeeper") lists no usable broker."""
     return (
         f"{where} lists no broker that can be used: give one with --bootstrap-server HOST:PORT "
         "(bootstrap.servers), as a cluster without ZooKeeper (KRaft) needs it"

@@ -21,7 +21,7 @@ _BROKER: Final = 4 + 2 + 10 + 4 + 2  # id, host of ten characters, port, no rack
 
 
 class Wire:
-    """Sizes of requests in the versions that a member uses with brokers since 2.3.
+    """Sizes of requests, in the versions that a member uses with brokers since 2.3.
 
     For topic metadata, one replica of each partition is counted, because an answer does not contain
     more.
@@ -33,7 +33,7 @@ class Wire:
         self._instance = 2 + len((instance_id or "").encode())
 
     def cost(self, command: Any, answer: Any) -> Cost:
-        """The cost of ``command`` and its ``answer``."""
+        """Return the cost of ``command`` and its ``answer``."""
         out = self._head + self._out(command)
         return Cost(*REQUEST, out, 0 if _unanswered(answer) else _ANSWER + _in(command, answer))
 

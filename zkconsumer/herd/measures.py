@@ -16,7 +16,7 @@ TIMELINE_PARTITIONS = 48
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The figures of one run, counted from the event until nothing changed any more.
+    """The figures of one run, counted from the event until the group was stable.
 
     ``seconds_to_stable`` is from the event to the last change of an owner, or ``None`` if
     ``unowned_at_end`` partitions had no owner even then. ``unowned_seconds`` is the time without a
@@ -60,7 +60,7 @@ class Measures:
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """All figures, ready for ``json.dumps``."""
+        """Return all figures for ``json.dumps``."""
         return asdict(self)
 
 
@@ -98,7 +98,7 @@ def measure(
     server: dict[str, int] | None = None,
     notes: list[str] | None = None,
 ) -> Measures:
-    """Compute the figures of a run of ``herd``. ``tally`` counted since the event, until
+    """Compute the figures of a run of ``herd``. ``tally``: the counts from the event until
     ``end_us``."""
     start, total, ownership = tally.start, tally.total, tally.ownership
     unowned = ownership.unowned(start, end_us)

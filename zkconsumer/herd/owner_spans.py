@@ -12,7 +12,8 @@ from zkconsumer.core.common.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``member`` owned the partition from ``start`` to ``end`` (``None`` if it still does)."""
+    """A time from ``start`` to ``end`` in which ``member`` owned the partition. ``end`` is ``None``
+    if it still does."""
 
     start: int
     end: int | None
@@ -49,8 +50,8 @@ class Ownership:
         self.changed_at = at
 
     def lost(self, at: int, tp: TopicPartition, member: str) -> None:
-        """Record that ``member``'s owner znode was deleted; ignored if it already belongs to
-        another member."""
+        """Record that ``member``'s owner znode was deleted, unless another member owns the
+        partition."""
         if self._owner.get(tp) != member:
             return
         del self._owner[tp]
@@ -60,13 +61,13 @@ class Ownership:
         self.changed_at = at
 
     def gone(self, at: int, member: str) -> None:
-        """The member has left, or its process has ended."""
+        """Record that the member has left, or its process has ended."""
         for tp in list(self._of.get(member, ())):
             self.lost(at, tp, member)
         self._gone.add(member)
 
     def back(self, member: str) -> None:
-        """A member with this id has started again."""
+        """Record that a member with this id has started again."""
         self._gone.discard(member)
 
     def owner(self, tp: TopicPartition) -> str | None:
@@ -74,7 +75,8 @@ class Ownership:
         return self._owner.get(tp)
 
     def unowned(self, start: int, end: int) -> dict[TopicPartition, int]:
-        """Microseconds without an owner between two moments, of each partition ever owned."""
+        """Return the microseconds without an owner between two moments, for each partition ever
+        owned."""
         seconds = {}
         for tp, spans in self.spans.items():
             owned = 0

@@ -39,7 +39,7 @@ class HerdGroup:
     coalesce: float = 0.05
 
     def common(self) -> dict[str, Any]:
-        """These parameters by name, without those of one kind of run."""
+        """The parameters by name, without those of one kind of run."""
         return {field.name: getattr(self, field.name) for field in fields(HerdGroup)}
 
     def topic_names(self) -> list[str]:
@@ -47,13 +47,13 @@ class HerdGroup:
         return [f"t{number}" for number in range(self.topics)]
 
     def subscription(self) -> Subscription:
-        """Named topics, or a filter where a topic is to be created."""
+        """The topics by name, or a filter if a topic is to be created."""
         if self.event == "topic-create":
             return Subscription(Pattern.WHITE_LIST, {"t.*": 1})
         return Subscription(Pattern.STATIC, dict.fromkeys(self.topic_names(), 1))
 
     def member_spec(self, name: str, subscription: Subscription) -> MemberSpec:
-        """A member of this group in ZooKeeper."""
+        """Return the settings of a member of this group in ZooKeeper."""
         return MemberSpec(
             paths=GroupPaths(GROUP),
             consumer_id=name,
@@ -67,17 +67,17 @@ class HerdGroup:
         )
 
     def topic_content(self) -> bytes:
-        """The content of a topic's znode."""
+        """Return the content of a topic's znode."""
         partitions = {str(number): [0] for number in range(self.partitions)}
         return json.dumps({"version": 1, "partitions": partitions}).encode()
 
 
 def broker_content(broker: int) -> bytes:
-    """The content of a broker's znode."""
+    """Return the content of a broker's znode."""
     document = {"version": 1, "host": f"b{broker}", "port": 9092, "jmx_port": -1}
     return json.dumps(document).encode()
 
 
 def member_name(number: int, restarts: int = 0) -> str:
-    """Consumer id of a member; a restart makes a new one, as by default in the JVM."""
+    """Return a member's consumer id. A restart makes a new one, as by default in the JVM."""
     return f"{GROUP}_m{number:05d}-{restarts}"

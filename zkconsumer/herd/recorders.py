@@ -24,7 +24,8 @@ from zkconsumer.journal.schema import Kind
 
 
 class SizedRecorder(MemberRecorder):
-    """A ``MemberRecorder`` that also writes sizes. ``chroot``: characters of the chroot."""
+    """A ``MemberRecorder`` that also writes sizes. ``chroot``: number of characters of the
+    chroot."""
 
     def __init__(self, sink: Sink, member: str, now_us: Callable[[], int], chroot: int = 0) -> None:
         super().__init__(sink, member, now_us)
@@ -82,7 +83,7 @@ class MemberCounter:
         self._tally.did(self._now_us(), sent_us, self._member, op, reply)
 
     def shut(self, since_us: int) -> None:
-        """No cost."""
+        """Count nothing."""
 
     def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
         """Count reads in bulk."""
@@ -100,10 +101,10 @@ class GroupCounter:
         self._wire = Wire(group, "", None)
 
     def event(self, event: group_events.Event, generation: int, attempt: int) -> None:
-        """No cost."""
+        """Count nothing."""
 
     def command(self, command: group_commands.Command, generation: int, attempt: int) -> None:
-        """Follow ownership."""
+        """Record changes of ownership."""
         if isinstance(command, StartFetching | Forget | Drop):
             name = type(command).__name__
             self._tally.fetches(self._now_us(), self._member, name, command.partitions)

@@ -47,12 +47,12 @@ class Sums:
 
     @property
     def bytes(self) -> int:
-        """Both directions."""
+        """Bytes in both directions."""
         return self.bytes_out + self.bytes_in
 
     @property
     def operations(self) -> int:
-        """Znodes read and transactions requested."""
+        """Number of znodes read and transactions requested."""
         return self.reads + self.writes
 
 
@@ -69,7 +69,7 @@ class MemberTally(Sums):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts since ``start``. Ownership is counted from the beginning.
+    """Counts since ``start``. Ownership is recorded from the beginning.
 
     ``kinds`` has sums by kind of operation, ``members`` by member.
     """
@@ -90,7 +90,7 @@ class Tally:
         self._rates.clear()
 
     def member(self, name: str) -> MemberTally:
-        """The share of ``name``."""
+        """Return the counts of ``name``."""
         tally = self.members.get(name)
         if tally is None:
             tally = self.members[name] = MemberTally()
@@ -112,7 +112,7 @@ class Tally:
             self._rates[last + 1] -= spent.requests / (last + 1 - first)
 
     def requests(self) -> list[float]:
-        """Requests answered in each tenth of a second after ``start``."""
+        """Number of requests answered in each tenth of a second after ``start``."""
         length = max([*self._requests, *self._rates, -1]) + 1
         rate, series = 0.0, []
         for bucket in range(length):
@@ -122,7 +122,7 @@ class Tally:
 
     @property
     def total(self) -> MemberTally:
-        """All members together."""
+        """Return the sums of all members."""
         total = MemberTally()
         for share in self.members.values():
             for name in MemberTally.__dataclass_fields__:
@@ -132,14 +132,14 @@ class Tally:
     # -- while it happens
 
     def event(self, member: str, event: Event) -> None:
-        """A member got ``event``."""
+        """Count an event that a member received."""
         if isinstance(event, events.Changed):
             self._fired(member, event.path, 0)
         elif isinstance(event, events.Claimed):
             self._claimed(member, len(event.blocked))
 
     def command(self, member: str, command: Command) -> None:
-        """A member's core gave ``command``."""
+        """Count a command that a member's core issued."""
         match command:
             case commands.LoadView(scope=scope):
                 self._commanded(member, "LoadView", scope.value)
@@ -174,18 +174,18 @@ class Tally:
     def fetches(
         self, at: int, member: str, name: str, partitions: Iterable[TopicPartition]
     ) -> None:
-        """The command ``name`` of a member of a group on the brokers: it owns what it fetches."""
+        """Record that a member on the brokers owns the partitions that command ``name`` fetches."""
         change = self.ownership.took if name == "StartFetching" else self.ownership.lost
         for tp in partitions:
             change(at, tp, member)
 
     def did(self, at: int, sent: int, member: str, op: ZkOp | OffsetOp, reply: Reply) -> None:
-        """A member's operation was answered."""
+        """Count a member's operation that was answered."""
         path = "" if isinstance(op, OffsetOp | Multi) else path_of(op)
         self.spend(at, member, kind_of(type(op).__name__, path), cost(op, reply), sent)
 
     def asked(self, member: str, name: str, result: str) -> None:
-        """A request ``name`` of a member of a group on the brokers ended with ``result``."""
+        """Count a request ``name`` of a member on the brokers, which ended with ``result``."""
         share = self.member(member)
         if name == "JoinGroup" and not result.startswith("MEMBER_ID_REQUIRED"):
             share.attempts += 1
@@ -240,7 +240,7 @@ class Tally:
 
 
 def owner_partition(path: str) -> TopicPartition | None:
-    """The partition whose owner znode this path is, or ``None``."""
+    """Return the partition whose owner znode has this path; ``None`` for other paths."""
     parts = path.split("/")
     if len(parts) != 6 or parts[1] != "consumers" or parts[3] != "owners":
         return None

@@ -59,7 +59,7 @@ class Cost:
 
 
 def watch_event_bytes(path: str, chroot: int = 0) -> int:
-    """Bytes of a watch event for ``path``."""
+    """Return the bytes of a watch event for ``path``."""
     return _WATCH_EVENT + len(path) + chroot
 
 
@@ -111,7 +111,8 @@ def _many(op: GetMany, reply: Reply, chroot: int) -> Cost:
 
 
 def cost(op: ZkOp | OffsetOp, reply: Reply, chroot: int = 0) -> Cost:
-    """The cost of ``op`` and its answer. ``chroot``: characters that it adds to each path."""
+    """Return the cost of ``op`` and its answer. ``chroot``: characters that it adds to each
+    path."""
     if isinstance(op, GetMany):
         return _many(op, reply, chroot)
     spent = counts(op, reply)

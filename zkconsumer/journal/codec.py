@@ -58,7 +58,7 @@ class Codec:
         self._forms: dict[Any, _Form] = {}
 
     def encode(self, value: Any) -> Any:
-        """The JSON of a dataclass."""
+        """Return a dataclass as JSON."""
         return self._form(type(value)).encode(value)
 
     def decode(self, kind: type, encoded: Any) -> Any:

@@ -72,7 +72,7 @@ def counts(op: ZkOp | OffsetOp, reply: Reply) -> Counts:
 
 
 def kind_of(name: str, path: str) -> str:
-    """The kind of an operation: ``read owners``, ``write registrations``, ``multi`` ..."""
+    """Return the kind of an operation: ``read owners``, ``write registrations``, ``multi`` ..."""
     if name == "Multi":
         return "multi"
     if name in GROUP_KINDS:
@@ -86,7 +86,7 @@ def kind_of(name: str, path: str) -> str:
 
 
 def touched(op: ZkOp | OffsetOp, reply: Reply) -> tuple[list[str], list[str]]:
-    """Registrations and owner znodes that ``op`` created and deleted."""
+    """Return the registrations and owner znodes that ``op`` created and deleted."""
     if isinstance(reply, Failed):
         return [], []
     if isinstance(op, Create):

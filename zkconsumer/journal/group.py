@@ -27,19 +27,20 @@ class GroupObserver(Protocol):
     """Called for every action of a member, in order. Must be quick, and must not raise."""
 
     def event(self, event: Event, generation: int, attempt: int) -> None:
-        """Called before the core gets ``event``."""
+        """Take an event before the core receives it."""
 
     def command(self, command: Command, generation: int, attempt: int) -> None:
-        """The core wants ``command``."""
+        """Take a command that the core issued."""
 
     def request(
         self, command: Any, answer: Any, sent_us: int, generation: int, attempt: int
     ) -> None:
-        """The request for ``command``, sent at ``sent_us``, was answered or abandoned."""
+        """Take the answer to the request for ``command``, sent at ``sent_us``, or its end without
+        one."""
 
 
 class GroupRecorder(Recorder):
-    """Writes the entries of one member. Args as of ``Recorder``."""
+    """Writes the journal of one member of a group on the brokers. Arguments as of ``Recorder``."""
 
     def _entry(self, kind: Kind, what: object, epoch: int, attempt: int) -> Entry:
         return super()._entry(kind, what, 0, attempt) | {"generation": epoch}
@@ -62,7 +63,7 @@ class GroupRecorder(Recorder):
 
 
 def result_of(answer: Any) -> str:
-    """``ok``, or the code's name."""
+    """Return ``ok``, or the code's name."""
     match answer:
         case (
             events.RequestFailed(_, code)

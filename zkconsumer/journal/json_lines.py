@@ -49,13 +49,13 @@ class JournalWriter:
                 self._file.write(line)
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
+        """Pass everything to the operating system."""
         with self._lock:
             if not self._file.closed:
                 self._file.flush()
 
     def close(self) -> None:
-        """Write out and close; later entries are dropped."""
+        """Write everything and close the file; later entries are dropped."""
         with self._lock:
             self._file.close()
 
@@ -120,7 +120,7 @@ class MemberJournal:
             logger.warning("%s: the disk does not keep up: entries are dropped", self.path)
 
     def close(self, timeout: float = 1.0) -> None:
-        """Write the queue, for ``timeout`` seconds at most; later entries are dropped."""
+        """Write what is queued, for at most ``timeout`` seconds; later entries are dropped."""
         with self._changed:
             if not self._ended:
                 self._mark_dropped()
@@ -186,7 +186,7 @@ class MemberJournal:
 
 
 def check_entry(entry: object) -> str:
-    """Return the fault of an entry, or ``""``."""
+    """Return the fault of an entry; empty if it has none."""
     if not isinstance(entry, dict):
         return "it is no JSON object"
     fields = _FIELDS.get(str(entry.get("kind")))

@@ -24,7 +24,8 @@ from zkconsumer.journal.recorder import Entry, MemberRecorder
 
 
 class LiveRecorder(MemberRecorder):
-    """See ``MemberRecorder``. Its entries are summaries, which cannot be replayed."""
+    """A ``MemberRecorder`` of a migratable member. Its entries are summaries, which cannot be
+    replayed."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
         """Write an event before the machine handles it."""

@@ -51,7 +51,7 @@ _LARGE: Final = 1024
 
 
 def digest_of(text: str) -> str:
-    """The digest of a field's JSON, as in ``unchanged``."""
+    """Return the digest of a field's JSON, as in ``unchanged``."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -66,22 +66,23 @@ class MemberObserver(Protocol):
     """Called for every action of a member, in order. Must be quick, and must not raise."""
 
     def event(self, event: Event, session: int, attempt: int) -> None:
-        """Called before the core gets ``event``."""
+        """Take an event before the core receives it."""
 
     def command(self, command: Command, session: int, attempt: int) -> None:
-        """The core wants ``command``."""
+        """Take a command that the core issued."""
 
     def op(
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
     ) -> None:
-        """``op``, sent at ``sent_us``, was answered."""
+        """Take the answer to ``op``, which was sent at ``sent_us``."""
 
     def shut(self, since_us: int) -> None:
-        """The session is lost; nothing has been delivered since ``since_us`` on the run's clock."""
+        """Record that nothing is delivered since ``since_us`` on the run's clock, because the
+        session is lost."""
 
 
 def run_entry(at_us: int, clock: str, settings: Mapping[str, object]) -> Entry:
-    """The first line of a file."""
+    """Return the first line of a file."""
     return {
         "at": at_us,
         "kind": Kind.RUN.value,
@@ -94,7 +95,7 @@ def run_entry(at_us: int, clock: str, settings: Mapping[str, object]) -> Entry:
 def event_entry(
     at_us: int, name: str, member: str = "", detail: str = "", partitions: Iterable[str] = ()
 ) -> Entry:
-    """An action on the group."""
+    """Return the line for an action on the group."""
     entry: Entry = {"at": at_us, "kind": Kind.ACTION.value, "name": name}
     if member:
         entry["member"] = member
@@ -136,7 +137,7 @@ class Recorder:
         """By name of the line and of the field: the digest of a large value that was written."""
 
     def made(self, machine: Recorded, coordination: str) -> None:
-        """Write the machine's settings, and from now on complete events and commands.
+        """Write the machine's settings; after that, events and commands are written complete.
 
         ``coordination``: ``zookeeper`` or ``coordinator``. Without this call the journal has
         summaries, which cannot be replayed (simulations are replayed from their seed).
@@ -204,7 +205,7 @@ class Recorder:
 
 
 class MemberRecorder(Recorder):
-    """Writes the entries of one member of a group in ZooKeeper. Args as of ``Recorder``."""
+    """Writes the journal of one member of a group in ZooKeeper. Arguments as of ``Recorder``."""
 
     def op(
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
@@ -234,12 +235,12 @@ class MemberRecorder(Recorder):
 
 
 def names_of(partitions: Iterable[TopicPartition]) -> list[str]:
-    """The field ``partitions``."""
+    """Return the field ``partitions``."""
     return [str(tp) for tp in sorted(partitions)]
 
 
 def offsets_of(offsets: Mapping[TopicPartition, int | None]) -> dict[str, int]:
-    """The field ``offsets``."""
+    """Return the field ``offsets``."""
     return {str(tp): at for tp, at in sorted(offsets.items()) if at is not None}
 
 

@@ -40,7 +40,8 @@ _MACHINES: Final[Mapping[str, tuple[Any, type, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Did:
-    """A command: class, and all its fields as in the journal. ``line``: 0 unless recorded."""
+    """A command: its class, and all its fields as in the journal. ``line`` is 0 if it was not
+    recorded."""
 
     name: str
     fields: Mapping[str, Any]
@@ -49,7 +50,8 @@ class Did:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first difference of a machine. ``expected`` is what the journal recorded.
+    """The first difference between a replay and the journal. ``expected`` is what the journal
+    recorded.
 
     ``event_line`` is the line of the event at which the two differ, ``at`` its time (microseconds
     on the run's clock), ``line`` the first line that differs. A state is empty if the

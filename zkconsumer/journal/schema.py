@@ -221,5 +221,5 @@ FIELDS: Final = (
 
 
 def fields_of(kind: Kind) -> dict[str, Field]:
-    """The fields that a line of ``kind`` may have, by name."""
+    """Return the fields that a line of ``kind`` may have, by name."""
     return {field.name: field for field in FIELDS if kind in field.kinds}

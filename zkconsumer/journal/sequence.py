@@ -16,7 +16,7 @@ _DULL: Final = frozenset({"Exists"})
 
 
 def sequence(entries: Iterable[Entry], member: str) -> str:
-    """The diagram of ``member``'s lines; ``entries`` in the order of time."""
+    """Return the diagram of ``member``'s lines; ``entries`` are in the order of time."""
     rows: list[tuple[str, int, str]] = []
     server = "ZooKeeper"
     for entry in entries:
@@ -46,7 +46,7 @@ def sequence(entries: Iterable[Entry], member: str) -> str:
 
 
 def members_of(entries: Iterable[Entry]) -> list[str]:
-    """The members in a journal, in order of appearance."""
+    """Return the members in a journal, in order of appearance."""
     return list(dict.fromkeys(e["member"] for e in entries if "member" in e and e["kind"] != "run"))
 
 

@@ -19,7 +19,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def short(value: float) -> str:
-    """A number in few characters: ``12k``, ``3.4M``, ``0.25``."""
+    """Return a number in few characters: ``12k``, ``3.4M``, ``0.25``."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"
@@ -32,7 +32,8 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def lines(series: Mapping[str, Points], x_name: str) -> Markup:
-    """Lines over two logarithmic axes. A value of 0 is a hollow point on the lowest grid line."""
+    """Draw lines over two logarithmic axes. A value of 0 is a hollow point on the lowest grid
+    line."""
     drawn = [(x, y) for points in series.values() for x, y in points]
     positive = [y for _, y in drawn if y > 0]
     if not drawn or not positive:
@@ -87,8 +88,8 @@ def lines(series: Mapping[str, Points], x_name: str) -> Markup:
 
 
 def bars(values: Sequence[float], colour: str) -> Markup:
-    """Requests in each second after the event, at most 300 bars (then each covers several
-    seconds)."""
+    """Draw the requests in each second after the event, in at most 300 bars (of several seconds if
+    necessary)."""
     group = math.ceil(len(values) / 300) or 1
     rates = [sum(values[i : i + group]) / group for i in range(0, len(values), group)]
     top = max(rates, default=0.0)
@@ -112,8 +113,8 @@ def bars(values: Sequence[float], colour: str) -> Markup:
 def timeline(
     spans: Mapping[str, Sequence[tuple[float, float | None, str]]], seconds: float
 ) -> Markup:
-    """The owner of each partition over time; unowned intervals are white. Each member has a
-    colour."""
+    """Draw the owner of each partition over time, each member in a colour. Unowned intervals are
+    white."""
     if not spans:
         return Markup('<p class="none">no partitions</p>')
     end = max(seconds, 0.001)

@@ -45,7 +45,7 @@ _PER_MEMBER_ROWS = 12
 
 
 def label(run: Mapping[str, Any]) -> str:
-    """The label of a line in a chart."""
+    """Return the label of a line in a chart."""
     return str(run["profile"]) if run["mode"] == "simulated" else f"{run['profile']} (real)"
 
 
@@ -91,7 +91,7 @@ def herd_report(runs: Sequence[Mapping[str, Any]], title: str, command: str) -> 
 
 
 def figure(value: object) -> str:
-    """A figure as the page shows it."""
+    """Return a figure as the page shows it."""
     if value is None:
         return "-"
     if isinstance(value, float):

@@ -63,5 +63,5 @@ def start_error(answer: AnswerStart) -> ZkConsumerError | None:
 
 
 def commit_error(faults: tuple[str, ...]) -> CommitFailedError | None:
-    """The error of a commit whose offsets are not all stored; ``None`` if they are."""
+    """Return the error of a commit whose offsets are not all stored; ``None`` if they are."""
     return CommitFailedError("; ".join(faults)) if faults else None

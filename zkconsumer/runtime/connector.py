@@ -105,7 +105,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @dataclass(frozen=True)
 class Member(Generic[MachineT]):
-    """Decides about a member's ownership, and carries out the decisions."""
+    """The part of a member that decides about ownership, and carries out the decisions."""
 
     machine: MachineT
     coordination: Coordination[MachineT]
@@ -116,7 +116,7 @@ class Member(Generic[MachineT]):
 
 
 class StreamConnector(ABC, Generic[MachineT]):
-    """One member of a consumer group. See the two connectors."""
+    """One member of a consumer group, in ZooKeeper or on the coordinator."""
 
     config: ConsumerKeys
     states: ClassVar[type[Enum]]

@@ -22,7 +22,7 @@ FETCH_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """The counts of a histogram so far."""
+    """The counts of a histogram."""
 
     count: int
     sum: float
@@ -71,7 +71,7 @@ class Meter:
 
 
 class Histogram:
-    """Counts values by size. Any thread may call it."""
+    """Counts of values by size. Any thread may call it."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
@@ -87,7 +87,7 @@ class Histogram:
 
     @property
     def value(self) -> HistogramValue:
-        """The count so far."""
+        """The current counts."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         buckets: dict[float, int] = {}
@@ -99,7 +99,8 @@ class Histogram:
 
 
 class FetchCounts:
-    """Counts of fetcher threads' requests and answers; they call ``sent`` and ``answered``."""
+    """Counts of fetch requests and answers, recorded by fetcher threads with ``sent`` and
+    ``answered``."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -108,19 +109,19 @@ class FetchCounts:
         self._lock = threading.RLock()
 
     def sent(self) -> None:
-        """A request will be sent next."""
+        """Count a request before it is sent."""
         with self._lock:
             self.requests += 1
 
     def answered(self, seconds: float, size: int) -> None:
-        """Its answer arrived after ``seconds``, with ``size`` record bytes."""
+        """Count an answer that arrived after ``seconds``, with ``size`` record bytes."""
         self.seconds.add(seconds)
         with self._lock:
             self.bytes += size
 
 
 class RebalanceCounts:
-    """How many rebalances there were and how long they took; written by the loop's thread.
+    """Number and duration of rebalances. Written by the loop's thread.
 
     A rebalance counts if partitions were stopped or started in it.
 
@@ -147,7 +148,7 @@ class RebalanceCounts:
         self._moved = False
 
     def stepped(self, state: Enum, following: Sequence[object]) -> None:
-        """Count a step of the machine that ended in ``state`` and returned these commands."""
+        """Count a step of the machine, which ended in ``state`` and returned these commands."""
         if any(isinstance(command, _MOVES) for command in following):
             self._moved = True
         if state in self._outside:

@@ -123,7 +123,7 @@ class DeliveryGate:
         return newly
 
     def look(self) -> None:
-        """Record that delivery pauses because no server has answered in time."""
+        """Record a pause of delivery because no server has answered in time."""
         with self._lock:
             expired = self._shut_since is None and -math.inf < self.valid_until <= self._now()
             if expired:
@@ -147,7 +147,8 @@ class DeliveryGate:
 
     @property
     def suspended_seconds(self) -> float:
-        """Seconds the gate was shut from its first opening until now, or until its end."""
+        """Seconds for which the gate was shut, from its first opening until now, or until its
+        end."""
         with self._lock:
             return self._suspended + self._shut_for(self._now())
 
@@ -158,7 +159,7 @@ class DeliveryGate:
             return self._shut_for(self._now())
 
     def wait_turn(self, wake: Callable[[], None]) -> bool:
-        """Return whether the gate is open; if not, ``wake`` is called once when it opens.
+        """Return whether the gate is open. If it is not, call ``wake`` once when it opens.
 
         ``wake`` is called on the session keeper's thread, without the gate's lock.
         """

@@ -21,7 +21,7 @@ Lock = Any
 
 
 def lend(lock: Lock) -> list[Action]:
-    """Give up a lock if the calling thread has it; the result takes it again.
+    """Release a lock if the calling thread has it; the result takes it again.
 
     A thread has one if a signal handler has interrupted it. What the handler waits for may need it.
     """
@@ -40,7 +40,7 @@ class Alarm:
         self._bell.acquire()
 
     def set(self) -> None:
-        """Let ``wait`` return, the next time if there is none now. Any thread."""
+        """Make ``wait`` return, at the next call if none is waiting. Any thread."""
         if self._bell.locked():
             try:
                 self._bell.release()
@@ -58,7 +58,7 @@ class Alarm:
 
 
 class Undisturbed(Generic[_T]):
-    """Work on a thread of its own, where no signal handler interrupts it.
+    """Work on a separate thread, where no signal handler interrupts it.
 
     Python runs signal handlers on the main thread. What must be done as a whole, or takes locks
     that other threads need, is done here, and the calling thread waits.
@@ -81,7 +81,7 @@ class Undisturbed(Generic[_T]):
         self._ended.acquire()
 
     def start(self) -> None:
-        """Start the work, unless it was started. While the interpreter exits, which allows no new
+        """Start the work, unless it was started. While the interpreter exits and allows no new
         threads, do it in this thread."""
         # Starting a ``threading.Thread`` takes locks of the whole process, so that is not done
         # here either.
@@ -107,13 +107,13 @@ class Undisturbed(Generic[_T]):
         self._ended.release()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Return when the work has ended, or ``seconds`` have passed."""
+        """Wait until the work has ended, for at most ``seconds``."""
         limit = -1.0 if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX)
         if not self.over and self._ended.acquire(timeout=limit):
             self._ended.release()  # for other threads that wait
 
     def result(self) -> _T:
-        """Return its result, or raise its error (once). Only after its end."""
+        """Return the result of the work, or raise its error once. Only after its end."""
         error, self._error = self._error, None
         if error is not None:
             raise error

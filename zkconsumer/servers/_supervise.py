@@ -58,14 +58,14 @@ class Supervision:
         return {"error": f"unknown order {order['do']}"}
 
     def kill_all(self) -> None:
-        """Kill every server and wait until each is gone."""
+        """Kill every server and wait until all have ended."""
         for child in self._children.values():
             child.kill()
         for child in self._children.values():
             child.wait()
 
     def wait_for_last(self) -> None:
-        """Return when no server runs any more."""
+        """Return when no server is running."""
         for child in self._children.values():
             child.wait()
 

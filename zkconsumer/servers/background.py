@@ -40,13 +40,13 @@ class ServerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still exists."""
+        """Whether this process, and not another one with its id, exists."""
         return process_started(self.pid) == self.started
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The data that ``up`` stored."""
+    """The state of the cluster, as stored by ``up``."""
 
     kafka: str
     zookeeper: str
@@ -73,7 +73,7 @@ class _BackgroundCluster(LocalCluster):
 
 
 def default_dir() -> Path:
-    """Return this user's cluster directory, below ``XDG_STATE_HOME``."""
+    """Return the directory of this user's cluster, below ``XDG_STATE_HOME``."""
     state_home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state_home) / "zkconsumer" / "cluster"
 
@@ -127,7 +127,7 @@ def status(directory: Path) -> ClusterState:
 
 
 def down(directory: Path) -> bool:
-    """End every process of the cluster and delete its data; return whether there was one.
+    """End every process of the cluster and delete its data; return whether there was a cluster.
 
     It works even if some of them have already ended. Raises ``ClusterError`` when a process cannot
     be ended.

@@ -32,7 +32,7 @@ CONTROLLERS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """One controller of a quorum and the port, at 127.0.0.1, that the others reach it at."""
+    """One controller of a quorum, with its port at 127.0.0.1 for the other controllers."""
 
     node: int
     port: int

@@ -37,7 +37,7 @@ _ANSWER_SECONDS: Final = 40.0
 
 
 class JvmMembers:
-    """One JVM that runs members of the original consumer, from construction to ``kill``.
+    """A JVM that runs members of the original consumer, from construction to ``kill``.
 
     Args:
         kafka: a line of ``LEGACY_LINES``: which release's consumer.
@@ -87,7 +87,7 @@ class JvmMembers:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End the JVM at once (SIGKILL): its members' sessions expire later."""
+        """End the JVM at once (SIGKILL). Its members' sessions expire later."""
         self._process.kill()
         self._process.wait()
         self._thread.join(10.0)
@@ -105,7 +105,7 @@ class JvmMembers:
             return ""
 
     def attempts(self, consumer_id: str) -> int:
-        """How many rebalance attempts a member has begun, according to its log."""
+        """Return how many rebalance attempts a member has begun, according to the log."""
         return self.log_text().count(f"begin rebalancing consumer {consumer_id} try #")
 
     def _add(self, member: JvmMember) -> None:
@@ -259,7 +259,7 @@ class JvmHerd:
     _members: list[JvmMember] = field(default_factory=list)
 
     def start(self, zookeeper: str, group: str, topics: Sequence[str]) -> None:
-        """Have all join and wait for their first rebalance. Raises ClusterError."""
+        """Start all members and wait for their first rebalance. Raises ClusterError."""
         self._jvm = JvmMembers()
         for number in range(self.count):
             config = {

@@ -129,7 +129,7 @@ class LocalZooKeeper:
         self._servers = []
 
     def detach(self) -> None:
-        """Let the servers outlive this process. Only signals can stop them after that."""
+        """Let the servers outlive this process. From then on, only signals can stop them."""
         self._started().detach()
         self._supervisor = None
 

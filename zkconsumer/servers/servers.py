@@ -37,7 +37,7 @@ _JVM_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """How to run one server: the part that ``Server`` needs."""
+    """The commands and files with which ``Server`` runs one server."""
 
     name: str
     port: int
@@ -301,12 +301,13 @@ class BrokerView:
 
 
 def is_registered(zookeeper_port: int, broker_id: int) -> bool:
-    """Whether a live session (or one not yet expired) holds the broker's registration."""
+    """Whether a session that is live, or not expired yet, holds the broker's registration."""
     return f"\t/brokers/ids/{broker_id}\n" in four_letters(zookeeper_port, "dump")
 
 
 def wait_unregistered(zookeeper_ports: Sequence[int], broker_id: int) -> None:
-    """Return when ZooKeeper has forgotten the broker: a second registration would be refused."""
+    """Wait until ZooKeeper has removed the broker's registration, which would prevent a second
+    one."""
 
     def forgotten() -> bool:
         shown = [four_letters(port, "dump") for port in zookeeper_ports]
@@ -336,7 +337,8 @@ def read_metadata(port: int) -> BrokerView | None:
 
 
 def four_letters(port: int, word: str) -> str:
-    """Send one of ZooKeeper's four-letter words; an unreachable server returns nothing."""
+    """Send one of ZooKeeper's four-letter words; return the answer, empty if the server is
+    unreachable."""
     try:
         with socket.create_connection((HOST, port), timeout=2.0) as connection:
             connection.sendall(word.encode())
@@ -366,6 +368,6 @@ def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
 
 
 def made(directory: Path) -> Path:
-    """Return the directory, which is created if it does not exist."""
+    """Return the directory, creating it if it does not exist."""
     directory.mkdir(parents=True, exist_ok=True)
     return directory

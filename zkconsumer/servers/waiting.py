@@ -22,7 +22,7 @@ _RESERVED_SECONDS = 300
 
 
 def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
-    """Call ``predicate`` until it returns something true, and return that.
+    """Call ``predicate`` until its result is true, and return that.
 
     Exceptions of the predicate pass through. Raises ``ClusterError`` with ``message`` when
     ``timeout`` seconds are over.
@@ -100,7 +100,8 @@ def stands_still(pid: int) -> bool:
 
 
 def process_started(pid: int) -> str | None:
-    """Return when process ``pid`` started, in a form only for comparison; ``None`` if it is gone.
+    """Return the start time of process ``pid``, in a form only for comparison; ``None`` if it is
+    gone.
 
     Together with the pid this identifies a process uniquely: a pid may be used again, but not with
     the same start time. A process that has ended but was not yet waited for counts as gone.

@@ -25,7 +25,7 @@ class Handle:
 
     @property
     def pending(self) -> bool:
-        """True while the event has neither run nor been cancelled."""
+        """Whether the event has neither run nor been cancelled."""
         return self._action is not None
 
 
@@ -55,7 +55,7 @@ class Kernel:
         return len(self._queue) - self._cancelled
 
     def next_due(self) -> float | None:
-        """When the next event is due, in seconds; ``None`` when none is scheduled."""
+        """Time of the next scheduled event, in seconds; ``None`` if there is none."""
         while self._queue and self._queue[0][2]._action is None:
             heappop(self._queue)
             self._cancelled -= 1
@@ -80,7 +80,8 @@ class Kernel:
         return handle
 
     def schedule_at_us(self, due_us: int, action: Callable[[], object]) -> Handle:
-        """Run ``action`` at the absolute time ``due_us`` microseconds; ValueError if it is past."""
+        """Run ``action`` at the time ``due_us``, in microseconds. Raises ValueError if it is
+        past."""
         if due_us < self.now_us:
             raise ValueError(f"due time {due_us} us is before now, {self.now_us} us")
         handle = Handle(due_us, action)
@@ -89,7 +90,7 @@ class Kernel:
         return handle
 
     def cancel(self, handle: Handle) -> bool:
-        """Drop a scheduled event. False when it already ran or was cancelled."""
+        """Drop a scheduled event; return false if it already ran or was cancelled."""
         if handle._action is None:
             return False
         handle._action = None
@@ -102,7 +103,7 @@ class Kernel:
         return True
 
     def step(self) -> bool:
-        """Run the next event and move the clock to it. False when none is scheduled."""
+        """Run the next event and move the clock to it; return false if none is scheduled."""
         return self.run(max_events=1) == 1
 
     def run(self, until: float | None = None, max_events: int | None = None) -> int:

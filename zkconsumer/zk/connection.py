@@ -130,8 +130,8 @@ class _Guarded:
 
 
 class Fired(NamedTuple):
-    """kazoo's watch event, and the transaction that fired the watch. ``None`` if it was not
-    sent."""
+    """kazoo's watch event, with the transaction that fired the watch; ``None`` if the server does
+    not send it."""
 
     type: str
     state: str
@@ -170,7 +170,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         super().dispatch_callback(callback._replace(args=(fired,)))
 
     def create_socket_pair(self) -> tuple[_Waker, _Waker]:
-        """The pipe that wakes the connection thread."""
+        """Create the pipe that wakes the connection thread."""
         first, second = super().create_socket_pair()
         return _Waker(first), _Waker(second)
 
@@ -197,7 +197,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         failing: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait as kazoo does; but raise ConnectionDropped once the server is overdue."""
+        """Wait like kazoo, but raise ConnectionDropped when the server is overdue."""
         connection = self.connection
         waker = None if connection is None else connection.waker
         if connection is None or waker not in reading:  # connecting, or in the middle of a message
@@ -314,12 +314,12 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
-        """All that must live until the client is stopped."""
+        """All threads that must run until the client is stopped."""
         routine = self._connection_routine
         return () if routine is None else (routine, *self.client.handler.workers)
 
     def limit_stop(self, until: float) -> None:
-        """Let ``stop`` wait for the server until then (``time.monotonic``)."""
+        """Let ``stop`` wait for the server until this time (``time.monotonic``)."""
         self._stop_by = until
 
     def stop(self, timeout: float | None = None) -> bool:
@@ -352,7 +352,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
     @property
     def waker(self) -> Any:
-        """The end of the pipe that this thread reads."""
+        """The end of the wake-up pipe that this thread reads."""
         return self._read_sock
 
     @property
@@ -372,7 +372,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         return (asked if self._connecting else min(asked, self.granted)) / 3
 
     def patience(self) -> float:
-        """Seconds left for a server to answer a pending request; infinite if none is pending."""
+        """Seconds that a server has left to answer a pending request; infinite if none is
+        pending."""
         if not self.client._pending or self._asked is None:
             return math.inf
         return max(self._asked, self._heard) + self.silence - time.monotonic()
@@ -393,7 +394,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
     @property
     def address_seconds(self) -> float:
-        """Seconds for one address to take a connection.
+        """Seconds in which one address must accept a connection.
 
         Its share of a third of the session timeout. If all addresses were tried in vain, the
         network may be slow, and each one has that third.

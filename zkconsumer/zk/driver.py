@@ -83,7 +83,7 @@ def _kazoo_logger() -> logging.Logger:
 
 
 def code_of(error: BaseException) -> Code:
-    """The code of a kazoo error; ``OTHER`` if no script can react to it.
+    """Return the code of a kazoo error; ``OTHER`` if no script can react to it.
 
     Any other exception means that kazoo could not read the answer: the outcome is unknown.
     """
@@ -168,8 +168,8 @@ class ZkDriver:
 
     @property
     def session_timeout(self) -> float:
-        """Seconds after which the server ends a silent session. The server limits the requested
-        value. Until there is a connection, this is the requested value."""
+        """Seconds after which the server ends a silent session: the requested value until there is
+        a connection, then what the server has granted."""
         return self._connection.granted
 
     @property
@@ -265,7 +265,7 @@ class ZkDriver:
                     raise
 
     def sync(self, timeout: float) -> None:
-        """Let this server catch up with what others have acknowledged before now.
+        """Let this server catch up with all writes that were acknowledged before now.
 
         Reads of a session may otherwise show an older state than another session has seen. Raises
         ZkUnavailableError.

@@ -20,7 +20,7 @@ from kazoo.protocol.states import ZnodeStat
 
 
 class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children", bool)])):
-    """Request for the data, or the children, of ``paths`` (with chroot).
+    """A request for the data, or the children, of ``paths`` (with chroot).
 
     Result: list of (data, stat), or list of names, or the number of an error, for each path.
 

@@ -18,7 +18,7 @@ Held = Mapping[TopicPartition, KafkaOffset | None]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one store, and what both stores hold before it.
+    """A change of one store, and what both stores have before it.
 
     ``source`` is the store whose offsets no longer count after the change: it must hold none that
     the plan does not know. ``skipped``: patterns of the offsets that the plan leaves as they are.
@@ -63,12 +63,12 @@ class Change:
 
     @property
     def renamed(self) -> str:
-        """The group's name in Kafka, if it differs."""
+        """The group's name in Kafka, if it differs from that in ZooKeeper."""
         return self.kafka_group if self.kafka_group != self.group else ""
 
     @property
     def held(self) -> Held:
-        """What the target holds before the change."""
+        """What the target has before the change."""
         return self.zk if self.target is Store.ZOOKEEPER else self.kafka
 
     def expected(self, store: Store, tp: TopicPartition, resumed: bool) -> set[int | None]:
@@ -153,7 +153,7 @@ def back(group: str, before: Before, marker: bytes | None, marked: bool) -> Chan
 
 
 def before(change: Change, locked: bool) -> Before:
-    """Return what the group's record keeps of the state before a change."""
+    """Return the state before a change, as the group's record keeps it."""
     zk, versions = dict(change.zk), change.versions or {}
     for tp, version in versions.items():
         if zk.get(tp) is None and version is not None:

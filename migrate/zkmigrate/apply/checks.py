@@ -143,8 +143,7 @@ class Checks:
             raise refused(change.group, Reason.CHANGED, fault)
 
     def acceptor(self, change: Change, resumed: bool) -> takeover.Accept:
-        """Return a function that finds differences between an offset znode and the expected
-        state."""
+        """Return a function that compares an offset znode with the expected state."""
 
         def accept(tp: TopicPartition, node: Node | None) -> str | None:
             if self._force or (change.any_source and change.target is Store.KAFKA):
@@ -184,7 +183,8 @@ class Checks:
     def still_moved(
         self, group: GroupPlan, direction: Direction, after: bytes | None = None
     ) -> None:
-        """Check that both stores have what was moved, or consumers of the target have gone on.
+        """Check that both stores have what was moved, unless consumers of the target have committed
+        since.
 
         ``after``: the marker of the move, which must be the group's last one. The journal alone
         does not show that: another operator may have undone the move, and offsets expire.

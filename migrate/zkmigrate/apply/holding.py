@@ -28,7 +28,7 @@ from zkmigrate.text import shown
 
 
 class Event(Enum):
-    """What happened to a group. Commands print the value, or a sentence for ``OTHER``."""
+    """An event of a group. Commands print the value, or a sentence for ``OTHER``."""
 
     HELD = "held"
     LOCKED = "is locked, which is enough"
@@ -37,7 +37,7 @@ class Event(Enum):
 
 
 class Holding:
-    """Groups that are to be held.
+    """Groups whose partitions are held.
 
     Args:
         zk: a session, opened.
@@ -72,7 +72,7 @@ class Holding:
             yield group, event, event.value
 
     def look(self) -> Iterator[tuple[str, Event, str]]:
-        """Look for other members, and reclaim partitions that were lost with a session."""
+        """Look for other members, and claim again partitions that were lost with a session."""
         names = list(self.held)
         lost: list[str] = []
         members = self._zk.run_all(map(list_members, names))

@@ -28,7 +28,7 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True)
 class Hooks:
-    """The commands to run, for a shell; an empty one is none.
+    """The shell commands to run before and after each group; empty ones are not run.
 
     Args:
         before: run before a group is claimed; if it fails, the group is refused.
@@ -47,7 +47,7 @@ class Hooks:
 
     @property
     def commands(self) -> dict[str, str]:
-        """The commands, by the names of their options."""
+        """The shell commands, by the names of their options."""
         given = {"before_group": self.before, "after_group": self.after}
         return {name: command for name, command in given.items() if command}
 

@@ -37,12 +37,12 @@ class Outcome(Enum):
 
     @property
     def good(self) -> bool:
-        """Whether no work is left."""
+        """Whether no work is left for the group."""
         return self not in (Outcome.SKIPPED, Outcome.REFUSED, Outcome.FAILED)
 
 
 class Changed(NamedTuple):
-    """One offset that was changed in a store. ``None``: no offset."""
+    """One offset that was changed in a store. ``None`` means no offset."""
 
     topic: str
     partition: int
@@ -53,7 +53,7 @@ class Changed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One group's outcome. ``offsets``: how many were written. ``why``: the reason, as text."""
+    """One group's outcome. ``offsets``: number of offsets written. ``why``: the reason, as text."""
 
     group: str
     outcome: Outcome
@@ -88,7 +88,7 @@ _BY_TABLE: Final = {
 
 
 def by_table(state: GroupState, action: Action, force: bool = False) -> Result | None:
-    """Return a group's outcome if the table does not let the action begin.
+    """Return a group's outcome if the table of cases does not allow the action, otherwise ``None``.
 
     ``force``: also if newer offsets may be lost, or an old consumer has committed.
     """
@@ -107,7 +107,7 @@ def by_table(state: GroupState, action: Action, force: bool = False) -> Result |
 
 
 def ended_by(group: str, error: ZkConsumerError) -> Result:
-    """Return the outcome of a group whose work ended with an error."""
+    """Return the outcome of a group for the error that ended the work on it."""
     match error:
         case GroupRefusedError():
             return Result(group, Outcome.REFUSED, 0, str(error), (error.reason,))

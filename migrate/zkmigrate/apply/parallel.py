@@ -29,7 +29,7 @@ Got = TypeVar("Got")
 
 
 class Parallel(Generic[Worker]):
-    """Works on as many items at a time as there are workers.
+    """Works on several items at a time, one for each worker.
 
     Args:
         workers: each is used by one thread at a time.
@@ -102,7 +102,8 @@ class Parallel(Generic[Worker]):
 
 
 class Run:
-    """One run of a command that changes groups. Any thread, one at a time for each group.
+    """One run of a command that changes groups. Any thread may call it, one at a time for each
+    group.
 
     Args:
         journal: opened. Without one it is a dry run, which runs no hook and records nothing.

@@ -89,7 +89,7 @@ def begun_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
 
 
 def moves_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
-    """Return the steps of each group, without those that are ``ALONE``. Raises JournalError."""
+    """Return the steps of each group, except those of kind ``ALONE``. Raises JournalError."""
     found = {name: [one for one in all_ if one["step"] not in ALONE]
              for name, all_ in begun_by(records).items()}  # fmt: skip
     return {name: steps for name, steps in found.items() if steps}
@@ -187,7 +187,7 @@ def _result(record: Mapping[str, Any]) -> Result:
 
 
 def since_plan(records: Records) -> Records:
-    """Return the records after the last plan of a group, or all."""
+    """Return the records after a group's last plan, or all if it has none."""
     for index in range(len(records) - 1, -1, -1):
         if records[index]["step"] == PLAN:
             return records[index + 1 :]
@@ -201,7 +201,7 @@ def last_done(records: Records) -> int:
 
 
 def recorded(records: Records) -> GroupPlan | None:
-    """Return the plan by which a group was written; ``None`` if nothing was written."""
+    """Return the last plan by which a group was written; ``None`` if nothing was written."""
     after = since_plan(records)
     if len(after) == len(records) or all(record["step"] in _UNWRITTEN for record in after):
         return None
@@ -209,7 +209,7 @@ def recorded(records: Records) -> GroupPlan | None:
 
 
 def late_partitions(records: Records) -> list[TopicPartition]:
-    """Return the partitions whose offsets a run may have overwritten without a claim.
+    """Return the partitions whose offsets a run may have overwritten after its claim had ended.
 
     An empty remark follows them once the group's record in ZooKeeper has them.
     """

@@ -44,7 +44,8 @@ def plan_groups(
     may_run: bool = False,
     renamed: Mapping[str, str] | None = None,
 ) -> Iterator[GroupPlan]:
-    """Yield the plan of each group; one that cannot be read has a problem instead of partitions.
+    """Yield the plan of each group. If a group cannot be read, its plan has a problem instead of
+    partitions.
 
     ``may_run``: members of a group do not prevent its plan. ``renamed``: groups' names in Kafka if
     these differ.
@@ -115,7 +116,7 @@ def _without_rights(
 
 
 class Summary:
-    """Collects rows, notes and counts of plans that are passed on.
+    """Collects rows, notes and counts of the plans that pass through ``watch``.
 
     ``how``: only a table shortens lists of names. ``only_problems``: no rows of groups that are
     ready. ``skips``: the values of ``--skip``.
@@ -133,7 +134,7 @@ class Summary:
         self.unused = set(skips)
 
     def watch(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
-        """Yield the plans, and keep the data for the summary at the end."""
+        """Yield the plans, and collect the data for the summary."""
         for plan in plans:
             self.verdicts[plan.verdict] += 1
             for note in plan.notes:

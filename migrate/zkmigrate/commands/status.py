@@ -152,7 +152,7 @@ def _with_modes(stores: Stores, row: Status) -> tuple[Status, bool]:
 
 
 def names_of_both(stores: Stores) -> list[str]:
-    """The groups of both stores; brokers before 0.9 cannot list theirs."""
+    """Return the groups of both stores. Brokers before 0.9 cannot list theirs."""
     names = set(stores.zk.run(list_groups()))
     try:
         names |= set(stores.group_names(Store.KAFKA))

@@ -54,7 +54,7 @@ class Stage(NamedTuple):
 
     @property
     def direction(self) -> Direction:
-        """The direction in which it leads."""
+        """The direction of the stage."""
         return Direction.KAFKA_TO_ZK if self.back else Direction.ZK_TO_KAFKA
 
     def on_group(self, move: LiveMove, named: bool, execute: bool) -> LiveScript[Result]:
@@ -199,7 +199,7 @@ def carry_out_stopped(
     script: Callable[[str, bool], Script[Result]],
     work: Work,
 ) -> Iterator[Result]:
-    """Lock or unlock groups that are in no live move, by ZooKeeper alone; yield the outcomes.
+    """Lock or unlock groups that are not in a live move, using ZooKeeper alone; yield the outcomes.
 
     ``script``: carries it out, or only checks it.
     """

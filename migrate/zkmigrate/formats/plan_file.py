@@ -74,7 +74,7 @@ def render(
     made_with: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a plan file, each with its newline. ``made_with``: version and options,
-    for information only."""
+    for readers only."""
     encode = json.JSONEncoder(separators=(", ", ": ")).encode
     first: dict[str, Any] = {
         "zkmigrate": FORMAT,
@@ -167,8 +167,7 @@ def parse_one(name: str, text: str) -> GroupPlan:
 
 def load(path: str) -> PlanFile:
     """Return the plan in a file, fully checked. Raises PlanFileError, also while its groups are
-    read later, if the file was changed in the meantime.
-    """
+    read later if the file has changed since."""
     with _open(path) as file:
         stamp = _stamp(file)
         reader = _Reader(path, file)

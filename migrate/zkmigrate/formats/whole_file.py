@@ -15,7 +15,7 @@ _NO_FSYNC: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 def create(path: Path, chunks: Iterable[bytes]) -> None:
-    """Create a new file, with its content and its name on disk when this returns.
+    """Create a new file; when this returns, its content and its name are on disk.
 
     The content is written to a temporary file, which is then linked to ``path``. On a volume
     without hard links, such as many network shares, ``path`` is created empty and then replaced.

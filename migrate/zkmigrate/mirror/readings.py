@@ -35,7 +35,7 @@ Look = InZooKeeper | ZnodeFormatError | ZooKeeperError
 
 
 class Seen(NamedTuple):
-    """A mirrored group: as ZooKeeper shows it, and as both stores do."""
+    """A mirrored group: ZooKeeper's data, and the reading of both stores."""
 
     at: InZooKeeper
     mirror: Mirror
@@ -43,8 +43,8 @@ class Seen(NamedTuple):
 
 
 class Together(NamedTuple):
-    """What Kafka has of groups that were read together, or why that is not known. ``until``: how
-    long it is used, by ``time.monotonic``."""
+    """Kafka's data of groups that were read together, or why it is not known. ``until``: how long
+    it may be used, by ``time.monotonic``."""
 
     found: dict[str, Seen | BrokerError]
     until: float
@@ -58,7 +58,7 @@ class Together(NamedTuple):
 
 
 class Readings:
-    """Mirrored groups, as they are read again and again."""
+    """The latest readings of mirrored groups."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -87,17 +87,18 @@ class Readings:
         return groups
 
     def look(self, groups: Iterable[str]) -> list[Look]:
-        """Return groups as ZooKeeper shows them. Only what has changed is read."""
+        """Return groups as ZooKeeper shows them, reading only what has changed."""
         return list(self._stores.zk.run_all(map(self._look, groups)))
 
     def look_afresh(self, group: str) -> Look:
-        """Return a group as ZooKeeper shows it, all of it read now."""
+        """Read all data of a group in ZooKeeper again, and return it."""
         self._known.pop(group, None)
         (found,) = self.look([group])
         return found
 
     def keep(self, at: InZooKeeper) -> None:
-        """Use this of a group from now on: what was read, and what this process has written."""
+        """Use this data of a group from now on: what was read, and what this process has
+        written."""
         known = self._known.pop(at.group, None)
         if known is not None and at.watched:
             self._known[at.group] = (at, known[1])
@@ -110,14 +111,14 @@ class Readings:
         return self.complete(at)
 
     def complete(self, at: InZooKeeper) -> Seen:
-        """Read what Kafka has of a mirrored group. Raises BrokerError."""
+        """Read Kafka's data of a mirrored group. Raises BrokerError."""
         found = self._complete([at])[at.group]
         if isinstance(found, BrokerError):
             raise found
         return found
 
     def complete_together(self, looks: Iterable[InZooKeeper]) -> Together:
-        """Read what Kafka has of some mirrored groups, with few requests.
+        """Read Kafka's data of several mirrored groups, with few requests.
 
         If something that concerns several groups cannot be read, nothing is returned: then
         ``complete`` shows which group it is.

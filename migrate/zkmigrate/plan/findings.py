@@ -50,7 +50,7 @@ _ADVICE: Final = {
 
 
 class Findings:
-    """Collects problems of partitions. True if there are any."""
+    """Problems of partitions. It is true if there are any."""
 
     def __init__(self, group: str) -> None:
         self._group = group

@@ -18,7 +18,7 @@ from zkconsumer.core.migration.modes import Mode, neighbours
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The state of a group as read by the tool.
+    """The state of a group, as the tool has read it.
 
     Args:
         mode: the group's mode.
@@ -90,7 +90,7 @@ class Obstacle(str):
 
 
 def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
-    """Return what prevents writing ``target``. If it is empty, the mode may be written.
+    """Return what prevents writing ``target``; nothing if the mode may be written.
 
     A group without members holds no partition, so that alone is not an obstacle; but then no member
     carries offsets over.
@@ -161,7 +161,7 @@ def _others(facts: Facts) -> list[Obstacle]:
 
 
 def start_obstacles(facts: Facts) -> list[Obstacle]:
-    """Return why a live move must not start from the offsets that members have in ZooKeeper."""
+    """Return the reasons why a live move must not start from the members' offsets in ZooKeeper."""
     reasons: list[Obstacle] = []
     if facts.moved:
         text = "the group counts as moved to Kafka, and its offsets in ZooKeeper no longer count"

@@ -17,7 +17,7 @@ from zkmigrate.text import moment, shown
 
 
 class Left(NamedTuple):
-    """One group. ``lost``: partitions whose offset is missing or lower in Kafka.
+    """The result for one group. ``lost``: partitions whose offset is missing or lower in Kafka.
 
     ``decided``: partitions that the plan of the last move left behind on purpose, unchanged since.
     ``not_understood``: znodes in another client's layout. ``kafka`` compares the whole group:
@@ -47,7 +47,7 @@ class Left(NamedTuple):
 
 
 def what_is_left(state: GroupState) -> Left:
-    """Return what a group would lose.
+    """Return what would be lost of a group without ZooKeeper.
 
     Offsets of topics do not count if a broker says that there is no such topic, or ZooKeeper, as
     long as the cluster uses it. An offset that was moved or left behind by a plan, and has not

@@ -14,7 +14,7 @@ _SKIPPED: Final = "skipped"
 
 
 class LeftOut:
-    """Decides which partitions are left out, and lists what therefore stays in the source store.
+    """Decides which partitions are left out, and lists the offsets that therefore stay behind.
 
     ``skipped``: patterns of the offsets that the operator left out. ``stays``: the offsets that
     stay behind, of the partitions checked so far.

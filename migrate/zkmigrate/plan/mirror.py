@@ -41,7 +41,7 @@ class Reading(NamedTuple):
 
     @property
     def members_in(self) -> frozenset[Store]:
-        """The stores whose side has members."""
+        """The stores on whose side there are members."""
         sides = ((Store.ZOOKEEPER, self.old), (Store.KAFKA, self.new))
         return frozenset(store for store, members in sides if members)
 
@@ -64,7 +64,7 @@ def reading_of(state: GroupState) -> Reading:
 
 
 class Decision(NamedTuple):
-    """What to write, and the agreed state after that.
+    """The offsets to write, and the agreed state after that.
 
     ``forget``: offsets of a deleted topic, which are deleted from Kafka. ``stop``: a reason and its
     sentence; then nothing is copied. ``notes``: remarks for people.
@@ -80,7 +80,7 @@ class Decision(NamedTuple):
 
     @property
     def copies(self) -> int:
-        """How many offsets are written."""
+        """Number of offsets to write."""
         return len(self.to_kafka) + len(self.to_zookeeper)
 
 
@@ -97,7 +97,8 @@ def is_marked(stored: KafkaOffset | None) -> bool:
 def first_leader(
     seen: Reading, wanted: Store | None
 ) -> tuple[Store, dict[TopicPartition, int]] | tuple[Reason, str]:
-    """Return which store leads when a group is mirrored for the first time, and the agreed state.
+    """Return the store that leads when a group is mirrored for the first time, and the agreed
+    state.
 
     Or return why it cannot begin. ``wanted``: what the operator has chosen. Its offsets then
     replace those of the other store.
@@ -127,7 +128,7 @@ def first_leader(
 
 
 def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
-    """Return what the mirror does with a group.
+    """Return the mirror's decision about a group.
 
     ``refresh``: commit the offsets in Kafka again, so that they do not expire, if no member does
     that.
@@ -192,12 +193,12 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
 
 
 def in_step(seen: Reading, leader: Store) -> bool:
-    """Whether the store that follows has every offset of the one that leads."""
+    """Whether the store that follows has every offset of the store that leads."""
     return behind(seen, leader) == {}
 
 
 def behind(seen: Reading, leader: Store) -> dict[TopicPartition, int]:
-    """Return by how much each partition differs in the store that follows."""
+    """Return the difference of each partition in the store that follows."""
     found: dict[TopicPartition, int] = {}
     for tp in seen.partitions():
         here, there = seen.offset(leader, tp), seen.offset(leader.other, tp)

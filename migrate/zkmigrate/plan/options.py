@@ -24,7 +24,7 @@ class Skip(NamedTuple):
         return self.topic if self.partition == "*" else f"{self.topic}:{self.partition}"
 
     def is_of(self, group: str) -> bool:
-        """Whether it selects offsets of this group."""
+        """Whether it selects offsets of a group."""
         return _means(self.group, group)
 
 
@@ -67,9 +67,8 @@ def _means(pattern: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """An operator's decisions. Offsets that match ``skips`` are not moved. ``rules`` take
-    precedence over the other values: of those that match a group and topic, the first one that
-    decides something counts."""
+    """An operator's decisions. Offsets that match ``skips`` are not moved. The first of ``rules``
+    that matches a group and topic and decides something takes precedence over the other values."""
 
     on_conflict: Literal["refuse", "zookeeper", "kafka", "newest", "min", "max"] = "refuse"
     """For partitions whose offsets differ between the two stores."""
@@ -107,12 +106,12 @@ class Options:
         return narrowed._decided(rule for rule in mine if rule.topic == "*") if mine else narrowed
 
     def ignored(self, group: str) -> str:
-        """Return why a group is left as it is, whatever it holds; empty if it is not."""
+        """Return the reason why a group is ignored, whatever its offsets; empty if it is not."""
         means = (rule.ignore for rule in self.rules if rule.ignore and _means(rule.group, group))
         return next(means, "")
 
     def skips_all(self, group: str) -> bool:
-        """Whether all offsets of a group are left as they are, whatever they are."""
+        """Whether all offsets of a group are skipped, whatever they are."""
         return any(
             (skip.topic, skip.partition) == ("*", "*") and skip.is_of(group)
             for skip in self.of_group(group).skips

@@ -46,8 +46,8 @@ class Target:
 
 
 class Reset(NamedTuple):
-    """The result for one partition. ``None``: no offset. ``why``: why it differs from the
-    request."""
+    """The result for one partition. An offset of ``None`` means that there is none. ``why``: why it
+    differs from the request."""
 
     tp: TopicPartition
     before: int | None
@@ -60,7 +60,7 @@ BOTH: Final = "both"
 
 
 def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
-    """Return the stores to set offsets in, Kafka first. ``wanted``: the value of ``--store``.
+    """Return the stores in which to set offsets, Kafka first. ``wanted``: the value of ``--store``.
 
     By default the one whose offsets count: in a mirrored group the one that leads. In a live move
     both, as members begin at the higher offset. Raises GroupRefusedError when it is not clear which
@@ -178,7 +178,8 @@ def reset(
     at_time: Mapping[TopicPartition, int],
     both: bool = False,
 ) -> list[Reset]:
-    """Return the result for each partition. ``at_time``: offsets by time, negative where none.
+    """Return the result for each partition. ``at_time``: the offsets at the requested time,
+    negative if there is none.
 
     ``both``: offsets are set in both stores, and the higher one is the current one.
     Raises GroupRefusedError.

@@ -24,7 +24,8 @@ NOTHING: Final = "nothing"
 
 
 class Status(NamedTuple):
-    """One group. Members are counts, lags are messages. ``None`` if not known, or none.
+    """The status of one group. Members are counts, lags are messages, and ``None`` is unknown or
+    none.
 
     ``case``: see ``cases``. ``truth``: the store whose offsets are current, or ``both``,
     ``moving``, ``nothing``.
@@ -76,7 +77,7 @@ def status_of(
     first: GroupState | None = None,
 ) -> tuple[Status, bool]:
     """Return the status of a group, and whether a part of it could not be read. ``first``: an
-    earlier look, see ``differing``."""
+    earlier result, see ``differing``."""
     members = [name for name in state.members if not is_migrator(state.group, name)]
     marker = state.marker
     zk, kafka = state.offsets(Store.ZOOKEEPER), state.offsets(Store.KAFKA)

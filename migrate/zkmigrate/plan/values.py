@@ -49,7 +49,7 @@ LIVE = frozenset({Reason.LIVE_MEMBER, Reason.OWNED, Reason.COORDINATOR_MEMBER})
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a group is not ready: the problem and what to do, one line each.
+    """A reason why a group is not ready, and what to do about it, one line each.
 
     ``names``: everything that ``text`` is about, such as partitions. ``skips``: the values for
     ``--skip``, which ``advice`` names at its end.
@@ -100,12 +100,13 @@ class Entry:
 
     @property
     def in_zookeeper(self) -> int | None:
-        """The offset in ZooKeeper: below ``offset`` if it is the only one, and something moves."""
+        """The offset in ZooKeeper, or the one below ``offset`` if it is the only one and is
+        moved."""
         return self.misplaced if self.zk is None and self.to is not None else self.zk
 
 
 class StaysBehind(NamedTuple):
-    """An offset of the source store that a plan does not move. ``None`` if it cannot be read."""
+    """An offset of the source store that a plan does not move; ``None`` if it cannot be read."""
 
     tp: TopicPartition
     offset: int | None
@@ -113,7 +114,7 @@ class StaysBehind(NamedTuple):
 
     @property
     def document(self) -> dict[str, object]:
-        """As in a plan and in JSON."""
+        """The offset as an object for plans and JSON."""
         return {**self.tp._asdict(), "offset": self.offset, "why": self.why}
 
     def __str__(self) -> str:
@@ -183,7 +184,7 @@ class GroupPlan:
         return {tp: offset for tp, offset in held.items() if offset is not None}
 
     def kept(self, direction: Direction) -> dict[TopicPartition, int]:
-        """Return what the target will have where the source has not the same.
+        """Return the target's offsets after the move that differ from the source's.
 
         The migration marker records it.
         """

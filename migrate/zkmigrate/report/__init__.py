@@ -65,12 +65,12 @@ class GroupReport:
 
     @property
     def written(self) -> int:
-        """How many offsets were written."""
+        """Number of offsets that were written."""
         return len(self.history.changed) if self.wrote else 0
 
     @property
     def reasons(self) -> list[tuple[str, str, str]]:
-        """Why the group is not moved: what kind of problem, what was found, what to do."""
+        """The reasons why the group is not moved: kind of problem, finding, and what to do."""
         if self.state in (MOVED, BEFORE, SET, *DONE):
             return []
         if self.plan.ignored:
@@ -82,7 +82,7 @@ class GroupReport:
 
     @property
     def decided(self) -> list[Entry]:
-        """The partitions where an operator's decision counted."""
+        """The partitions to which an operator's decision applied."""
         return [entry for entry in self.plan.entries if entry.decided]
 
 
@@ -173,8 +173,8 @@ def page(
     runs: Iterable[Mapping[str, Any]],
     command: str = "",
 ) -> str:
-    """Return the HTML page. ``runs``: the journal's records of each run; ``command``: the one whose
-    journal it is, without a plan."""
+    """Return the HTML page. ``runs``: the journal's records of each run. ``command``: that of the
+    journal, if there is no plan."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     every = list(groups)

@@ -14,7 +14,7 @@ from zkmigrate.stores.pace import Pace
 
 
 class Servers(NamedTuple):
-    """Where the servers are, and how to use them.
+    """The addresses of the servers, and the options for using them.
 
     Args:
         zookeeper: ``host:port/chroot``.

@@ -77,7 +77,7 @@ class Logs:
     def covering(
         self, partitions: Collection[TopicPartition], timeout: float, again: bool = False
     ) -> tuple[dict[str, TopicState], Ranges]:
-        """Return the topics and logs of these partitions as ``of`` does.
+        """Return topics and logs of these partitions, like ``of``.
 
         Leaders that do not answer are asked again until ``timeout`` seconds are over. ``again``:
         the topics and the ranges of these partitions are read after this call began.
@@ -102,7 +102,7 @@ class Logs:
                     self._topics.pop(name, None)
 
     def fresh(self, partitions: Collection[TopicPartition]) -> Ranges:
-        """Return the ranges of these partitions, read after this call began.
+        """Return the log ranges of these partitions, read after the start of this call.
 
         Partitions that do not exist, or whose leader does not answer, have no range.
         """
@@ -112,7 +112,7 @@ class Logs:
             return self._read_again(partitions)
 
     def past_ends(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Read the ranges of logs again if an offset is past the end that was read before.
+        """Read log ranges again if an offset is past the end that was read before.
 
         Topics and the ends of their logs are remembered for some seconds. An offset that was
         committed since may be above such an end although the log has grown, or belong to a new
@@ -131,7 +131,7 @@ class Logs:
             self._read_again([tp for tp in behind if tp.topic not in missing])
 
     def of(self, topics: Collection[str]) -> tuple[dict[str, TopicState], Ranges]:
-        """Return the topics that exist, and their logs as of a few seconds ago.
+        """Return the topics that exist, and their logs as they were at most a few seconds ago.
 
         Partitions whose leader does not answer have no range.
         """
@@ -149,7 +149,7 @@ class Logs:
             return states, ranges
 
     def topics(self, names: Collection[str]) -> dict[str, TopicState]:
-        """Return those of these topics that exist, as they are now, without their logs."""
+        """Return the existing ones of these topics, without their logs."""
         with self._lock:
             self._describe(names)
             found = {name: state for name in names if (state := self._topics[name]) is not None}
@@ -209,7 +209,8 @@ class Logs:
     def at(
         self, partitions: Collection[TopicPartition], at_ms: int
     ) -> Mapping[TopicPartition, int | BrokerError]:
-        """Return the offset of the first message of that time or later, ``NONE`` without one.
+        """Return the offset of the first message of that time or later; ``NONE`` if there is no
+        message.
 
         Raises BrokerError: brokers before 0.10.1 cannot look up a time.
         """

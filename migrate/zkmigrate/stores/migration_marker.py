@@ -84,7 +84,7 @@ def encode(
 
 
 def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Return offsets by topic and partition, as JSON takes them."""
+    """Return offsets by topic and partition, for JSON."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), value in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = value
@@ -92,7 +92,7 @@ def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]
 
 
 def offsets_in(topics: Mapping[str, Mapping[str, object]]) -> dict[TopicPartition, int]:
-    """Reverse ``by_topic``. Raises ValueError and AttributeError for anything else."""
+    """Return the offsets in the result of ``by_topic``. Raises ValueError and AttributeError."""
     values: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         for number, value in partitions.items():
@@ -142,7 +142,7 @@ def store_in(data: bytes | None) -> str | None:
 
 
 class Known(NamedTuple):
-    """Content of a group's marker, mode and record. ``faults``: the parts that cannot be read."""
+    """A group's marker, mode and record. ``faults``: the parts that cannot be read."""
 
     marker: MigrationMarker | None
     mode: Mode
@@ -151,7 +151,8 @@ class Known(NamedTuple):
 
     @property
     def kafka_group(self) -> str:
-        """The group's name in Kafka, if it differs. Members of a live move use its own."""
+        """The group's name in Kafka, if it differs. Members of a live move use the group's own
+        name."""
         if self.mode is not Mode.ZOOKEEPER:
             return ""
         if self.record.interrupted:  # there may be no marker yet
@@ -160,7 +161,7 @@ class Known(NamedTuple):
 
 
 def decoded(group: str, marker: Node | None, mode: Node | None, written: Node | None) -> Known:
-    """Decode a group's marker, mode and record, as far as there are any."""
+    """Decode a group's marker, mode and record, if they exist."""
     faults: list[str] = []
 
     def of(node: Node | None, default: T, decode: Callable[[Node], T]) -> T:

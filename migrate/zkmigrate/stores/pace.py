@@ -15,7 +15,7 @@ _BURST: Final = 0.1
 
 
 class Pace:
-    """Lets requests pass, at most so many per second.
+    """Limits the number of requests per second.
 
     Args:
         per_second: the bound; ``None`` is none.

@@ -123,7 +123,7 @@ class Stores:
         return other
 
     def each_thread(self, count: int) -> list[Self]:
-        """Return this object and more like it, one for each of ``count`` threads."""
+        """Return one object like this one for each of ``count`` threads, including this one."""
         return [self, *(self.another() for _ in range(count - 1))]
 
     def _check_cluster(self) -> None:
@@ -154,7 +154,7 @@ class Stores:
         return offset_times.place(group, count) if count else group
 
     def commits_end(self, group: str) -> int:
-        """Return a position for ``commits_since``; -1 where the log cannot be read."""
+        """Return a position for ``commits_since``; -1 if the log cannot be read."""
         partition = self._offsets_partition(group)
         if not isinstance(partition, int):
             return -1

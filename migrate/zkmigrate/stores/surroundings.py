@@ -73,8 +73,8 @@ def _others(above: str, known: set[str] | frozenset[str]) -> Script[list[tuple[s
 
 
 def below_leaves(group: str) -> Script[tuple[str, ...]]:
-    """Return the znodes below those where the data of a group ends: offsets, owners, registrations,
-    and what zkmigrate writes. Neither Kafka's clients nor ours have any there."""
+    """Return the znodes below offsets, owners, registrations and zkmigrate's own znodes, where
+    neither Kafka's clients nor ours have any."""
     where, live = GroupPaths(group), LivePaths.of(group)
     leaves = [migration_marker.path(group), record.before_path(group), live.mode]
     for root in (where.offsets, f"{where.root}/{MISPLACED}", where.owners):

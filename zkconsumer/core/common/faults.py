@@ -123,7 +123,7 @@ class Faults:
         self._since = kinds
 
     def leave_out(self, seconds: float) -> None:
-        """Leave a time out of account in which nothing was observed."""
+        """Exclude a time in which nothing was observed."""
         self._current = {
             key: (fault, since + seconds) for key, (fault, since) in self._current.items()
         }

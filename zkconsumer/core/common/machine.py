@@ -137,7 +137,7 @@ class CommitQueue:
                     del self.stored[tp]
 
     def stopped(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit the positions at which partitions have stopped next.
+        """Queue the positions at which partitions have stopped, to be committed next.
 
         So automatic commits leave them out. Callers get their answer by the final positions, which
         replace earlier ones, but not those that a user has named.

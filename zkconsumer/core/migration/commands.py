@@ -19,7 +19,7 @@ class FromGroup:
 
 @dataclass(frozen=True, slots=True)
 class LiveRegistered:
-    """The member is registered, in a transaction that checked this version of the mode."""
+    """The member has registered in a transaction that checked this version of the mode."""
 
     token: int
     mode: Mode
@@ -28,7 +28,7 @@ class LiveRegistered:
 
 @dataclass(frozen=True, slots=True)
 class ModeLoaded:
-    """Answer to ``ReadMode``. ``fault``: the reason if the mode cannot be used."""
+    """Answer to ``ReadMode``. ``fault``: the reason why the mode cannot be used."""
 
     mode: Mode
     version: int
@@ -37,7 +37,7 @@ class ModeLoaded:
 
 @dataclass(frozen=True, slots=True)
 class AckStored:
-    """Answer to ``StoreAck``. ``fault``: the reason if it is not stored."""
+    """Answer to ``StoreAck``. ``fault``: the reason why it is not stored."""
 
     version: int
     fault: str = ""

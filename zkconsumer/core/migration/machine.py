@@ -36,7 +36,7 @@ class SessionLost:
 
 @dataclass(frozen=True, slots=True)
 class ModeRead:
-    """The mode, read in the current session. ``version``: of its znode; -1 if there is none."""
+    """The mode, read in the current session. ``version``: of its znode, -1 if there is none."""
 
     mode: Mode
     version: int
@@ -44,8 +44,8 @@ class ModeRead:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The member has registered, and has read the mode with that. Its acknowledgement, which the
-    registration contains, is not stored yet."""
+    """The member has registered and read the mode in the same transaction. Its acknowledgement,
+    which the registration contains, is not stored yet."""
 
     mode: Mode
     version: int
@@ -53,7 +53,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The member is in the coordinator's group with this offer and assignment."""
+    """The member has joined the coordinator's group with this offer, and has this assignment."""
 
     offer: Offer
     assigned: Partitions
@@ -61,12 +61,12 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The member is not in the coordinator's group any more: it has left, or was removed."""
+    """The member is no longer in the coordinator's group: it has left, or was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The member now has these owner znodes."""
+    """The member has the owner znodes of these partitions now."""
 
     partitions: Partitions
 
@@ -94,7 +94,7 @@ class TakeBack:
 
 @dataclass(frozen=True, slots=True)
 class ChangeClaims:
-    """Other partitions may be claimed now, or another assignment counts."""
+    """Claim again, because other partitions may be claimed now, or another assignment applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ Command = TakeBack | ChangeClaims | Join | Acknowledge
 
 
 class LiveMachine:
-    """One migratable member. ``on(event)`` returns the commands to carry out, in order.
+    """The state machine of one migratable member. ``on(event)`` returns the commands, in order.
 
     Readable by the owner thread at any time: ``mode`` (``None``: not read in this session),
     ``version``, ``joined`` (the offer; ``None``: not in the coordinator's group), ``assigned``,

@@ -63,7 +63,8 @@ from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, deci
 
 @dataclass(frozen=True, slots=True)
 class LiveClaims:
-    """See ``ClaimRule``. ``live`` knows the mode, ``group`` has the coordinator's assignment."""
+    """A ``ClaimRule`` by the mode, which ``live`` knows, and the coordinator's assignment, from
+    ``group``."""
 
     spec: MemberSpec
     live: LiveMachine
@@ -108,7 +109,7 @@ _AGAIN: Final = 1.0
 
 
 class LiveMember:
-    """One migratable member.
+    """One migratable member: both sides and the machine that combines them.
 
     ``rebalance`` is the ZooKeeper side, ``group`` the coordinator's side; ``live`` decides between
     them.

@@ -54,7 +54,7 @@ Scripts = Callable[[Any, ScriptContext], MemberScript[Any]]
 
 
 def scripts_of(paths: LivePaths, live: LiveMachine) -> Scripts:
-    """The script for each command of a migratable member."""
+    """Return the script for each command of a migratable member."""
 
     def select(command: Any, ctx: ScriptContext) -> MemberScript[Any]:
         match command:
@@ -246,12 +246,13 @@ def _commit(
 def lower(
     these: Mapping[TopicPartition, int], those: Mapping[TopicPartition, int]
 ) -> frozenset[str]:
-    """Partitions for which ``those`` have an offset, and ``these`` have none or a lower one."""
+    """Return the partitions whose offset in ``these`` is missing or lower than in ``those``."""
     return frozenset(str(tp) for tp, offset in those.items() if these.get(tp, -1) < offset)
 
 
 def ahead_in_kafka(partitions: Set[str]) -> str:
-    """Return the obstacle that only Kafka has the newest offsets of a group in ZooKeeper.
+    """Return the obstacle that only Kafka has the newest offsets of the group; ``None`` if
+    ZooKeeper has them.
 
     If its members have stored them there, they are the only right ones.
     """
@@ -264,7 +265,7 @@ def ahead_in_kafka(partitions: Set[str]) -> str:
 
 
 def named(names: Set[str]) -> str:
-    """Name the first ones, and how many more there are."""
+    """Return the first partitions as text, with the number of the others."""
     first = sorted(names)[:_NAMED]
     more = len(names) - len(first)
     return ", ".join(first) + (f" and {more} more" if more else "")

@@ -65,7 +65,7 @@ _ORDER: Final = tuple(Mode)
 
 
 def neighbours(mode: Mode) -> tuple[Mode, ...]:
-    """The modes that may be written next."""
+    """Return the modes that may be written next."""
     at = _ORDER.index(mode)
     return _ORDER[max(at - 1, 0) : at] + _ORDER[at + 1 : at + 2]
 
@@ -95,7 +95,8 @@ def may_claim(mode: Mode, joined: Offer | None, assigned: bool) -> bool:
 
 
 def may_deliver(mode: Mode, joined: Offer | None, assigned: bool, owner: bool) -> bool:
-    """Whether a member with a live session may deliver a partition. ``owner``: of its znode."""
+    """Whether a member with a live session may deliver a partition. ``owner``: that of the owner
+    znode."""
     return owner and may_claim(mode, joined, assigned)
 
 

@@ -32,7 +32,8 @@ LIVE_CREDENTIAL: Final = "zkconsumer-live:" + b64encode(sha1(LIVE_USER.encode())
 
 @dataclass(frozen=True, slots=True)
 class LivePaths:
-    """The paths of one group. ``of`` raises ConfigError for a name that cannot be in a path."""
+    """The paths of a group's live move. ``of`` raises ConfigError for a name that cannot be in a
+    path."""
 
     group: GroupPaths
     mode: str
@@ -45,7 +46,7 @@ class LivePaths:
         return LivePaths(paths, f"{paths.root}/live/mode", f"{paths.root}/live/members")
 
     def member(self, consumer_id: str) -> str:
-        """Return a member's path. Raises ZnodeFormatError."""
+        """Return the path of a member's znode. Raises ZnodeFormatError."""
         name = self.group.member(consumer_id).rpartition("/")[2]
         return f"{self.members}/{name}"
 
@@ -56,7 +57,7 @@ def encode_mode(mode: Mode) -> bytes:
 
 
 def decode_mode(path: str, data: bytes) -> Mode:
-    """Return the mode. Raises ZnodeFormatError: a group's mode is never guessed."""
+    """Return the mode. Raises ZnodeFormatError, because a group's mode is never guessed."""
     name = _object(path, data).get("mode")
     try:
         return Mode(name)
@@ -65,7 +66,7 @@ def decode_mode(path: str, data: bytes) -> Mode:
 
 
 def encode_member(acknowledged: int | None, member_id: str = "") -> bytes:
-    """Return a member's content.
+    """Return the content of a member's znode.
 
     Args:
         acknowledged: the number of a mode, if any.

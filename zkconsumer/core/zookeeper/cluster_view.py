@@ -34,7 +34,7 @@ _STAT: Final = Stat(0, 0, 0, 0)
 
 
 class PartitionView(NamedTuple):
-    """One partition. ``leader`` is -1 if there is none; an epoch of -1 is not known."""
+    """One partition. ``leader`` is -1 if there is none, and an unknown epoch is -1."""
 
     leader: int
     leader_epoch: int
@@ -62,14 +62,15 @@ class ClusterView:
 
 
 def is_cluster_path(path: str, ids_only: bool = False) -> bool:
-    """Whether brokers have the data of this znode. ``ids_only``: only if it is about brokers."""
+    """Whether the brokers have the data of this znode. ``ids_only``: only data about brokers."""
     if ids_only:
         return path == BROKER_IDS or path.startswith(BROKER_IDS + "/")
     return path == CLUSTER_ID or path.startswith("/brokers/")
 
 
 def is_of_cluster(op: ZkOp | OffsetOp, ids_only: bool = False) -> bool:
-    """Whether an operation reads such znodes. Each operation reads only such znodes or none."""
+    """Whether an operation reads znodes whose data the brokers have. It never reads others as
+    well."""
     if isinstance(op, GetMany):
         return bool(op.paths) and is_cluster_path(op.paths[0], ids_only)
     if isinstance(op, Exists | GetData | GetChildren):
@@ -87,7 +88,7 @@ def watched_by(op: ZkOp | OffsetOp) -> tuple[str, ...]:
 
 
 def answer(view: ClusterView, op: ZkOp | OffsetOp) -> Reply:
-    """Return the reply to an operation of which ``is_of_cluster`` holds."""
+    """Return the reply to an operation for which ``is_of_cluster`` is true."""
     if isinstance(op, GetMany):
         if op.children:
             return Ok(tuple(_children(view, path) for path in op.paths))

@@ -29,7 +29,7 @@ class Register:
 
 
 class Scope(Enum):
-    """The scope of ``LoadView``. The legacy order reads twice, before and after the release."""
+    """What ``LoadView`` reads. The legacy order reads twice, before and after the release."""
 
     ALL = "everything"
     OWN = "own registration and brokers"

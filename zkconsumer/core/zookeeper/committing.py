@@ -24,13 +24,13 @@ from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, deci
 
 
 class ClaimRule(Protocol):
-    """What a ``RebalanceMachine`` asks about partitions, on its thread.
+    """Which partitions a member should own and may claim. Called on the machine's thread.
 
     The machine gets ``RulesChanged`` when the rule would answer differently.
     """
 
     def decide(self, view: GroupView, held: Mapping[TopicPartition, Claim]) -> Decision:
-        """Return the partitions that the member should own, and the assignment they are from.
+        """Return the partitions that the member should own, and the assignment that gives them.
 
         ``held``: what it owns now.
         """
@@ -40,12 +40,13 @@ class ClaimRule(Protocol):
 
     @property
     def stores_in_kafka(self) -> bool:
-        """Whether a commit also stores offsets in Kafka, which may lack one that ZooKeeper has."""
+        """Whether commits also store offsets in Kafka, which may lack offsets that ZooKeeper
+        has."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """The rule of a group that is in ZooKeeper only: its own assignment counts."""
+    """The rule of a group that is in ZooKeeper only, where its own assignment applies."""
 
     spec: MemberSpec
 
@@ -64,7 +65,7 @@ class GroupRule:
 
 
 def owner_of(text: str, session: int | None) -> str:
-    """Describe an owner znode: its text and session."""
+    """Return an owner znode's text and session, for messages."""
     shown = ascii(text[:60])[1:-1]
     if session is None:
         return shown
@@ -80,7 +81,7 @@ def consumer_of(text: str) -> str:
 
 
 class Committing(Machine[State, Event, Command]):
-    """A member's claims, the commits of their positions, and the progress of partitions."""
+    """A member's claims, and the commits and progress of their positions."""
 
     def __init__(self, spec: MemberSpec, rule: ClaimRule) -> None:
         super().__init__(State.NEW)

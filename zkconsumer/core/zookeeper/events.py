@@ -38,7 +38,8 @@ class Claim:
         return self.committed is not None and not self.invalidated and position < self.committed
 
     def is_behind(self, position: int) -> bool:
-        """Whether ``position`` is ahead of the stored offset, or the stored one does not count."""
+        """Whether ``position`` is ahead of the stored offset, or the stored offset is
+        invalidated."""
         if self.committed is None or self.invalidated:
             return True
         return position >= self.committed if self.lags else position > self.committed
@@ -63,7 +64,7 @@ class SessionLost:
 
 @dataclass(frozen=True, slots=True)
 class RulesChanged:
-    """The ``ClaimRule`` would answer differently: read the group again."""
+    """The ``ClaimRule`` has changed, so the group must be read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ class TakenBack:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A watch on ``path`` fired. ``zxid``: the transaction that changed it; ``None``: ZooKeeper
-    before 3.9 does not send it, and a change that the brokers report has none."""
+    """A watch on ``path`` fired. ``zxid``: the transaction that changed it; ``None`` before
+    ZooKeeper 3.9, and for changes that the brokers report."""
 
     path: str
     zxid: int | None = None
@@ -85,8 +86,8 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class ScriptFailed:
-    """A script could not finish: the session ended, or ZooKeeper or Kafka refused an operation.
-    ``path``: the znode, if one is the cause. ``detail``: the reason."""
+    """A script did not finish: the session ended, or ZooKeeper or Kafka refused an operation.
+    ``path``: the znode at fault, if any. ``detail``: the reason."""
 
     token: int
     code: Code
@@ -133,7 +134,7 @@ class BrokersLoaded:
 
 @dataclass(frozen=True, slots=True)
 class OwnersChecked:
-    """The held partitions that have no owner znode of this session."""
+    """Held partitions that have no owner znode of this session."""
 
     token: int
     foreign: frozenset[TopicPartition]

@@ -45,7 +45,8 @@ class Known:
     topics: Mapping[str, Node] = field(default_factory=dict)
 
     def registrations_still(self, now: Listing) -> Mapping[str, Node]:
-        """The ``registrations`` that are unchanged in a list of members read later."""
+        """The ``registrations`` that have not changed, according to a list of members read
+        later."""
         before = self.listing
         if before is None or before.czxid != now.czxid:
             return {}
@@ -63,8 +64,8 @@ NOTHING = Known()
 
 
 class Knowledge:
-    """What member ``own`` can skip in its next ``LoadView``. It must receive every event,
-    in order."""
+    """The znodes that member ``own`` need not read in its next ``LoadView``. It must receive every
+    event, in order."""
 
     def __init__(self, own: str) -> None:
         self._own = own
@@ -76,25 +77,25 @@ class Knowledge:
         self._refresh_forced = False
 
     def invalidate(self, path: str) -> None:
-        """A watch on ``path`` fired."""
+        """Read again what ``path`` concerns, because a watch on it fired."""
         self._invalidated.add(path)
 
     def reconnected(self) -> None:
-        """The session has a new connection: watches may be gone."""
+        """Set all watches again: a new connection may have lost them."""
         self._reconnected = True
 
     def force_refresh(self) -> None:
-        """It is time for the periodic read."""
+        """Begin the periodic read."""
         self._refresh_forced = True
 
     def forget(self) -> None:
-        """The session has ended."""
+        """Forget everything, because the session has ended."""
         self._known = NOTHING
         self._invalidated.clear()
         self._reconnected = self._refresh_forced = False
 
     def ask(self) -> Known:
-        """The data that the requested view does not need to read."""
+        """Return the data that the requested view need not read."""
         known = self._known
         if self._refresh_forced:
             self._rotation = (self._rotation + 1) % ROTATION
@@ -120,5 +121,5 @@ class Knowledge:
         }
 
     def learned(self, known: Known) -> None:
-        """A view was read."""
+        """Record a view that was read."""
         self._known = known

@@ -79,7 +79,7 @@ REGISTER_RETRY = 0.5
 
 
 class RebalanceMachine(Committing):
-    """One member's rebalance. ``on(event)`` returns the commands to carry out, in order.
+    """The state machine of one member in ZooKeeper. ``on(event)`` returns the commands, in order.
 
     ``rule`` decides which partitions the member claims; without it, the group's assignment does.
 
@@ -117,7 +117,7 @@ class RebalanceMachine(Committing):
 
     @property
     def closing(self) -> bool:
-        """Whether the member leaves its group."""
+        """Whether the member is leaving its group."""
         return self._closing.wanted or self.state in CLOSING
 
     # -- session -------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ class RebalanceMachine(Committing):
             self._due.group = True
 
     def faults(self) -> Iterator[Fault]:
-        """The present faults. Any thread."""
+        """The member's current faults. Any thread."""
         for tp, text in sorted(self.blocked.copy().items()):
             owner = owner_of(text, self.blockers.get(tp))
             yield Fault(Trouble.BLOCKED, f"{owner} owns {tp}", str(tp), owner)

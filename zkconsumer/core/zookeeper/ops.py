@@ -25,12 +25,12 @@ class SessionEvent(Enum):
 
 
 def session_text(session: int) -> str:
-    """A session id as ZooKeeper writes it."""
+    """Return a session id as ZooKeeper writes it."""
     return f"0x{session & 0xFFFFFFFFFFFFFFFF:x}"
 
 
 class Code(Enum):
-    """Why an operation failed. ``CONNECTION_LOSS`` means: it may or may not have been applied."""
+    """Why an operation failed. After ``CONNECTION_LOSS`` it may have been applied or not."""
 
     NO_NODE = "no node"
     NODE_EXISTS = "node exists"
@@ -46,7 +46,7 @@ class Code(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The part of a znode's stat that decisions use. ``ephemeral_owner`` 0 means persistent.
+    """The part of a znode's stat that decisions use. ``ephemeral_owner`` 0: persistent.
 
     ``mtime_ms`` is the server's clock at the last change, for people and tools; the simulator
     leaves it 0.
@@ -110,7 +110,7 @@ class GetChildren:
 
 @dataclass(frozen=True, slots=True)
 class GetMany:
-    """Many independent reads, pipelined. Not a snapshot: each path is read at its own moment.
+    """Many independent reads, pipelined. Not a snapshot: each path is read at a different moment.
 
     Reply: tuple of ``Node | None`` in the order of ``paths``; ``None`` for a znode that does not
     exist. With ``watch`` each znode that exists gets a data watch. With ``children``, which only
@@ -151,7 +151,8 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Only inside ``Multi``: the znode exists and (unless -1) has this version. Reply: ``None``."""
+    """Check that the znode exists and (unless -1) has this version. Only inside ``Multi``. Reply:
+    ``None``."""
 
     path: str
     version: int = -1
@@ -168,7 +169,7 @@ class AclEntry:
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """A znode's access list, and how often it has been changed."""
+    """A znode's ACL and its version."""
 
     entries: tuple[AclEntry, ...]
     version: int
@@ -183,7 +184,7 @@ class GetAcl:
 
 @dataclass(frozen=True, slots=True)
 class SetAcl:
-    """Reply: ``None``. ``version`` is that of the access list. Only tools use it, as ``GetAcl``."""
+    """Reply: ``None``. ``version`` is that of the ACL. Only tools use it."""
 
     path: str
     entries: tuple[AclEntry, ...]
@@ -195,7 +196,8 @@ MultiOp = Create | SetData | Delete | Check
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    """All of ``ops`` or none. Reply: tuple of the ops' replies, or a failure with its ``index``."""
+    """Carry out all of ``ops`` or none. Reply: tuple of the ops' replies, or a failure with its
+    ``index``."""
 
     ops: tuple[MultiOp, ...]
 
@@ -207,7 +209,7 @@ ZkOp = (
 
 @dataclass(frozen=True, slots=True)
 class Pipelined:
-    """Operations that are sent one after the other without waiting for answers in between.
+    """Operations that are sent one after another, without waiting for answers in between.
 
     ZooKeeper carries out a session's requests in the order in which they were sent, so a read that
     follows a write sees it. Reply: ``Ok`` with a tuple of the replies. Each operation succeeds or
@@ -241,7 +243,7 @@ OffsetOp = FetchOffsets | StoreOffsets
 
 
 class Permit(Enum):
-    """Whether a member may send an operation on offsets in Kafka now; the value is why not.
+    """Whether a member may send an operation on offsets in Kafka now, or the reason why not.
 
     Kafka stores the offset of any client. So the member itself must be sure, before each attempt,
     that no other member can have claimed the partitions and committed more.
@@ -259,7 +261,7 @@ Permission = Callable[[], Permit]
 
 
 def always() -> Permit:
-    """The permission of clients that are not members."""
+    """Permit every operation: clients that are not members."""
     return Permit.GRANTED
 
 

@@ -19,7 +19,8 @@ LEAST_PAUSE: Final = 0.1
 
 
 class Modern:
-    """Reads the group, then releases only what it loses. Every write is fenced by the session."""
+    """The default profile: reads the group, then releases only partitions that it loses. Every
+    write is fenced by the session."""
 
     # DEVIATION-01: the JVM gives up everything before it reads the group.
     releases_first = False
@@ -56,7 +57,8 @@ class Modern:
         return (sessions - 1) % EPOCHS
 
     def takeover_wait(self, session_timeout: float) -> float:
-        """Return how long another session's registration may be a former one of this member's."""
+        """Return how long another session's registration may be that of a former session of this
+        member."""
         return 1.5 * session_timeout + 1
 
     def coalesce(self, wait: float) -> float:
@@ -64,11 +66,11 @@ class Modern:
         return wait
 
     def pause(self, backoff: float) -> float:
-        """Return how long a pause between attempts is at least."""
+        """Return the minimum pause between attempts."""
         return max(backoff, LEAST_PAUSE)
 
     def jitter(self, backoff: float) -> float:
-        """Return by how much a pause between attempts may be longer."""
+        """Return by how much a pause between attempts may be longer than the minimum."""
         return backoff / 2
 
 

@@ -70,7 +70,7 @@ CLOSING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The position of a stopped or lost partition, and its claim at that time.
+    """The position and the claim of a partition when it was stopped or lost.
 
     ``sent`` is the offset of a commit that was in flight when the session was lost.
     """
@@ -96,7 +96,7 @@ class Registration:
 
 @dataclass(slots=True)
 class Triggers:
-    """Work to do as soon as the member rests: flags, so that triggers coalesce.
+    """Work to do as soon as the member rests. Flags, so that triggers coalesce.
 
     ``group``: read the group again. ``zxid``: the transaction whose watch event was the first
     reason for that; ``None``: there was another reason, or ZooKeeper did not send it. ``claims``:
@@ -133,7 +133,8 @@ class Release:
 
 @dataclass(slots=True)
 class Closing:
-    """``wanted``: leave as soon as fetching has stopped. ``faults``: errors while leaving."""
+    """Whether the member leaves. ``wanted``: as soon as fetching has stopped. ``faults``: errors
+    while leaving."""
 
     wanted: bool = False
     faults: list[str] = field(default_factory=list)

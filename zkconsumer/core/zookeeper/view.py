@@ -100,7 +100,8 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``mine`` is what this member should own; ``assignment`` is everything that it could compute.
+    """An assignment. ``mine``: the partitions that this member should own. ``assignment``: those of
+    all members, as far as known.
 
     With ``range`` the assignment covers only topics this member subscribes to, as in the JVM.
     """
@@ -110,8 +111,8 @@ class Decision:
 
 
 def obstacle(view: GroupView, spec: MemberSpec) -> str:
-    """Why nothing can be assigned to the member of ``spec``; empty if something can be, or the
-    member has asked for nothing."""
+    """Return why nothing can be assigned to the member of ``spec``; empty if something can, or if
+    it subscribes to nothing."""
     own = spec.paths.member(spec.consumer_id)
     if not view.registered:
         return ""
@@ -141,7 +142,7 @@ def obstacle(view: GroupView, spec: MemberSpec) -> str:
 
 
 def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:
-    """Compute which member should own which partition. A member missing from the view owns
+    """Compute which member should own which partition. A member that is missing from the view owns
     nothing."""
     own_topics = view.members.get(consumer_id, {})
     key = (assignor, frozenset(own_topics) if assignor.name == "range" else None)

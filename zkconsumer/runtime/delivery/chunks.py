@@ -68,7 +68,7 @@ class Run:
 
     @property
     def taken(self) -> int:
-        """Number of messages taken. Wrong while another thread is in ``drain``."""
+        """Number of messages taken. Wrong while another thread runs ``drain``."""
         return len(self.messages) - length_hint(self.rest)
 
     @property
@@ -89,13 +89,13 @@ class Run:
         self.dropped = True
 
     def from_index(self, first: int) -> Run:
-        """A run of the messages from this one on, as if none of them had been taken."""
+        """Return a run of the messages from this one on, none of them taken."""
         rows = 1 if self.columns is None else self.columns.num_rows
         return Run(self.messages[first:], self.before + first * rows, self.columns)
 
 
 class PartitionTopicInfo:
-    """Positions and state of one claim of a partition. Compared and hashed by identity.
+    """Positions and state of one claim of a partition. Compared by identity.
 
     Args:
         topic: name of the topic.
@@ -165,7 +165,7 @@ class PartitionTopicInfo:
         """No more chunks are enqueued. Written by ``FetchTable.remove``."""
 
     def failed(self, text: str) -> None:
-        """The last attempt to fetch it has failed."""
+        """Whether the last attempt to fetch the partition failed."""
         self.fault = Fault(Trouble.FETCHING, text, str(self.topic_partition))
 
     def revoke(self) -> None:
@@ -200,12 +200,12 @@ class PartitionTopicInfo:
 
     @property
     def lag(self) -> int | None:
-        """Messages between the position and the end of what can be read; ``None`` until known."""
+        """Number of messages from the position to the last readable one; ``None`` until known."""
         return self._left_after(self.position)
 
     @property
     def caught_up(self) -> bool:
-        """Whether all that can be read is consumed, although ``lag`` may not be 0 (``scala``)."""
+        """Whether everything readable is consumed, although ``lag`` may not be 0 (``scala``)."""
         return 0 in (self.lag, self._left_after(self.finished_offset))
 
     def _left_after(self, position: int | None) -> int | None:
@@ -266,7 +266,7 @@ class ChunkQueue:
         self._freed = False
 
     def when_space(self, call: Callable[[], None]) -> None:
-        """Set ``on_space``: the fetcher manager, before it fills the queue."""
+        """Set ``on_space``. Called by the fetcher manager before it fills the queue."""
         self.on_space = call
 
     def __len__(self) -> int:
@@ -274,7 +274,7 @@ class ChunkQueue:
 
     @property
     def full(self) -> bool:
-        """Whether there are ``capacity`` chunks or more. Exact only under the lock."""
+        """Whether there are at least ``capacity`` chunks. Exact only under the lock."""
         return len(self._chunks) >= self.capacity
 
     def has(self, info: PartitionTopicInfo) -> bool:
@@ -283,12 +283,13 @@ class ChunkQueue:
             return any(chunk.info is info for chunk in self._chunks)
 
     def put(self, chunk: Chunk) -> bool:
-        """Append without waiting; return whether the chunk was still wanted."""
+        """Append a chunk without waiting; return whether it was still wanted."""
         with self.changed:
             return self._append(chunk)
 
     def offer(self, chunk: Chunk) -> bool:
-        """Append if there is room; return false if there is none and the chunk is still wanted."""
+        """Append a chunk if there is room; return false if there is none and the chunk is still
+        wanted."""
         with self.changed:
             if self.full and self._wants(chunk):
                 return False
@@ -331,8 +332,8 @@ class ChunkQueue:
         return chunk
 
     def settle(self) -> None:
-        """Remove the current chunk from the waiting ones: after ``take``, which a signal handler
-        may have ended halfway. The caller does as for ``take``."""
+        """Remove the current chunk from the waiting ones, as ``take`` does, in case a signal
+        handler ended that halfway. The caller does as for ``take``."""
         chunks = self._chunks  # the handler may have called ``shutdown``
         if chunks and chunks[0] is self.current:
             if self.full:
@@ -344,14 +345,14 @@ class ChunkQueue:
         self.current = None
 
     def discard(self, infos: Set[PartitionTopicInfo]) -> bool:
-        """Remove all chunks of ``infos``. Return whether the caller is to call ``on_space``, which
-        it does after releasing the lock that it holds."""
+        """Remove all chunks of ``infos``. Return whether the caller must call ``on_space``, after
+        it has released its lock."""
         was_full = self.full
         self._chunks = deque(chunk for chunk in self._chunks if chunk.info not in infos)
         return was_full and not self.full and self.on_space is not None
 
     def close(self) -> bool:
-        """Remove all chunks, and enqueue no more. The caller does as for ``discard``."""
+        """Remove all chunks, and accept no more. The caller does as for ``discard``."""
         self.closed = True
         was_full = self.full
         self._chunks = deque()

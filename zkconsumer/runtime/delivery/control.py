@@ -28,7 +28,7 @@ _LIVENESS_CHECK_S: Final = 0.5
 
 
 class StreamControl:
-    """One stream: its queue, its reader, and what other threads do to it.
+    """One stream: its queue, its reader, and the actions of other threads on it.
 
     Args:
         gate: checked before every message.
@@ -115,7 +115,8 @@ class StreamControl:
             return True
 
     def release(self, infos: Iterable[PartitionTopicInfo], *, force: bool = False) -> bool:
-        """Return whether the application has acknowledged its messages of ``infos``. Never waits.
+        """Return whether the application has acknowledged its messages of ``infos``, without
+        waiting.
 
         If so, ``consumed_offset`` of ``infos`` is final. ``force`` makes it final in any case: an
         unacknowledged message counts as not consumed.
@@ -149,13 +150,14 @@ class StreamControl:
         self.queue.alarm.set()
 
     def after_fork(self, error: Exception) -> None:
-        """Raise ``error``, in a child process. A thread of the parent may have had the lock."""
+        """Raise ``error`` in a child process, where a thread that does not exist may have the
+        lock."""
         self._lock = threading.RLock()
         self.queue.after_fork(self._lock)
         self.reader.after_fork(error, self._lock)
 
     def lend(self) -> list[Callable[[], object]]:
-        """Give up the stream's lock if the calling thread has it; the result takes it again."""
+        """Release the stream's lock if the calling thread has it; the result takes it again."""
         return lend(self._lock)
 
     def shutdown(self) -> None:

@@ -46,7 +46,7 @@ WhenStopped = Callable[["Stopping", Callable[[dict[TopicPartition, int]], object
 
 
 class DataPlane:
-    """Fetchers on one side, streams on the other.
+    """The fetchers and the streams of one member.
 
     Args:
         manager: fetches; started and stopped by this object.
@@ -82,7 +82,7 @@ class DataPlane:
         self._stopped: dict[TopicPartition, PartitionTopicInfo] = {}
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
-        """Give the leader finder and readers of ``brokers`` the new brokers."""
+        """Pass the brokers to the leader finder and to readers of ``brokers``."""
         self.brokers = brokers
         self._manager.set_brokers(brokers)
 
@@ -121,7 +121,7 @@ class DataPlane:
         return Stopping(self._revoke(partitions, keep=True), self._release_wait)
 
     def let_go(self, thread: int) -> None:
-        """Do not wait for the unacknowledged message of the thread with this identifier.
+        """Stop waiting for the unacknowledged message of the thread with this identifier.
 
         It counts as not consumed; nothing more is delivered in that stream.
         """
@@ -131,7 +131,7 @@ class DataPlane:
                 stream.wait_released(infos, monotonic(), thread)
 
     def lend(self) -> list[Callable[[], object]]:
-        """Give up the locks of streams that the calling thread has; the result takes them again."""
+        """Release the streams' locks that the calling thread has; the result takes them again."""
         return [restore for stream in self._every_stream for restore in stream.lend()]
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -161,12 +161,12 @@ class DataPlane:
         return revoked
 
     def fail(self, error: Exception) -> None:
-        """All streams raise ``error``, also when they are closed afterwards."""
+        """Raise ``error`` in all streams, also after they are closed."""
         for stream in self._every_stream:
             stream.fail(error)
 
     def after_fork(self, error: Exception) -> None:
-        """In a child process, which has no other threads: all streams raise ``error``."""
+        """Raise ``error`` in all streams of a child process, which has no other threads."""
         for stream in self._every_stream:
             stream.after_fork(error)
 
@@ -185,12 +185,12 @@ class DataPlane:
         return _positions([*stopped, *(info for info, _ in held)])
 
     def lags(self) -> dict[TopicPartition, int]:
-        """See ``PartitionTopicInfo.lag``, where it is known."""
+        """The ``PartitionTopicInfo.lag`` of each partition where it is known."""
         infos = [info for info, _ in self.partitions()]
         return {info.topic_partition: lag for info in infos if (lag := info.lag) is not None}
 
     def lag_age(self) -> float:
-        """Seconds since the oldest answer that a lag is computed from; 0 without one."""
+        """Seconds since the oldest answer from which a lag is computed; 0 without one."""
         with self._lock:
             infos = [info for info, _ in self._held.values()]
         times = [at for info in infos if (at := info.answered_at) is not None]
@@ -207,14 +207,14 @@ class DataPlane:
         self.bytes.rate()
 
     def close(self, timeout: float = 2.0) -> None:
-        """End fetchers and all streams; wait ``timeout`` seconds at most for their threads."""
+        """End fetchers and all streams; wait at most ``timeout`` seconds for their threads."""
         self._manager.shutdown(timeout)
         for stream in self._every_stream:
             stream.shutdown()
 
 
 class Stopping:
-    """Stopped partitions, whose messages may still be unacknowledged."""
+    """Partitions that are stopped, and whose messages may be unacknowledged."""
 
     # DEVIATION-08: the JVM releases while the application still works on a message.
 
@@ -234,7 +234,8 @@ class Stopping:
         return _positions(self._infos)
 
     def poll(self, *, force: bool = False) -> dict[TopicPartition, int] | None:
-        """Return the final positions, or ``None`` while messages are unacknowledged. Never waits.
+        """Return the final positions, or ``None`` while messages are unacknowledged, without
+        waiting.
 
         With ``force`` they are final: an unacknowledged message counts as not consumed.
         """

@@ -51,14 +51,13 @@ class HandOut(Iterator[_T]):
         return self
 
     def ready(self) -> Callable[[], _T]:
-        """A generator that has been started, so that exceptions are raised inside its ``try``."""
+        """A generator that has been started, so that its ``try`` catches exceptions."""
         items = self._items(self)
         next(items)
         return items.__next__
 
     def restart(self) -> None:
-        """Start again in a child process: the generator may belong to a thread that does not exist
-        there."""
+        """Start again in a child process, where the generator's thread may not exist."""
         self.__next__ = self.ready()  # type: ignore[method-assign]
 
     def renew(self) -> None:
@@ -68,12 +67,12 @@ class HandOut(Iterator[_T]):
 
 
 class InUseError(UsageError):
-    """A call reads a stream while another one does. The other call is in another thread, or a
-    signal handler has interrupted it."""
+    """A stream is read by two calls at once: in two threads, or in a signal handler that
+    interrupted the first."""
 
 
 def refuse() -> NoReturn:
-    """Raise the error for the current call. Its text depends on where the other call is."""
+    """Raise the error for the current call. Its text depends on where the other call runs."""
     frame = sys._getframe(1)
     interrupts = False
     while frame.f_back is not None:
@@ -92,8 +91,8 @@ def refuse() -> NoReturn:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the calling function got the error from the call it made. Otherwise a signal handler
-    has raised."""
+    """Whether the error is from the call that the calling function made, and not from a signal
+    handler."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_globals.get("__name__") in _READING:
         place = place.tb_next

@@ -66,7 +66,7 @@ class Found(Enum):
 
 
 class Request:
-    """What the iterator of one way to read asks for.
+    """The arguments of the iterator of one way to read.
 
     Args:
         most: largest number of messages that one item has.
@@ -220,7 +220,8 @@ class Reader:
         return force
 
     def is_past_waiting_for(self, thread: int) -> bool:
-        """Whether ``thread`` has the message in hand, or the thread that had it has ended."""
+        """Whether ``thread`` has the unacknowledged message, or the thread that had it has
+        ended."""
         return self._holder == thread or not _is_alive(self._holder)
 
     @property
@@ -541,7 +542,7 @@ def _none() -> None:
 
 
 def take(items: HandOut[_T]) -> _T:
-    """The next item. Raises ``StopIteration`` after the end.
+    """Return the next item. Raises ``StopIteration`` after the end.
 
     A ``for`` statement takes it: a signal handler may raise as soon as a call of ``next`` returns,
     before the caller has the item.

@@ -9,8 +9,8 @@ from zkconsumer.runtime.delivery.reader import Reader, Request
 
 
 class ScalaReader(Reader):
-    """Messages count as consumed when they are returned. After ``shutdown``, the current chunk is
-    finished."""
+    """A reader whose messages count as consumed when they are returned. After ``shutdown`` it
+    finishes the current chunk."""
 
     def _unlock(self, request: Request) -> None:
         # A message is consumed when it is returned, so each needs the lock.

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class BrokerIO:
-    """``BrokerPort`` with real brokers; keeps a connection to the broker that was asked last.
+    """A ``BrokerPort`` with real brokers. It keeps the connection to the broker asked last.
 
     Args:
         config: of the member.
@@ -59,7 +59,7 @@ class BrokerIO:
         self._last_wanted: Sequence[Want] | None = None
 
     def fetch(self, request: FetchRequest) -> Sequence[Got]:
-        """See ``BrokerPort.fetch``."""
+        """Implement ``BrokerPort.fetch``."""
         fresh = () if request.wanted is self._last_wanted else _unheard(request)
         self._last_wanted = request.wanted
 
@@ -76,7 +76,7 @@ class BrokerIO:
         return self._ask(request.endpoint, send)
 
     def list_offsets(self, request: OffsetsRequest) -> Mapping[TopicPartition, int | BrokerError]:
-        """See ``BrokerPort.list_offsets``."""
+        """Implement ``BrokerPort.list_offsets``."""
         from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
 
         which = EARLIEST if request.earliest else LATEST
@@ -88,13 +88,13 @@ class BrokerIO:
         )
 
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:
-        """See ``BrokerPort.metadata``."""
+        """Implement ``BrokerPort.metadata``."""
         return self._ask(
             request.endpoint, lambda connection: fetch_metadata(connection, request.topics)
         )
 
     def abort(self) -> None:
-        """Wake the thread that waits for an answer, and refuse further use. Any thread."""
+        """Wake the thread that waits for an answer, and refuse all further use. Any thread."""
         with self._lock:
             self._aborted = True
             if self._connection is not None:

@@ -49,7 +49,7 @@ class _State:
 
 
 class FetchLog:
-    """The lines of one member.
+    """Log lines about the fetching of one member.
 
     Args:
         log: takes a level and a line.
@@ -68,7 +68,7 @@ class FetchLog:
         """By thread."""
 
     def add(self, event: FetchEvent) -> None:
-        """Take an event of this thread's step."""
+        """Record an event of this thread's step."""
         with self._lock:
             self._waiting.setdefault(threading.get_ident(), []).append(event)
 

@@ -19,7 +19,7 @@ from zkconsumer.runtime.fetch.table import PartitionFetchState
 
 
 class BrokerPort(Protocol):
-    """The brokers, as one worker or the leader finder uses them. Its calls may block.
+    """Access of one worker or of the leader finder to the brokers. Calls may block.
 
     Every call raises ``BrokerUnavailableError`` when there is no connection or it was lost, and
     ``BrokerError`` when the broker refused the request or its answer cannot be read.
@@ -53,7 +53,7 @@ class FetchRequest:
     """Limit of the whole answer."""
 
     def ask(self, broker: BrokerPort) -> Sequence[Got]:
-        """Send this request through the port."""
+        """Send this request through ``port``."""
         return broker.fetch(self)
 
 
@@ -67,14 +67,14 @@ class OffsetsRequest:
     """The start of the log; otherwise its end."""
 
     def ask(self, broker: BrokerPort) -> Mapping[TopicPartition, int | BrokerError]:
-        """Send this request through the port."""
+        """Send this request through ``port``."""
         return broker.list_offsets(self)
 
 
 @dataclass(frozen=True, slots=True)
 class LeadersRequest:
-    """Ask one broker which brokers lead partitions. ``check``: the partitions are being fetched;
-    check whether from the right broker."""
+    """Ask one broker which brokers lead partitions. ``check``: these partitions are being fetched
+    already, perhaps from the wrong broker."""
 
     endpoint: BrokerEndpoint
     infos: Collection[PartitionTopicInfo]
@@ -86,13 +86,13 @@ class LeadersRequest:
         return {info.topic for info in self.infos}
 
     def ask(self, broker: BrokerPort) -> ClusterMetadata:
-        """Send this request through the port."""
+        """Send this request through ``port``."""
         return broker.metadata(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """There is no request to send now: choose again when woken, or after ``seconds``."""
+    """Wait until woken, or for ``seconds``, then choose again: there is no request to send."""
 
     seconds: float | None
     """``None``: only when woken."""
@@ -100,7 +100,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """The worker has been idle for a long time: end it, if the table has no work for it."""
+    """End the worker, which has been idle for long, unless the table has work for it."""
 
 
 class FetchEventKind(Enum):
@@ -125,7 +125,7 @@ class FetchEventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FetchEvent:
-    """One report. ``detail``: one line of text.
+    """An event of a partition or a broker. ``detail``: one line of text.
 
     ``replaced`` is the offset that ``OFFSET_RESET`` found out of range, ``chosen`` the new one.
     """

@@ -122,7 +122,7 @@ class LeaderFinder:
             self._report(FetchEvent(FetchEventKind.LEADER_LOST, tp, before, detail))
 
     def fail(self, request: LeadersRequest, error: BrokerError) -> None:
-        """Ask another broker next time; wait when all have failed."""
+        """Ask another broker next time, and wait when all have failed."""
         _log.debug("metadata: %s", error)
         if request.check:
             return

@@ -23,7 +23,8 @@ from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 
 
 class WorkerKey(NamedTuple):
-    """Names a worker: the broker that it fetches from, and which of that broker's workers it is."""
+    """The key of a worker: the broker that it fetches from, and its number among that broker's
+    workers."""
 
     broker_id: int
     fetcher: int
@@ -71,7 +72,7 @@ class _Share:
 
 
 class FetchTable:
-    """The table.
+    """Which worker fetches which partition, and which partitions have no leader.
 
     Args:
         fetchers: ``num.consumer.fetchers``: how many workers share a broker's partitions.
@@ -117,7 +118,7 @@ class FetchTable:
                 self._news.add(LEADER_FINDER)
 
     def remove(self, infos: Iterable[PartitionTopicInfo]) -> None:
-        """Stop fetching; once this returns nothing more of ``infos`` is enqueued.
+        """Stop fetching ``infos``. When this returns, none of their chunks is enqueued any more.
 
         Waits for no request: late answers are dropped. Unknown partitions are ignored.
         """
@@ -159,7 +160,7 @@ class FetchTable:
                 self._news.add(LEADER_FINDER)
 
     def requests_to(self, broker: BrokerEndpoint) -> int:
-        """How many workers fetch from this address; each has a request in flight."""
+        """Return how many workers fetch from this address. Each has a request in flight."""
         with self._lock:
             return sum(
                 bool(share.states)
@@ -188,7 +189,8 @@ class FetchTable:
             return self._brokers
 
     def due(self, now: float) -> tuple[Sequence[PartitionTopicInfo], float | None]:
-        """Return the partitions whose leaders to find; if there are none, also when there will be.
+        """Return the partitions whose leaders must be found; if there are none, also the time of
+        the next.
 
         ``None`` means not before the table changes. Without brokers nothing is due.
         """
@@ -199,7 +201,7 @@ class FetchTable:
             return infos, min(state.retry_at for state in self._leaderless.values())
 
     def take_check(self) -> Sequence[PartitionTopicInfo]:
-        """Return the partitions whose leaders are to be looked up again, once."""
+        """Return once the partitions whose leaders must be checked."""
         with self._lock:
             wanted, self._check = self._check, False
             if not wanted:
@@ -209,9 +211,8 @@ class FetchTable:
     def contradict(
         self, leaders: Mapping[PartitionTopicInfo, int]
     ) -> list[tuple[PartitionTopicInfo, int]]:
-        """Take partitions away from workers of brokers that do not lead them, according to a newer
-        list, and look for their leaders at once. Returns them, with the broker that they were
-        fetched from."""
+        """Take partitions away from workers whose broker does not lead them according to a newer
+        list. Return these partitions with that broker. Their leaders are looked up at once."""
         lost: list[tuple[PartitionTopicInfo, int]] = []
         with self._lock:
             for info, leader in leaders.items():
@@ -270,7 +271,8 @@ class FetchTable:
             return Work(share.endpoint, states, len(share.states) - len(states))
 
     def served(self, states: Iterable[PartitionFetchState]) -> None:
-        """Record that these partitions had data: next time the others of the worker are first."""
+        """Record that these partitions had data, so that the worker's others are first next
+        time."""
         with self._lock:
             for state in states:
                 if state.worker is not None:
@@ -281,7 +283,7 @@ class FetchTable:
         self, key: WorkerKey, states: Collection[PartitionFetchState], retry_at: float
     ) -> list[PartitionTopicInfo]:
         """Take partitions away from worker ``key``, and look for their leaders from ``retry_at``
-        on. Returns those that the worker still had: some may have been stopped in the meantime."""
+        on. Return those that the worker still had, because some may have been stopped."""
         lost: list[PartitionTopicInfo] = []
         with self._lock:
             for state in states:

@@ -102,7 +102,7 @@ class ConsumerFetcherManager:
         self._wake()
 
     def stop(self, infos: Iterable[PartitionTopicInfo]) -> None:
-        """Stop fetching; once this returns nothing more of ``infos`` is enqueued.
+        """Stop fetching ``infos``. When this returns, none of their chunks is enqueued any more.
 
         Waits for no request: late answers are dropped. Unknown partitions are ignored.
         """
@@ -126,8 +126,8 @@ class ConsumerFetcherManager:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def check(self) -> None:
-        """Have the leaders checked from time to time. Start threads that have ended before their
-        work was done, or that could not be started. Called once a second.
+        """Check the leaders from time to time, and start threads that have ended too early or could
+        not be started. Called once a second.
 
         A thread that continues for another one steps the same worker. Raises RuntimeError when the
         process may have no more threads.
@@ -148,7 +148,8 @@ class ConsumerFetcherManager:
                 self._start(key)
 
     def requests_to(self, broker: BrokerEndpoint) -> int:
-        """How many fetchers read from the broker at this address; each has a request in flight."""
+        """Return how many fetchers read from the broker at this address. Each has a request in
+        flight."""
         return self._table.requests_to(broker)
 
     def _queue_has_room(self) -> None:

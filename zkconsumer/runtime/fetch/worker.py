@@ -37,7 +37,7 @@ _NO_LIMIT: Final = 0x7FFFFFFF
 
 
 class BackPressure(Protocol):
-    """What a worker does when a queue is full. One worker owns it."""
+    """How a worker handles full queues. Used by one worker."""
 
     asks_when_full: bool
     """Whether a partition is requested although its queue is full."""
@@ -45,17 +45,18 @@ class BackPressure(Protocol):
     """Whether a reset moves the consumed position while older chunks are still in the queue."""
 
     def ready(self) -> bool:
-        """Enqueue what had no room; return whether the next request may be sent."""
+        """Enqueue what had no room before; return whether the next request may be sent."""
 
     def put(self, state: PartitionFetchState, chunk: Chunk) -> None:
         """Enqueue a chunk, or keep it until there is room. It counts as fetched."""
 
     def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
-        """Return how much the next answer may contain."""
+        """Return how many bytes the next answer may contain."""
 
 
 class LeaveOutFull:
-    """The default profile's."""
+    """Back pressure of the default profile: partitions with a full queue are left out of
+    requests."""
 
     asks_when_full = False
     resets_at_once = False
@@ -73,14 +74,14 @@ class LeaveOutFull:
         state.info.fetched_offset = chunk.next_offset
 
     def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
-        """Implement ``BackPressure.max_bytes``: what the streams have room for."""
+        """Return the bytes for which the streams have room."""
         room = sum(queue.capacity - len(queue) for queue in {state.queue for state in states})
         limit = max(1, room) * self._config.fetch_message_max_bytes
         return min(self._config.fetch_max_bytes, limit, _NO_LIMIT)
 
 
 class WaitForRoom:
-    """The ``scala`` profile's."""
+    """Back pressure of the ``scala`` profile: the worker waits for room."""
 
     asks_when_full = True
     resets_at_once = True
@@ -105,7 +106,7 @@ class WaitForRoom:
         self.ready()
 
     def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
-        """Implement ``BackPressure.max_bytes``: there is no such limit."""
+        """Return no limit."""
         return _NO_LIMIT
 
 
@@ -196,7 +197,7 @@ class FetchWorker:
             self._take_offsets(request, cast(Mapping[TopicPartition, int | BrokerError], answer))
 
     def fail(self, request: FetchRequest | OffsetsRequest, error: BrokerError) -> None:
-        """Handle that ``request`` failed as a whole."""
+        """Handle the failure of ``request`` as a whole."""
         broker = request.endpoint.broker_id
         self._report(FetchEvent(FetchEventKind.BROKER_FAILED, None, broker, str(error)))
         self._mark_failed(request.states.values(), str(error))

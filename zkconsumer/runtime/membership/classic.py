@@ -50,13 +50,13 @@ class RequestLine(Protocol):
         """
 
     def interrupt(self) -> None:
-        """End the request in flight; it fails."""
+        """Make the request in flight fail."""
 
     def interrupt_ended(self) -> None:
-        """End the request in flight if it is no longer permitted."""
+        """Make the request in flight fail if it is no longer permitted."""
 
     def close(self) -> None:
-        """Abandon everything."""
+        """Abandon all requests."""
 
 
 class Progress(Protocol):
@@ -136,7 +136,7 @@ class BrokerCoordination:
 
     @property
     def coordinator(self) -> Any:
-        """The broker that requests are sent to; ``None`` while it is not known."""
+        """The broker to which requests are sent; ``None`` while it is not known."""
         return self._requests.coordinator
 
     def stamp(self) -> tuple[int, int]:
@@ -145,7 +145,7 @@ class BrokerCoordination:
         return machine.generation, machine.rejoins
 
     def carry_out(self, command: Any) -> None:
-        """Send a request."""
+        """Send the request of a command."""
         match command:
             case commands.Heartbeat():
                 self._send(self._heartbeats, command)
@@ -248,7 +248,8 @@ class BrokerCoordination:
             self._send(self._heartbeats, self._proof)
 
     def confirm(self, sent: float, code: int) -> None:
-        """The coordinator treated this member as live when it got the request sent at ``sent``.
+        """Extend the lease: the coordinator treated this member as live when it got a request sent
+        at ``sent``.
 
         While it waits for members to join again (REBALANCE_IN_PROGRESS), it does so for the
         rebalance timeout and then continues without those that have not.

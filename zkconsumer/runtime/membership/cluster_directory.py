@@ -27,17 +27,19 @@ _RETRY: Final = 1.0
 
 
 class ClusterPort(Protocol):
-    """Asks the brokers (``zkconsumer.runtime.membership.line``)."""
+    """A connection that asks the brokers for the cluster
+    (``zkconsumer.runtime.membership.line``)."""
 
     def submit(self, request: None, on_answer: Callable[..., object]) -> None:
-        """Call ``on_answer`` once, on any thread: first the cluster, or the reason why not."""
+        """Ask for the cluster, and call ``on_answer`` once with it or with the reason why not, on
+        any thread."""
 
     def close(self) -> None:
         """Abandon the request in progress."""
 
 
 class ClusterDirectory:
-    """One member's knowledge of its cluster, from the brokers.
+    """Answers reads about brokers and topics from the brokers' description of the cluster.
 
     Args:
         host: runs the member.
@@ -65,7 +67,7 @@ class ClusterDirectory:
         self._asking = False
 
     def takes(self, op: ZkOp | OffsetOp) -> bool:
-        """Whether an operation is for this directory and not for ZooKeeper."""
+        """Whether this directory, and not ZooKeeper, answers an operation."""
         return is_of_cluster(op, self._ids_only)
 
     def submit(self, op: ZkOp | OffsetOp, on_reply: Callable[[Reply], object]) -> None:

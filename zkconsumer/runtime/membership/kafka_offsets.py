@@ -49,7 +49,7 @@ _STAYS: Final = _NEXT_GENERATION | _NOT_YET
 
 
 class Committer(NamedTuple):
-    """The identity with which offsets are committed; by default not a member's."""
+    """The identity with which offsets are committed; by default, not that of a member."""
 
     member_id: str = ""
     generation: int = -1
@@ -74,7 +74,8 @@ class _Job:
 
 
 class KafkaOffsets:
-    """Each operation is repeated until it succeeds, is refused, or its time has passed.
+    """Reads and commits offsets in Kafka. Each operation is repeated until it succeeds, is refused,
+    or times out.
 
     Args:
         host: runs the member.
@@ -119,16 +120,16 @@ class KafkaOffsets:
         self._send(_Job(op, on_reply, permission, until, departures, left))
 
     def leave(self) -> None:
-        """The member leaves its group: the operation in progress and its last commit have one
-        deadline together."""
+        """Set one deadline for the operation in progress and the last commit, because the member
+        leaves."""
         self._latest = self._until()
 
     def interrupt_ended(self) -> None:
-        """End the attempt in progress if it is no longer permitted."""
+        """Make the attempt in flight fail if it is no longer permitted."""
         self._line.interrupt_ended()
 
     def close(self) -> None:
-        """Abandon the operation in progress. What was not sent yet is never sent."""
+        """Abandon the operation in progress. Operations that were not sent yet are never sent."""
         self._closed = True
         self._line.interrupt()
         self._line.close()

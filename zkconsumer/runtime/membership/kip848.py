@@ -17,10 +17,10 @@ from zkconsumer.runtime.membership.classic import BrokerCoordination
 
 
 class ConsumerGroupCoordination(BrokerCoordination):
-    """Carries out a KIP-848 member's commands. Arguments: see ``BrokerCoordination``."""
+    """Carries out a KIP-848 member's commands. Arguments as of ``BrokerCoordination``."""
 
     def carry_out(self, command: Any) -> None:
-        """Send a request."""
+        """Send the request of a command."""
         if isinstance(command, commands.MemberHeartbeat):
             self._send(self._heartbeats, command)
         else:

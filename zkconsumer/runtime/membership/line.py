@@ -22,16 +22,17 @@ since 1970."""
 
 
 class Client(Protocol):
-    """Sends requests to a server. ``execute`` is called by the line's thread, the others by any."""
+    """A client that sends requests to a server. The line's thread calls ``execute``, any thread the
+    others."""
 
     def execute(self, request: Any, permission: Permission, /) -> Any:
-        """Carry out a request; return the answer, or an answer that says why there is none.
+        """Send a request; return its answer, or one with the reason why there is none.
 
         ``permission`` is asked right before each attempt is sent.
         """
 
     def interrupt(self) -> object:
-        """End the attempt in flight; it fails."""
+        """Make the attempt in flight fail."""
 
     def close(self) -> object:
         """End the request in progress; later ones fail."""
@@ -73,7 +74,7 @@ class ServerLine:
 
     @property
     def coordinator(self) -> Any:
-        """Where requests to the group's coordinator are sent, if the client has one."""
+        """The broker that gets requests to the group's coordinator, if the client has one."""
         return self._client.coordinator
 
     @coordinator.setter
@@ -81,11 +82,11 @@ class ServerLine:
         self._client.coordinator = broker
 
     def interrupt(self) -> None:
-        """End the attempt in flight; it fails."""
+        """Make the attempt in flight fail."""
         self._client.interrupt()
 
     def interrupt_ended(self) -> None:
-        """End the attempt in flight if it is no longer permitted."""
+        """Make the attempt in flight fail if it is no longer permitted."""
         if self._permission() is Permit.ENDED:
             self._client.interrupt()
 

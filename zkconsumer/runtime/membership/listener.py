@@ -37,7 +37,7 @@ class ConsumerRebalanceListener(Protocol):
 
 
 class ListenerCalls:
-    """Calls the methods that a listener has; one call after the other.
+    """Calls the methods that a listener has, one after another.
 
     ``before_releasing_partitions`` and ``before_starting_fetchers`` are those of
     ``ConsumerRebalanceListener``. With ``newer``, also ``on_partitions_revoked``,

@@ -21,7 +21,8 @@ from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
 
 
 class DualGate(DeliveryGate):
-    """Open while the ZooKeeper session lives and, if the mode needs it, the membership.
+    """A delivery gate that is open while the ZooKeeper session lives and, if the mode requires it,
+    the membership.
 
     ``zookeeper`` and ``group`` are the two leases; each is extended and closed by its coordination.
     """
@@ -39,13 +40,13 @@ class DualGate(DeliveryGate):
         self.group = Lease(self, now)
 
     def need_group(self, needed: bool) -> None:
-        """Whether the group's lease counts from now on."""
+        """Set whether the group's lease is required."""
         with self._both:
             self._needs_group = needed
             self.refresh()
 
     def refresh(self) -> None:
-        """A lease has changed."""
+        """Update the gate after a lease has changed."""
         with self._both:
             until = self.zookeeper.valid_until
             if self._needs_group:
@@ -80,7 +81,7 @@ class Lease(DeliveryGate):
 
 
 def committer(member: LiveMember) -> Committer:
-    """The identity with which a migratable member commits offsets in Kafka now."""
+    """Return the identity with which a migratable member commits offsets in Kafka now."""
     group = member.group
     return Committer(group.member_id, group.generation, member.live.departures)
 
@@ -115,7 +116,7 @@ class _GroupSide:
 
 
 class LiveCoordination:
-    """See ``Coordination``.
+    """A ``Coordination`` with two sides: ZooKeeper and the coordinator.
 
     Args:
         zookeeper, group: the two sides; their leases are those of ``gate``.

@@ -85,7 +85,7 @@ class Machine(Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether the member leaves its group."""
+        """Whether the member is leaving its group."""
 
     def on(self, event: Any) -> list[Any]:
         """Handle one event; return the resulting commands."""
@@ -112,7 +112,7 @@ class Host(Protocol):
         """Seconds on the clock of the ``DeliveryGate``; it also counts suspension."""
 
     def log(self, level: int, text: str, error: BaseException | None = None) -> None:
-        """Log a line of the member's."""
+        """Log a line about the member."""
 
     def wall_us(self) -> int:
         """Microseconds since 1970 (in a simulation, since its beginning), for journals."""
@@ -135,18 +135,17 @@ class DataPort(Protocol):
     def stop(
         self, partitions: Iterable[TopicPartition], done: Callable[[dict[TopicPartition, int]], Any]
     ) -> None:
-        """Deliver no more messages of these. Must not block.
+        """Stop delivering these partitions. Must not block.
 
         ``done`` is called once, on any thread, with their final positions, when the application has
         acknowledged their last records or ``zkconsumer.release.wait.ms`` has passed.
         """
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Deliver no more messages of these, at once; return their positions, which are then
-        forgotten."""
+        """Stop delivering these partitions at once; return their positions, and forget these."""
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stopped partitions were released: their positions are not needed any more."""
+        """Forget the positions of stopped partitions, which were released."""
 
     def positions(self) -> dict[TopicPartition, int]:
         """Consumed offsets of all partitions held."""
@@ -155,7 +154,7 @@ class DataPort(Protocol):
         """Raise ``error`` in all streams when the application requests the next message."""
 
     def close(self, timeout: float) -> None:
-        """End all streams and fetchers; wait ``timeout`` seconds at most for their threads."""
+        """End all streams and fetchers; wait at most ``timeout`` seconds for their threads."""
 
 
 class ListenerPort(Protocol):
@@ -165,11 +164,11 @@ class ListenerPort(Protocol):
     """
 
     def releasing(self, partitions: frozenset[TopicPartition], leaving: bool, done: Done) -> None:
-        """Call the listener: partitions are about to be released; ``leaving``: the member leaves
-        the group."""
+        """Call the listener before partitions are released. ``leaving``: the member leaves the
+        group."""
 
     def lost(self, partitions: frozenset[TopicPartition], done: Done) -> None:
-        """Call the listener: partitions were lost."""
+        """Call the listener about lost partitions."""
 
     def starting(self, assignment: Mapping[TopicPartition, ConsumerThreadId], done: Done) -> None:
         """Call the listener before fetching begins."""
@@ -194,26 +193,26 @@ class MemberPort(Protocol[MachineT_co]):
         """Give the machine an event and carry out its commands."""
 
     def post(self, event: Any) -> None:
-        """Hand an event to the machine. Any thread."""
+        """Pass an event to the machine. Any thread."""
 
     def every(self, seconds: float, action: Action) -> None:
         """Run ``action`` regularly."""
 
     def commit_consumed(self) -> None:
-        """Commit automatically, between two regular times."""
+        """Commit automatically, in addition to the regular times."""
 
 
 class Coordination(Protocol[MachineT_contra]):
-    """Carries out a machine's commands at the servers that decide about ownership."""
+    """The services that decide about ownership. Carries out a machine's commands there."""
 
     def begin(self, member: MemberPort[MachineT_contra]) -> None:
-        """Start: from now on, answers and timers are actions of the host."""
+        """Start. From now on, answers and timers run as actions of the host."""
 
     def carry_out(self, command: Any) -> None:
-        """Carry out a command of this kind of coordination only. Must not block."""
+        """Carry out a command that only this kind of coordination has. Must not block."""
 
     def stamp(self) -> tuple[int, int]:
-        """Fields that the journal adds to each entry: session or generation, and attempt."""
+        """The fields that the journal adds to each entry: session or generation, and attempt."""
 
     def close(self, timeout: float) -> None:
         """End sessions and connections within ``timeout`` seconds; abandon requests in flight."""
@@ -223,14 +222,15 @@ class Observer(Protocol):
     """Called with every event and command of the machine, in order. Must be quick."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """Called before the machine gets ``event``."""
+        """Take an event before the machine receives it."""
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:
-        """The machine commands ``command``."""
+        """Take a command that the machine issued."""
 
 
 class CommitRequests:
-    """Requested commits that are not answered yet. Each is answered once, even if the member fails.
+    """Commits that were requested and not answered. Each is answered once, even if the member
+    fails.
 
     Any thread may use it.
     """
@@ -242,7 +242,8 @@ class CommitRequests:
         self._ended: str | None = None
 
     def ask(self) -> tuple[int, CommitFuture]:
-        """Return the number and the future of a new request; after ``end`` it is answered."""
+        """Return the number and the future of a new request, which is answered at once after
+        ``end``."""
         future: CommitFuture = Future()
         with self._lock:
             number = next(self._numbers)
@@ -264,7 +265,8 @@ class CommitRequests:
         return number in self._waiting
 
     def end(self, reason: str) -> None:
-        """Answer all requests with ``reason``, also those that follow. The first reason counts."""
+        """Answer all requests, and all later ones, with ``reason``. Only the first reason
+        counts."""
         with self._lock:
             if self._ended is None:
                 self._ended = reason
@@ -283,7 +285,7 @@ def _resolve(future: CommitFuture, faults: tuple[str, ...]) -> None:
 
 
 class MemberLoop(Generic[MachineT]):
-    """Runs one member. ``post`` and ``commit`` by any thread, the rest by the host's."""
+    """Runs one member. Any thread may call ``post`` and ``commit``, only the host's the others."""
 
     def __init__(
         self,
@@ -332,7 +334,7 @@ class MemberLoop(Generic[MachineT]):
     # -- any thread ----------------------------------------------------------------------------
 
     def post(self, event: Any) -> None:
-        """Hand an event to the machine."""
+        """Pass an event to the machine."""
         self.host.post(lambda: self.take(event))
 
     def commit(
@@ -341,7 +343,7 @@ class MemberLoop(Generic[MachineT]):
         strict: bool,
         limit: tuple[float, str] | None = None,
     ) -> CommitFuture:
-        """Request a commit; the result has the failures, and is empty if everything is stored.
+        """Request a commit. The result has the failures, and is empty if everything is stored.
 
         Args:
             positions: the offset to store for each partition.
@@ -356,7 +358,8 @@ class MemberLoop(Generic[MachineT]):
         return future
 
     def give_up(self, reason: str, timeout: float) -> None:
-        """End within ``timeout`` seconds without leaving the group: the servers do not answer."""
+        """End within ``timeout`` seconds without leaving the group, because the servers do not
+        answer."""
         if not self._ending.acquire(timeout=max(0.0, timeout)):
             return  # another thread ends the member
         try:
@@ -409,7 +412,7 @@ class MemberLoop(Generic[MachineT]):
             yield Fault(Trouble.FAILED, str(error), error=error)
 
     def crashed(self, error: BaseException) -> None:
-        """A fault in this library: leave the group, rather than remain a member that does nothing.
+        """Leave the group after a fault in this library, so that no idle member remains.
 
         Any thread. Each step is taken whether or not the steps before it succeed. The first fault
         counts: an error after the end follows from the end.
@@ -477,7 +480,8 @@ class MemberLoop(Generic[MachineT]):
             self.take(events.CommitAbandoned(number))
 
     def commit_consumed(self) -> None:
-        """Commit automatically, between two regular times; nothing without automatic commits."""
+        """Commit automatically, in addition to the regular times; do nothing without automatic
+        commits."""
         if self._auto_commit_interval is not None:
             self._auto_commit()
 
@@ -568,7 +572,7 @@ class MemberLoop(Generic[MachineT]):
 
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """The number of partitions, and the names of the first ones."""
+    """Return the number of partitions and the names of the first ones."""
     names = [str(tp) for tp in sorted(partitions)]
     more = ", ..." if len(names) > _SHOWN else ""
     noun = "partition" if len(names) == 1 else "partitions"
@@ -576,7 +580,8 @@ def partitions_text(partitions: Iterable[TopicPartition]) -> str:
 
 
 def ownership_line(command: Any, leaving: bool) -> str:
-    """The line for a command of a member's machine; empty if it says nothing about ownership.
+    """Return the log line for a command of a member's machine; empty if it does not concern
+    ownership.
 
     ``leaving``: the member leaves its group.
     """

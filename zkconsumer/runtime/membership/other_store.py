@@ -30,7 +30,8 @@ _MOST: Final = 1_000
 def warn_of_offsets_in_kafka(
     group: str, client: GroupCoordinators, partitions: Iterable[TopicPartition]
 ) -> None:
-    """Warn if the group has offsets of ``partitions`` in Kafka; they have none in ZooKeeper."""
+    """Warn if the group has offsets of ``partitions`` in Kafka, because it has none in
+    ZooKeeper."""
     try:
         stored = client.stored(group, sorted(partitions)[:_MOST])
     except ZkConsumerError as error:

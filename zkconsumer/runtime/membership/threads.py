@@ -50,7 +50,7 @@ def has_ended(thread: threading.Thread) -> bool:
 
 
 def check_lives(thread: threading.Thread) -> None:
-    """Raise RuntimeError if a thread has ended that should still run."""
+    """Raise RuntimeError if a thread has ended too early."""
     if has_ended(thread):
         raise RuntimeError(f"the thread {thread.name} has ended unexpectedly")
 
@@ -79,7 +79,7 @@ class MemberThread:
     # -- any thread ----------------------------------------------------------------------------
 
     def start(self, member: MemberLoop[Any]) -> None:
-        """Begin to run ``member``; actions posted before are run first."""
+        """Start ``member``. Actions that were posted before are run first."""
         self._thread = start_new(f"{self._name}_loop", lambda: self._run(member))
 
     def post(self, action: Action) -> None:
@@ -119,7 +119,7 @@ class MemberThread:
                     check_lives(thread)
 
     def crash(self, error: BaseException) -> None:
-        """Make the loop fail, because a thread that it depends on has failed."""
+        """Make the loop fail, because another thread that it needs has failed."""
 
         def crash() -> None:
             raise error
@@ -256,7 +256,7 @@ class Watchdog:
                 self._fail(error)
 
     def look(self) -> None:
-        """Check everything once. Raises the error of a failed check."""
+        """Check everything once. Raises the error of a check that failed."""
         if self._host.dead and not self._member.left:
             raise RuntimeError("the member's thread has ended unexpectedly")
         for check in self._checks:

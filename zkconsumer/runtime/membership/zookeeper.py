@@ -48,7 +48,7 @@ may have closed the session. At most a sixth of the session timeout."""
 
 
 class ZkPort(Protocol):
-    """The part of ZooKeeper that a member needs (``zkconsumer.zk.driver.ZkDriver``)."""
+    """A member's access to ZooKeeper (``zkconsumer.zk.driver.ZkDriver``)."""
 
     @property
     def session_timeout(self) -> float:
@@ -58,7 +58,7 @@ class ZkPort(Protocol):
         """Carry out ``op``; call ``on_reply`` once, on any thread."""
 
     def ping(self, on_answer: Callable[[], object]) -> None:
-        """Call ``on_answer`` when the server answers."""
+        """Ping the server, and call ``on_answer`` when it answers."""
 
     def close(self, timeout: float) -> None:
         """End the session, within ``timeout`` seconds even if the servers do not answer."""
@@ -80,12 +80,12 @@ class Running:
 
 
 def rebalance_counts() -> RebalanceCounts:
-    """Counts of a ZooKeeper member's rebalances, from 0."""
+    """Return counts of a ZooKeeper member's rebalances, all 0."""
     return RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING})
 
 
 class SessionSignals:
-    """What a ZooKeeper client reports to a member: its session, and watches that fire.
+    """Passes sessions and fired watches from a ZooKeeper client to a member.
 
     The client begins before there is a member. Its reports act on the gate at once, and wait in the
     host's mailbox until the member begins.
@@ -103,11 +103,11 @@ class SessionSignals:
         self._coordination: ZooKeeperCoordination
 
     def begin(self, coordination: ZooKeeperCoordination) -> None:
-        """Report to ``coordination`` from now on. Host's thread."""
+        """Report to ``coordination`` from now on. The host's thread."""
         self._coordination = coordination
 
     def on_session(self, event: SessionEvent, session_id: int) -> None:
-        """The session was opened, resumed or lost. The client's thread."""
+        """Pass on that the session was opened, resumed or lost. The client's thread."""
         # At once; the loop takes the event later.
         if event is SessionEvent.LOST:
             self._gate.close()
@@ -117,7 +117,8 @@ class SessionSignals:
         self._host.post(lambda: self._coordination.session_changed(event, session_id))
 
     def on_watch(self, path: str, zxid: int | None = None) -> None:
-        """A watch on ``path`` fired, by transaction ``zxid`` if that is known. Any thread."""
+        """Pass on that a watch on ``path`` fired, by transaction ``zxid`` if that is known. Any
+        thread."""
         self._host.post(lambda: self._coordination.watch_fired(path, zxid))
 
 
@@ -195,7 +196,7 @@ class ZooKeeperCoordination:
 
     @property
     def disconnections(self) -> int:
-        """How often the connection has dropped."""
+        """Number of times that the connection dropped."""
         return self._signals.drops
 
     @property
@@ -225,11 +226,11 @@ class ZooKeeperCoordination:
         self.zk.close(timeout)
 
     def watch_fired(self, path: str, zxid: int | None) -> None:
-        """A watch on ``path`` fired."""
+        """Handle a watch on ``path`` that fired."""
         self._member.take(events.Changed(path, zxid))
 
     def session_changed(self, event: SessionEvent, session_id: int) -> None:
-        """The session was opened, resumed or lost."""
+        """Handle a session that was opened, resumed or lost."""
         member = self._member
         if event is SessionEvent.OPENED:
             spec, last = member.machine.spec, self._last

@@ -90,7 +90,7 @@ class Membership:
 
     @property
     def failure(self) -> Fault | None:
-        """The fault that has ended the membership, if there is one."""
+        """The fault that has ended the membership, if any."""
         return next((fault for fault in self.faults if fault.trouble is Trouble.FAILED), None)
 
 
@@ -105,7 +105,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class Sources:
-    """The values that the monitor reads. Any thread may call each method."""
+    """The values that the health monitor reads. Any thread may call the methods."""
 
     membership: Callable[[], Membership]
     partitions: Callable[[], Iterable[tuple[PartitionTopicInfo, StreamControl]]]
@@ -157,7 +157,7 @@ class HealthMonitor:
         self._logged = frozenset(reasons)
 
     def read(self, min_seconds: float) -> Health:
-        """The current health. A problem counts after ``min_seconds``."""
+        """Return the current health. A problem counts after ``min_seconds``."""
         sources, now = self._from, self._from.clock()
         member = sources.membership()
         partitions = list(sources.partitions())
@@ -295,13 +295,13 @@ def _remedy(failure: Exception) -> str:
 
 
 def in_a_fork(text: str) -> Health:
-    """The health of a connector in a child process, which has none of its threads."""
+    """Return the health of a connector in a child process, which has none of its threads."""
     reason = Reason(Trouble.FAILED, text, 0.0)
     return Health("FORKED", False, False, 0, False, {}, (reason,))
 
 
 def without_streams(closed: bool) -> Health:
-    """The health of a connector that has no streams; ``closed``: it was shut down."""
+    """Return the health of a connector without streams; ``closed``: it was shut down."""
     if closed:
         reason = Reason(Trouble.CLOSED, "the connector is shut down: create a new one", 0.0)
     else:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def before_streams(zk: ZkDriver, closed: bool) -> Metrics:
-    """The metrics of a connector without streams; ``closed``: it was shut down."""
+    """Return the metrics of a connector without streams; ``closed``: it was shut down."""
     return Metrics(
         zookeeper_operations=zk.operations,
         zookeeper_connected=int(zk.connected),
@@ -37,7 +37,7 @@ def of_member(
     plane: DataPlane,
     faults: int,
 ) -> Metrics:
-    """The metrics of a connector with streams, also after its shutdown."""
+    """Return the metrics of a connector with streams in ZooKeeper, also after its shutdown."""
     reports, stored = loop.reports, coordination.stored
     registrations = f"{machine.spec.paths.ids}/"  # topics and brokers may be quarantined too
     return replace(
@@ -68,7 +68,7 @@ def of_group_member(
     plane: DataPlane,
     faults: int,
 ) -> Metrics:
-    """The same for a group on the brokers."""
+    """Return the metrics of a connector with streams on the brokers, also after its shutdown."""
     return replace(
         _of_streams(gate, plane, loop.rebalances, faults),
         owned_partitions=len(loop.machine.held),

@@ -100,7 +100,7 @@ class OpenTransactions:
         self._waits = waits
 
     def leave_out(self, seconds: float) -> None:
-        """Do not count a time in which nothing was observed."""
+        """Exclude a time in which nothing was observed."""
         self._waits = {
             info: wait._replace(since=wait.since + seconds, until=wait.until + seconds)
             for info, wait in self._waits.items()

@@ -49,14 +49,14 @@ _LEAVE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HerdSettings:
-    """The settings that all members share."""
+    """The settings of all members."""
 
     zookeeper: str
     chroot: str
     herd: HerdGroup
 
     def as_json(self) -> str:
-        """The settings as one argument of a process."""
+        """The settings as one command-line argument."""
         return json.dumps([self.zookeeper, self.chroot, self.herd.common()])
 
     @classmethod
@@ -74,12 +74,12 @@ class IdlePlane:
         self._positions: dict[TopicPartition, int] = {}
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
-        """Does nothing: no brokers are needed."""
+        """Do nothing: no brokers are needed."""
 
     def start(
         self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
     ) -> None:
-        """Begin at these offsets."""
+        """Hold partitions at these offsets."""
         for tp, (_, offset) in partitions.items():
             self._positions[tp] = offset or 0
 
@@ -96,14 +96,14 @@ class IdlePlane:
         return {tp: self._positions.pop(tp) for tp in partitions if tp in self._positions}
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Does nothing: there are no positions."""
+        """Do nothing: there are no positions."""
 
     def positions(self) -> dict[TopicPartition, int]:
         """The position of each partition."""
         return dict(self._positions)
 
     def fail(self, error: Exception) -> None:
-        """There are no streams."""
+        """Do nothing: there are no streams."""
 
     def close(self, timeout: float = 0.0) -> None:
         """Drop all partitions."""
@@ -111,7 +111,7 @@ class IdlePlane:
 
 
 class HerdMember:
-    """One member. Joins at construction, which blocks until there is a session.
+    """One member. It joins at construction, which blocks until there is a session.
 
     Raises ZkUnavailableError, ChrootMissingError.
     """
@@ -146,7 +146,7 @@ class HerdMember:
         host.start(self.loop)
 
     def status(self) -> tuple[str, int]:
-        """State and number of partitions held, as far as another thread can know."""
+        """State of the member and number of its partitions, as another thread sees them."""
         machine = self.loop.machine
         return machine.state.name, len(machine.held)
 

@@ -68,7 +68,7 @@ class RealHerd(HerdGroup):
 
 
 class Pack:
-    """One process of members."""
+    """One process with members."""
 
     def __init__(self, settings: HerdSettings, journal: Path) -> None:
         self.journal = journal
@@ -93,7 +93,7 @@ class Pack:
         self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """The next answer. Raises ClusterError."""
+        """Return the next answer. Raises ClusterError."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line else {"error": "a process has ended"}
@@ -116,7 +116,7 @@ class Pack:
 
 
 def server_counters(port: int) -> dict[str, int]:
-    """The server's counters (``mntr``); names without ``zk_``."""
+    """Return the server's counters (``mntr``), by their names without ``zk_``."""
     counters = {}
     for line in four_letters(port, "mntr").splitlines():
         name, _, value = line.partition("\t")

@@ -22,7 +22,8 @@ _DONE_SECONDS = 60.0
 
 @contextmanager
 def zookeeper_session(zookeeper: str) -> Iterator[KazooClient]:
-    """Give a connected kazoo client for ``HOST:PORT[/CHROOT]``; close its session at the end.
+    """Yield a connected kazoo client for ``HOST:PORT[/CHROOT]``, whose session is closed at the
+    end.
 
     Errors of kazoo leave as ``ClusterError``.
     """

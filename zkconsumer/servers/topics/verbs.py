@@ -20,12 +20,12 @@ class _Broker(Protocol):
 
 
 class TopicVerbs(ABC):
-    """Topics of a cluster with ``zookeeper`` and ``broker_servers``. All raise ``ClusterError``."""
+    """Methods for the topics of a cluster. All raise ``ClusterError``."""
 
     @property
     @abstractmethod
     def zookeeper(self) -> str:
-        """``127.0.0.1:PORT,...``, fit for ``zookeeper.connect``."""
+        """``127.0.0.1:PORT,...``, a value for ``zookeeper.connect``."""
 
     @property
     @abstractmethod
@@ -34,7 +34,7 @@ class TopicVerbs(ABC):
 
     @property
     def kraft(self) -> bool:
-        """Whether the brokers run without ZooKeeper, so that topics are made through them."""
+        """Whether the brokers run without ZooKeeper, so that they create topics themselves."""
         return False
 
     @property

@@ -95,7 +95,7 @@ ALLOWED_LEGACY: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Rule ``rule`` was broken at ``at`` seconds; ``text`` names the member and the fault."""
+    """A violation of ``rule`` at ``at`` seconds; ``text`` names the member and the fault."""
 
     rule: str
     at: float
@@ -106,10 +106,11 @@ class Violation:
 
 
 class Records(Protocol):
-    """The fate of each record in the brokers' logs, where members read from such logs."""
+    """What has happened to each record of the brokers' logs, if members read from such logs."""
 
     def committed(self, tp: TopicPartition, offset: int) -> tuple[str, str] | None:
-        """``offset`` was stored: return the rule that this breaks, and a line about it."""
+        """Record that ``offset`` was stored; return the rule that this breaks, with a line about
+        it."""
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ class _Delivery:
 
 @dataclass(slots=True)
 class Observer:
-    """Follows one group. Feed it each event in the order of time.
+    """Checks the rules of one group. Pass it each event in the order of time.
 
     ``violations`` are rules broken by members of the default profile, ``allowed`` those broken by
     ``legacy_sessions`` as ``ALLOWED_LEGACY`` permits. ``records``: the fate of each record,
@@ -153,7 +154,7 @@ class Observer:
     _may_lower: Counter[tuple[TopicPartition, str]] = field(default_factory=Counter)
 
     def note(self, rule: str, at: float, session: int, text: str) -> None:
-        """The member in ``session`` has broken ``rule``."""
+        """Record that the member in ``session`` has broken ``rule``."""
         violation = Violation(rule, at, text)
         if session in self.legacy_sessions and rule in ALLOWED_LEGACY:
             self.allowed.append(violation)
@@ -161,12 +162,12 @@ class Observer:
             self.violations.append(violation)
 
     def session_begins(self, session: int, member: str) -> None:
-        """The session is ``member``'s."""
+        """Record that the session is ``member``'s."""
         self._names[session] = member
 
     def session_ended(self, session: int) -> None:
-        """The server ended a session (call it before the deletion of the session's owner
-        znodes)."""
+        """Record that the server ended a session. Call it before the session's owner znodes are
+        deleted."""
         self._ended.add(session)
 
     def owner_changed(
@@ -178,8 +179,8 @@ class Observer:
         *,
         fenced: bool = True,
     ) -> None:
-        """The owner znode of ``tp`` now belongs to ``owner`` (``None``: deleted), changed by
-        ``by``.
+        """Record that ``by`` changed the owner of ``tp`` to ``owner`` (``None``: deleted the owner
+        znode).
 
         ``by`` 0 is an administrator: the previous owner is excused until it claims again.
         ``fenced``: there is an offset znode, whose version a release checks.
@@ -210,7 +211,7 @@ class Observer:
         *,
         fenced: bool = True,
     ) -> None:
-        """The stored offset of ``tp`` changed. Not for changes an administrator makes.
+        """Record a change of the stored offset of ``tp``, unless an administrator made it.
 
         ``fenced``: the store refuses commits of members that have lost the partition.
         """
@@ -240,7 +241,8 @@ class Observer:
             self.note(broken[0], at, by, f"{broken[1]}, by {by}")
 
     def stored(self, tp: TopicPartition) -> int:
-        """The offset that a claim would read: with two stores the larger one; -1 for none.
+        """Return the offset that a claim would read, with two stores the larger one; -1 if there is
+        none.
 
         Only ZooKeeper refuses a late commit of a previous owner, so Kafka may have the larger
         offset.
@@ -248,14 +250,15 @@ class Observer:
         return max(self.committed.get(tp, -1), self.in_kafka_too.get(tp, -1))
 
     def reset(self, tp: TopicPartition, member: str) -> None:
-        """``auto.offset.reset`` chose a position in place of one that is out of range."""
+        """Record the position that ``auto.offset.reset`` chose in place of one that is out of
+        range."""
         self._may_lower[tp, member] += 1
         self.resets[tp] += 1
 
     def started(
         self, at: float, tp: TopicPartition, session: int, position: int, member: str = ""
     ) -> None:
-        """``member`` begins to deliver ``tp`` at ``position`` in ``session``."""
+        """Record that ``member`` begins to deliver ``tp`` at ``position`` in ``session``."""
         self._names[session] = member
         stored = self._by_owner.get(tp, 0)
         excused = self._may_lower[tp, member] > 0
@@ -270,13 +273,14 @@ class Observer:
         reading.active = True
 
     def stopped(self, tp: TopicPartition, session: int) -> None:
-        """The member that reads ``tp`` in ``session`` delivers no more of its messages."""
+        """Record that the member which reads ``tp`` in ``session`` delivers no more of its
+        messages."""
         reading = self._reading.get((tp, session))
         if reading is not None:
             reading.active = False
 
     def delivered(self, at: float, tp: TopicPartition, session: int, first: int, last: int) -> None:
-        """The application got the messages ``first`` to ``last``, one at a time."""
+        """Record that the application got the messages ``first`` to ``last``, one at a time."""
         self.deliveries += last - first + 1
         reading = self._reading.setdefault((tp, session), _Delivery())
         if self.owners.get(tp) == session or (tp, session) in self._excused:

@@ -46,7 +46,7 @@ from zkconsumer.sim.servers.zk import FakeZk, Txn
 
 
 def read_now(zk: FakeZk, op: ZkOp | OffsetOp) -> Reply:
-    """The answer to a read from the committed state, at once."""
+    """Return the answer to a read of the committed state."""
     if isinstance(op, GetMany):
         return Ok(tuple(zk.get(path) for path in op.paths))
     assert isinstance(op, Exists | GetData | GetChildren), f"not a read: {op}"
@@ -61,7 +61,7 @@ def read_now(zk: FakeZk, op: ZkOp | OffsetOp) -> Reply:
 
 
 class Load:
-    """Chains of reads at one server that takes ``read_us`` for each, shared fairly.
+    """Chains of reads that share one server, which takes ``read_us`` for each.
 
     A single chain needs a round trip and a service time for each read. If all chains together
     request more than the server can do, all become equally slower.
@@ -87,9 +87,8 @@ class Load:
         return round((self.slowdown - 1.0) * (round_trip_us + self.read_us))
 
     def start(self, reads: int, cycle_us: int, first_us: int, done: Callable[[], None]) -> Chain:
-        """Begin a chain of ``reads``: the first is served after ``first_us``, the others each
-        ``cycle_us`` later; ``done`` is called when the last is answered.
-        """
+        """Begin a chain of ``reads``. The first is served after ``first_us``, each other one
+        ``cycle_us`` later. Call ``done`` when the last is answered."""
         self._advance()
         self._count += 1
         chain = Chain(self._kernel.now_us, self._progress, cycle_us, first_us, reads, done)
@@ -99,7 +98,7 @@ class Load:
         return chain
 
     def served(self, chain: Chain) -> int:
-        """Number of a chain's reads served so far."""
+        """Return how many reads of a chain were served."""
         self._advance()
         done = self._progress - chain.start - chain.first_us
         return 0 if done < 0 else min(chain.reads, int(done // chain.cycle_us) + 1)
@@ -221,23 +220,23 @@ class _Loading:
 
 
 class BulkMember(Protocol):
-    """A member whose reads are run in bulk: see ``SimMember``."""
+    """A member whose reads are simulated in bulk: see ``SimMember``."""
 
     spec: MemberSpec
 
     @property
     def session(self) -> int:
-        """Its session in ZooKeeper."""
+        """The member's session in ZooKeeper."""
 
     @property
     def client(self) -> Any:
         """The client of the simulated ZooKeeper."""
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
-        """Send a script its reply."""
+        """Send its reply to a script."""
 
     def finish(self, script: MemberScript[Event], event: Event) -> None:
-        """A script has ended without being run."""
+        """End a script without running it."""
 
     def send(
         self, op: ZkOp, on_reply: Callable[[Reply], object], sent_us: int | None = None
@@ -245,11 +244,11 @@ class BulkMember(Protocol):
         """Send ``op`` (as if at ``sent_us``); ``on_reply`` is called from the mailbox."""
 
     def bulk_done(self, began_us: int, spent: Cost, path: str) -> None:
-        """Reads that were simulated in bulk are answered."""
+        """Handle the answers to reads that were simulated in bulk."""
 
 
 class BulkViews:
-    """Runs the members' reading of registrations in bulk."""
+    """Simulates the members' reads of registrations in bulk."""
 
     def __init__(self, zk: FakeZk, paths: GroupPaths) -> None:
         self._zk = zk
@@ -265,7 +264,7 @@ class BulkViews:
         zk.queued = self.load.queued
 
     def set_service(self, service: tuple[float, float]) -> None:
-        """From now on servers take this long for a read and a write."""
+        """Set how long servers take for a read and a write from now on."""
         self._zk.service = service
         self.load.read_us = round(service[0] * 1e6)
 
@@ -277,13 +276,14 @@ class BulkViews:
             self._loading[member] = _Loading(member, command, script, self._version)
 
     def abandon(self, member: BulkMember) -> None:
-        """The member's process has died."""
+        """Forget a member whose process has died."""
         loading = self._loading.pop(member, None)
         if loading is not None and loading.chain is not None:
             self.load.end(loading.chain)
 
     def takes(self, member: BulkMember, running: Running, reply: Reply) -> bool:
-        """Whether the script's reads after ``reply`` run in bulk; the script then waits."""
+        """Whether the script's reads after ``reply`` are simulated in bulk. The script then
+        waits."""
         loading = self._loading.get(member)
         if loading is None or loading.script is not running.script or loading.listed is not None:
             return False

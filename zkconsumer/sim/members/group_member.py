@@ -38,7 +38,7 @@ NOT_COORDINATOR: Final = ErrorCode.NOT_COORDINATOR
 
 
 class Group(Protocol):
-    """A group as its coordinator has it, whichever protocol its members use."""
+    """A coordinator's group, whichever protocol its members use."""
 
     loading: bool
     """Whether the coordinator still reads the group."""
@@ -51,10 +51,10 @@ class Group(Protocol):
         """Answer a member's request."""
 
     def resign(self, code: int) -> None:
-        """Another broker becomes coordinator: requests that wait are answered with ``code``."""
+        """Make another broker the coordinator. Requests that wait are answered with ``code``."""
 
     def restart(self) -> None:
-        """The sessions of all members begin again."""
+        """Restart the sessions of all members."""
 
 
 class Brokers:
@@ -84,7 +84,7 @@ class Brokers:
         self._free_us = 0
 
     def receive(self, command: Any, asked: int, spec: Any, reply: Reply) -> None:
-        """A request has reached broker ``asked``, and is queued."""
+        """Queue a request that has reached broker ``asked``."""
         self._free_us = max(self._free_us, self.kernel.now_us) + round(self.service * 1e6)
         turn = partial(self._serve, command, asked, spec, reply)
         self.kernel.schedule_at_us(self._free_us, turn)
@@ -103,8 +103,8 @@ class Brokers:
             reply(failure(command, code))
 
     def fail_over(self, seconds: float, loading: float, dies: bool = True) -> None:
-        """The coordinator dies (or gives the group up); ``seconds`` later the other broker is it,
-        and reads the group for ``loading`` seconds."""
+        """End the coordinator, or its role. After ``seconds`` the other broker takes over, and
+        reads the group for ``loading`` seconds."""
         if self.down:
             return
         self.down = True
@@ -132,7 +132,8 @@ OnAnswer = Callable[[Any, float, int], object]
 
 
 class Line:
-    """One connection of a member (``RequestLine``): a request at a time, each answered once."""
+    """One connection of a member (``RequestLine``), which sends one request at a time and answers
+    each once."""
 
     def __init__(self, member: LinesProcess[Any]) -> None:
         self.coordinator = 0
@@ -150,7 +151,7 @@ class Line:
         self._next()
 
     def interrupt(self) -> None:
-        """The connection breaks: requests in flight get no answer."""
+        """Break the connection: requests in flight get no answer."""
         if self._busy is not None:
             number, command, *_ = self._busy
             self._member.host.post(partial(self._arrived, number, failure(command, UNREACHABLE)))
@@ -229,7 +230,7 @@ class LinesProcess(SimProcess[MachineT]):
         self._cut_until = -1.0
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
-        """An answer has arrived; ``sent``: when the request left, seconds."""
+        """Handle an answer. ``sent``: when the request was sent, in seconds."""
         member = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
         kinds = (events.HeartbeatAnswered, MemberHeartbeatAnswered)
         beat = isinstance(event, kinds) and event.code in member
@@ -241,13 +242,13 @@ class LinesProcess(SimProcess[MachineT]):
             self.cluster.members.remove(self)
 
     def crash(self) -> None:
-        """The process dies; the coordinator finds out by the session timeout."""
+        """Kill the process. The coordinator notices that by the session timeout."""
         super().crash()
         self._leave()
 
     def cut(self, seconds: float) -> None:
-        """Its connections to brokers break, with the requests in flight; none can be opened
-        meanwhile."""
+        """Break the connections to brokers, with the requests in flight, and prevent new ones for a
+        while."""
         self.host.say(f"cut {seconds:.3f}")
         self._cut_until = max(self._cut_until, self._kernel.now + seconds)
         for line in self._lines:
@@ -320,7 +321,7 @@ class SimGroupMember(LinesProcess[GroupMachine]):
 
     @property
     def home(self) -> int:
-        """The broker that it regards as the coordinator."""
+        """The broker that the member treats as coordinator."""
         return self._lines[0].coordinator
 
     @home.setter
@@ -330,5 +331,5 @@ class SimGroupMember(LinesProcess[GroupMachine]):
 
     @property
     def failed(self) -> str:
-        """Why it cannot continue."""
+        """The reason why the member cannot continue."""
         return self.plane.failed

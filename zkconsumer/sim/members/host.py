@@ -20,7 +20,7 @@ EPOCH_MS: Final = 1_500_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How a member's process behaves. Pairs are ranges; times are seconds.
+    """How a member's process behaves. Pairs are ranges; times are in seconds.
 
     ``poll``: between two polls, each of up to ``burst`` messages of a stream (of a light member: of
     a partition). ``stop``: until the first check for an unacknowledged message. ``release_wait``:

@@ -20,7 +20,8 @@ from zkconsumer.sim.members.plane import Plane, PlaneOwner
 
 
 class SimLog:
-    """The partitions' messages: each partition grows by ``rate`` messages a second until ``stop``.
+    """The messages of all partitions. Each partition grows by ``rate`` messages a second until
+    ``stop``.
 
     Messages are their offsets. A partition keeps its messages when its topic is deleted.
     """
@@ -33,7 +34,7 @@ class SimLog:
         self._stopped: float | None = None
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """New, empty partitions. Existing partitions are unchanged."""
+        """Add empty partitions, and leave existing ones unchanged."""
         for tp in partitions:
             self._created.setdefault(tp, self._kernel.now)
 
@@ -43,15 +44,15 @@ class SimLog:
         self.add(TopicPartition(topic, number) for number in range(count))
 
     def delete_topic(self, topic: str) -> bool:
-        """Delete a topic; false if it does not exist."""
+        """Delete a topic; return false if it does not exist."""
         return self.topics.pop(topic, None) is not None
 
     def stop(self) -> None:
-        """No more messages are written."""
+        """Write no more messages."""
         self._stopped = self._kernel.now
 
     def plane(self, member: PlaneOwner) -> SimPlane:
-        """The data plane that a member delivers with."""
+        """Return the data plane of a member."""
         return SimPlane(
             member.host,
             member.gate,
@@ -62,15 +63,15 @@ class SimLog:
         )
 
     def end(self, tp: TopicPartition) -> int:
-        """The log-end offset now."""
+        """Return the log end offset."""
         now = self._kernel.now if self._stopped is None else self._stopped
         return int(max(0.0, now - self._created[tp]) * self._rate)
 
 
 @dataclass(slots=True)
 class Reading:
-    """A partition being delivered: ``position`` is the next offset to consume; one message may be
-    unacknowledged.
+    """A partition that is being delivered. ``position``: the next offset to consume. One message
+    may be unacknowledged.
 
     ``stopping`` is the token of the ``StopFetching`` that ended delivery.
     """
@@ -112,7 +113,7 @@ class SimPlane(Plane):
         self._stalled_until = -1.0
 
     def begin(self) -> None:
-        """The application looks for messages from now on."""
+        """Let the application ask for messages from now on."""
         if self._log is not None:
             self._poll_later()
 
@@ -166,24 +167,25 @@ class SimPlane(Plane):
         self.failed = str(error)
 
     def close(self, timeout: float = 0.0) -> None:
-        """See ``DataPort``; the end of the process does the same."""
+        """Implement ``DataPort.close``. The end of the process does the same."""
         self._take(self._reading)
 
     # -- the application
 
     @property
     def progress(self) -> tuple[Progress, ...]:
-        """Where the application's progress shows."""
+        """The part of a stream that shows the application's progress."""
         return () if self._log is None else (self,)
 
     @property
     def fetching(self) -> frozenset[TopicPartition]:
-        """Partitions that are being delivered and not about to be released."""
+        """The partitions that are delivered and not about to be released."""
         return frozenset(tp for tp, r in self._reading.items() if r.stopping is None)
 
     @property
     def in_hand(self) -> object | None:
-        """The record that the application has worked on for suspiciously long (``Progress``)."""
+        """The record that the application has been processing for suspiciously long
+        (``Progress``)."""
         return self if self._host.now() < self._stalled_until else None
 
     @property
@@ -192,11 +194,12 @@ class SimPlane(Plane):
         return self._log is not None and self._gate.is_open and self.in_hand is None
 
     def stall(self, seconds: float) -> None:
-        """The application works on one message for this long."""
+        """Let the application work on one message for this long."""
         self._stalled_until = max(self._stalled_until, self._host.now() + seconds)
 
     def deliver_late(self) -> None:
-        """The application passed the lease's check before the process stood still."""
+        """Deliver the message for which the application had passed the lease's check before the
+        process stopped."""
         for tp, reading in list(self._reading.items())[:1]:
             if reading.stopping is None:
                 self._deliver(tp, reading, 1)

@@ -29,17 +29,17 @@ class Plane(DataPort, Protocol):
 
     @abstractmethod
     def begin(self) -> None:
-        """The application looks for messages from now on."""
+        """Let the application ask for messages from now on."""
 
     @property
     @abstractmethod
     def progress(self) -> tuple[Progress, ...]:
-        """Where the application's progress shows."""
+        """The part of a stream that shows the application's progress."""
 
     @property
     @abstractmethod
     def fetching(self) -> frozenset[TopicPartition]:
-        """Partitions that are being delivered and not about to be released."""
+        """The partitions that are delivered and not about to be released."""
 
     @property
     @abstractmethod
@@ -48,36 +48,36 @@ class Plane(DataPort, Protocol):
 
     @abstractmethod
     def stall(self, seconds: float) -> None:
-        """The application works on one message for this long."""
+        """Let the application work on one message for this long."""
 
     @abstractmethod
     def close(self, timeout: float = 0.0) -> None:
-        """See ``DataPort``; the end of the process does the same."""
+        """Implement ``DataPort.close``. The end of the process does the same."""
 
     @abstractmethod
     def deliver_late(self) -> None:
-        """The process runs again, and the application gets the message that it was held from."""
+        """Deliver the message that the stopped process held back, now that it runs again."""
 
     # -- of judged planes
 
     def hold_late(self) -> None:
-        """The process is stopped between the lease's check and the application."""
+        """Stop the process between the lease's check and the application."""
         return
 
     def end(self) -> None:
-        """The member has ended: the application asks each stream once more."""
+        """End the member: the application asks each stream once more."""
         return
 
     def check(self) -> None:
-        """Check the rules that apply whenever the process rests."""
+        """Check the rules that hold whenever the process rests."""
         return
 
     def resets(self) -> int:
-        """How often ``auto.offset.reset`` has chosen a position in the group."""
+        """Number of positions that ``auto.offset.reset`` has chosen in the group."""
         return 0
 
     def check_stored(self, positions: Mapping[TopicPartition, int]) -> None:
-        """A commit of ``positions`` was confirmed: check that they are stored."""
+        """Check that ``positions``, whose commit was confirmed, are stored."""
         return
 
 
@@ -91,20 +91,20 @@ class PlaneOwner(Protocol):
 
     @property
     def session(self) -> int:
-        """The observer's number for the member; 0: it is not a member."""
+        """The observer's number for the member; 0 if it is not a member."""
 
 
 class Source(Protocol):
-    """The source of records, with the topics that it has."""
+    """The topics with their records, as members read them."""
 
     topics: dict[str, int]
     """Number of partitions of each topic that exists."""
 
     def plane(self, member: Any) -> Plane:
-        """The data plane of ``member``, a ``SimProcess``."""
+        """Return the data plane of ``member``, a ``SimProcess``."""
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Create a topic, or give it more partitions."""
 
     def delete_topic(self, topic: str) -> bool:
-        """Delete a topic; false if it does not exist."""
+        """Delete a topic; return false if it does not exist."""

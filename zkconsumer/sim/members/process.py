@@ -72,7 +72,7 @@ class SimListener:
 
 
 class SimProcess(Generic[MachineT]):
-    """One member's process; ``observer`` and ``data`` switch delivery on.
+    """One member's process. Messages are delivered if ``observer`` and ``data`` are given.
 
     ``loop`` is the real one, as is what carries out its commands. ``data`` decides what delivers.
     """
@@ -116,7 +116,7 @@ class SimProcess(Generic[MachineT]):
 
     @property
     def session(self) -> int:
-        """The observer's number for the member; 0: it is not a member."""
+        """The observer's number for the member; 0 if it is not a member."""
         raise NotImplementedError
 
     @property
@@ -136,7 +136,7 @@ class SimProcess(Generic[MachineT]):
 
     @property
     def fetching(self) -> frozenset[TopicPartition]:
-        """Partitions that are being delivered and not about to be released."""
+        """The partitions that are delivered and not about to be released."""
         return self.plane.fetching
 
     def _make_loop(
@@ -168,7 +168,7 @@ class SimProcess(Generic[MachineT]):
     # -- what a user or a fault does
 
     def post(self, event: Any) -> None:
-        """Hand the machine an event."""
+        """Pass an event to the machine."""
         self.loop.post(event)
 
     def commit(
@@ -188,25 +188,25 @@ class SimProcess(Generic[MachineT]):
         return asked
 
     def close(self) -> None:
-        """Leave the group in order."""
+        """Leave the group cleanly."""
         self.closing = True
         self.loop.post(events.CloseRequested())
 
     def stall(self, seconds: float) -> None:
-        """The application works on one message for this long."""
+        """Let the application work on one message for this long."""
         if self.alive:
             self.host.say(f"stall {seconds:.3f}")
             self.plane.stall(seconds)
 
     def crash(self) -> None:
-        """The process dies; the servers find out by their timeouts."""
+        """Kill the process. The servers notice that by their timeouts."""
         if self.alive:
             self.host.say("crash")
             self.host.alive = False
             self.plane.close()
 
     def pause(self, seconds: float) -> None:
-        """The process is suspended (SIGSTOP)."""
+        """Suspend the process (SIGSTOP)."""
         if not self.alive or self.paused:
             return
         self.host.say(f"pause {seconds:.3f}")
@@ -234,7 +234,7 @@ class SimProcess(Generic[MachineT]):
         self.host.alive = False
 
     def broken(self, rule: str, text: str) -> None:
-        """Report that ``rule`` is broken. ``text`` describes how."""
+        """Report a broken ``rule``. ``text`` describes how it was broken."""
         assert self.observer is not None
         self.observer.note(rule, self._kernel.now, self.session, text)
 

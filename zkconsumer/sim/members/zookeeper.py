@@ -38,7 +38,8 @@ from zkconsumer.sim.servers.zk import FakeZk, SessionState, WatchEvent
 
 
 class SimZk:
-    """The ``ZkPort`` of a simulated member: passes everything to a ``FakeSession`` and back."""
+    """The ``ZkPort`` of a simulated member, which passes everything to a ``FakeSession`` and
+    back."""
 
     def __init__(self, zk: FakeZk, host: SimHost, session_timeout: float) -> None:
         self.session_timeout = session_timeout
@@ -57,7 +58,7 @@ class SimZk:
         on_session: Callable[[SessionEvent, int], object],
         on_watch: Callable[[str, int | None], object],
     ) -> None:
-        """Begin a session; the process gets all events when it runs."""
+        """Begin a session. The process gets all events when it runs."""
 
         def lost(session_id: int) -> None:
             self.proved = -math.inf  # not before: the process may be suspended
@@ -112,7 +113,7 @@ class ZkProcess(SimProcess[MachineT]):
     _coordination: ZooKeeperCoordination
 
     def start(self) -> None:
-        """Connect; everything else follows from that."""
+        """Connect to ZooKeeper; the rest follows from that."""
         self._zk.connect(self._on_session, self._signals.on_watch)
         self.loop.begin()
         self.plane.begin()
@@ -131,19 +132,19 @@ class ZkProcess(SimProcess[MachineT]):
 
     @property
     def session(self) -> int:
-        """Implement ``SimProcess.session``: that in ZooKeeper, which owns the owner znodes."""
+        """The member's session in ZooKeeper, which owns the owner znodes."""
         return self._coordination.session_id
 
     # -- what a fault does
 
     def crash(self) -> None:
-        """The process dies. Its session lives on until its timeout."""
+        """Kill the process. Its session lives until its timeout."""
         if self.alive:
             super().crash()
             self.client.kill()
 
     def pause(self, seconds: float) -> None:
-        """The process is suspended (SIGSTOP); longer than the session timeout ends the session."""
+        """Suspend the process (SIGSTOP). Longer than the session timeout, this ends the session."""
         stands = self.alive and not self.paused
         super().pause(seconds)
         timeout = self.spec.session_timeout
@@ -211,7 +212,7 @@ class SimMember(ZkProcess[RebalanceMachine]):
     # -- what a fault does
 
     def crash(self) -> None:
-        """The process dies. Its session lives on until its timeout."""
+        """Kill the process. Its session lives until its timeout."""
         if self.alive:
             super().crash()
             if self._bulk is not None:
@@ -220,12 +221,12 @@ class SimMember(ZkProcess[RebalanceMachine]):
     # -- for ``BulkViews``
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
-        """Send a script its reply."""
+        """Send its reply to a script."""
         assert isinstance(self._coordination, BulkCoordination)
         self._coordination.step(session, script, reply)
 
     def finish(self, script: MemberScript[Event], event: Event) -> None:
-        """A script has ended without being run."""
+        """End a script without running it."""
         assert isinstance(self._coordination, BulkCoordination)
         self._coordination.finish(script, event)
 
@@ -243,12 +244,12 @@ class SimMember(ZkProcess[RebalanceMachine]):
         self.client.submit(op, answered, sent_us)
 
     def bulk_done(self, began_us: int, spent: Cost, path: str) -> None:
-        """Reads that were simulated in bulk are answered."""
+        """Handle the answers to reads that were simulated in bulk."""
         self.watchers.reads(path, spent, began_us, self.session, self.machine.attempts)
 
 
 class BulkCoordination(ZooKeeperCoordination):
-    """Gives the reading of registrations to ``BulkViews``."""
+    """A ``ZooKeeperCoordination`` that leaves reads of registrations to ``BulkViews``."""
 
     def __init__(
         self,
@@ -271,13 +272,13 @@ class BulkCoordination(ZooKeeperCoordination):
             super()._step(number, running, reply)
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
-        """Send a script its reply. A script of a lost session is abandoned."""
+        """Send its reply to a script, or abandon the script if its session is lost."""
         number = self._number_of(script)
         if number is not None and session == self.session_id:
             self._step(number, self._scripts[number], reply)
 
     def finish(self, script: MemberScript[Event], event: Event) -> None:
-        """The script's outcome is known."""
+        """Finish a script with its outcome."""
         number = self._number_of(script)
         if number is not None:
             del self._scripts[number]

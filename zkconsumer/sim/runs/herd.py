@@ -65,7 +65,7 @@ class Herd(HerdGroup):
     bulk: bool = True
 
     def check(self) -> None:
-        """Raises ConfigError naming each option that is wrong."""
+        """Raise ConfigError that names each wrong option."""
         faults = []
         if self.event not in EVENTS:
             faults.append(f"--event {self.event}: choose one of {', '.join(EVENTS)}")
@@ -82,8 +82,8 @@ class Herd(HerdGroup):
 
 
 class HerdRun(ABC, Generic[MemberT]):
-    """One run: what is the same wherever the group lives. ``perform`` does everything; the public
-    attributes have the results."""
+    """One run of a group of any kind. ``perform`` does everything; the public attributes have the
+    results."""
 
     def __init__(self, herd: Herd, sink: Sink | None = None) -> None:
         herd.check()
@@ -97,7 +97,7 @@ class HerdRun(ABC, Generic[MemberT]):
 
     @abstractmethod
     def perform(self) -> Measures:
-        """Settle, trigger the event, wait for rest, measure."""
+        """Let the group settle, trigger the event, wait until it is stable, and measure."""
 
     @abstractmethod
     def _start(self, number: int) -> None:

@@ -162,7 +162,7 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
 
 
 def simulate_any(herd: Herd, sink: Sink | None = None) -> Measures:
-    """Simulate one change in whichever style of coordination ``herd`` names. Raises ConfigError."""
+    """Simulate one change in the kind of coordination that ``herd`` names. Raises ConfigError."""
     if herd.profile in ("coordinator", "consumer"):
         return CoordinatorRun(herd, sink).perform()
     return simulate(herd, sink)

@@ -44,9 +44,8 @@ _WIDTH = 64
 
 @dataclass(slots=True)
 class Stage:
-    """One playing of a case. ``entries`` is its journal; names are ``A``, ``B``, ``C`` ...
-    ``late`` counts messages that were delivered although another member owned the partition.
-    """
+    """One run of a case. ``entries`` is its journal, with members named ``A``, ``B``, ``C`` ...
+    ``late`` counts messages that were delivered although another member owned the partition."""
 
     profile: str
     seed: int
@@ -65,7 +64,7 @@ class Stage:
         return self.world.kernel
 
     def write(self, entry: Entry) -> None:
-        """Take a line of the journal, and watch for members that want the same partition."""
+        """Add a line to the journal, and look for members that want the same partition."""
         self.entries.append(entry)
         if entry.get("name") != "ClaimPartitions":
             return
@@ -79,7 +78,7 @@ class Stage:
                 )
 
     def note(self, text: str) -> None:
-        """Record what a member reports; deliveries are kept."""
+        """Record a member's report, such as a delivery."""
         at, member, verb, *rest = text.split(" ")
         if verb != "delivers":
             return
@@ -96,11 +95,11 @@ class Stage:
             self.write(event_entry(int(at), "deliver", member, text, [str(tp)]))
 
     def event(self, name: str, member: str = "", detail: str = "") -> None:
-        """Something is done to the group."""
+        """Record an action on the group."""
         self.write(event_entry(self.kernel.now_us, name, member, detail))
 
     def join(self, name: str) -> SimMember:
-        """One more member."""
+        """Start one more member."""
         spec = MemberSpec(
             paths=self.world.paths,
             consumer_id=f"{GROUP}_{name}",
@@ -132,7 +131,7 @@ class Stage:
         return next((f"{name}'s" for name in names), f"the {session_text(session)}")
 
     def committed(self, _zxid: int, txn: Txn) -> None:
-        """Follow sessions and owner znodes."""
+        """Record changes of sessions and owner znodes."""
         now, ownership = self.kernel.now_us, self.tally.ownership
         if txn.closes_session and txn.changes:
             owners = {str(tp) for c in txn.changes if (tp := owner_partition(c.path))}
@@ -154,7 +153,7 @@ class Stage:
                 ownership.took(now, tp, change.after.data.decode().rpartition("-")[0])
 
     def broken(self) -> list[str]:
-        """Rules of the group that were broken, as text."""
+        """The rules of the group that were broken, as text."""
         observer = self.world.observer
         return [str(v) for v in [*observer.violations, *observer.allowed]]
 
@@ -242,7 +241,8 @@ def _torn(stage: Stage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A case: ``act`` runs it, ``shows`` describes the result; empty if the case did not occur."""
+    """A case. ``act`` runs it; ``shows`` describes the result, and is empty if the case did not
+    occur."""
 
     title: str
     act: Callable[[str, int], Stage]
@@ -279,7 +279,8 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The result of a case: ``seeds`` were run, and the case happened in ``showed`` of them."""
+    """The result of a case: the number of ``seeds`` that were run, and of those that ``showed``
+    it."""
 
     name: str
     profile: str
@@ -292,13 +293,13 @@ class Played:
     entries: list[Entry]
 
     def as_json(self) -> dict[str, Any]:
-        """Without the journal."""
+        """The result as JSON, without the journal."""
         keys = ("name", "profile", "seed", "seeds", "showed", "finding", "lines", "timeline")
         return {key: getattr(self, key) for key in keys}
 
 
 def play(name: str, profile: str, seed: int = 0) -> Played:
-    """Play a case: with ``scala`` until it appears, with ``default`` all seeds."""
+    """Run a case: with ``scala`` until it occurs, with ``default`` for all seeds."""
     scenario = SCENARIOS[name]
     showed, played = 0, 0
     kept: Stage | None = None
@@ -381,7 +382,7 @@ def _say(entry: Entry, late: dict[str, int]) -> str:
 
 
 def tell(stage: Stage) -> list[str]:
-    """Return what happened since the event, one line for each relevant step."""
+    """Return what happened after the event, one line for each relevant step."""
     late: dict[str, int] = {}
     lines = []
     for entry in stage.entries:
@@ -398,7 +399,7 @@ def tell(stage: Stage) -> list[str]:
 
 
 def draw(stage: Stage) -> list[str]:
-    """Owner znode and deliveries of each partition over time, as text."""
+    """Return the owners and the deliveries of each partition over time, drawn as text."""
     start, end = stage.tally.start, stage.kernel.now_us
     step = (end - start) / _WIDTH
     lines = [

@@ -43,7 +43,8 @@ class World:
     history: list[str] | None = None
 
     def begin(self, brokers: Iterable[int]) -> None:
-        """Create the first znodes, and register ``brokers``. The observer follows each commit."""
+        """Create the first znodes, register ``brokers``, and let the observer follow each
+        commit."""
         self.zk.on_commit(self._committed)
         for path in ("/brokers", BROKER_IDS, BROKER_TOPICS, "/consumers"):
             self.do(Create(path))
@@ -51,15 +52,15 @@ class World:
             self.add_broker(broker)
 
     def do(self, op: MultiOp) -> bool:
-        """Carry out a write as an administrator; False when it is refused."""
+        """Carry out a write as an administrator; return false if it is refused."""
         return isinstance(self.zk.do(op), Ok)
 
     def add_broker(self, broker: int) -> None:
-        """A broker registers."""
+        """Register a broker."""
         self.set_broker(broker, BrokerEndpoint(broker, f"b{broker}", 9092))
 
     def set_broker(self, broker: int, at: BrokerEndpoint | None) -> None:
-        """A broker registers again, or its registration ends."""
+        """Register a broker again, or end its registration."""
         self.do(Delete(broker_path(broker)))
         if at is not None:
             document = {"version": 1, "host": at.host, "port": at.port, "timestamp": "1"}

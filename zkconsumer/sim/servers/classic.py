@@ -55,7 +55,7 @@ _ANY: Final = "?"
 
 
 class GroupState(Enum):
-    """State of a group at its coordinator."""
+    """The state of a group at its coordinator."""
 
     DEAD = "does not exist"
     EMPTY = "no members"
@@ -123,8 +123,8 @@ class GroupCoordinator:
     # -- requests
 
     def handle(self, command: Any, spec: ClassicSpec, reply: Reply) -> None:
-        """One request arrives from the member with ``spec``. ``reply`` is called once, or never if
-        the broker dies first."""
+        """Handle a request of the member with ``spec``. ``reply`` is called once, or never if the
+        broker dies first."""
         life = self._life
 
         def answer(event: Event) -> None:
@@ -482,12 +482,12 @@ class GroupCoordinator:
         )
 
     def resign(self, code: int) -> None:
-        """The broker hands the group over. Members that wait for an answer get ``code``."""
+        """Hand the group over to another broker. Members that wait for an answer get ``code``."""
         for seat in self.seats.values():
             self._refuse(seat, code)
 
     def restart(self) -> None:
-        """The broker has died. It, or another broker, has only the stored data."""
+        """Continue with the stored data only, as after the death of the broker."""
         before = dict(self.roster.instances)
         self.roster.clear()
         self._unsynced.clear()

@@ -22,7 +22,8 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @dataclass(slots=True)
 class Seat:
-    """One member. ``joining`` and ``syncing`` are answered when all others are so far.
+    """One member. ``joining`` and ``syncing`` wait until all other members have sent the same
+    request.
 
     ``new``: its first generation has not begun.
     """
@@ -37,29 +38,29 @@ class Seat:
 
 
 class GroupWatch(Protocol):
-    """Called with the coordinator's decisions, for the judges of a group. ``name`` is a member
-    id."""
+    """Receives the coordinator's decisions, for the judges of a group. ``name`` is a member id."""
 
     def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:
-        """JoinGroup was received: the member has released all but ``owned``."""
+        """Record that JoinGroup was received: the member has released all but ``owned``."""
 
     def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
-        """The leader's assignment is valid from now on, in ``generation``."""
+        """Record the leader's assignment, valid from now on in ``generation``."""
 
     def removed(self, name: str, left: bool) -> None:
-        """The member left (``left``), was expelled, or another process took its instance id."""
+        """Record that the member left (``left``), was expelled, or lost its instance id to another
+        process."""
 
     def passed_over(self, name: str, generation: int) -> None:
-        """``generation`` began without this static member, which may join again."""
+        """Record that ``generation`` began without this static member, which may join again."""
 
     def committed(
         self, name: str, generation: int, tp: TopicPartition, before: int | None, after: int
     ) -> None:
-        """An offset was stored, in ``generation``."""
+        """Record that an offset was stored, in ``generation``."""
 
 
 class Roster:
-    """Seats by member id, in the order of joining. ``instances``: static members' ids.
+    """The members by id, in the order of joining. ``instances``: ids of static members.
 
     ``pending`` are ids that were given out and have not been used yet.
     """
@@ -78,7 +79,7 @@ class Roster:
             self.instances[seat.spec.instance_id] = name
 
     def remove(self, name: str) -> Seat | None:
-        """Take a member out."""
+        """Remove a member."""
         seat = self.seats.pop(name, None)
         if seat is not None:
             seat.gone = True
@@ -94,7 +95,7 @@ class Roster:
         self.pending.clear()
 
     def offer(self, seat: Seat, protocols: Protocols) -> None:
-        """A member has joined with these strategies."""
+        """Record the strategies with which a member has joined."""
         self._offers[_names(seat.protocols)] -= 1
         self._offers[_names(protocols)] += 1
         seat.protocols = protocols
@@ -105,7 +106,8 @@ class Roster:
         return bool(_names(protocols).intersection(*sets))
 
     def vote(self) -> str:
-        """Each member votes for the first of its strategies that all others offer too."""
+        """Return the winning strategy. Each member votes for the first of its strategies that all
+        others offer too."""
         offered = [[name for name, _ in seat.protocols] for seat in self.seats.values()]
         common = set.intersection(*map(set, offered))
         votes = Counter(next(name for name in names if name in common) for names in offered)
@@ -115,7 +117,7 @@ class Roster:
 def topics_loaded(
     command: LoadTopics, topics: Mapping[str, int], brokers: tuple[BrokerEndpoint, ...]
 ) -> events.TopicsLoaded:
-    """The answer to ``command``; ``topics``: how many partitions each has."""
+    """Return the answer to ``command``. ``topics``: number of partitions of each."""
     wanted = topics if command.topics is None else command.topics
     counts = {name: topics[name] for name in wanted if name in topics}
     return events.TopicsLoaded(command.token, counts, brokers)
@@ -128,7 +130,7 @@ def store_offsets(
     generation: int,
     watch: GroupWatch | None,
 ) -> None:
-    """Store what the member ``name`` commits in ``generation``."""
+    """Store the offsets that member ``name`` commits in ``generation``."""
     for tp, offset in positions.items():
         before = offsets.get(tp)
         offsets[tp] = offset
@@ -137,7 +139,8 @@ def store_offsets(
 
 
 def failure(command: Any, code: int) -> Any:
-    """The answer to ``command`` with error ``code``; ``UNREACHABLE``: no broker has answered."""
+    """Return the answer to ``command`` with error ``code``; ``UNREACHABLE``: no broker has
+    answered."""
     match command:
         case Heartbeat(token):
             return events.HeartbeatAnswered(token, code)

@@ -51,7 +51,7 @@ class SeatState(Enum):
 
 @dataclass(slots=True, eq=False)
 class MemberSeat:
-    """The coordinator's data of one member.
+    """One member, as the coordinator knows it.
 
     ``since``: the epoch in which each partition was assigned to it. ``phase`` counts its waits for
     a revocation: the deadline of an earlier one is ignored. ``protocols``: the offer of a member of
@@ -118,8 +118,8 @@ class ConsumerGroupCoordinator:
     # -- requests
 
     def handle(self, command: Any, spec: Kip848Spec, reply: Callable[[Any], object]) -> None:
-        """One request arrives from the member with ``spec``. ``reply`` is called once, or never if
-        the broker dies first."""
+        """Handle a request of the member with ``spec``. ``reply`` is called once, or never if the
+        broker dies first."""
         if self.loading:
             reply(failure(command, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
@@ -419,10 +419,10 @@ class ConsumerGroupCoordinator:
                 self._watch.passed_over(name, self.generation + 1)
 
     def resign(self, code: int) -> None:
-        """The broker hands the group over: no request waits for an answer any longer."""
+        """Hand the group over to another broker. No request waits for an answer any longer."""
 
     def restart(self) -> None:
-        """Another broker takes over with all data, and all timers start again."""
+        """Continue on another broker with all data and new timers."""
         self._life += 1
         for name, seat in self.seats.items():
             seat.heard_us = self.kernel.now_us

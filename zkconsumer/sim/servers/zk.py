@@ -67,7 +67,7 @@ def _ops_of(op: MultiOp | SetAcl | Multi) -> tuple[MultiOp | SetAcl, ...]:
 
 
 class FakeZk:
-    """The ensemble.
+    """The simulated ensemble.
 
     ``latency`` is the range, in seconds, of one way between client and server. With ``followers`` >
     0 each client reads from one of them, and each follower applies a transaction up to ``max_lag``
@@ -124,19 +124,19 @@ class FakeZk:
         return self._leader.zxid
 
     def get(self, path: str) -> Node | None:
-        """The znode as committed, or None."""
+        """Return a znode as committed; ``None`` if it does not exist."""
         return self._leader.tree.node(path)
 
     def acl(self, path: str) -> Acl | None:
-        """The access list as committed, or None if the znode does not exist."""
+        """Return an ACL as committed; ``None`` if the znode does not exist."""
         return self._leader.tree.acl(path)
 
     def children(self, path: str) -> tuple[str, ...]:
-        """Sorted child names as committed; empty if the znode does not exist."""
+        """Return the sorted child names as committed; none if the znode does not exist."""
         return tuple(sorted(self._leader.tree.children(path) or ()))
 
     def listing(self, path: str) -> Listing | None:
-        """Children as committed, sorted, and the count of their changes."""
+        """Return the sorted children as committed, and the count of their changes."""
         listed = self._leader.tree.listing(path)
         return listed and replace(listed, names=tuple(sorted(listed.names)))
 
@@ -154,7 +154,7 @@ class FakeZk:
         return self._write(op, 0, None)
 
     def session_alive(self, session_id: int) -> bool:
-        """True while the server keeps this session."""
+        """Whether the server keeps this session."""
         return session_id in self._sessions
 
     def on_commit(self, hook: OnCommit) -> None:
@@ -168,7 +168,7 @@ class FakeZk:
         on_state: OnState,
         synced: bool = False,
     ) -> FakeSession:
-        """A new client; ``on_state(CONNECTED, session_id)`` follows one round trip later.
+        """Connect a new client; ``on_state(CONNECTED, session_id)`` follows one round trip later.
 
         ``synced``: what it reads is at least as new as what is committed now.
         """
@@ -182,7 +182,7 @@ class FakeZk:
     # -- server side
 
     def set_latency(self, latency: tuple[float, float]) -> None:
-        """From now on; open connections of a ``steady`` ensemble draw a new latency."""
+        """Set the latency from now on. Open connections of a ``steady`` ensemble draw a new one."""
         self._latency = latency
         for client in self.clients:
             connection = client._connection
@@ -243,7 +243,7 @@ class FakeZk:
         self.kernel.schedule_at_us(due, lambda: connection.listening and action())
 
     def handshake(self, client: FakeSession, attempt: int) -> None:
-        """A client's connect request has arrived."""
+        """Handle a client's connect request."""
         if attempt != client._attempt:
             return  # the client gave this attempt up
         session_id = client.session_id
@@ -286,7 +286,7 @@ class FakeZk:
             session.expiry = None
 
     def end_session(self, session_id: int) -> None:
-        """End a session: all its ephemerals disappear in one transaction."""
+        """End a session. All its ephemeral znodes disappear in one transaction."""
         if session_id not in self._sessions:
             return
         self.stop_expiry(session_id)
@@ -300,7 +300,7 @@ class FakeZk:
         tree.ephemerals.pop(session_id, None)
 
     def arrived(self, connection: Connection, request: Request, path: str | None) -> None:
-        """One message of ``request`` reached the server (``path``: one read of a GetMany)."""
+        """Handle a message of ``request`` (``path``: one read of a GetMany)."""
         if connection.may_arrive is not None:
             connection.may_arrive -= 1
             if connection.may_arrive < 0:

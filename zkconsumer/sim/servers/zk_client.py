@@ -62,9 +62,8 @@ OnState = Callable[[SessionState, int], object]
 
 @dataclass(slots=True)
 class Counters:
-    """What servers did for one client: single reads, write requests (a multi is one), watch events
-    sent. They continue counting when the client gets a new session.
-    """
+    """What servers did for one client: single reads, write requests (a multi is one), watch events.
+    They continue when the client gets a new session."""
 
     reads: int = 0
     writes: int = 0
@@ -113,7 +112,7 @@ class Connection:
 
 
 class Server(Protocol):
-    """What a client sends to the simulated ZooKeeper: see ``FakeZk``."""
+    """The interface of the simulated ZooKeeper for clients: see ``FakeZk``."""
 
     kernel: Kernel
     rearm: bool
@@ -126,29 +125,29 @@ class Server(Protocol):
         """Return whether the servers keep the session."""
 
     def handshake(self, client: FakeSession, attempt: int) -> None:
-        """A client's connect request has arrived."""
+        """Handle a client's connect request."""
 
     def arrived(self, connection: Connection, request: Request, path: str | None) -> None:
-        """One message of ``request`` reached the server (``path``: one read of a GetMany)."""
+        """Handle a message of ``request`` (``path``: one read of a GetMany)."""
 
     def pinged(self, connection: Connection, on_answer: Callable[[], object]) -> None:
-        """A ping reached the server."""
+        """Handle a ping."""
 
     def deliver(self, watcher: Watcher, event: WatchEvent) -> None:
-        """A watch has fired: send the event to its client."""
+        """Send the event of a watch that fired to its client."""
 
     def start_expiry(self, session_id: int) -> None:
         """Start the session timeout: end the session unless the client reconnects in time."""
 
     def stop_expiry(self, session_id: int) -> None:
-        """The client has reconnected."""
+        """Stop the session timeout, because the client has reconnected."""
 
     def end_session(self, session_id: int) -> None:
-        """End a session: all its ephemerals disappear in one transaction."""
+        """End a session. All its ephemeral znodes disappear in one transaction."""
 
 
 class FakeSession:
-    """One client and the session it has at the moment (``session_id``, 0 while it has none).
+    """One client and its present session (``session_id``, 0 if there is none).
 
     ``on_reply``, ``on_watch`` and ``on_state`` are called from kernel events. Pauses of the client
     itself are up to the caller: what happens while it sleeps is handled later.
@@ -186,7 +185,8 @@ class FakeSession:
 
     @property
     def round_trip_us(self) -> int | None:
-        """Of the connection, where all messages take equally long; ``None`` without one."""
+        """Round trip of the connection, if all messages take equally long; ``None`` without a
+        connection."""
         trip = None if self._connection is None else self._connection.trip_us
         return None if trip is None else 2 * trip
 
@@ -206,7 +206,8 @@ class FakeSession:
             self._waiting.append(request)
 
     def ping(self, on_answer: Callable[[], object]) -> None:
-        """Call ``on_answer`` when the server has answered; never, if the connection breaks."""
+        """Ping the server. ``on_answer`` is called when it answers, and never if the connection
+        breaks."""
         connection = self._connection
         if self.state is not SessionState.CONNECTED or connection is None:
             return
@@ -215,9 +216,8 @@ class FakeSession:
         self._kernel.schedule_at_us(due, partial(self._zk.pinged, connection, on_answer))
 
     def close(self, on_reply: OnReply = lambda reply: None) -> None:
-        """End the session after all that was submitted, as a clean stop does. Not connected:
-        the session is left to its timeout and ``on_reply`` gets CONNECTION_LOSS.
-        """
+        """End the session after everything that was submitted, as a clean stop does. Without a
+        connection, the session is left to its timeout and ``on_reply`` gets CONNECTION_LOSS."""
         if self._closed:
             return
         self._closed = True
@@ -232,7 +232,8 @@ class FakeSession:
     # -- faults
 
     def kill(self) -> None:
-        """The client's process dies: no callback any more; the session ends by its timeout."""
+        """Kill the client's process. No callback is called any more, and the session ends by its
+        timeout."""
         self._killed = self._closed = True
         self._attempt += 1
         self._break()
@@ -261,8 +262,8 @@ class FakeSession:
             self._reconnect = self._kernel.schedule(duration, self._begin_connect)
 
     def expire(self, unnoticed: float = 0.0) -> None:
-        """The server ends the session now: ephemerals disappear at once, and no request in flight
-        is applied.
+        """End the session now, as the server. Its ephemeral znodes disappear at once, and no
+        request in flight is applied.
 
         A connected client does not notice it for ``unnoticed`` more seconds (and one trip);
         its requests of that time get CONNECTION_LOSS. Then it gets SUSPENDED, LOST and, with a
@@ -283,7 +284,7 @@ class FakeSession:
         self._zk.end_session(self.session_id)
 
     def drop_watch(self, path: str | None = None) -> None:
-        """Lose the next watch event sent to this client (for ``path``, if given) on its way."""
+        """Lose the next watch event that is sent to this client (for ``path``, if given)."""
         self._drops.append(path)
 
     # -- the client library

@@ -50,7 +50,7 @@ class WatchKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One watch that fired. It was one-shot: the next change is silent unless it is set again.
+    """A watch that fired. It fires once: later changes are silent unless it is set again.
 
     ``zxid``: the transaction that made the change; ``None``: the server does not send it.
     """
@@ -62,8 +62,8 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One transaction's change of one znode: ``before`` is None for a creation, ``after`` for a
-    deletion. ``acl``: its new access list, if nothing else changes."""
+    """A transaction's change of one znode. ``before`` is None for a creation, ``after`` for a
+    deletion. ``acl``: its new ACL, if nothing else changes."""
 
     path: str
     before: Node | None
@@ -99,29 +99,29 @@ class _Entry:
 
 
 def parent_of(path: str) -> str:
-    """Path of the parent; ``/`` for first-level paths."""
+    """Return the path of the parent; ``/`` for first-level paths."""
     return path.rpartition("/")[0] or "/"
 
 
 class Tree:
-    """All znodes as of one transaction."""
+    """All znodes after one transaction."""
 
     def __init__(self) -> None:
         self._entries = {"/": _Entry(Node(b"", Stat(0, 0, 0, 0)), 0)}
         self.ephemerals: dict[int, dict[str, None]] = {}
 
     def node(self, path: str) -> Node | None:
-        """Data and stat, or None."""
+        """Return data and stat of a znode; ``None`` if it does not exist."""
         entry = self._entries.get(path)
         return None if entry is None else entry.node
 
     def acl(self, path: str) -> Acl | None:
-        """The access list, or None if the znode does not exist."""
+        """Return the ACL of a znode; ``None`` if it does not exist."""
         entry = self._entries.get(path)
         return None if entry is None else entry.acl
 
     def children(self, path: str) -> tuple[str, ...] | None:
-        """Child names in order of creation, or None if the znode does not exist."""
+        """Return the child names in order of creation; ``None`` if the znode does not exist."""
         entry = self._entries.get(path)
         if entry is None:
             return None
@@ -130,7 +130,8 @@ class Tree:
         return entry.names
 
     def listing(self, path: str) -> Listing | None:
-        """Children and the count of their changes, or None if the znode does not exist."""
+        """Return the children and the count of their changes; ``None`` if the znode does not
+        exist."""
         names = self.children(path)
         if names is None:
             return None
@@ -138,20 +139,21 @@ class Tree:
         return Listing(names, entry.node.stat.czxid, entry.changes)
 
     def child_count(self, path: str) -> int:
-        """Number of children; 0 if the znode does not exist."""
+        """Return the number of children; 0 if the znode does not exist."""
         entry = self._entries.get(path)
         return 0 if entry is None else len(entry.children)
 
     def pzxid(self, path: str) -> int:
-        """Transaction of the last creation or deletion of a child (or of the znode itself)."""
+        """Return the transaction of the last creation or deletion of a child (or of the znode
+        itself)."""
         return self._entries[path].pzxid
 
     def paths(self) -> tuple[str, ...]:
-        """Every path, sorted."""
+        """All paths, sorted."""
         return tuple(sorted(self._entries))
 
     def apply(self, change: Change, zxid: int) -> None:
-        """Apply one change that was checked before."""
+        """Apply one change that has been checked."""
         path, after = change.path, change.after
         if change.acl is not None:
             self._entries[path].acl = change.acl
@@ -259,7 +261,7 @@ def prepare(
     session_id: int,
     identities: Identities | None = None,
 ) -> tuple[tuple[Value, ...], tuple[Change, ...]] | Failed:
-    """Check all of ``ops`` in order, each seeing the effects of those before it.
+    """Check all of ``ops`` in order, each after the effects of the ones before it.
 
     ``identities``: of the client; ``None``: it is a super user, whom no access list stops.
     Returns the reply values and the changes to commit as transaction ``zxid``, or ``Failed`` with
@@ -305,7 +307,7 @@ class Replica:
         self._child.setdefault(path, {})[watcher] = None
 
     def forget(self, watcher: Watcher) -> None:
-        """Drop all watches of ``watcher``: its connection is gone."""
+        """Drop all watches of ``watcher``, whose connection is gone."""
         for table in (self._data, self._child):
             for path in [p for p, watchers in table.items() if watcher in watchers]:
                 del table[path][watcher]

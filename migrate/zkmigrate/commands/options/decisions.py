@@ -71,7 +71,8 @@ def rules_in(file: str | None) -> tuple[Rule, ...]:
 
 
 def decisions(command: F) -> F:
-    """Add the options of a plan, given to the command as ``direction`` and ``options``."""
+    """Add the decisions of a plan as options, given to the command as ``direction`` and
+    ``options``."""
 
     @wraps(command)
     def bundled(

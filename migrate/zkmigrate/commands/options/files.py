@@ -21,7 +21,7 @@ def read_file(path: str) -> bytes:
 
 
 def write_out(path: str, lines: Iterable[str], option: str = "--out") -> str:
-    """Write a complete new file, or none. Return its SHA-256. Raises ConfigError."""
+    """Write a new file completely or not at all; return its SHA-256. Raises ConfigError."""
     digest = hashlib.sha256()
 
     def chunks() -> Iterator[bytes]:

@@ -20,7 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Rename(NamedTuple):
-    """Two names, or two patterns with one ``*`` each, which stands for the same text in both."""
+    """A renaming: two names, or two patterns with one ``*`` each, which stands for the same text in
+    both."""
 
     old: str
     new: str
@@ -77,7 +78,7 @@ def choose(
     renames: Sequence[Rename],
     listed: Iterable[str] | None = None,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return each chosen name with the group's name in ZooKeeper, and names that differ in Kafka.
+    """Return the chosen names with their names in ZooKeeper, and the names that differ in Kafka.
 
     The second map is from the name in ZooKeeper to the one in Kafka.
 
@@ -110,7 +111,8 @@ def choose(
 
 
 def renamed_in(moved: Mapping[str, str]) -> dict[str, str]:
-    """Return names in ZooKeeper, by the names in Kafka that differ and no other moved group has.
+    """Return the names in ZooKeeper for names in Kafka that differ and belong to one moved group
+    only.
 
     ``moved``: the groups that were moved, and their names in Kafka.
     """

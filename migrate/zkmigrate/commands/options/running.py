@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Work(NamedTuple):
-    """What an operator wants of a command that changes groups.
+    """The options of a command that changes groups.
 
     Args:
         which: the chosen groups.

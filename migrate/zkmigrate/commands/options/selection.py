@@ -29,7 +29,7 @@ _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The groups that the operator chose. ``listed``: from a file.
+    """The groups that the operator chose. ``listed``: those from a file.
 
     ``groups`` and ``excluded`` are names or globs. Raises UsageError unless groups are chosen in
     exactly one way.
@@ -58,7 +58,7 @@ class Selection:
 
     @property
     def options(self) -> dict[str, object]:
-        """What was chosen, by the names of the options; the names in a file, not the file's."""
+        """The choice, by names of options; for a file, the names in it."""
         given = {
             "group": list(self.groups) or None,
             "groups_regex": self.regex,
@@ -73,7 +73,7 @@ class Selection:
 
     @property
     def only(self) -> str | None:
-        """The name of the group if a single one was named, and no glob."""
+        """The name of the only group, if exactly one was named and no glob."""
         return self.groups[0] if len(self.groups) == len(self.names) == 1 else None
 
     @property
@@ -82,7 +82,8 @@ class Selection:
         return bool(self.groups) and len(self.names) == len(self.groups)
 
     def of_store(self, names: Callable[[], list[str]], store: Store) -> list[str]:
-        """Return the chosen groups of a store, at least one. ``names`` lists the groups in it."""
+        """Return the chosen groups of a store, at least one. ``names`` lists the groups in the
+        store."""
         if self.all_named and store is Store.KAFKA:
             return self._without_excluded(self.groups)  # brokers before 0.9 cannot list groups
         return self.among(names(), store.value, "is the chroot right?")

@@ -103,7 +103,7 @@ def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
 def reading(
     servers: Servers, verb: str, bad: str, total: int | None = None
 ) -> Iterator[tuple[Progress, Stores]]:
-    """Open the sessions of a command that only reads, and show how far it is; see ``Progress``."""
+    """Open the sessions of a command that only reads, and show its progress; see ``Progress``."""
     with (
         no_collector(),
         Progress(verb, total, bad) as progress,

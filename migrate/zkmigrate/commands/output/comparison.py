@@ -28,7 +28,7 @@ def look_at_plan(
     only_problems: bool,
     how: How,
 ) -> Look:
-    """Compare both stores with a plan. ``strict``: progress of new consumers is a problem too."""
+    """Compare both stores with a plan. ``strict``: progress of new consumers is also a problem."""
     from zkmigrate.stores.group_states import read_offsets  # loads kafka-python, which takes long
 
     differing: list[verify.Difference] = []

@@ -56,7 +56,7 @@ def metrics_option(command: F) -> F:
 
 
 class MetricsFile:
-    """The file of a running command.
+    """The metrics file of a running command.
 
     Raises ConfigError if it cannot be written at first. A later fault is printed once, and the file
     is written again as soon as that is possible.
@@ -89,15 +89,15 @@ class MetricsFile:
             self._offsets += offsets
 
     def mirrored(self, groups: Counter[tuple[str, str]], copied: int, late: int) -> None:
-        """Set what ``mirror`` has seen in a pass: the groups by leader and state, how many offsets
-        it has copied, and how many groups are not in step."""
+        """Set the results of one pass of ``mirror``: groups by leader and state, number of copied
+        offsets, and of groups not in step."""
         with self._lock:
             self._mirrored = groups
             self._copied += copied
             self._late = late
 
     def close(self) -> None:
-        """Write for the last time."""
+        """Write the file for the last time."""
         self._over.set()
         self._writer.join()
         self._try(False)

@@ -27,7 +27,7 @@ _NAME: Final = 60
 
 
 class Progress:
-    """Counts groups. Use as a context manager.
+    """Counts and shows the groups that are done. Use as a context manager.
 
     Args:
         verb: the action on the groups, such as ``moving``.
@@ -51,7 +51,7 @@ class Progress:
 
     @property
     def total(self) -> int | None:
-        """How many groups there are, if it is known."""
+        """Number of groups, if known."""
         return self._total
 
     @total.setter
@@ -97,7 +97,7 @@ class Progress:
             self._line(now, after=_cut(name))
 
     def mirrored(self, groups: Counter[tuple[str, str]], copied: int, late: int) -> None:
-        """Pass on what ``mirror`` has seen; see ``MetricsFile``."""
+        """Pass the results of ``mirror`` to the metrics file; see ``MetricsFile``."""
         if self._metrics is not None:
             self._metrics.mirrored(groups, copied, late)
 

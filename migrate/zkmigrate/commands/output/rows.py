@@ -25,7 +25,7 @@ Type = Literal["string", "integer", "boolean", "array"]
 
 
 class InTable(Enum):
-    """Whether a table has a column. JSON and CSV have all."""
+    """Whether a table shows a column. JSON and CSV have all columns."""
 
     YES = "yes"
     IF_ANY = "if a cell of it is not empty"

@@ -24,7 +24,7 @@ _Rows = dict[Row, Row]
 
 
 class Look(NamedTuple):
-    """The result of one pass. ``keys``: how many columns of the schema identify a row."""
+    """The result of one pass. ``keys``: number of columns that identify a row."""
 
     schema: str
     keys: int

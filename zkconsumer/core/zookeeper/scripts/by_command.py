@@ -16,7 +16,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
 
 
 def script_for(command: ScriptCommand, ctx: ScriptContext) -> MemberScript[events.Event]:
-    """The script of ``command``. It ends with one event that repeats the command's token."""
+    """Return the script of ``command``. It ends with one event that repeats the command's token."""
     script: MemberScript[events.Event] | None = None
     if profile_of(ctx.spec) is SCALA:
         from zkconsumer.core.zookeeper.scripts import legacy

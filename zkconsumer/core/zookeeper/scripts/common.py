@@ -46,7 +46,7 @@ class SessionGone(Exception):
 
 
 class Refused(Exception):
-    """ZooKeeper or Kafka refuses, and an immediate retry would not help."""
+    """ZooKeeper or Kafka refuses an operation, and an immediate retry would not help."""
 
     def __init__(self, code: Code, path: str, detail: str = "") -> None:
         super().__init__(detail or f"{path}: {code.value}")
@@ -87,7 +87,7 @@ class ScriptContext:
 
 
 def path_of(op: ZkOp | MultiOp) -> str:
-    """The path of an operation, for messages."""
+    """Return the path of an operation, for messages."""
     if isinstance(op, GetMany):
         return op.paths[0] if op.paths else ""
     if isinstance(op, Multi):
@@ -123,7 +123,7 @@ def _look_for_refusal(op: ZkOp, reply: Reply) -> None:
 
 
 def attempt_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
-    """Run ``ops`` once, together: in this order, in one round trip. See ``attempt``."""
+    """Run ``ops`` once, in this order, in one round trip. See ``attempt``."""
     if not ops:
         return []
     if len(ops) == 1:
@@ -164,7 +164,7 @@ def read_many(paths: Iterable[str], watch: bool = False) -> Script[list[Node | N
 
 
 def batches(paths: Iterable[str], watch: bool = False) -> Iterator[GetMany]:
-    """Reads of ``paths``, each bounded by size."""
+    """Return reads of ``paths``, each bounded by size."""
     batch: list[str] = []
     size = 0
     for path in paths:
@@ -178,7 +178,7 @@ def batches(paths: Iterable[str], watch: bool = False) -> Iterator[GetMany]:
 
 
 def nodes_of(reply: Reply) -> list[Node | None]:
-    """The znodes in the answer to a ``GetMany``."""
+    """Return the znodes in the answer to a ``GetMany``."""
     assert isinstance(reply, Ok)
     assert isinstance(reply.value, tuple)
     return [node if isinstance(node, Node) else None for node in reply.value]
@@ -206,7 +206,7 @@ def ensure_path(known: set[str], path: str) -> Script[None]:
 
 
 def op_bytes(op: MultiOp) -> int:
-    """A slightly high estimate of an operation's size on the wire."""
+    """Return a slightly high estimate of an operation's size on the wire."""
     size = len(op.path) * 2 + 80
     if isinstance(op, Create | SetData):
         size += len(op.data)

@@ -35,7 +35,8 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
 
 
 def with_offsets(claimed: events.Claimed, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Begin at the offsets in Kafka; with ``dual.commit.enabled``, at the higher ones of both."""
+    """Set the claims' offsets to those in Kafka, or with ``dual.commit.enabled`` to the higher of
+    both."""
 
     def choose(_tp: TopicPartition, claim_: Claim, stored: int | None) -> Claim:
         if ctx.spec.dual_commit and claim_.committed is not None:
@@ -86,7 +87,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
 
 
 def confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
-    """The ordered partitions that this session still owns."""
+    """Return the ordered partitions that this session still owns."""
     partitions = sorted(command.positions)
     nodes = yield from read_many([ctx.spec.paths.owner(tp) for tp in partitions])
     fenced = frozenset(
@@ -131,7 +132,7 @@ def store(
 
 
 def script_for(command: Any, ctx: ScriptContext) -> MemberScript[Any] | None:
-    """The script of ``command``; ``None`` if it is the same with offsets in ZooKeeper."""
+    """Return the script of ``command``; ``None`` if offsets in ZooKeeper have the same one."""
     match command:
         case commands.ClaimPartitions():
             return claim(command, ctx)

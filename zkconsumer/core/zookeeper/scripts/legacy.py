@@ -146,7 +146,7 @@ def commit_in_kafka(command: commands.Commit, ctx: ScriptContext) -> MemberScrip
 def register(
     command: commands.Register, ctx: ScriptContext
 ) -> Script[events.Registered | events.RegistrationRefused]:
-    """Create the registration. Its owner is read only if it existed already."""
+    """Create the registration, and read its owner only if it exists already."""
     spec = ctx.spec
     path = spec.paths.member(spec.consumer_id)
     data = encode_registration(spec.subscription, ctx.now_ms(), ours=False)
@@ -215,7 +215,7 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.V
 
 
 def script_for(command: Any, ctx: ScriptContext) -> MemberScript[events.Event] | None:
-    """The script of ``command``; ``None`` if the profile uses that of the default profile."""
+    """Return the script of ``command``; ``None`` if it is that of the default profile."""
     kafka = ctx.spec.kafka_storage
     match command:
         case commands.Register():

@@ -69,7 +69,8 @@ def register(
 def judge(
     command: commands.Register, ctx: ScriptContext, lookup: Reply
 ) -> Script[events.Registered | events.RegistrationRefused | None]:
-    """Return whose registration ``lookup`` shows; ``None`` if none, create it again."""
+    """Return the owner of the registration that ``lookup`` shows; ``None`` if it is gone and must
+    be created again."""
     stat = lookup.value if isinstance(lookup, Ok) else None
     if not isinstance(stat, Stat):
         return None
@@ -82,7 +83,7 @@ def judge(
 
 
 def deregister(command: commands.Deregister, ctx: ScriptContext) -> Script[events.Deregistered]:
-    """Delete the registration, but only the one that this session made.
+    """Delete the registration if this session created it.
 
     Path and version are not enough: another process with the same ``consumer.id`` uses the same
     path, and in its first session the same version. The owner of the znode decides.

@@ -44,12 +44,12 @@ from zkconsumer.errors import ZnodeFormatError
 
 
 def own_check(ctx: ScriptContext, epoch: int) -> Check:
-    """A check that succeeds in a multi only while the session that registered is alive."""
+    """Return a check that succeeds in a multi only while the session that registered is alive."""
     return Check(ctx.spec.paths.member(ctx.spec.consumer_id), epoch)
 
 
 def stored_offset(path: str, node: Node) -> int | None:
-    """The offset in an offset znode; a negative one means that there is none.
+    """Return the offset in an offset znode; a negative number means that there is none.
 
     Raises ZnodeFormatError.
     """
@@ -58,8 +58,8 @@ def stored_offset(path: str, node: Node) -> int | None:
 
 
 def first_offset(ctx: ScriptContext, tp: TopicPartition, node: Node) -> int | None:
-    """The offset in ZooKeeper that a claim reads; ``None`` also for a member that reads offsets in
-    Kafka alone, whatever the znode contains.
+    """Return the offset in ZooKeeper that a claim reads; ``None`` also for a member that reads
+    offsets only in Kafka.
 
     Raises ZnodeFormatError.
     """
@@ -71,7 +71,7 @@ def first_offset(ctx: ScriptContext, tp: TopicPartition, node: Node) -> int | No
 def read_owner_and_offset(
     ctx: ScriptContext, partitions: Iterable[TopicPartition]
 ) -> MemberScript[dict[TopicPartition, tuple[Node | None, Node | None]]]:
-    """Owner and offset znode of each partition; the offset is read first.
+    """Read the owner znode and the offset znode of each partition, the offset first.
 
     So an owner that is found to be this session was so after the offset's version was read, and any
     member that claims the partition later changes that version.
@@ -148,8 +148,7 @@ class _Claiming:
 
 
 def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Claim the free partitions, and return the members that block the others. Each partition is
-    claimed or not on its own.
+    """Claim the free partitions, each separately, and return the members that block the others.
 
     Owner znode and offset are read first. Then packets of partitions are claimed in one multi each.
     If a packet fails, its remaining partitions are read again. The reads decide, so a lost answer,

@@ -77,7 +77,7 @@ def _broker_nodes() -> Script[dict[str, Node]]:
 def endpoints_of(
     nodes: Mapping[str, Node], quarantined: dict[str, str], ctx: ScriptContext
 ) -> tuple[BrokerEndpoint, ...]:
-    """Return the brokers of these znodes; add those that cannot be used to ``quarantined``."""
+    """Return the brokers of these znodes, and add unusable ones to ``quarantined``."""
     endpoints = []
     for name, node in nodes.items():
         path = broker_path(int(name))
@@ -95,7 +95,7 @@ def load_brokers(command: commands.LoadBrokers, ctx: ScriptContext) -> Script[ev
 
 
 def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[events.ViewLoaded]:
-    """Read the group: brokers, members, their registrations, topics; except what is known.
+    """Read brokers, members, registrations and topics of the group, except those that are known.
 
     Reads that do not depend on each other are sent together: first the lists and this member's
     topics, then the listed znodes. A member whose registration was deleted between listing and
@@ -256,7 +256,7 @@ def needed_topics(ctx: ScriptContext, members: Mapping[str, Mapping[str, int]]) 
 
 
 def topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping[str, Node]]:
-    """Read the znodes of topics and watch them; of those that do not exist, watch the creation."""
+    """Read and watch the znodes of topics; watch the creation of those that do not exist."""
     if all(topic in known for topic in topics):
         return known if len(known) == len(topics) else {topic: known[topic] for topic in topics}
     new = [topic for topic in topics if topic not in known]
@@ -275,7 +275,7 @@ def topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping[
 def partitions_of(
     nodes: Mapping[str, Node], quarantined: dict[str, str], ctx: ScriptContext
 ) -> dict[str, tuple[int, ...]]:
-    """Return the partitions of each topic. A znode that was not read again is not decoded again.
+    """Return the partitions of each topic. Only znodes that were read again are decoded again.
 
     A topic whose znode cannot be used any more keeps the partitions that it had.
     """
