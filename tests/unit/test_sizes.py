@@ -23,7 +23,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Create, Multi, ZkOp
 from zkconsumer.core.zookeeper.scripts import common
-from zkconsumer.errors import BrokerError, BrokerUnavailableError
+from zkconsumer.errors import BrokerError, BrokerUnavailableError, LeaderUnavailableError
 
 HERE = BrokerEndpoint(0, "127.0.0.1", 1)
 TPS = [TopicPartition("t", number) for number in range(7)]
@@ -163,6 +163,21 @@ def test_every_topic_of_a_large_cluster_is_asked_for(monkeypatch: pytest.MonkeyP
     found = coordinators(monkeypatch, Broker()).hidden("abcdefg")
     assert found == {"a", "d", "g"}
     assert asked == list("abcdefg")
+
+
+def test_each_kind_of_missing_log_end_has_its_own_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may refuse some partitions and not lead others."""
+    answers = {
+        TPS[0]: LeaderUnavailableError("t-0: moved"),
+        TPS[1]: BrokerError("t-1: refused"),
+        TPS[2]: LeaderUnavailableError("t-2: moved"),
+    }
+    monkeypatch.setattr(log_ends, "list_offsets", lambda *_: answers)
+    _, notes = log_ends.fetch_log_ends({0: HERE}, dict.fromkeys(answers, 0), 1.0)
+    assert notes == [
+        "broker 0 gave no log end of 2 partitions, such as: t-0: moved",
+        "broker 0 gave no log end of 1 partition, such as: t-1: refused",
+    ]
 
 
 @pytest.mark.parametrize("answered", range(4))

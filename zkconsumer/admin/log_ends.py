@@ -64,7 +64,7 @@ def _ask(
     security: KafkaSecurity | None,
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     ends: dict[TopicPartition, int] = {}
-    faults: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+    faults: defaultdict[type[BrokerError], list[BrokerError]] = defaultdict(list)
     connection = BrokerConnection(endpoint, CLIENT_ID, timeout, 0, security)
     try:
         for batch in _batches(partitions):
@@ -72,15 +72,14 @@ def _ask(
                 if isinstance(answer, int):
                     ends[partition] = answer
                 else:
-                    faults[type(answer).__name__].append(partition)
-                    last = answer
+                    faults[type(answer)].append(answer)
     except BrokerError as error:
         left = [partition for partition in partitions if partition not in ends]
         return ends, [f"{error}: no log end of {_count(left)}"]
     finally:
         connection.close()
     return ends, [
-        f"broker {endpoint.broker_id} gave no log end of {_count(several)}, such as: {last}"
+        f"broker {endpoint.broker_id} gave no log end of {_count(several)}, such as: {several[0]}"
         for several in faults.values()
     ]
 
@@ -91,7 +90,7 @@ def _batches(partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]
         yield batch
 
 
-def _count(partitions: list[TopicPartition]) -> str:
+def _count(partitions: Sequence[object]) -> str:
     return f"{len(partitions)} partition{'s' if len(partitions) != 1 else ''}"
 
 
