@@ -309,6 +309,7 @@ def test_an_option_without_effect_is_refused(
         (["--topics", "0"], "--topics"),
         (["--partitions", "1000", "--topics", "1000"], "must be 1 to 100000"),
         (["--members", "2,3", "--journal", "j.jsonl"], "--journal: one run at a time"),
+        (["--session-timeout", "0"], "0 is too short: at least 10ms"),
     ],
 )
 def test_herd_and_simulate_refuse_the_same(
@@ -318,6 +319,14 @@ def test_herd_and_simulate_refuse_the_same(
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code != 0
     assert words in (str(done.exception) + done.output)
+
+
+def test_simulated_sessions_outlast_the_network() -> None:
+    """Otherwise no member would ever join, and a run would have no end, or nothing to count."""
+    slow = ["--members", "2", "--partitions", "1", "--latency-ms", "1s", "5s"]
+    refused = CliRunner().invoke(simulate, slow)
+    assert "--session-timeout 6s with --latency-ms 5000: must be" in str(refused.exception)
+    assert CliRunner().invoke(simulate, [*slow, "--session-timeout", "50s"]).exit_code == 0
 
 
 def test_herd_and_simulate_declare_the_same_options() -> None:

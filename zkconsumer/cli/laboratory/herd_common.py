@@ -80,7 +80,10 @@ def herd_options(
             help=profile_help,
         ),
         duration_option(
-            "--session-timeout", default=6.0, help="zookeeper.session.timeout.ms of every member."
+            "--session-timeout",
+            default=6.0,
+            least=0.01,
+            help="zookeeper.session.timeout.ms of every member.",
         ),
         duration_option("--backoff", default=2.0, help="rebalance.backoff.ms of every member."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout."),

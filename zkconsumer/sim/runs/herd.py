@@ -77,6 +77,13 @@ class Herd(HerdGroup):
             faults.append(
                 f"--partitions {self.partitions} x --topics {self.topics}: must be 1 to 100000"
             )
+        slowest = max(self.latency)
+        if self.session_timeout < 10 * slowest:
+            faults.append(
+                f"--session-timeout {self.session_timeout:g}s with --latency-ms "
+                f"{1000 * slowest:g}: must be at least ten times as long, or sessions end before "
+                "members have joined"
+            )
         if faults:
             raise ConfigError(faults)
 
