@@ -29,7 +29,7 @@ _END: Final = 64
 
 @dataclass(slots=True)
 class Kept:
-    """How many files were linked, copied, or already kept."""
+    """Number of files that were linked, copied, or already there."""
 
     linked: int = 0
     copied: int = 0

@@ -22,7 +22,7 @@ def codec_of(name: str) -> str | None:
 
 
 def is_zstd(content: bytes) -> bool:
-    """Whether a file begins as zstd files do."""
+    """Whether a file begins like a zstd file."""
     return content.startswith(_ZSTD)
 
 
@@ -35,7 +35,7 @@ def unpack_zstd(content: bytes) -> bytes:
 
 
 class Unpacked:
-    """A compressed file that is read forwards; only what was read last is kept in memory.
+    """A compressed file that is read forwards. Only the part read last is kept in memory.
 
     Reading backwards unpacks it again from its start. ``open`` opens the compressed file.
     ``damage`` has the reason why the rest cannot be read; ``None``: nothing wrong was found yet.
@@ -96,6 +96,6 @@ class Unpacked:
         return self._used
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         if self._stream is not None:
             self._stream.close()

@@ -40,12 +40,12 @@ Say = Callable[[str], object]
 
 
 def data_directory(folder: Path) -> Path:
-    """ZooKeeper's data directory below the folder of ``play``."""
+    """Return ZooKeeper's data directory below the folder of ``play``."""
     return folder / "data" / "zookeeper"
 
 
 def journal_directory(folder: Path) -> Path:
-    """The members' journals below the folder of ``play``."""
+    """Return the directory of the members' journals below the folder of ``play``."""
     return folder / "journals"
 
 

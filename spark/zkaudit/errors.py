@@ -16,7 +16,7 @@ from zkconsumer.errors import ZkConsumerError
 
 
 class AuditError(ZkConsumerError):
-    """The audit cannot be done. The message names the input and the fix."""
+    """The audit failed. The message names the input and the fix."""
 
 
 class InputMissingError(AuditError):
@@ -26,7 +26,7 @@ class InputMissingError(AuditError):
 
 
 class NoLogsError(InputMissingError):
-    """A directory given as that of a server's logs has none."""
+    """A directory given as a server's has no logs."""
 
 
 class LogFormatError(AuditError):
@@ -47,7 +47,7 @@ class LogFormatError(AuditError):
 
 
 class SchemaMismatchError(AuditError):
-    """A table on disk has other columns than the ones this release reads."""
+    """A table on disk has other columns than this release reads."""
 
 
 def no_file(number: int | None, reason: str, file: str | None) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """Type of a column."""
+    """The type of a column."""
 
     INT = "int"
     LONG = "long"
@@ -96,8 +96,8 @@ znodes."""
 
 
 def parsed(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield name, type and meaning of the columns in a text, one a line. Lines that are indented
-    more than the first one continue the line before."""
+    """Yield name, type and meaning of the columns in a text, one per line. A line with a larger
+    indent than the first continues the previous one."""
     for line in dedent(text).strip().replace("\n    ", " ").splitlines():
         name, _, rest = line.partition(" ")
         kind, _, meaning = rest.partition(": ")
@@ -277,7 +277,8 @@ JOURNAL_LINE = 4
 
 
 def journal_columns() -> tuple[Column, ...]:
-    """Columns of a journal's lines: position and text of the line, then its schema's fields.
+    """Return the columns of a journal's lines: position and text of the line, then the fields of
+    its schema.
 
     Whole events and commands (``fields``) are needed only for replays and are left out.
 

@@ -57,7 +57,7 @@ def transactions_around(zxid: int, directories: Sequence[str], around: int) -> I
 
 
 def line_of(row: dict[str, Any], mark: str) -> str:
-    """Return one operation (columns of ``schema.TXNLOG``) as a line."""
+    """Return one operation (columns of ``schema.TXNLOG``) as a line of text."""
     time = row["time"].strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if row["time"] else "?"
     parts = [
         f"{mark} {row['file']}:{row['position']}",

@@ -63,12 +63,13 @@ class File(Protocol):
         """Return the file's length in bytes."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A file or directory on another file system. ``str`` gives the URL; ``shown`` is for people.
+    """A file or directory on another file system. ``str`` gives its URL, ``shown`` a URL for
+    messages.
 
     ``address`` is ``scheme://authority``; ``path`` is literal (nothing is percent-encoded) and has
     no slash at its ends. ``query`` has the options of the file system. ``length`` is known for the
@@ -96,32 +97,32 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The last component of the path."""
+        """Last component of the path."""
         return self.path.rpartition("/")[2]
 
     @property
     def parent(self) -> Remote:
-        """The directory in which this is."""
+        """The directory that contains this place."""
         return Remote(self.address, self.path.rpartition("/")[0], self.query)
 
     def absolute(self) -> Remote:
-        """A URL is absolute."""
+        """Return this place: a URL is always absolute."""
         return self
 
     def exists(self) -> bool:
-        """Whether it exists. Raises AuditError if that cannot be found out."""
+        """Whether this place exists. Raises AuditError if that cannot be found out."""
         return bool(self._info().type.name != "NotFound")
 
     def is_file(self) -> bool:
-        """Whether it is a file."""
+        """Whether this place is a file."""
         return self.length is not None or bool(self._info().is_file)
 
     def is_dir(self) -> bool:
-        """Whether it is a directory."""
+        """Whether this place is a directory."""
         return self.length is None and self._info().type.name == "Directory"
 
     def iterdir(self) -> Iterator[Remote]:
-        """Yield what is in this directory; nothing if it does not exist."""
+        """Yield the entries of this directory; nothing if it does not exist."""
         return self._list(recursive=False)
 
     def rglob(self, pattern: str) -> Iterator[Remote]:
@@ -130,7 +131,7 @@ class Remote:
                 if file.length is not None and fnmatchcase(file.name, pattern))  # fmt: skip
 
     def open(self) -> fs.NativeFile:
-        """Open it for reading. Raises FileNotFoundError, AuditError."""
+        """Open this file for reading. Raises FileNotFoundError, AuditError."""
         with _named(self):
             system, root = _system(self.address, self.query)
             return system.open_input_file(root + self.path)
@@ -235,8 +236,8 @@ def _globbed(top: Remote, parts: list[str]) -> Iterator[Remote]:
 
 
 def local_url(place: Path) -> str:
-    """Return a path of this machine as Spark needs it: without a scheme, a path belongs to the
-    session's default file system. Nothing is percent-encoded: Hadoop takes the rest literally."""
+    """Return a local path as a URL for Spark, which would look for it in the session's default file
+    system otherwise. Nothing is percent-encoded, because Hadoop reads the rest literally."""
     return f"file://{place.absolute()}"
 
 
@@ -300,8 +301,7 @@ def read_all(path: str | Path) -> bytes:
 
 
 def stream(path: str | Path) -> BinaryIO:
-    """Open a file to read its bytes from its begin to its end. Raises FileNotFoundError,
-    AuditError."""
+    """Open a file to read its bytes in order. Raises FileNotFoundError, AuditError."""
     place = place_of(path)
     if isinstance(place, Path):
         return place.open("rb")

@@ -122,7 +122,7 @@ class Tally:
 
     @property
     def total(self) -> MemberTally:
-        """Return the sums of all members."""
+        """The sums of all members."""
         total = MemberTally()
         for share in self.members.values():
             for name in MemberTally.__dataclass_fields__:

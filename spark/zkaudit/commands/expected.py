@@ -30,7 +30,7 @@ def _parsed(_: click.Context, __: click.Parameter, file: str | None) -> Mapping[
 
 
 def expected_option(command: F) -> F:
-    """Add the option, given as ``expected``: by id."""
+    """Add ``--expected``, given to the command as ``expected``: the lines by finding id."""
     option: Callable[[F], F] = click.option(
         "--expected",
         metavar="FILE",

@@ -25,7 +25,7 @@ _Option = Callable[[Any], Any]
 
 
 def logs_option(text: str) -> _Option:
-    """The option that names the logs, with this help."""
+    """Return the option that names the logs, with this help text."""
     return click.option(
         "--zookeeper-logs", "logs", metavar="DIR", multiple=True, required=True, help=text
     )
@@ -116,7 +116,7 @@ _OPTIONS = (
 
 
 def limit_names() -> tuple[str, ...]:
-    """The parameters of the thresholds."""
+    """Return the names of the thresholds' parameters."""
     return tuple(limit.name for limit in fields(Limits))
 
 

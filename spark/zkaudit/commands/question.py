@@ -46,7 +46,7 @@ class Clock:
             ) from None
 
     def shown(self, us: int | None) -> str:
-        """Return a time to the millisecond. Times of one second after another are quickest."""
+        """Return a time as text with milliseconds. Times within the same second are fastest."""
         if us is None:
             return f"{'-':23}"
         second, rest = divmod(us, _US)
@@ -83,15 +83,15 @@ def _clock(_: click.Context, __: click.Parameter, name: str) -> Clock:
 
 
 class ArgumentsFirst(click.Command):
-    """A command whose arguments are before ``--zookeeper-logs``, which takes several values."""
+    """A command whose arguments precede ``--zookeeper-logs``, which takes several values."""
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return the usage in the order that works."""
+        """Return the usage with the arguments before the options, the only order that works."""
         options, *arguments = super().collect_usage_pieces(ctx)
         return [*arguments, "--zookeeper-logs DIR...", options]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line; explain a missing argument."""
+        """Parse the command line, and explain a missing argument."""
         try:
             return super().parse_args(ctx, args)
         except click.MissingParameter as error:
@@ -141,7 +141,7 @@ def logs_options(command: F) -> F:
 
 
 def about(history: GroupHistory, clock: Clock, start: str | None, end: str | None) -> Iterator[str]:
-    """Yield what the logs cover, and what they lack, in sentences."""
+    """Yield sentences about what the logs cover and what is missing."""
     from zkaudit.report.verdict import CUT_OFF, TOO_LARGE, coverage, doubt, rolled_back
 
     summary = history.coverage.summary() | {
@@ -167,7 +167,7 @@ def about(history: GroupHistory, clock: Clock, start: str | None, end: str | Non
 
 
 def narrow() -> int | None:
-    """The width of the terminal; ``None`` if there is none."""
+    """Return the width of the terminal; ``None`` if there is none."""
     if not sys.stdout.isatty():
         return None
     import shutil

@@ -30,7 +30,7 @@ the audit of what is new."""
 
 
 class Report:
-    """Keeps the report of a directory up to date.
+    """The report in a directory, which it keeps up to date.
 
     Args:
         out: the directory of the audit.
@@ -51,7 +51,8 @@ class Report:
         self._next = clock()
 
     def update(self, now: bool = False) -> None:
-        """Write the report, unless nothing changed or it is too soon. ``now``: also if too soon."""
+        """Write the report, unless nothing changed or it is too soon. ``now``: even if it is too
+        soon."""
         begin = self._clock()
         if not self.behind or (begin < self._next and not now):
             return

@@ -86,8 +86,8 @@ class LogReader:
         return self._all(decode)
 
     def heads(self) -> Iterator[Heads]:
-        """Yield only the zxids and times of all records. Their bodies are not decoded, but all
-        checksums are verified."""
+        """Yield only the zxids and times of all records. All checksums are verified, but no body is
+        decoded."""
         return self._all(lambda block, starts, _lengths, _position: heads_of(block, starts))
 
     def _all(self, decode: Callable[[bytes, np.ndarray, np.ndarray, int], _H]) -> Iterator[_H]:
@@ -167,7 +167,8 @@ def end_of_log(path: str | Path, start: int) -> LogEnd:
 
 
 def cuts(path: str | Path, every: int) -> list[int]:
-    """Return where to split a log: records at least ``every`` bytes apart. Raises ``OSError``.
+    """Return the positions at which to split a log: records at least ``every`` bytes apart. Raises
+    ``OSError``.
 
     The chain of lengths is followed from the file's first record, because any other position may be
     inside a znode's data. There is no cut behind a damaged record: its reader stops there.
@@ -193,7 +194,7 @@ def cuts(path: str | Path, every: int) -> list[int]:
 
 
 def frame(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:
-    """Follow the chain of lengths from the block's first byte.
+    """Return the records of a block, by following their lengths from its first byte.
 
     Returns the starts of the payloads, their lengths, and the number of bytes that the first
     incomplete record needs (0: the chain ended with bytes that are not a record).
@@ -266,7 +267,7 @@ def _walk(block: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def checked(block: bytes, starts: np.ndarray, lengths: np.ndarray) -> int:
-    """Return how many of the first records have the right checksum and last byte.
+    """Return how many of the first records have a correct checksum and last byte.
 
     Adler-32 is linear, so the records' checksums predict the checksum of the block with zeros
     between the payloads, which is computed in one call. Damage to one record changes both halves of

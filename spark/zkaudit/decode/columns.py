@@ -41,7 +41,7 @@ _PLAIN: Final = {pa.int32(): "<i4", pa.int64(): "<i8", _SCHEMA.field("time").typ
 
 
 def schema_of(columns: Iterable[str] | None) -> pa.Schema:
-    """The schema of the given columns of ``schema.TXNLOG``, in that order; ``None``: of all."""
+    """Return the schema of these columns of ``schema.TXNLOG``, in this order; ``None`` for all."""
     return _SCHEMA if columns is None else pa.schema([_SCHEMA.field(name) for name in columns])
 
 
@@ -52,7 +52,7 @@ def _no_rows(columns: tuple[str, ...] | None) -> pa.RecordBatch:
 
 
 def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> pa.Array:
-    """Numbers or booleans as a column of ``kind``; null where ``has`` is false.
+    """Return numbers or booleans as a column of ``kind``, null where ``has`` is false.
 
     Built from buffers, because ``pa.array`` looks for pandas at each call.
     """
@@ -67,7 +67,7 @@ def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> p
 
 
 def gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
-    """Binary values at the given positions, which must not decrease; a size of -1 is null.
+    """Return binary values from positions, which must not decrease. A size of -1 is null.
 
     Arrow gets one array over the block, of alternating wanted and unwanted bytes, and copies the
     wanted ones.
@@ -85,7 +85,8 @@ def gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
 
 
 def lists(which: Numbers, found: Sequence[Sequence[str] | None]) -> pa.Array:
-    """Lists of strings: row i is ``found[which[i]]``, null where ``which`` is negative."""
+    """Return a column of lists of strings: row i is ``found[which[i]]``, null where ``which`` is
+    negative."""
     kind = _SCHEMA.field("deleted").type
     rows = np.flatnonzero(which >= 0).tolist()
     made = [found[number] for number in which[rows].tolist()]
@@ -103,7 +104,7 @@ def lists(which: Numbers, found: Sequence[Sequence[str] | None]) -> pa.Array:
 
 
 def texts(values: pa.Array) -> pa.Array:
-    """Bytes as strings; invalid UTF-8 becomes the replacement character, as in Java."""
+    """Return bytes as strings. Invalid UTF-8 becomes the replacement character, as in Java."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -112,7 +113,7 @@ def texts(values: pa.Array) -> pa.Array:
 
 
 def timestamps(milliseconds: Numbers) -> pa.Array:
-    """Milliseconds since 1970 as UTC; null outside the years 1 to 9999."""
+    """Return milliseconds since 1970 as UTC times, null outside the years 1 to 9999."""
     outside = (milliseconds < _EARLIEST_MS) | (milliseconds > _LATEST_MS)
     values = np.where(outside, 0, milliseconds) if outside.any() else milliseconds
     return numbers(values * 1000, _SCHEMA.field("time").type, ~outside)
@@ -121,7 +122,7 @@ def timestamps(milliseconds: Numbers) -> pa.Array:
 def operations_batch(
     ops: Sequence[Operation], server: str, file: str, columns: Iterable[str] | None = None
 ) -> pa.RecordBatch:
-    """Operations of the slow decoder as a batch."""
+    """Return operations of the slow decoder as a batch."""
     schema = schema_of(columns)
     made: list[Any] = []
     for field in schema:
@@ -190,7 +191,7 @@ _NAMES: Final = pa.array([TYPES.get(code) for code in range(_LOWEST, max(TYPES) 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The operations that are wanted.
+    """Which operations are wanted.
 
     ``path_prefix`` leaves out operations on other paths. Operations without a path (sessions,
     errors) are kept, because the end of a session ends ephemeral znodes. Zxids are inclusive.

@@ -72,7 +72,8 @@ class Snapshot:
 
     @property
     def complete_zxid(self) -> int | None:
-        """All transactions up to here are in the snapshot for certain; ``None`` if unknown."""
+        """Zxid up to which the snapshot certainly contains every transaction; ``None`` if
+        unknown."""
         known = [z for z in (self.digest_zxid, self.last_processed_zxid) if z is not None]
         return max(known, default=None)
 
@@ -99,7 +100,7 @@ class Snapshot:
 
 
 def snapshot_zxid(path: str | Path) -> int | None:
-    """Return the zxid in a snapshot's name, ``None`` if it is not a snapshot's name."""
+    """Return the zxid in the name of a snapshot; ``None`` for other names."""
     parts = name_of(path).split(".")
     if (
         parts[0] != "snapshot"
@@ -151,8 +152,8 @@ def open_snapshot(path: str | Path) -> Snapshot:
 
 
 def is_whole(path: str | Path) -> bool:
-    """Whether a snapshot is complete. Verifies its last checksum, which is that of all bytes before
-    it, and decodes nothing. Raises ``LogFormatError`` where it cannot be read, and ``OSError``."""
+    """Whether a snapshot is complete. Verifies only its last checksum, which covers all bytes
+    before it. Raises ``LogFormatError`` if it cannot be read, and ``OSError``."""
     content = _uncompressed(read_all(path), shown(path))
     jute = Jute(content, max(0, len(content) - _SEAL_SIZE), len(content))
     try:

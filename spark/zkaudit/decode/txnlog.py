@@ -58,7 +58,8 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where and why reading a log stopped. ``position``: the byte where the next record begins."""
+    """The position and the reason at which reading a log stopped. ``position``: the byte where the
+    next record begins."""
 
     position: int
     stop: Stop
@@ -67,7 +68,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One entry of an access list."""
+    """One entry of an ACL."""
 
     perms: int
     scheme: str
@@ -114,44 +115,44 @@ class Jute:
 
     @property
     def left(self) -> int:
-        """Bytes not read yet."""
+        """Number of bytes not read yet."""
         return self.end - self.at
 
     def int32(self) -> int:
-        """A big-endian signed number of 4 bytes."""
+        """Read a big-endian signed number of 4 bytes."""
         return int.from_bytes(self._take(4), "big", signed=True)
 
     def int64(self) -> int:
-        """A big-endian signed number of 8 bytes."""
+        """Read a big-endian signed number of 8 bytes."""
         return int.from_bytes(self._take(8), "big", signed=True)
 
     def boolean(self) -> bool:
-        """One byte, 0 or 1 (Java reads any other byte as true)."""
+        """Read one byte, 0 or 1 (Java reads any other byte as true)."""
         return self._take(1) != b"\0"
 
     def buffer(self) -> bytes | None:
-        """Bytes after their length; a length of -1 is null."""
+        """Read bytes after their length. A length of -1 is null."""
         size = self.int32()
         return None if size == -1 else self._take(size)
 
     def string(self) -> str | None:
-        """A buffer as text; invalid UTF-8 becomes the replacement character, as in Java."""
+        """Read a buffer as text. Invalid UTF-8 becomes the replacement character, as in Java."""
         data = self.buffer()
         return None if data is None else data.decode("utf-8", "replace")
 
     def count(self) -> int:
-        """Length of a vector; null is read as empty."""
+        """Read the length of a vector. Null is read as empty."""
         size = self.int32()
         if size < -1 or size > self.left:
             raise BodyError(f"a vector of {size} entries does not fit")
         return max(size, 0)
 
     def strings(self) -> tuple[str, ...]:
-        """A vector of strings; null strings become empty."""
+        """Read a vector of strings. Null strings become empty."""
         return tuple(self.string() or "" for _ in range(self.count()))
 
     def acl(self) -> tuple[Acl, ...]:
-        """An access list."""
+        """Read an ACL."""
         return tuple(
             Acl(self.int32(), self.string() or "", self.string() or "") for _ in range(self.count())
         )
@@ -264,14 +265,13 @@ def _close_session(jute: Jute) -> tuple[str, ...] | None:
 
 
 def close_session(body: bytes) -> tuple[tuple[str, ...] | None, int]:
-    """The deleted paths of a closeSession's body, and the number of bytes after them."""
+    """Return the deleted paths in a closeSession's body, and the number of bytes after them."""
     jute = Jute(body, 0, len(body))
     return _close_session(jute), jute.left
 
 
 def judge(file: File, name: str, position: int) -> LogEnd | None:
-    """Classify why no complete record begins at ``position``; ``None`` if one does, written just
-    now.
+    """Return why no complete record begins at ``position``; ``None`` if one was written just now.
 
     Bytes are written in order into a file of zeros. So a record that is being written is a prefix
     followed only by zeros, or by nothing. Everything else is corruption.
@@ -410,7 +410,7 @@ def read_transactions(path: str | Path) -> Iterator[Operation]:
 
 
 def first_zxid(path: str | Path) -> int | None:
-    """Return the zxid of a log's first transaction; ``None`` if there is none, or it is damaged.
+    """Return the zxid of a log's first transaction; ``None`` if there is none or it is damaged.
     Raises ``OSError``."""
     with opened(path) as file:
         if judge(file, shown(path), 0) is not None:

@@ -16,27 +16,27 @@ _ID: Final = re.compile(f"[0-9a-f]{{{LENGTH}}}")
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One line: the id of a finding, its severity when it was looked into, and what follows: a date
-    and a reason, for example."""
+    """One line of the file: id and former severity of a finding, and a remark, such as a date and a
+    reason."""
 
     id: str
     severity: str
     reason: str
 
     def covers(self, severity: str) -> bool:
-        """Whether the finding is expected to be as severe as this. If it has become worse, for
-        example because its effect showed later, it must be looked into again."""
+        """Whether a finding of this severity is expected. A finding that has become more severe is
+        not."""
         return SEVERITIES.index(self.severity) <= SEVERITIES.index(severity)
 
 
 def expected_of(finding: Mapping[str, Any], expected: Mapping[str, Expected]) -> Expected | None:
-    """Return the line that makes a finding expected; ``None`` if there is none."""
+    """Return the line for a finding that is expected; ``None`` if it is not."""
     one = expected.get(finding["id"])
     return one if one is not None and one.covers(finding["severity"]) else None
 
 
 def parse(text: str, name: str) -> dict[str, Expected]:
-    """Read the lines of the file ``name``. Empty lines and what follows a ``#`` do not count.
+    """Return the lines of the file ``name``. Empty lines and text after a ``#`` do not count.
 
     Raises InputMissingError for a line that does not begin with an id and a severity.
     """

@@ -43,14 +43,14 @@ _ORDER: Final = ("part", "first", "second")
 
 
 class Outside(NamedTuple):
-    """What the workers need to judge a group."""
+    """The data from outside a group that workers need to judge it."""
 
     coverage: Coverage
     limits: Limits
 
 
 def from_records(tables: Tables, limits: Limits) -> list[DataFrame]:
-    """All findings from journals and records of coordinators."""
+    """Return all findings from journals and coordinators' records."""
     parts = [*_journals(tables, limits), *_coordinators(tables)]
     if not parts:
         return []

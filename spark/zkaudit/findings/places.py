@@ -30,7 +30,7 @@ _NAMES: Final = [column.name for column in FINDINGS.columns]
 
 
 class Place(NamedTuple):
-    """Where a transaction is in the logs."""
+    """The place of a transaction in the logs."""
 
     server: str | None = None
     file: str | None = None
@@ -74,7 +74,8 @@ def _stored(place: Place) -> dict[str, Any]:
 def not_covered(
     times: Iterable[tuple[datetime | None, datetime | None, str]],
 ) -> Iterator[dict[str, Any]]:
-    """Yield a finding, of no group, for each time that no log covers: from, to and a sentence."""
+    """Yield a finding, of no group, for each time that no log covers, given as begin, end and a
+    sentence."""
     for begin, end, sentence in times:
         row = dict.fromkeys(_NAMES) | {
             "severity": "high", "kind": NOT_COVERED, "basis": "proven", "evidence": [],
@@ -84,7 +85,7 @@ def not_covered(
 
 
 def located(found: DataFrame, transactions: DataFrame, sessions: DataFrame) -> DataFrame:
-    """Table ``findings``: each as ``placed`` returns it.
+    """Return table ``findings``, each row as from ``placed``.
 
     ``found`` must be stored (not computed again), and have a ``number`` for each finding.
     ``transactions`` has server, file, position, zxid and confirmed.

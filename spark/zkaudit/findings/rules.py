@@ -21,7 +21,7 @@ PLACE = ("id", "server", "file", "position", "address")
 
 
 def findings(tables: Tables, limits: Limits) -> DataFrame:
-    """Table ``findings``."""
+    """Return table ``findings``."""
     parts = [] if tables.of_groups is None else [tables.of_groups]
     if tables.has_journals:  # they show more of herds than the fold's rule knows
         parts = [part.where("kind != 'herd'") for part in parts]

@@ -116,7 +116,7 @@ __all__ = [
 
 
 class Replay(NamedTuple):
-    """The rows of a fold."""
+    """Collects the rows of a fold."""
 
     lifetimes: list[Lifetime]
     """In the order in which they ended; then those that did not."""
@@ -156,7 +156,7 @@ def audit_group(
     coverage: Coverage | None = None,
     shown: Sequence[Shown] = (),
 ) -> tuple[Replay, list[Finding]]:
-    """Fold the events of one group that are in memory, and return what its rules find.
+    """Fold the events of one group that are in memory; return the rows and the findings.
 
     The history ends with ``facts.end``, or with the last event if that is later.
     """

@@ -12,7 +12,7 @@ LogGap = tuple[int, int]
 
 
 class Unknown(Enum):
-    """The type of ``UNKNOWN``, so that type checkers can tell it from all other values."""
+    """The type of ``UNKNOWN``, which type checkers distinguish from all other values."""
 
     UNKNOWN = "unknown"
 
@@ -46,16 +46,16 @@ class Coverage:
         return bisect_right(self._begins, zxid)
 
     def end_of(self, segment: int) -> int:
-        """Return the last zxid of a segment that a log gap follows."""
+        """Return the last zxid of a segment before a log gap."""
         return self.log_gaps[segment][0]
 
     def known_from(self, segment: int) -> int | None:
-        """Return the zxid from which on a segment has no unknown ephemeral znodes."""
+        """Return the zxid from which all ephemeral znodes of a segment are known."""
         return self._known[segment] if segment < len(self._known) else None
 
     def is_known(self, zxid: int) -> bool:
-        """Return whether all ephemeral znodes after a transaction are known. They are not in a log
-        gap, of which snapshots show some transactions."""
+        """Return whether all ephemeral znodes after a transaction are known. In a log gap, of which
+        snapshots show some transactions, they are not."""
         segment = self.segment(zxid)
         known_from = self.known_from(segment)
         in_gap = segment < self.last_segment and zxid > self.end_of(segment)

@@ -26,7 +26,7 @@ FROM_SNAPSHOT: Final = 2**31 - 1
 
 
 class Act(StrEnum):
-    """What an operation does: to one znode, or to a session and its ephemeral znodes."""
+    """An operation on one znode, or on a session and its ephemeral znodes."""
 
     CREATE = "create"
     DELETE = "delete"
@@ -81,7 +81,7 @@ class Shown(NamedTuple):
 
     @property
     def is_ephemeral(self) -> bool:
-        """Whether the znode belongs to a session, and not to a container either."""
+        """Whether the znode belongs to a session (a container does not)."""
         return self.session not in (0, _CONTAINER)
 
 
@@ -93,7 +93,7 @@ class Moment(NamedTuple):
     time: int | None = None
 
     def is_before(self, zxid: int, idx: int) -> bool:
-        """Return whether it is before an operation."""
+        """Return whether this moment is before an operation."""
         return (self.zxid, self.idx) < (zxid, idx)
 
 
@@ -136,7 +136,7 @@ class Lifetime:
 
     @property
     def start_zxid(self) -> int | None:
-        """The transaction that created it, if it is known."""
+        """The transaction that created the znode, if known."""
         return None if self.start is UNKNOWN else self.start.zxid
 
     def seen_until(self, coverage: Coverage) -> int:
@@ -145,8 +145,8 @@ class Lifetime:
         return max(coverage.end_of(self.seen_in), self.start_zxid or 0)
 
     def existed_before(self, zxid: int) -> bool:
-        """Whether the znode is known to have existed just before a transaction. Its last state must
-        be known."""
+        """Whether the znode is known to have existed just before a transaction. The lifetime must
+        be complete."""
         if self.start is UNKNOWN or self.start.zxid >= zxid:
             return False
         if self.ended is Ended.UNKNOWN:
@@ -155,20 +155,20 @@ class Lifetime:
 
 
 class Began(NamedTuple):
-    """A lifetime that begins. It is also a row when it ends, or at the end of the history."""
+    """The begin of a lifetime. Its end, or the end of the history, is such a row, too."""
 
     lifetime: Lifetime
 
 
 class Change(NamedTuple):
-    """One operation on a znode of a migration, or what a snapshot shows instead."""
+    """One operation on a znode of a migration, or the state of such a znode in a snapshot."""
 
     znode: Znode
     event: Event
 
 
 class Write(NamedTuple):
-    """The content of an offset znode, and the transaction that wrote it."""
+    """The content of an offset znode, with the transaction that wrote it."""
 
     data: bytes | None
     offset: int | None
@@ -177,7 +177,7 @@ class Write(NamedTuple):
 
 
 class Kind(StrEnum):
-    """What a write of an offset is."""
+    """The kind of a write of an offset."""
 
     COMMIT = "commit"
     CLAIM = "claim"
@@ -187,7 +187,7 @@ class Kind(StrEnum):
 
 
 class Commit(NamedTuple):
-    """One write of an offset znode, with the owner of the partition at that operation."""
+    """One write of an offset znode, with the partition's owner at that operation."""
 
     znode: Znode
     zxid: int
@@ -209,7 +209,7 @@ class Commit(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """An offset znode was deleted."""
+    """The deletion of an offset znode."""
 
     znode: Znode
     zxid: int
@@ -221,14 +221,14 @@ class Deleted(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A write of a registered member that ZooKeeper refused."""
+    """A write by a registered member that ZooKeeper refused."""
 
     registration: Lifetime
     at: Moment
 
 
 class Membership(NamedTuple):
-    """A registration that begins or ends. It follows the row of the registration."""
+    """The begin or end of a registration. It follows the row of the registration."""
 
     registration: Lifetime
     at: Moment
@@ -243,7 +243,7 @@ class Membership(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Burst:
-    """Claims, ends of ownership, joins, leaves and refused writes, without a pause between."""
+    """A sequence of claims, ends of ownership, joins, leaves and refused writes without a pause."""
 
     znode: Znode
     """Of the group."""
@@ -270,17 +270,17 @@ class Burst:
 
     @property
     def partitions(self) -> int:
-        """How many partitions were claimed or released."""
+        """Number of partitions that were claimed or released."""
         return len(self.released.union(self.claims))
 
     @property
     def members(self) -> int:
-        """How many members claimed."""
+        """Number of members that claimed."""
         return len(self.claimants - {None})
 
     @property
     def rounds(self) -> int:
-        """How often the partition was claimed that was claimed most often."""
+        """Number of claims of the partition that was claimed most often."""
         return max(self.claims.values(), default=0)
 
 
@@ -298,7 +298,7 @@ def member_of(data: bytes | None) -> tuple[str | None, str | None]:
 
 
 def offset_of(data: bytes | None) -> int | None:
-    """Return the offset that an offset znode contains, if it is a number of 64 bits."""
+    """Return the offset in an offset znode; ``None`` if it is not a number of 64 bits."""
     if data is None or _DIGITS.fullmatch(data) is None:
         return None
     offset = int(data)

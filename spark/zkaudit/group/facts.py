@@ -21,7 +21,7 @@ from zkconsumer.errors import ZnodeFormatError
 
 
 class Opened:
-    """The transactions that opened sessions: 16 bytes for each, as there may be millions.
+    """The transactions that opened sessions. It takes 16 bytes for each, as there may be millions.
 
     Args:
         sessions: pairs of a session and the zxid at which it was opened.
@@ -43,8 +43,8 @@ class Opened:
 
 
 class TopicEvent(NamedTuple):
-    """One operation on the znode of a topic. Data that only a snapshot shows has the zxid of its
-    write and the segment of the snapshot."""
+    """One operation on a topic's znode. Data from a snapshot has the zxid of its write and the
+    snapshot's segment."""
 
     chroot: str
     topic: str
@@ -57,7 +57,7 @@ class TopicEvent(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """A partition of a topic, from the topic's znode."""
+    """A partition, from its topic's znode."""
 
     zxid: int
     """The oldest transaction that shows it."""
@@ -90,8 +90,8 @@ class Topics(dict[tuple[str, str], Mapping[int, Partition]]):
 
 
 def topics_of(events: Iterable[TopicEvent]) -> Topics:
-    """Return the partitions of all topics, up to the deletion of each. A topic that was deleted and
-    recreated has the partitions of its latest lifetime."""
+    """Return the partitions of all topics, until the topic is deleted. A recreated topic has those
+    of its latest lifetime."""
     place = attrgetter("chroot", "topic")
     ordered = sorted(events, key=lambda event: event[:5])
     by_topic = {name: _partitions(list(group)) for name, group in groupby(ordered, place)}
@@ -125,7 +125,7 @@ def _numbers(event: TopicEvent) -> Iterable[int]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What all groups of a history have in common."""
+    """Data of a history that all groups share."""
 
     end: Moment = field(default_factory=partial(Moment, 0, 0))
     """The last transaction of the history."""
@@ -138,7 +138,7 @@ class Facts:
     known; ``None`` if that is the first transaction, or they never are."""
 
     def partition(self, znode: Znode) -> Partition | None:
-        """Return what the topic's znode shows of the partition of an owner or an offset."""
+        """Return the topic's data about the partition of an owner or an offset."""
         partitions = self.topics.get((znode.chroot, znode.topic))
         if partitions is None or znode.partition is None:
             return None
@@ -169,7 +169,7 @@ class FactsReader:
         self._opened[session] = min(zxid, self._opened.get(session, zxid))
 
     def read(self, event: Event) -> None:
-        """Read an operation. Only those on the znodes of brokers and topics count."""
+        """Read an operation. Only operations on znodes of brokers and topics count."""
         path = event.path or ""
         if topic := _TOPIC.search(path):
             segment = self._coverage.segment(event.zxid)
@@ -196,7 +196,7 @@ class FactsReader:
             self.brokers.setdefault(session, set()).add(path)
 
     def events(self) -> list[TopicEvent]:
-        """Return what is known of topics: what snapshots show only where the logs do not."""
+        """Return the operations on topics, and data from snapshots where the logs lack them."""
         logged = {key[:2] for key in self._topics}
         shown = (event for key, event in self._shown.items() if key[:2] not in logged)
         return [*self._topics.values(), *shown]

@@ -127,7 +127,7 @@ class _Snapshots:
 
 
 class Fold:
-    """The state of a group's registrations, owners and offsets.
+    """The state of a group's registrations, owners and offsets, which follows its events.
 
     Args:
         coverage: the segments of the history.
@@ -206,8 +206,8 @@ class Fold:
         return self._read(rows)
 
     def finish(self) -> Sequence[Row | LiveMove]:
-        """Return the last burst, the lifetimes that have not ended at the end of the history, and
-        the group's live move, if it has a mode."""
+        """Return the last burst, the lifetimes that have not ended with the history, and the
+        group's live move if it has a mode."""
         rows: list[Row] = []
         for event in self._snapshots.before(2**63):
             self._change(event, rows)
@@ -229,9 +229,9 @@ class Fold:
         return read
 
     def owner(self, path: str, zxid: int) -> tuple[Lifetime | Unknown | None, int | None]:
-        """Return the owner of a partition after a transaction, by the path of its owner znode, and
-        without an owner the zxid by which the last one was gone. All events up to the transaction
-        must have been applied, and none after it."""
+        """Return the owner of a partition after a transaction, by the path of its owner znode;
+        without an owner, also the zxid by which the last one was gone. All events up to the
+        transaction must have been applied, and no later one."""
         rows: list[Row] = []
         for event in self._snapshots.before(zxid + 1):
             self._change(event, rows)
@@ -239,7 +239,8 @@ class Fold:
         return self._owner(self._node(path), after, self.coverage.segment(zxid))
 
     def offset(self, path: str, zxid: int) -> Write | Unknown | None:
-        """Return the content of an offset znode after a transaction, as ``owner`` does."""
+        """Return the content of an offset znode after a transaction. The same events must have been
+        applied as for ``owner``."""
         state, segment = self._offsets.get(path), self.coverage.segment(zxid)
         write = self._content(state, path, segment)
         known_from = self.coverage.known_from(segment)

@@ -35,8 +35,8 @@ class FirstEvent(NamedTuple):
 
 
 class Listed:
-    """Finds the znodes that a close lists and whose create is not in the same segment of the logs:
-    they existed since the log gap before it.
+    """Finds znodes that a close of a session lists, and whose create is not in the same segment:
+    they are from the log gap before it.
 
     Args:
         coverage: the segments of the history.
@@ -47,20 +47,20 @@ class Listed:
         self._created: dict[int, dict[str, int]] = {}
 
     def create(self, event: Event) -> None:
-        """Record a create in the logs."""
+        """Record a create."""
         if event.path is not None:
             created = self._created.setdefault(event.session, {})
             created[event.path] = self._coverage.segment(event.zxid)
 
     def close(self, event: Event) -> Iterable[str]:
-        """Return the paths in the close of a session that the segment shows for the first time."""
+        """Return the paths in the close of a session that the segment does not show before."""
         created, here = self._created.pop(event.session, {}), self._coverage.segment(event.zxid)
         return [path for path in event.deleted or () if created.get(path) != here]
 
 
 class LaterEvents:
-    """Who each session is and what it does to its end, and the first event of each owner znode in
-    each segment."""
+    """The later events that rules need in advance: what each session does until its end, and the
+    first event of each owner znode in each segment."""
 
     def __init__(self, coverage: Coverage, shown: Iterable[Shown] = ()) -> None:
         self._coverage = coverage

@@ -28,7 +28,7 @@ COORDINATIONS: Final[Mapping[Mode, str]] = {m: rule.follows.value for m, rule in
 
 
 class Acknowledgement(NamedTuple):
-    """A member recorded that it acts on a mode."""
+    """An acknowledgement of a mode by a member."""
 
     member: str
     session: int
@@ -36,7 +36,7 @@ class Acknowledgement(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A migratable member was registered and had not acknowledged the mode.
+    """A time in which a migratable member was registered and had not acknowledged the mode.
 
     ``end``: it acknowledged, left, or the next mode was written; ``None``: none of these.
     """
@@ -49,7 +49,7 @@ class Wait(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """The record of the original access list of ``ids`` was written or deleted."""
+    """A write or deletion of the original ACL that a lock keeps in ``ids``."""
 
     at: Moment
     session: int
@@ -58,7 +58,7 @@ class Lock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One write of the mode znode, and the events until the next write.
+    """One mode of a group: a write of the mode znode, and the events until the next write.
 
     Args:
         mode: ``None``: the content is not a mode.
@@ -90,15 +90,15 @@ class Span:
 
     @property
     def late(self) -> tuple[str, ...]:
-        """Members that had not acknowledged when the mode or the history ended."""
+        """The members that had not acknowledged the mode when it, or the history, ended."""
         end = self.end and self.end.zxid
         waiting = {w.member for w in self.waits if (w.end and w.end.zxid) == end}
         return tuple(sorted(waiting - {w.member for w in self.waits if w.acknowledged}))
 
 
 class Phase(NamedTuple):
-    """A time in which a member's session followed one coordination. ``None`` as ``begin`` or
-    ``end``: unlimited."""
+    """A time in which a member's session followed one coordination. ``begin`` or ``end`` is
+    ``None`` if unlimited."""
 
     session: int
     begin: Moment | None
@@ -138,7 +138,7 @@ class LiveMove:
         return None
 
     def of_members(self, migratable: bool) -> Iterator[Lifetime]:
-        """Yield the registrations of migratable members, or of the others."""
+        """Yield the registrations of migratable members, or of all others."""
         for one in self.registrations:
             if ((one.znode.name, one.session) in self.migratable) is migratable:
                 yield one
@@ -192,8 +192,7 @@ class LiveMoves:
             self._registrations.pop(row, None)
 
     def finish(self, closed: Mapping[int, int], shown: Mapping[int, int]) -> LiveMove | None:
-        """Return the group's modes; ``None`` if there are none. All lifetimes have their last
-        state.
+        """Return the group's modes; ``None`` if there are none. All lifetimes must be complete.
 
         Args:
             closed: the zxids at which sessions ended.

@@ -10,7 +10,7 @@ from zkaudit.group.znodes import IDS
 
 
 class Members:
-    """Counts the registrations among the rows of a group's fold.
+    """Derives changes of membership from the rows of a group's fold.
 
     Args:
         coverage: the segments of the history.
@@ -23,7 +23,7 @@ class Members:
         """The registrations that are known to exist in the present segment."""
 
     def read(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the rows of the fold, each followed by the change of membership that it is."""
+        """Yield the rows of the fold, each followed by the change of membership that it causes."""
         for row in rows:
             yield row
             if isinstance(row, Began):

@@ -22,7 +22,7 @@ class Registered(NamedTuple):
 
 
 def registered(data: bytes | None) -> Registered:
-    """Return the content of a registration, ``None`` where it is not understood."""
+    """Return the content of a registration; ``None`` if it cannot be understood."""
     content = _object(data)
     pattern, counts = content.get("pattern"), content.get("subscription")
     good = isinstance(counts, dict) and all(type(count) is int for count in counts.values())
@@ -30,7 +30,7 @@ def registered(data: bytes | None) -> Registered:
 
 
 def store_of(data: bytes | None) -> str | None:
-    """Return the store to which the offsets were moved, according to a migration marker."""
+    """Return the store to which a migration marker says that the offsets were moved."""
     store = _object(data).get("moved_to")
     return store if isinstance(store, str) else None
 

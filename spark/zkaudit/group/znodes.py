@@ -56,7 +56,8 @@ _MOST: Final = 2**63 - 1
 
 
 class Znode(NamedTuple):
-    """The place of a znode. ``name`` is the rest of the path: a consumer id in ``ids``."""
+    """The place of a znode in its group's tree. ``name`` is the rest of the path: in ``ids``, a
+    consumer id."""
 
     path: str
     chroot: str
@@ -94,7 +95,7 @@ def znode_of(path: str) -> Znode | None:
 
 
 class Znodes(dict[str, Znode | None]):
-    """``znode_of`` of each path, which is parsed once."""
+    """Caches the result of ``znode_of`` for each path."""
 
     def __missing__(self, path: str) -> Znode | None:
         self[path] = znode = znode_of(path)

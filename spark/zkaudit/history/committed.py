@@ -71,12 +71,12 @@ class History:
 
 
 def epoch(zxid: int) -> int:
-    """The leader's epoch."""
+    """Return the leader's epoch in a zxid."""
     return zxid >> 32
 
 
 def counter(zxid: int) -> int:
-    """The number within the epoch, from 1."""
+    """Return the number of a zxid within its epoch, from 1."""
     return zxid & _COUNTER
 
 
@@ -166,7 +166,7 @@ class _Doubts:
 def settled(
     history: History, refuted: Mapping[int, int] = {}, proven: Mapping[int, int] = {}
 ) -> History:
-    """Decide about unconfirmed proposals by what later transactions show.
+    """Decide about unconfirmed proposals by what later transactions show of them.
 
     Both mappings are by epoch: the first zxid that a later transaction ``refuted``, and the last
     that one has ``proven``. The commits of an epoch are a prefix of its proposals. Contradicted
@@ -196,20 +196,20 @@ def settled(
 
 
 def is_open(history: History) -> bool:
-    """Whether no transaction after the first unconfirmed one is confirmed, so that none shows
-    what was committed."""
+    """Whether all transactions after the first unconfirmed one are unconfirmed too, so that none
+    shows what was committed."""
     first = min(history.unconfirmed, default=(2**63, 0))[0]
     confirmed = (subtracted(ranges, history.unconfirmed) for ranges in history.take.values())
     return all(last < first for ranges in confirmed for _, last in ranges)
 
 
 def within(zxid: int, ranges: Iterable[Range]) -> bool:
-    """Whether one of the ranges has the zxid."""
+    """Whether a range contains the zxid."""
     return any(first <= zxid <= last for first, last in ranges)
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Ranges in order; those that touch in one epoch are merged."""
+    """Return ranges in order, merged if they touch in one epoch."""
     ranges_: list[Range] = []
     for first, last in sorted(ranges):
         if ranges_ and first <= ranges_[-1][1] + 1 and epoch(first) == epoch(ranges_[-1][1]):
@@ -220,7 +220,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def held_by(servers: Iterable[list[Range]], majority: int) -> int:
-    """The largest zxid that at least ``majority`` servers logged; -1 if there is none."""
+    """Return the largest zxid that at least ``majority`` servers logged; -1 if there is none."""
     edges = sorted(
         edge
         for ranges in servers
@@ -272,7 +272,7 @@ def _cover(
 
 
 def subtracted(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
-    """Ranges less those of ``others``, which are disjoint and in order."""
+    """Return ranges without those of ``others``, which are disjoint and in order."""
     left: list[Range] = []
     for first, last in ranges:
         for begin, end in _near((first, last), others):
@@ -318,14 +318,14 @@ def _log_gaps(union: list[Range]) -> Iterable[Range]:
 
 
 def takes(history: History, server: str, first: int, last: int) -> bool:
-    """Whether transactions of a run are read from this server, or would be if fewer were dropped:
-    rows may show that there are more voters, or what was committed."""
+    """Whether transactions of a run are read from this server, now or if fewer were dropped. Rows
+    may show that there are more voters, or what was committed."""
     mine = history.take.get(server, ())
     return bool(_near((first, last), mine) or _near((first, last), history.dropped))
 
 
 def log_gaps_of(history: History) -> list[tuple[int, int]]:
-    """Return the log gaps as (last zxid before, first zxid after), the form ``staging`` takes.
+    """Return the log gaps as pairs for ``staging``: last zxid before, first zxid after.
 
     A history that does not begin with the first transaction of an ensemble begins with a log gap.
     """
@@ -344,8 +344,8 @@ def participants(*configs: tuple[int, bytes] | None) -> int | None:
 
 
 def config_of(rows: pa.Table) -> tuple[int, bytes] | None:
-    """Return zxid and content of the newest configuration of the ensemble in rows with zxid, path
-    and data (``reconfig``, ZooKeeper 3.5+); ``None`` if there is none."""
+    """Return zxid and content of the ensemble's newest configuration in rows with zxid, path and
+    data (``reconfig``, ZooKeeper 3.5+); ``None`` if there is none."""
     import pyarrow.compute as pc
 
     configs = rows.filter(pc.and_(pc.equal(rows["path"], CONFIG), pc.is_valid(rows["data"])))
@@ -354,7 +354,7 @@ def config_of(rows: pa.Table) -> tuple[int, bytes] | None:
 
 
 def apply(frame: DataFrame, history: History) -> DataFrame:
-    """Keep each operation once, without those never committed; add ``confirmed``.
+    """Keep each operation once, leave out those never committed, and add column ``confirmed``.
 
     ``frame`` has the columns of ``schema.TXNLOG``. No shuffle is needed, because each zxid is
     already assigned to one server. Where order matters, order the result by zxid and idx, never by

@@ -43,8 +43,8 @@ class Change(NamedTuple):
 
 
 def of_znode(changes: Sequence[Change], log_gaps: Sequence[Range]) -> Iterator[tuple[int, bool]]:
-    """Yield unconfirmed changes of one znode (zxid) that the next confirmed change of it proves
-    (``True``) or refutes. ``changes`` are in order, ``log_gaps`` too."""
+    """Yield the zxid of each unconfirmed change of one znode, with ``True`` if the next confirmed
+    change proves it and ``False`` if it refutes it. ``changes`` and ``log_gaps`` are in order."""
     then: Change | None = None
     last = False  # whether the next change is confirmed
     for change in reversed(changes):
@@ -85,14 +85,14 @@ def _fits(change: Change, then: Change, last: bool) -> bool | None:
 
 
 def of_session(kind: str, zxid: int, used: int) -> bool | None:
-    """Whether the unconfirmed begin or end of a session happened; ``None`` if unknown. ``used``:
-    its last confirmed transaction."""
+    """Whether an unconfirmed begin or end of a session happened; ``None`` if unknown. ``used``: its
+    last confirmed transaction."""
     return kind == "createSession" if used > zxid else None
 
 
 def decided_rows(rows: Iterable[Mapping[str, Any]], plan: History) -> History:
-    """``decided`` for rows in memory, in any order, that the plan takes. Those before the first
-    unconfirmed one decide nothing."""
+    """Decide like ``decided`` for rows in memory, in any order. Rows before the first unconfirmed
+    one decide nothing."""
     if is_open(plan):
         return settled(plan)
     changes: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = defaultdict(list)
@@ -136,8 +136,8 @@ def decided_rows(rows: Iterable[Mapping[str, Any]], plan: History) -> History:
 
 
 def decided(read: Callable[[], DataFrame], plan: History) -> History:
-    """The same for a data frame (``schema.TXNLOG``). ``read`` returns it, and is not called if no
-    row can decide anything.
+    """Decide about unconfirmed transactions of a data frame (``schema.TXNLOG``), which ``read``
+    returns. It is not called if no row can decide anything.
 
     Driver's thread; collects about two rows for each one that is in doubt.
     """

@@ -42,7 +42,8 @@ class Stage:
 
     @property
     def names(self) -> DataFrame:
-        """Which znodes each group has: chroot, group, tree (``zkaudit.group.znodes``)."""
+        """The trees in which each group has znodes: chroot, group, tree
+        (``zkaudit.group.znodes``)."""
         return self.folded.where("table = 'names'").select("chroot", "group", "tree")
 
     def lifetimes(self, tree: str) -> DataFrame:
@@ -60,7 +61,7 @@ class Stage:
 
     @property
     def changes(self) -> DataFrame:
-        """The changes of a migration's znodes."""
+        """The changes of migrations' znodes."""
         return self.folded.where("table = 'changes'")
 
     def rows(self, spec: str) -> DataFrame:
@@ -69,22 +70,23 @@ class Stage:
 
     @property
     def findings(self) -> DataFrame:
-        """What the rules of the groups find, without the places in the logs."""
+        """The findings of the groups' rules, without places in the logs."""
         return self.folded.where("table = 'findings'")
 
     @property
     def waiting(self) -> DataFrame:
-        """Groups in which rules would find more if the history ended later: chroot and group."""
+        """The groups in which rules would find more if the history ended later: chroot and
+        group."""
         return self.folded.where("table = 'waiting'").select("chroot", "group")
 
     @property
     def used(self) -> DataFrame:
-        """Sessions that changed a znode of a group: chroot, group, session."""
+        """The sessions that changed a znode of a group: chroot, group, session."""
         return self.folded.where("table = 'used'").select("chroot", "group", "session")
 
 
 def text_of(data: Column) -> Column:
-    """Bytes as text; invalid UTF-8 becomes U+FFFD."""
+    """Return bytes as text. Invalid UTF-8 becomes U+FFFD."""
     return F.make_valid_utf8(data.cast("string"))
 
 
@@ -98,7 +100,7 @@ def stage(
     facts: Facts | None = None,
     limits: Limits | None = None,
 ) -> Stage:
-    """Reduce a history (``schema.TXNLOG``, each transaction once) to what happened in groups.
+    """Reduce a history (``schema.TXNLOG``, each transaction once) to the events of groups.
 
     ``log_gaps``: pairs (after, before); all zxids strictly between the two are missing. A history
     that does not reach back to the first transaction begins with (0, its first zxid).
@@ -128,8 +130,8 @@ def facts_of(
     end: DataFrame,
     known_us: int | None,
 ) -> Facts:
-    """Collect what rules need from outside the groups. ``end``: one row with zxid and time of the
-    last transaction. ``known_us``: as in ``Facts``."""
+    """Collect the data that rules need from outside the groups. ``end``: one row with zxid and time
+    of the last transaction. ``known_us``: as in ``Facts``."""
     ((zxid, time),) = _collected(end.select("zxid", F.unix_micros("time")))
     return read_facts(rows, snapshots, log_gaps).facts(Moment(zxid or 0, 0, time), known_us)
 
@@ -265,21 +267,22 @@ GROUP_KEY: Final = "xxhash64(concat(chroot, '/consumers/', `group`))"
 
 
 def group_key() -> Column:
-    """A hash of a row's group, from columns chroot and group."""
+    """Return a hash of a row's chroot and group."""
     return F.expr(GROUP_KEY)
 
 
 def group_key_of(path: Column) -> Column:
-    """The same from the path of a znode; null where no audit table needs the znode for a group."""
+    """Return the hash of ``group_key`` from the path of a znode; null if no audit table needs the
+    znode for a group."""
     is_of_group = path.contains("/consumers/") & (_place(path) != "")
     return F.when(is_of_group, F.xxhash64(_place(path)))
 
 
 def bucket(key: Column) -> Column:
-    """The bucket of a group, from 0 to ``BUCKETS`` - 1, from ``group_key``."""
+    """Return the bucket of a ``group_key``, from 0 to ``BUCKETS`` - 1."""
     return F.pmod(key, F.lit(BUCKETS)).cast("int")
 
 
 def is_shared(path: Column) -> Column:
-    """Whether a path is that of a topic's or a broker's znode."""
+    """Whether a path is that of a topic or a broker."""
     return path.contains("/brokers/") & (path.rlike(TOPIC_PATH) | path.rlike(BROKER_PATH))

@@ -44,7 +44,7 @@ from zkaudit.text import no_group
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """What was read from snapshots."""
+    """Data read from snapshots."""
 
     rows: DataFrame | None = None
     """The rows of ``inputs.snapshots``; ``None``: there is no snapshot."""
@@ -89,7 +89,7 @@ class Options:
 
 
 def run(spark: SparkSession, options: Options) -> dict[str, Any]:
-    """Audit; write all tables; return the summary, which is also in ``OUT/summary.json``.
+    """Run an audit and write all tables; return the summary, which is also in ``OUT/summary.json``.
 
     An earlier audit in ``OUT`` is replaced when this one is finished, and kept if this one fails.
 
@@ -367,8 +367,8 @@ class _Job:
 
 
 def within(found: DataFrame, last: DataFrame, start: str | None, end: str | None) -> DataFrame:
-    """Findings within a time range. Those without an end last to the end of the logs (``last``: one
-    row). Those whose time is unknown may be of any time."""
+    """Return the findings in a time range. Findings without an end last to the end of the logs
+    (``last``: one row); findings of unknown time are always in it."""
     unknown = F.col("time").isNull()
     if start is not None:
         now = last.select(F.col("time").alias("now"))

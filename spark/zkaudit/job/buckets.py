@@ -85,11 +85,11 @@ class Batches:
 
     @property
     def place(self) -> Path:
-        """The directory."""
+        """Path of the directory."""
         return self.folder / f"batches={self.first}-{self.last}"
 
     def files(self, *numbers: int) -> list[Path]:
-        """The files of some buckets."""
+        """Return the files of some buckets."""
         return [
             file
             for number in numbers
@@ -97,13 +97,13 @@ class Batches:
         ]
 
     def keys(self) -> set[int]:
-        """The keys of the groups that have rows."""
+        """Return the keys of the groups that have rows."""
         found = _table(self.files(*range(BUCKETS)), None, "key")
         return set() if found is None else set(pc.unique(found["key"]).to_pylist())
 
 
 def first_of(last: int) -> int:
-    """Return the first batch in the directory of earlier batches that ends with ``last``.
+    """Return the first batch in the directory whose last batch is ``last``.
 
     The lengths of these are powers of ``MERGED``, so there are always few. The first batch has the
     history before the stream began, and stays alone.
@@ -115,8 +115,8 @@ def first_of(last: int) -> int:
 
 
 def recorded(folder: Path, last: int) -> list[Batches]:
-    """Return the directories that hold each batch up to ``last`` once, in order. Those that
-    ``retention`` deleted are left out.
+    """Return the directories that together hold each batch up to ``last`` once, in order, without
+    those that ``retention`` deleted.
 
     The last batch has its own, so a round sees what is new.
     """
@@ -153,7 +153,7 @@ class Recorder:
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     def batches(self) -> list[Batches]:
-        """Return what is recorded."""
+        """Return the recorded batches."""
         return recorded(self.folder, self.last())
 
     def check(self) -> None:
@@ -195,8 +195,8 @@ class Recorder:
         return max((int(name[2]) for name in found if name), default=-1)
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """Write a batch, or replace it if it was written before a crash. It has the same rows then,
-        unless ZooKeeper has deleted a log since: the missing transactions are a log gap.
+        """Write a batch, or replace it after a crash. It then has the same rows, unless ZooKeeper
+        has deleted a log meanwhile: the missing transactions are a log gap.
 
         Directories that are part of another one by now are deleted first. Then earlier batches may
         be merged. If the process was killed before their rounds ended, the next round audits all
@@ -239,8 +239,8 @@ def _merged(spark: SparkSession, found: Sequence[Batches]) -> DataFrame:
 def read(
     spark: SparkSession, found: Sequence[Batches], numbers: Iterable[int] | None = None
 ) -> DataFrame:
-    """Rows of ``schema.TXNLOG_GROUPS`` that were recorded, with the ``key`` of their group, each
-    operation of a server once. ``numbers``: only those of these buckets."""
+    """Return recorded rows of ``schema.TXNLOG_GROUPS`` with the ``key`` of their group, each
+    operation of a server once. ``numbers``: only these buckets."""
     columns = schema.spark_type(schema.TXNLOG_GROUPS)
     columns = StructType([*columns, StructField("key", LongType())])
     places = [one.place for one in found]
@@ -267,7 +267,7 @@ def take(
     keep: Callable[[str, DataFrame], DataFrame],
 ) -> tuple[DataFrame, DataFrame]:
     """Return the rows that a round needs, and its sessions: new ones, and all that ever used its
-    groups. The rows are those of the groups, those about the sessions, and all of topics and runs.
+    groups. Rows of topics and runs are always included.
 
     ``before``: the tables of the round before. ``keep`` stores a frame under a name and returns the
     stored frame.
@@ -297,37 +297,38 @@ def _table(files: Iterable[Path], where: pc.Expression | None, *columns: str) ->
 
 
 def runs_of(batches: Iterable[Batches]) -> list[dict[str, Any]]:
-    """Rows of all runs: the columns of ``_OF_RUN``."""
+    """Return the rows of all runs, with the columns of ``_OF_RUN``."""
     return [row for one in batches for row in _runs_in(one)]
 
 
 def config_in(batches: Iterable[Batches]) -> tuple[int, bytes] | None:
-    """As ``committed.config_of`` of all batches."""
+    """Return the result of ``committed.config_of`` for all batches."""
     rows = _table((file for one in batches for file in one.files(SHARED)), None, "zxid", "path",
                   "data")  # fmt: skip
     return None if rows is None else config_of(rows)
 
 
 def logged_runs(rows: Iterable[dict[str, Any]]) -> list[LoggedRun]:
-    """The same as ``coverage`` wants them."""
+    """Return the runs of all batches as ``coverage`` takes them."""
     return list(map(LoggedRun.of, rows))
 
 
 def covered(rows: Iterable[dict[str, Any]]) -> list[Range]:
-    """The zxids of all runs, ascending."""
+    """Return the zxids of all runs, ascending."""
     return merged((row["first_zxid"], row["last_zxid"]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a round has to audit: the groups with these keys, and these sessions."""
+    """The groups, by their keys, and the sessions that a round has to audit."""
 
     keys: frozenset[int]
     sessions: pa.Array
 
 
 def touched_by(batches: Iterable[Batches], before: Path) -> Touched | None:
-    """What new rows are about; ``None``: maybe all groups, because topics changed.
+    """Return the groups and sessions of new rows; ``None`` if they may be all, because topics
+    changed.
 
     A row about a session is about all groups that the session did something in: ``before`` holds
     the tables of the round before. The session's end also is about the groups whose znodes it
@@ -354,7 +355,7 @@ def touched_by(batches: Iterable[Batches], before: Path) -> Touched | None:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the next round needs from this one.
+    """The data of this round that the next one needs.
 
     Args:
         last: the last batch that is in the tables.
@@ -375,13 +376,13 @@ class State:
     known_us: int | None = None
 
     def write(self, tables: Path) -> None:
-        """Store it with the tables."""
+        """Write the state next to the tables."""
         text = {name: getattr(self, name) for name in self.__slots__}
         (tables / _STATE).write_text(json.dumps(text))
 
     @classmethod
     def of(cls, tables: Path) -> State | None:
-        """Read it from the tables of a finished round."""
+        """Read the state from the tables of a finished round."""
         file = tables / _STATE
         if not file.exists():
             return None
@@ -390,7 +391,7 @@ class State:
 
 
 class BucketStore(Store):
-    """Writes the rows of some groups, and takes those of the others from the round before.
+    """Writes the rows of audited groups, and takes those of the other groups from the round before.
 
     Args:
         keys: those of the groups that are audited; ``None``: all are.
@@ -466,8 +467,8 @@ class BucketStore(Store):
         return stored(self.spark, frame.schema, written).where(self._is_audited())
 
     def of_audited(self, rows: DataFrame) -> DataFrame:
-        """Leave out groups that are not audited. A session that ends in an audited group and in
-        another one takes a part of that group's history with it."""
+        """Leave out rows of groups that are not audited. A session that ends in an audited group
+        and another one has rows of that other group."""
         return rows if self.before is None else rows.where(self._is_audited())
 
     def every(self, spec: catalog.Table, audited: DataFrame) -> DataFrame:
@@ -475,7 +476,7 @@ class BucketStore(Store):
         return stored(self.spark, spec.spark_type(), [self.place / spec.name])
 
     def of_groups(self, snapshots: DataFrame) -> DataFrame:
-        """Return the rows of audited groups, and those of no group."""
+        """Return the rows of audited groups, and the rows of no group."""
         if self.keys is None:
             return snapshots
         keyed = snapshots.withColumn("key", group_key_of(F.col("path")))
@@ -494,12 +495,13 @@ class BucketStore(Store):
         return audited
 
     def used(self, stage: Stage) -> DataFrame:
-        """Return the sessions that did something in a group that is audited."""
+        """Return the sessions that were used in an audited group."""
         used = stage.used.select(group_key().alias("key"), "session").distinct()
         return self._keyed(_USED, used)
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
-        """Return the time that the last round of all groups found: ``rows`` may not have all."""
+        """Return the ``known_us`` of the last round of all groups, because ``rows`` may not be
+        complete."""
         if self.before is None:
             self._known_us = super().known_us(rows, known)
         else:
@@ -508,7 +510,7 @@ class BucketStore(Store):
         return self._known_us
 
     def groups(self, stage: Stage) -> int:
-        """Return how many groups there are."""
+        """Return the number of groups."""
         found = stage.names.groupBy(group_key().alias("key")).agg(
             F.coalesce(F.bool_or(F.col("tree") != "lock"), F.lit(False)).alias("counts")
         )
@@ -522,7 +524,7 @@ class BucketStore(Store):
         self.always.update(row["key"] for row in rows)
 
     def close(self) -> None:
-        """Store what the next round needs."""
+        """Store the data that the next round needs."""
         always = tuple(sorted(self.always))
         audited = None if self.keys is None else tuple(sorted(self.keys))
         known = self._known_us
@@ -575,8 +577,8 @@ def _runs_in(one: Batches) -> list[dict[str, Any]]:
 
 
 def folded(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Runs of one server that continue one another as one, with the times of its ends, and without
-    the sample of times."""
+    """Return consecutive runs of one server as one run, with the times of its ends and without the
+    sample of times."""
     found: list[dict[str, Any]] = []
     for row in sorted(runs, key=lambda row: (row["server"], row["first_zxid"], row["last_zxid"])):
         last = found[-1] if found else None

@@ -43,7 +43,7 @@ class LoggedRun:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> LoggedRun:
-        """The same of a row. Columns after ``times`` may be missing."""
+        """Return a row as an object. Columns after ``times`` may be missing."""
         clocks = (row["first_time"], row["last_time"])
         first, last = (None if time is None else round(time.timestamp() * 1000) for time in clocks)
         return cls(
@@ -58,7 +58,7 @@ def decided(
     begin: int | None,
     allow_damage: bool,
 ) -> tuple[History, list[Damage]]:
-    """Decide which transactions there are, and which of the logs are damaged.
+    """Decide which transactions were committed, and which logs are damaged.
 
     Args:
         logged: the runs of all logs.
@@ -76,7 +76,7 @@ def decided(
 
 
 def as_runs(logged: Iterable[LoggedRun]) -> list[Run]:
-    """The same as ``committed.plan`` takes them."""
+    """Return the runs as ``committed.plan`` takes them."""
     return [Run(run.server, first, last) for run, first, last in _ends(logged)]
 
 
@@ -117,7 +117,7 @@ def check_agreement(logged: Iterable[LoggedRun]) -> None:
 
 
 def logged_twice(logged: Iterable[LoggedRun]) -> bool:
-    """Whether a server has logged a zxid twice, so that its rows are there twice."""
+    """Whether a server has logged a zxid twice, so that its rows are duplicated."""
     of: dict[str, list[Range]] = defaultdict(list)
     for run, first, last in _ends(logged):
         of[run.server].append((first, last))
@@ -147,7 +147,8 @@ class Damage:
 
 
 def damages(logged: Iterable[LoggedRun], begin: int | None = None) -> list[Damage]:
-    """Return the damaged logs. What follows the damage up to the server's next log is missing.
+    """Return the damaged logs. The transactions between the damage and the server's next log are
+    missing.
 
     ``begin``: the first zxid that was to be read.
     """
@@ -188,8 +189,8 @@ def _lost(
 
 
 def cut_off(logged: Iterable[LoggedRun]) -> list[str]:
-    """Return the logs whose last record is incomplete, unless the server continued after it: it was
-    stopped while it wrote the record, and its next log has the record again."""
+    """Return the logs whose last record is incomplete, except where the server stopped while it
+    wrote the record and its next log has it again."""
     runs = list(logged)
     begins = {(run.server, first) for run, first, _ in _ends(runs)}
     return [
@@ -210,7 +211,8 @@ def check_damage(found: Iterable[Damage]) -> None:
 
 
 def with_gaps(plan: History, found: Iterable[Damage]) -> History:
-    """Add what is lost by damage to the log gaps. The end of an epoch does not show as a gap.
+    """Add the transactions lost by damage to the log gaps. (The end of an epoch does not show as a
+    gap.)
 
     What a server lacks because its log is damaged does not contradict the logs of the others."""
     gaps = [*plan.log_gaps]
@@ -230,7 +232,7 @@ def with_gaps(plan: History, found: Iterable[Damage]) -> History:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What the logs cover, in milliseconds since 1970.
+    """The time that the logs cover, in milliseconds since 1970.
 
     Args:
         first_ms: time of the first transaction.
@@ -256,8 +258,8 @@ class Coverage:
     def sentences(
         self, zone: tzinfo | None = UTC, name: str = "UTC"
     ) -> Iterator[tuple[datetime | None, datetime | None, str]]:
-        """From, to, and a sentence for each time that is not covered. The sentence shows times in
-        ``zone`` (``None`` if that of this machine)."""
+        """Return begin, end, and a sentence for each time that is not covered. Times are shown in
+        ``zone`` (``None``: that of this machine)."""
         for begin, end, reason in self.missing:
             moments = moment_of(begin), moment_of(end)
             since, until = (
@@ -268,7 +270,7 @@ class Coverage:
             yield *moments, text
 
     def summary(self) -> dict[str, Any]:
-        """The same for ``summary.json``, with ISO times."""
+        """Return the coverage for ``summary.json``, with ISO times."""
         servers = {**self.servers, **dict.fromkeys(self.empty, (None, None))}
         return {
             "first_time": _iso(self.first_ms),
@@ -294,7 +296,7 @@ def covered(
     end_ms: int | None,
     damaged: Sequence[Damage] = (),
 ) -> Coverage:
-    """Return what the logs of ``servers`` cover, of the time from ``start_ms`` to ``end_ms``.
+    """Return how much of the time from ``start_ms`` to ``end_ms`` the logs of ``servers`` cover.
 
     ``log_gaps``: as ``committed.log_gaps_of`` returns them. Before the first log, only what was
     asked for by ``start_ms`` is missing.
@@ -344,13 +346,13 @@ def coverage_of(
     end: str | None,
     damaged: Sequence[Damage] = (),
 ) -> Coverage:
-    """The same of ``plan``. The time is ISO."""
+    """Return what the logs of ``plan`` cover, for ISO times."""
     start_ms, end_ms = (None if time is None else milliseconds(time) for time in (start, end))
     return covered(logged, servers, committed.log_gaps_of(plan), start_ms, end_ms, damaged)
 
 
 def check_any(plan: History, directories: Iterable[str]) -> None:
-    """Raise InputMissingError if the logs have no transaction at all."""
+    """Raise InputMissingError if the logs have no transaction."""
     if not plan.take and not plan.dropped:
         raise InputMissingError(
             f"{', '.join(directories)}: the logs have no transaction: copy them again, or name "
@@ -362,7 +364,7 @@ def check_times(
     coverage: Coverage, start: str | None, end: str | None, options: Sequence[str] = _OPTIONS
 ) -> None:
     """Raise InputMissingError if the whole history is before ``start`` or after ``end`` (ISO).
-    ``options``: those that name them."""
+    ``options``: the options that give these times."""
     first, last = coverage.first_ms, coverage.last_ms
     if first is None or last is None:
         return
@@ -385,7 +387,7 @@ def _meets(begin: int | None, end: int | None, start: int | None, stop: int | No
 
 
 def moment_of(ms: int | None) -> datetime | None:
-    """A time in UTC."""
+    """Return a time in UTC."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 

@@ -38,19 +38,19 @@ _MISFITS: Final = ("NoSuchMethodError", "NoClassDefFoundError", "AbstractMethodE
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where tables go: below ``place`` (a path or URL of Hadoop's), or into the database
-    ``catalog`` (``DATABASE`` or ``CATALOG.DATABASE``). One of them is ``None``."""
+    """The destination of tables: directories below ``place`` (a path or a Hadoop URL), or the
+    database ``catalog`` (``DATABASE`` or ``CATALOG.DATABASE``). One of them is ``None``."""
 
     place: str | None
     catalog: str | None
     format: str = "parquet"
 
     def name(self, table: str) -> str:
-        """The name of a table, as shown and as Spark needs it."""
+        """Return the name of a table, as shown and as Spark needs it."""
         return f"{self.catalog}.{table}" if self.place is None else f"{self.place}/{table}"
 
     def exists(self, spark: SparkSession, table: str) -> bool:
-        """Whether something of this name exists."""
+        """Whether a table of this name exists."""
         if self.place is None:
             return bool(spark.catalog.tableExists(self.name(table)))
         # A format that looks at no content. If there were one path, Spark would look for a stream's
@@ -64,13 +64,13 @@ class Target:
         return True
 
     def read(self, spark: SparkSession, table: str) -> DataFrame:
-        """Read the existing rows."""
+        """Read the existing rows of a table."""
         if self.place is None:
             return spark.table(self.name(table))
         return spark.read.format(self.format).load(self.name(table))
 
     def write(self, frame: DataFrame, table: str, mode: str) -> None:
-        """Write with one of Spark's save modes."""
+        """Write a table with one of Spark's save modes."""
         writer = frame.write.format(self.format).mode(mode)
         if mode == "overwrite":
             writer = writer.option("overwriteSchema", "true")  # Delta
@@ -82,7 +82,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A finished export: rows by table, without ``runs``."""
+    """The result of an export: number of rows by table, without ``runs``."""
 
     run_id: str
     run_time: datetime
@@ -228,7 +228,7 @@ def _reason(spark: SparkSession, target: Target, error: Exception) -> str:
 
 
 def jar_of(form: str, version: str) -> str:
-    """Maven coordinates of a format's jar for a release of Spark."""
+    """Return the Maven coordinates of a format's jar for a release of Spark."""
     line = ".".join(version.split(".")[:2])
     # Delta has had a jar for each line only since Spark 4.1.
     return (

@@ -37,7 +37,7 @@ def transactions(
     begin: int | None = None,
     files: Sequence[Piece] = (),
 ) -> DataFrame:
-    """Rows of ``schema.TXNLOG_GROUPS``, including runs and duplicates.
+    """Return rows of ``schema.TXNLOG_GROUPS``, including runs and duplicates.
 
     ``group``: a Java regex. Rows of other groups are left out if the start of the regex rules them
     out. So all rows of matching groups are returned, and maybe others. ``begin``: the first zxid to
@@ -57,7 +57,7 @@ def once(
     begin: int | None = None,
     voters: int | None = None,
 ) -> DataFrame:
-    """The rows of ``transactions`` for ``logs``, with few duplicates.
+    """Return the rows of ``transactions`` for ``logs``, with few duplicates.
 
     All servers of an ensemble log the same transactions, and ``committed.plan`` takes each from the
     first server that has it. So the first server's logs are read, and only the zxids of the others.
@@ -111,7 +111,7 @@ def runs(
     begin: int | None = None,
     files: Sequence[Piece] = (),
 ) -> DataFrame:
-    """Rows of ``schema.TXNLOG_RUNS``. The other arguments are as in ``transactions``."""
+    """Return rows of ``schema.TXNLOG_RUNS``. The other arguments are as in ``transactions``."""
     options = {"table": "runs", "corruption": "stop", "bytesPerTask": str(_FAST_TASK)}
     options |= _from(begin)
     return _logs(spark, directories, options, files)
@@ -152,8 +152,8 @@ def snapshots(
     files: Sequence[Piece] = (),
     group: str | None = None,
 ) -> DataFrame:
-    """Rows of the snapshots, as in ``schema.SNAPSHOT``: topics, migration markers, modes, all
-    ephemeral znodes and offsets of groups, and the root. ``files``: read only these snapshots.
+    """Return rows of the snapshots (``schema.SNAPSHOT``): the root, topics, migration markers,
+    modes, and the ephemeral znodes and offsets of groups. ``files``: only these snapshots.
     ``group``: as in ``transactions``.
 
     An incomplete file gives no rows: ZooKeeper does not use such a file either.
@@ -175,7 +175,8 @@ def is_run() -> Column:
 
 
 def logged_runs(rows: DataFrame) -> list[LoggedRun]:
-    """Collect the runs, about as many as files and log gaps. Raises AuditError for too many."""
+    """Collect the runs, of which there are about as many as files and log gaps. Raises AuditError
+    if there are too many."""
     clocks = [F.unix_millis(name) for name in ("first_time", "last_time")]
     found = rows.where(is_run())
     found = found.select(

@@ -28,7 +28,7 @@ from zkaudit.tables import catalog
 
 @contextmanager
 def staged(out: Path) -> Iterator[None]:
-    """Remove the temporary files at the end, also after an error."""
+    """Remove the temporary files at the end, even after an error."""
     try:
         yield
     finally:
@@ -71,7 +71,7 @@ def save(frame: DataFrame, place: Path, by: str | None = None) -> int:
 
 
 def rows_in(place: Path) -> int:
-    """Return how many rows the Parquet files of a directory have."""
+    """Return the number of rows in the Parquet files of a directory."""
     return sum(pq.read_metadata(part).num_rows for part in place.rglob("*.parquet"))
 
 
@@ -87,7 +87,7 @@ def stored(
 
 
 def rows_of(spark: SparkSession, columns: StructType, rows: list[dict[str, Any]]) -> DataFrame:
-    """Return a frame of rows that the driver has."""
+    """Return the driver's rows as a frame."""
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow_of(columns)), columns)
 
 
@@ -104,7 +104,7 @@ class Store:
         self.place = new_tables(out)
 
     def table(self, spec: catalog.Table, frame: DataFrame) -> DataFrame:
-        """Write a table of groups; return the rows of the groups that are audited."""
+        """Write a table that is split by group; return the rows of the audited groups."""
         return self.shared(spec, frame)
 
     def shared(self, spec: catalog.Table, frame: DataFrame) -> DataFrame:
@@ -112,23 +112,24 @@ class Store:
         return kept(self.place, spec.name, spec.shape(frame))
 
     def rows(self, spec: catalog.Table, values: list[dict[str, Any]]) -> DataFrame:
-        """The same of rows that the driver has."""
+        """Write a table from rows in the driver's memory; return it."""
         return self.shared(spec, rows_of(self.spark, spec.spark_type(), values))
 
     def of_audited(self, rows: DataFrame) -> DataFrame:
-        """Return those rows of the fold that are of groups that are audited."""
+        """Return the rows of the fold that are of audited groups."""
         return rows
 
     def every(self, spec: catalog.Table, audited: DataFrame) -> DataFrame:
-        """Return a table that was written, of all groups. ``audited``: what ``table`` returned."""
+        """Return a table that was written, with all groups. ``audited``: the result of
+        ``table``."""
         return audited
 
     def count(self, spec: catalog.Table) -> int:
-        """Return how many rows a table has that was written, of all groups."""
+        """Return the number of rows of a table that was written, with all groups."""
         return rows_in(self.place / spec.name)
 
     def of_groups(self, snapshots: DataFrame) -> DataFrame:
-        """Return those rows of ``schema.SNAPSHOT`` that the groups that are audited need."""
+        """Return the rows of ``schema.SNAPSHOT`` that audited groups need."""
         return snapshots
 
     def sessions(self, frame: DataFrame) -> DataFrame:
@@ -136,7 +137,7 @@ class Store:
         return self.shared(catalog.SESSIONS, frame)
 
     def used(self, stage: Stage) -> DataFrame:
-        """Return the sessions that did something in a group that is audited."""
+        """Return the sessions that were used in an audited group."""
         return stage.used
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
@@ -148,7 +149,7 @@ class Store:
         return None if found is None else found[0]
 
     def groups(self, stage: Stage) -> int:
-        """Return how many groups there are."""
+        """Return the number of groups."""
         groups = stage.names.where("tree != 'lock'").select("chroot", "group").distinct()
         return int(groups.count())
 
@@ -156,7 +157,7 @@ class Store:
         """Record the groups in which rules would find more if the history ended later."""
 
     def close(self) -> None:
-        """Called when everything except the summary is written."""
+        """Finish, after everything except the summary is written."""
 
 
 def load(spark: SparkSession, out: str | Path) -> tuple[dict[str, Any], dict[str, DataFrame]]:

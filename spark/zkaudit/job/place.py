@@ -26,7 +26,7 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 
 def local(place: str) -> Path:
-    """Return the path of a place on this machine. Raises AuditError when it is a URL."""
+    """Return the local path of a place. Raises AuditError if it is a URL."""
     url = _URL.match(place)
     if url is None:
         return Path(place)
@@ -54,7 +54,7 @@ def prepare(place: str) -> Path:
 
 @contextmanager
 def locked(place: str | Path) -> Iterator[Path]:
-    """Create the directory of an audit, and keep other processes from writing there meanwhile.
+    """Create the directory of an audit, and keep other processes from writing to it.
 
     Raises what ``prepare`` does, and AuditError while another audit, stream or report writes there.
     """
@@ -85,7 +85,7 @@ def _copy_summary(out: Path) -> None:
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Write a file, so that readers see the old text or the new one, and never a part."""
+    """Write a file so that readers see the old text or the new one, and never a part."""
     part = file.with_name(f".{file.name}")
     part.write_text(text, encoding="utf-8")
     part.replace(file)
@@ -99,7 +99,7 @@ def new_tables(out: Path) -> Path:
 
 
 def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> None:
-    """Publish a finished audit: readers of ``out`` see all of it at once.
+    """Publish a finished audit, so that readers of ``out`` see all its tables at once.
 
     ``keep``: keep the previous tables until the next audit, for readers that have opened them.
     """
@@ -123,7 +123,7 @@ def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> Non
 
 
 def finished(place: str | Path) -> tuple[dict[str, Any], Path]:
-    """Return the summary and the tables of the newest finished audit, both of the same audit.
+    """Return the summary and the tables of the newest finished audit.
 
     Raises InputMissingError if there is none.
     """

@@ -39,7 +39,7 @@ each deletion all groups are audited."""
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where the history begins.
+    """The begin of the recorded history.
 
     Args:
         zxid: the last one that does not count.
@@ -51,13 +51,13 @@ class Begin:
 
 
 def begin_of(folder: Path) -> Begin:
-    """Where the history of ``recorded`` begins."""
+    """Return where the history of ``recorded`` begins."""
     file = folder / BEGIN
     return Begin(**json.loads(file.read_text())) if file.exists() else Begin()
 
 
 def after(runs: Iterable[Mapping[str, Any]], zxid: int) -> list[dict[str, Any]]:
-    """Runs without the transactions up to a zxid."""
+    """Return runs without the transactions up to a zxid."""
     return [
         {**row} if row["first_zxid"] > zxid else _shortened(row, zxid)
         for row in runs
@@ -136,7 +136,7 @@ def new_snapshots(folder: Path) -> Path:
 
 
 def clean(out: Path) -> None:
-    """Delete what is before the start of the history. The last directory stays."""
+    """Delete the directories before the start of the history, but never the last one."""
     folder = out / "recorded"
     begin = begin_of(folder)
     if not begin.zxid:

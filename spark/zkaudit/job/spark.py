@@ -73,13 +73,13 @@ def session(
 
 
 def our_settings(spark: SparkSession) -> AbstractContextManager[None]:
-    """Use the settings that the tables depend on, also in a session that a user started."""
+    """Set the settings on which the tables depend, even in a session that a user started."""
     return settings_of(spark, _OURS)
 
 
 @contextmanager
 def settings_of(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of a session, and restore them at the end."""
+    """Change settings of a session, and restore them afterwards."""
     before = {name: spark.conf.get(name, None) for name in values}
     try:
         for name, value in values.items():
@@ -94,14 +94,15 @@ def settings_of(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Errors of Spark. A classic session also raises Java's own ones, from a library that one of
-    Spark Connect does not need."""
+    """Return the classes of Spark's errors. A classic session also raises Java's, from a library
+    that Spark Connect does not need."""
     java = sys.modules.get("py4j.protocol")
     return (PySparkException,) if java is None else (PySparkException, java.Py4JError)
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error of Spark. In one of Java, it only names the call."""
+    """Return the first line of a Spark error. The line of an error from Java only names the
+    call."""
     lines = [line.removeprefix(": ").strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         del lines[0]

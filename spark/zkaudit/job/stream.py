@@ -137,7 +137,7 @@ def _same_inputs(out: Path, options: Options) -> None:
 
 
 def record(spark: SparkSession, options: Options) -> bool:
-    """Record what the logs have now; return whether there was anything new."""
+    """Record the new content of the logs; return whether there was any."""
     selection.find(options.logs)
     register(spark)
     out = Path(options.out)
@@ -160,7 +160,7 @@ def record(spark: SparkSession, options: Options) -> bool:
 
 
 def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
-    """Bring all tables to what is recorded; return the summary."""
+    """Update all tables to the recorded history; return the summary."""
     options = replace(options, growing=True)
     out = Path(options.out)
     before = (out / "tables").resolve()

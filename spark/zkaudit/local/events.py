@@ -32,7 +32,7 @@ class Session(NamedTuple):
 
     @property
     def server(self) -> int:
-        """The id of the server (``myid``) at which it was opened."""
+        """Id of the server (``myid``) at which the session was opened."""
         return (self.id & (1 << 64) - 1) >> _SERVER_BITS
 
 

@@ -14,7 +14,7 @@ from zkaudit.local.history import GroupHistory
 
 
 def findings(history: GroupHistory, limits: Limits) -> list[dict[str, Any]]:
-    """Return rows of the table ``findings``, of all groups."""
+    """Return the rows of table ``findings`` for all groups."""
     found = [
         row
         for batch in folded(history, limits, only_findings=True)
@@ -30,7 +30,7 @@ def _is_finding(batch: pa.RecordBatch) -> pa.BooleanArray:
 
 
 class Places:
-    """Where the operations of a history are in the logs."""
+    """The places of a history's operations in the logs."""
 
     def __init__(self, history: GroupHistory) -> None:
         self._rows = history.rows.select(["zxid", *Place._fields])

@@ -177,7 +177,7 @@ def _as_input(taken: pa.Table, columns: dict[str, Any], absent: set[str]) -> pa.
 
 
 def facts_of(history: GroupHistory) -> Facts:
-    """Return what the rules need from outside the groups."""
+    """Return the data that rules need from outside the groups."""
     reader = FactsReader(Coverage(history.log_gaps))
     opened = history.rows.filter(pc.equal(history.rows["type"], "createSession"))
     for row in opened.select(["session", "zxid"]).to_pylist():

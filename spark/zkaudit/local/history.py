@@ -55,7 +55,7 @@ memory."""
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to read.
+    """The logs, the group and the times to read.
 
     Args:
         directories: of the servers, as for ``zkaudit run``.
@@ -81,7 +81,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class GroupHistory:
-    """What the logs show of one group.
+    """The history of one group in the logs.
 
     Args:
         rows: its operations (``schema.TXNLOG``) in the order of (zxid, idx), each once, and those
@@ -257,7 +257,7 @@ def _taken(table: pa.Table, plan: History) -> pa.Table:
 
 
 def inside(zxids: np.ndarray, ranges: Sequence[Range]) -> np.ndarray:
-    """Which zxids are in one of the disjoint ranges."""
+    """Return which zxids are in one of the disjoint ranges."""
     if not ranges:
         return np.zeros(len(zxids), bool)
     bounds = np.array(sorted(ranges), np.int64)
@@ -348,8 +348,8 @@ def _is_shared(path: str, topics: set[str]) -> bool:
 
 
 def subscription_of(path: str, data: bytes | None) -> tuple[Pattern | None, list[str]]:
-    """Return the pattern of a registration, and the topics or expressions that it names; ``None``
-    and nothing if it is not understood."""
+    """Return the pattern of a registration, and the topics or regexes that it names; ``None`` and
+    nothing if it cannot be understood."""
     try:
         subscription = decode_registration(path, data or b"")
     except ZnodeFormatError:
@@ -370,7 +370,7 @@ def _names(logs: Iterable[Piece], settings: Settings, snapshots: Sequence[Piece]
 
 
 def check_group(history: GroupHistory, group: str) -> None:
-    """Raise InputMissingError if the history of all groups has none of this name."""
+    """Raise InputMissingError if the history has no group of this name."""
     paths = [*pc.unique(history.rows["path"]).to_pylist(), *history.nodes["path"].to_pylist()]
     names = {name for path in paths if path and (name := _group_of(path)) is not None}
     if group not in names:

@@ -75,8 +75,7 @@ class Entry(NamedTuple):
 
 
 def entries(history: GroupHistory, group: str) -> Iterator[Entry]:
-    """Yield the changes of a group, with log gaps and transactions that were left out at their
-    place."""
+    """Yield the changes of a group in order, with log gaps and left-out transactions."""
     events = events_of(history.rows)
     sessions = sessions_of(history)
     words = _Words(group, sessions, fold_of(history, events), _Topics(history))
@@ -473,7 +472,7 @@ def written(
     sessions: Sessions,
     shown: Callable[[int | None], str],
 ) -> str:
-    """The content of an offset znode, when it was written and by whom. ``shown`` shows times."""
+    """Return the content of an offset znode, with time and writer. ``shown`` formats times."""
     if offset is UNKNOWN:
         return "unknown: a log gap hides it"
     if offset is None:
@@ -496,7 +495,7 @@ def _ended(rows: Iterable[object], event: Event) -> list[Lifetime]:
 
 
 def partitions_of(path: str, data: bytes | None) -> int | None:
-    """Return the number of partitions in a topic's znode; ``None`` if it is not understood."""
+    """Return the number of partitions in a topic's znode; ``None`` if it cannot be understood."""
     try:
         return len(decode_topic(path, data or b""))
     except ZnodeFormatError:

@@ -27,7 +27,7 @@ _MS: Final = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Who owned a partition.
+    """The owner of a partition at a time.
 
     Args:
         zxid: the last transaction of the group at that time or before; 0 if there is none.

@@ -24,8 +24,7 @@ Row = dict[str, Any]
 
 
 def read(out: Path) -> list[Row]:
-    """Return the findings of an audit, worst first, then by transaction. Those of one transaction
-    are in a fixed order too.
+    """Return the findings of an audit, worst first, then by transaction, in a fixed order.
 
     Times are ISO in UTC; sessions and zxids are hexadecimal. Raises InputMissingError if ``out``
     does not contain a finished audit.
@@ -150,8 +149,8 @@ def check_group(out: Path, group: str) -> None:
 def acknowledged(
     out: Path, expected: Mapping[str, Expected]
 ) -> tuple[Counter[tuple[str, str]], list[Expected]]:
-    """Return how many findings of each severity and kind are expected, and what is expected but was
-    not found."""
+    """Return the number of expected findings of each severity and kind, and the expected findings
+    that were not found."""
     import pyarrow.dataset as ds
 
     _, tables = finished(out)

@@ -146,7 +146,7 @@ def _moves_of(summary: dict[str, Any], chosen: DataFrame) -> list[dict[str, Any]
 
 
 def render(data: dict[str, Any]) -> str:
-    """Return the page. ``data`` may hold any text."""
+    """Return the HTML page. ``data`` may contain any text."""
     files = resources.files("zkaudit.report")
     script = files.joinpath("page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -171,7 +171,7 @@ def _visible(value: Any) -> Any:
 
 
 def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, Any]:
-    """Return what the page shows, of a size that does not depend on the history's."""
+    """Return the data of the page, whose size does not depend on the length of the history."""
     found = tables["findings"]
     spark = found.sparkSession
     owned = tables["ownership"].where("start_time is not null")

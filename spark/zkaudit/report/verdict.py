@@ -36,7 +36,7 @@ _LEAST: Final = SEVERITIES.index("high")
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many findings of one kind, effect and severity there are.
+    """Number of findings of one kind, effect and severity.
 
     ``messages``: the sum of the known numbers of offsets; ``unknown``: findings without a number.
     """
@@ -52,8 +52,8 @@ class Count:
 
 
 def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return sentences, the worst first; each with the ``kind`` and ``effect`` of the findings that
-    it is about, null where it is about the logs."""
+    """Return sentences, the worst first, each with the ``kind`` and ``effect`` of its findings.
+    Both are null in a sentence about the logs."""
     missing = [count for count in counts if count.kind == NOT_COVERED]
     counts = [count for count in counts if count.kind != NOT_COVERED]
     lines = []
@@ -105,7 +105,7 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
 
 def coverage(summary: dict[str, Any], zone: tzinfo | None = UTC, name: str = "UTC") -> list[str]:
     """Return a sentence with the time that was asked for and the time that the logs cover. Times
-    are shown in ``zone`` (``None`` if that of this machine)."""
+    are shown in ``zone`` (``None``: that of this machine)."""
     found = summary.get("coverage")
     if not found:  # an audit by an older zkaudit
         return []

@@ -65,7 +65,7 @@ def log_zxid(name: str) -> int | None:
 
 
 def split_name(text: str) -> tuple[str | None, str]:
-    """Split ``NAME=PLACE`` into the name of a server and a place; ``None`` if there is no name."""
+    """Split ``NAME=PLACE`` into the name of a server, ``None`` if there is none, and a place."""
     name, equals, place = text.partition("=")
     if not equals or not name or "/" in name or Path(text).exists():
         return None, text
@@ -139,8 +139,8 @@ def find(servers: Mapping[str, Sequence[Place]], snapshots: bool = False) -> dic
 
 
 def unread(servers: Mapping[str, Sequence[Place]]) -> list[str]:
-    """Return the names of files that look like logs or snapshots, but have other names than
-    ZooKeeper gives, or are compressed in another way. Each with the reason."""
+    """Return the files that look like logs or snapshots but have other names, or an unknown
+    compression, each with the reason."""
     found = []
     for path in (path for places in servers.values() for place in places for path in _files(place)):
         kind, dot, _ = path.name.partition(".")
@@ -165,7 +165,7 @@ def _zxid_of_log(path: Place) -> int | None:
 
 
 def distinct(pieces: Iterable[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """Keep one of several copies of a server's log, the longest; return also those left out.
+    """Keep the longest of several copies of a server's log; return also those left out.
 
     A kept copy (``zkaudit collect``) may lie beside the server's own log. One of them begins like
     the other: it was copied early, or its end was cut off afterwards. Raises AuditError for two
@@ -238,7 +238,7 @@ def split(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> Iterator[Piece
 
 
 def pack(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> list[tuple[Piece, ...]]:
-    """Combine pieces, in order, until a task has ``most`` bytes."""
+    """Combine pieces in order into tasks of up to ``most`` bytes."""
     tasks: list[tuple[Piece, ...]] = []
     task: list[Piece] = []
     size = 0

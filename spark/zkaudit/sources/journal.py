@@ -117,7 +117,7 @@ class ZkauditJournal(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``spark.read.format``."""
+        """Name of the source for ``spark.read.format``."""
         return "zkaudit_journal"
 
     def schema(self) -> StructType:
@@ -130,13 +130,13 @@ class ZkauditJournal(DataSource):
 
 
 class JournalReader(DataSourceReader):
-    """Several small journals share a task. ``paths``: as for ``ZkauditJournal``."""
+    """Reads journals, several small ones in one task. ``paths``: as for ``ZkauditJournal``."""
 
     def __init__(self, paths: str) -> None:
         self.paths = paths
 
     def partitions(self) -> list[InputPartition]:
-        """Raises InputMissingError for a path that does not exist."""
+        """Return the tasks. Raises InputMissingError for a path that does not exist."""
         found: list[Piece] = []
         for name in filter(None, (part.strip() for part in self.paths.split(","))):
             place = place_of(name)

@@ -53,7 +53,7 @@ def read(
     group: str | None = None,
     command_config: str | None = None,
 ) -> DataFrame:
-    """Rows of ``schema.OFFSETS``; none without ``bootstrap``. ``group``: a Java regex.
+    """Return rows of ``schema.OFFSETS``; none without ``bootstrap``. ``group``: a Java regex.
 
     ``command_config`` is the path of a file of client properties. Spark gets only the path, so that
     no secret appears in a plan, a log or Spark's web UI.
@@ -66,7 +66,8 @@ def read(
 
 
 def commits(rows: DataFrame) -> DataFrame:
-    """The rows of table ``commits`` with ``store`` = kafka. Columns that do not apply are null.
+    """Return the rows of table ``commits`` with ``store`` = kafka. Columns that do not apply are
+    null.
 
     ``kind`` is commit, same, or deleted (a tombstone: the offset expired or was deleted).
     """
@@ -154,7 +155,7 @@ def _ask(bootstrap: str, config: str | None, request: Callable[[BrokerConnection
 
 
 def consumer(bootstrap: str, config: str | None = None) -> KafkaConsumer:
-    """A consumer that does not join a group and does not commit.
+    """Return a consumer that joins no group and does not commit.
 
     Raises AuditError, and the errors of ``connect``.
     """
@@ -193,7 +194,7 @@ class ZkauditOffsets(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``spark.read.format``."""
+        """Name of the source for ``spark.read.format``."""
         return "zkaudit_offsets"
 
     def schema(self) -> StructType:

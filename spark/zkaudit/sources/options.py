@@ -117,7 +117,7 @@ class Settings:
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns."""
+        """Names of the wanted columns."""
         return [column.name for column in self.columns]
 
 

@@ -142,8 +142,8 @@ def snapshot_rows(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 
 def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBatch:
-    """The znodes that an audit needs: the root, topics, and of groups the ephemeral znodes, the
-    offsets, the migration marker and the mode; and the brokers."""
+    """Return the znodes that an audit needs: the root, topics, brokers, and of groups the ephemeral
+    znodes, the offsets, the migration marker and the mode."""
     paths = batch["path"]
     needed = pc.not_equal(batch["ephemeral_owner"], 0)
     for end in ("/migration", "/live/mode"):
@@ -173,14 +173,14 @@ def _batch(settings: Settings, rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def in_sample(zxids: np.ndarray) -> np.ndarray:
-    """Which transactions' times are part of a run."""
+    """Return which transactions' times are stored with a run."""
     early = (zxids & 0xFFFFFFFF < schema.BEGIN) & (zxids % schema.SAMPLE_AT_BEGIN == 0)
     found: np.ndarray = early | (zxids % schema.SAMPLE == 0)
     return found
 
 
 def sample_of(first: int, last: int) -> np.ndarray:
-    """The zxids of that sample in a run, in order."""
+    """Return the zxids of a run whose times are stored, in order."""
     early = min(last, first >> 32 << 32 | schema.BEGIN - 1)
     ranges = ((schema.SAMPLE_AT_BEGIN, early), (schema.SAMPLE, last))
     parts = [np.arange(-(-first // step) * step, end + 1, step) for step, end in ranges]
@@ -188,7 +188,7 @@ def sample_of(first: int, last: int) -> np.ndarray:
 
 
 class Runs:
-    """The unbroken runs of zxids in one log, of those that ``filters`` wants."""
+    """The unbroken runs of those zxids in one log that ``filters`` wants."""
 
     def __init__(self, filters: Filters) -> None:
         self._filters = filters
@@ -217,8 +217,8 @@ class Runs:
             self._found.append((first, last, began, int(times[end - 1]), sample))
 
     def rows(self, reader: LogReader | None = None) -> list[dict[str, Any]]:
-        """The columns of ``schema.TXNLOG_RUNS`` without server and file. ``reader``: has read the
-        log."""
+        """Return the columns of ``schema.TXNLOG_RUNS``, except server and file. ``reader``: the
+        reader that has read the log."""
         end = None if reader is None else reader.end
         clocks = np.array([run[2:4] for run in self._found], np.int64).ravel()
         times = timestamps(clocks).to_pylist()

@@ -87,7 +87,7 @@ def _found(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece],
 
 
 def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
-    """Return the last zxid to read for changes before ``end`` (ISO, UTC); ``None`` if read all.
+    """Return the last zxid to read for changes before ``end`` (ISO, UTC); ``None`` to read all.
 
     It is the start of a log that begins at least ``AFTER_END`` later, so only whole logs are left
     out. Each server's logs are checked up to the first such log. ``None`` also if all begin later.
@@ -114,7 +114,7 @@ def begin_snapshot(
     logs: Sequence[Piece], found: Sequence[Piece], start: str | None
 ) -> Piece | None:
     """Return the snapshot after which to read the logs for findings from ``start`` (ISO, UTC);
-    ``None`` if read all.
+    ``None`` to read all.
 
     It is a whole snapshot that was begun at least ``BEFORE_START`` earlier, and has the members,
     owners and offsets of that time. ``found``: the snapshots.
@@ -153,7 +153,7 @@ def milliseconds(time: str, later: timedelta = timedelta()) -> int:
 
 
 def within(logs: Sequence[Piece], begin: int | None, end: int | None) -> list[Piece]:
-    """Leave out the logs that have no zxid from ``begin`` to ``end``."""
+    """Leave out the logs that have no zxid between ``begin`` and ``end``."""
     wanted = Filters(start_zxid=begin, end_zxid=end)
     servers: dict[str, list[Piece]] = {}
     for log in logs:
@@ -162,7 +162,7 @@ def within(logs: Sequence[Piece], begin: int | None, end: int | None) -> list[Pi
 
 
 def group_begins(regex: str) -> tuple[str, ...]:
-    """Return prefixes: the path of every matching group has one of them after ``/consumers/``.
+    """Return prefixes, one of which the path of every matching group has after ``/consumers/``.
 
     A complete group name ends with ``/``. Empty if the regex is too complex.
     """
@@ -207,8 +207,8 @@ def read_behind(
     read: Callable[[Sequence[Piece]], Iterable[int]],
     known: Iterable[int] = (),
 ) -> list[Piece]:
-    """Read the snapshots that ``behind`` names, and the next one instead of one that is not whole.
-    Return all that were read.
+    """Read the snapshots that ``behind`` names, or the next one if one is incomplete. Return all
+    that were read.
 
     ``read`` returns the zxids of those that are whole. ``known``: zxids of whole snapshots that
     were read before, also of files that are gone.
@@ -226,7 +226,8 @@ def read_behind(
 
 
 def known(log_gaps: Sequence[tuple[int, int]], snapshots: Iterable[int]) -> tuple[int | None, ...]:
-    """Return the zxid from which all ephemeral znodes are known, for each segment between log gaps.
+    """Return, for each segment between log gaps, the zxid from which all ephemeral znodes are
+    known.
 
     That is the start of the first segment. In a segment after a log gap it is the zxid of the first
     snapshot taken in it; ``None``: there is none. ``snapshots`` are the zxids in their names.
@@ -246,5 +247,5 @@ def _first_behind(log_gaps: Iterable[tuple[int, int]], taken: Sequence[int]) -> 
 
 
 def listed(directories: Sequence[str | Path]) -> str:
-    """The option ``paths`` of the sources."""
+    """Return the option ``paths`` of the sources."""
     return json.dumps([str(directory) for directory in directories])

@@ -71,7 +71,7 @@ def addresses(spark: SparkSession, places: Sequence[str]) -> DataFrame | None:
 
 
 def addresses_of(places: Sequence[str], sessions: set[int]) -> dict[int, str]:
-    """``addresses`` of a few sessions, read in this process."""
+    """Return the ``addresses`` of a few sessions, read in this process."""
     every: dict[int, set[str]] = defaultdict(set)
     for file in (file for place in places for file in _files(place)):
         with file.open(encoding="utf-8", errors="replace") as lines:

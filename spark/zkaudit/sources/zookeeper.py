@@ -48,7 +48,7 @@ class ZookeeperTxnlog(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``spark.read.format``."""
+        """Name of the source for ``spark.read.format``."""
         return "zookeeper_txnlog"
 
     def schema(self) -> StructType:
@@ -78,7 +78,7 @@ class ZookeeperSnapshot(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``spark.read.format``."""
+        """Name of the source for ``spark.read.format``."""
         return "zookeeper_snapshot"
 
     def schema(self) -> StructType:
@@ -92,7 +92,7 @@ class ZookeeperSnapshot(DataSource):
 
 @dataclass
 class Task(InputPartition):
-    """The pieces of files that one Spark task reads."""
+    """Pieces of files that one Spark task reads."""
 
     pieces: tuple[Piece, ...]
 
@@ -190,7 +190,7 @@ class StreamLogReader(DataSourceStreamReader):
         return found
 
     def initialOffset(self) -> dict[str, dict[str, Any]]:
-        """Before the first file of every server."""
+        """Return the offset before the first file of every server."""
         return {server: {"file": "", "position": 0} for server in self.settings.servers}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, dict[str, Any]]:
@@ -217,7 +217,7 @@ class StreamLogReader(DataSourceStreamReader):
         return latest
 
     def partitions(self, start: Any, end: Any) -> list[InputPartition]:
-        """The pieces between two offsets."""
+        """Return the pieces between two offsets, as tasks."""
         found = self._find()
         pieces = []
         for server, to in end.items():
@@ -240,7 +240,7 @@ class StreamLogReader(DataSourceStreamReader):
 
 
 class SnapshotReader(DataSourceReader):
-    """Plans tasks of several snapshots each."""
+    """Reads snapshots, several in one task."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -252,7 +252,7 @@ class SnapshotReader(DataSourceReader):
         return [Task(task) for task in pack(pieces, self.settings.bytes_per_task)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Decode one task's snapshots. A damaged one, if tolerated, gives no rows."""
+        """Decode one task's snapshots. A damaged snapshot, if tolerated, has no rows."""
         if not isinstance(partition, Task):  # Spark's own: there is nothing to read
             return
         for piece in partition.pieces:

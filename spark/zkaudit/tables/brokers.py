@@ -30,7 +30,8 @@ _ROWS: Final = 1000
 
 
 def generations(stored: DataFrame) -> DataFrame:
-    """Table ``generations``: classic and KIP-848 groups, and groups that change their protocol."""
+    """Return table ``generations``: classic and KIP-848 groups, and groups that change their
+    protocol."""
     changed = F.when(F.col("commit_ms").between(0, LAST_MS), F.timestamp_millis("commit_ms"))
     group = ("log_partition", "group")
     rows = stored.where(F.col("kind").isin("group", *KINDS.values())).select(
@@ -66,9 +67,9 @@ def _of_maps(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def ownership(generations_: DataFrame) -> DataFrame:
-    """Table ``broker_ownership``: one row for consecutive equal assignments of a partition. A
-    generation that is recorded twice, because its leader stored the assignment later, is one row
-    too."""
+    """Return table ``broker_ownership``, with one row for consecutive equal assignments of a
+    partition. A generation may be recorded twice, because its leader stored the assignment
+    later."""
     every = generations_.withColumn(
         "next_time",
         F.lead("time").over(Window.partitionBy("log_partition", "group").orderBy("log_offset")),

@@ -19,7 +19,7 @@ _REGISTRATION = "version int, subscription map<string,int>, pattern string"
 
 
 def registrations(stage: Stage) -> DataFrame:
-    """Table ``registrations``."""
+    """Return table ``registrations``."""
     content = F.from_json(text_of(F.col("data")), _REGISTRATION)
     return (
         stage.lifetimes("ids")
@@ -37,8 +37,8 @@ def registrations(stage: Stage) -> DataFrame:
 def sessions(
     stage: Stage, addresses: DataFrame | None = None, used: DataFrame | None = None
 ) -> DataFrame:
-    """Table ``sessions``. ``addresses``: sessions and, where known, the address of their client.
-    ``used``: all sessions that did something in a group; by default those of ``stage``."""
+    """Return table ``sessions``. ``addresses``: sessions with the address of their client, where
+    known. ``used``: the sessions used in a group, by default those of ``stage``."""
     begun = F.col("type") == "createSession"
     first = F.min_by(F.struct("time", "timeout"), F.when(begun, F.col("zxid")))
     last = F.min_by(F.struct("time", "cxid"), F.when(~begun, F.col("zxid")))
@@ -73,7 +73,7 @@ def sessions(
 
 
 def moves(stage: Stage) -> DataFrame:
-    """Table ``moves``."""
+    """Return table ``moves``."""
     moved_to = F.get_json_object(text_of(F.col("data")), "$.moved_to")
     return stage.changes.where("tree = 'migration'").select(
         *GROUP,
@@ -88,12 +88,12 @@ def moves(stage: Stage) -> DataFrame:
 
 
 def time_at(us: int | None) -> datetime | None:
-    """Return a time in microseconds since 1970 as a column has it."""
+    """Return a time in microseconds since 1970 as a column contains it."""
     return None if us is None else _EPOCH + timedelta(microseconds=us)
 
 
 def partitions(facts: Facts) -> list[dict[str, Any]]:
-    """Rows of table ``partitions``."""
+    """Return the rows of table ``partitions``."""
     return [
         {
             "chroot": chroot,

@@ -50,7 +50,8 @@ def _caused(steps: DataFrame, lines: DataFrame) -> DataFrame:
 
 
 def attempts(steps: DataFrame, lines: DataFrame) -> DataFrame:
-    """Table ``attempts`` from the fold's rows ``membership`` and the journals' lines."""
+    """Return table ``attempts`` from the rows ``membership`` of the fold and the lines of
+    journals."""
     begun = _caused(steps, lines).where(
         (F.col("name") == "LoadView") & (F.col("detail") != _SECOND_READING)
     )
@@ -72,7 +73,7 @@ def _basis() -> Column:
 
 
 def herds(steps: DataFrame, lines: DataFrame) -> DataFrame:
-    """Table ``herds`` from the same. Only journals measure what members did."""
+    """Return table ``herds`` from the same rows. Only journals measure the members' operations."""
     kept = lines.select(*GROUP, "member").distinct().withColumn("kept", F.lit(1))
     order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
     changes = (

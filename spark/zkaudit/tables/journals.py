@@ -39,7 +39,8 @@ _ACTS = {
 
 
 def read(spark: SparkSession, places: Sequence[str | Path]) -> DataFrame:
-    """Rows as in ``schema.journal_columns`` for all journals in ``places``, each file once."""
+    """Return the lines of all journals in ``places`` (``schema.journal_columns``), each file
+    once."""
     if not places:
         return spark.createDataFrame([], schema.spark_type(schema.journal_columns()))
     listed = ",".join(sorted({str(place_of(place)) for place in places}))
@@ -56,14 +57,14 @@ def check(places: Sequence[str | Path]) -> None:
 
 
 def refuse_virtual(rows: DataFrame) -> None:
-    """Raise AuditError for the journal of a simulation: its clock is unrelated to the logs'."""
+    """Raise AuditError for the journal of a simulation, whose clock is unrelated to the logs'."""
     found = rows.where("kind = 'run' and clock != 'epoch'").select("file").first()
     if found is not None:
         raise AuditError(f"{found['file']} is the journal of a simulation: leave it out")
 
 
 def unreadable(rows: DataFrame) -> DataFrame:
-    """Table ``unreadable``."""
+    """Return table ``unreadable``."""
     return rows.where("fault is not null").select("file", "line", "fault", "text")
 
 
@@ -73,7 +74,8 @@ def lines(
     group: str | None = None,
     chroots: DataFrame | None = None,
 ) -> DataFrame:
-    """Lines of members, with chroot and group. ``group``: a Java regex that matches whole names.
+    """Return the lines of members, with chroot and group. ``group``: a Java regex that matches
+    whole names.
 
     ``chroots``: those of groups whose members on the coordinator do not record one
     (``timeline.chroots``).
@@ -118,8 +120,8 @@ def _time(name: str) -> Column:
 
 
 def deliveries(lines_: DataFrame) -> DataFrame:
-    """Table ``deliveries``: from each start of fetching a partition, or reset of its position, to
-    the next end of fetching it, or reset."""
+    """Return table ``deliveries``: from each start of fetching a partition, or reset of its
+    position, to the next end or reset."""
     times = _times(_numbered(_of_partitions(_actions(lines_))))
     fits = F.filter("samples", lambda s: F.coalesce(s["line"] < F.col("late"), F.lit(True)))
     positions = F.transform(fits, lambda s: s["offset"])
@@ -255,7 +257,8 @@ def _times(each: DataFrame) -> DataFrame:
 
 
 def views(lines_: DataFrame) -> DataFrame:
-    """Table ``views``: from each time a member reads the group to the next, or to the end."""
+    """Return table ``views``: from each time that a member reads the group to the next, or to the
+    end."""
     ends = ("SessionLost", "Close", "CloseRequested")
     every = Window.partitionBy(*GROUP, "member", "file")
     readings = lines_.withColumn("last", F.max("at").over(every)).where(

@@ -14,14 +14,14 @@ from zkaudit.tables.build import GROUP, time_at
 
 
 def migrations(stage: Stage, sessions: DataFrame) -> DataFrame:
-    """Table ``migrations``. ``sessions``: the table."""
+    """Return table ``migrations``. ``sessions``: that table."""
     addresses = sessions.where("address is not null").select("session", "address")
     return stage.rows("migrations").join(addresses, "session", "left")
 
 
 def summary(modes: DataFrame) -> list[dict[str, Any]]:
-    """The summary's entry for each group: its last mode, since when, and the members that have not
-    acknowledged it. ``modes``: the table."""
+    """Return the summary of each group's move: last mode, since when, and the members that have not
+    acknowledged it. ``modes``: table ``migrations``."""
     since = F.unix_micros("start_time").alias("since")
     last = F.max_by(F.struct("mode", since, "ended", "late"), F.struct("start_zxid", "version"))
     groups = modes.groupBy(*GROUP).agg(last.alias("last"), F.count("*").alias("modes"))

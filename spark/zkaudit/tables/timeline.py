@@ -19,8 +19,8 @@ _LAST: Final = 2**63 - 1
 
 
 def chroots(stage: Stage) -> DataFrame:
-    """Return the name of each group in ZooKeeper and its ``chroot``; null if several chroots have a
-    group of this name. A group that has a mode takes precedence over groups without one."""
+    """Return the name of each group in ZooKeeper with its ``chroot``, null if several chroots have
+    the name. A group with a mode takes precedence."""
     moves = F.col("tree") == "mode"
     each = stage.names.where("tree != 'lock'").groupBy(*GROUP).agg(F.max(moves).alias("moves"))
     of_name = each.groupBy("group").agg(
@@ -46,7 +46,7 @@ def with_mode(stage: Stage) -> DataFrame:
 
 def groups(stage: Stage, on_brokers: DataFrame, deliveries: DataFrame) -> DataFrame:
     """Return the groups of table ``group_ownership``: those with a mode (``moves``), and those with
-    an owner on the coordinator. ``on_brokers``: table ``broker_ownership``, placed."""
+    an owner on the coordinator. ``on_brokers``: table ``broker_ownership`` after ``placed``."""
     by_journal = deliveries.where("coordination = 'coordinator'").select(*GROUP)
     others = on_brokers.where("chroot is not null").select(*GROUP).unionByName(by_journal)
     every = with_mode(stage).unionByName(others.withColumn("moves", F.lit(False)))
@@ -62,9 +62,8 @@ def ownership(
     generations: DataFrame,
     deliveries: DataFrame,
 ) -> DataFrame:
-    """Table ``group_ownership``: the intervals of tables ``ownership`` (``owned``),
-    ``broker_ownership`` and ``deliveries``, split where a member began to follow the other
-    coordination.
+    """Return table ``group_ownership``: the intervals of ``ownership`` (``owned``),
+    ``broker_ownership`` and ``deliveries``, split where a member changed its coordination.
 
     ``groups_``: ``groups``, stored. ``registered``: table ``registrations``. Migratable members
     have owner znodes in every mode. Plain consumers are only on the coordinator. In a group without

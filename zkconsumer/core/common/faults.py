@@ -131,7 +131,7 @@ class Faults:
 
     @property
     def since(self) -> dict[Trouble, float]:
-        """Return when the faults of each kind began, in the order of ``replace``."""
+        """When the faults of each kind began, in the order of ``replace``."""
         return dict(self._since)
 
     def of(self, trouble: Trouble) -> list[tuple[Fault, float]]:

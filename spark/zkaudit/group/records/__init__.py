@@ -28,7 +28,8 @@ __all__ = ["Committed", "Delivery", "Herd", "Lowered", "Owned", "Records", "Stat
 
 @dataclass(slots=True)
 class Records:
-    """The records of a group. Call ``committed`` with all commits after all else is there."""
+    """The journals and coordinator's records of a group. Call ``committed`` with all commits after
+    all else has been added."""
 
     group: str
     moves: bool = False
@@ -49,7 +50,7 @@ class Records:
     """The first commit past all deliveries with the highest offset, by partition and member."""
 
     def committed(self, commit: Committed) -> None:
-        """Compare an owner's commit with what was delivered. Commits are in order."""
+        """Compare an owner's commit with the deliveries. Call it in the order of commits."""
         partition = commit.topic, commit.partition
         delivered = self._journaled().get(partition)
         if delivered is None or delivered.reached is None or commit.offset <= delivered.reached:
@@ -68,7 +69,7 @@ class Records:
         return self._delivered
 
     def findings(self, coverage: Coverage, limits: Limits) -> Iterator[Finding]:
-        """Yield what all rules find."""
+        """Yield the findings of all rules."""
         for mine in journals.by_partition(self.deliveries).values():
             yield from journals.double_deliveries(self.group, mine, limits)
             yield from journals.offset_resets(self.group, mine)

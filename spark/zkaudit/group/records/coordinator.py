@@ -42,24 +42,24 @@ class State(NamedTuple):
 
     @property
     def ms(self) -> int:
-        """Its time in milliseconds."""
+        """Time of the state in milliseconds."""
         return (self.time or 0) // 1000
 
     @property
     def order(self) -> tuple[int, int]:
-        """Its place in time."""
+        """Sort key of the state in time."""
         return self.ms, self.log_offset
 
     @property
     def place(self) -> str:
-        """Where its record is."""
+        """Place of its record in the log."""
         return (
             f"generation {self.generation}, __consumer_offsets-{self.log_partition}, offset "
             f"{self.log_offset}"
         )
 
     def source(self, member: str) -> str | None:
-        """What identifies a member across restarts, since it then has another id."""
+        """Return what identifies a member across restarts, each of which gives it another id."""
         client, host = self.clients.get(member), self.hosts.get(member)
         if client is None or host is None:
             return None
@@ -68,7 +68,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A state with another generation than the one before."""
+    """A state whose generation differs from the one before."""
 
     state: State
     before: State | None
@@ -84,7 +84,7 @@ class Change:
 
     @property
     def joined(self) -> list[str]:
-        """The members that joined; unknown for the oldest remaining state."""
+        """The members that joined; unknown for the oldest state in the log."""
         if self.before is None:
             return []
         before = set(self.before.members)
@@ -141,7 +141,7 @@ class _Rebalances(NamedTuple):
 
 
 def storms(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[Finding]:
-    """Many generations in a short time: one finding for each storm.
+    """Return one finding for each time with many generations.
 
     The limits are those of storms in ZooKeeper. The coordinator counts generations that no member
     lived to see, too: of those since the last record, the share within ``storm_seconds`` counts.
@@ -213,7 +213,8 @@ class _Step(NamedTuple):
 
 
 def flapping(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[Finding]:
-    """Members that left and returned repeatedly while others stayed: one finding for each source.
+    """Return one finding for each source whose members left and returned repeatedly while others
+    stayed.
 
     A source may have several members, and a rolling restart replaces each once. So their returns
     are divided by their number. If the group was empty in between, that is a stop, not a return.
@@ -286,8 +287,8 @@ def _records(*states: State) -> tuple[Evidence, ...]:
 def two_owners(
     group: str, owned: Iterable[Owned], moves: bool, coverage: Coverage, limits: Limits
 ) -> Iterator[Finding]:
-    """Partitions that the coordinator had assigned to a consumer while a member still had the owner
-    znode. ``owned``: of one partition.
+    """Return the findings about a partition that the coordinator had assigned to a consumer while a
+    member had its owner znode. ``owned``: the owners of that partition.
 
     The two times are from different clocks. It does not prove that both delivered: a member that
     the coordinator expels stops by itself, and a member whose session expired had stopped before.
@@ -333,7 +334,7 @@ def _two_owners(group: str, both: Overlap[Owned], moves: bool, coverage: Coverag
 
 
 def went_back(group: str, lowered: Lowered) -> Finding:
-    """Return the finding about an offset in Kafka that went back."""
+    """Return the finding about an offset in Kafka that was lowered."""
     steps = f"{lowered.previous} -> {lowered.offset}"
     record = f"__consumer_offsets-{lowered.log_partition} offset {lowered.log_offset}"
     return Finding(

@@ -40,7 +40,7 @@ class Delivery(NamedTuple):
 
     @property
     def evidence(self) -> Evidence:
-        """The line of the journal."""
+        """The line of the journal, as evidence."""
         return Evidence("deliveries", None, None, self.session, _line(self.file, self.line))
 
 
@@ -69,7 +69,7 @@ class Committed(NamedTuple):
 
 
 class Delivered:
-    """What the members delivered of a partition."""
+    """The messages of a partition that the members delivered."""
 
     def __init__(self, rows: Sequence[Delivery]) -> None:
         self.rows = rows
@@ -100,7 +100,8 @@ def are_complete(deliveries: Iterable[Delivery], registered: Iterable[str]) -> b
 def double_deliveries(
     group: str, deliveries: Sequence[Delivery], limits: Limits
 ) -> Iterator[Finding]:
-    """Two members that delivered from one partition at the same time, or the same messages."""
+    """Return the findings about two members that delivered from one partition at the same time, or
+    the same messages."""
     skew = max(int(limits.skew_seconds * 1e6), 1)
     reported: list[tuple[frozenset[str], int, int]] = []
     # A reset begins another range of offsets: one microsecond later, the two are not merged.
@@ -177,7 +178,8 @@ def _again(group: str, again: Overlap[Delivery]) -> Finding:
 
 
 def delivery_gaps(group: str, deliveries: Sequence[Delivery]) -> Iterator[Finding]:
-    """Messages of a partition that no member delivered, although a member delivered later ones.
+    """Return the findings about messages that no member delivered, although a member delivered
+    later ones.
 
     Those that a reset skipped are another finding (``offset_resets``). All journals are known.
     """
@@ -219,8 +221,8 @@ def _gap(group: str, before: Delivery, after: Delivery, low: int, high: int) -> 
 
 
 def offset_resets(group: str, deliveries: Sequence[Delivery]) -> Iterator[Finding]:
-    """Members that lost their position in a partition: the offset was not in the log, and
-    ``auto.offset.reset`` chose another one. Not where no offset was stored: there a member begins.
+    """Return the findings about positions that were not in the log and that ``auto.offset.reset``
+    replaced. First positions without a stored offset do not count.
 
     An offset below the log's start was deleted before it was read. One above its end shows that the
     log was truncated, that the topic was recreated, or that a wrong offset was stored.
@@ -301,7 +303,8 @@ def past_delivery(group: str, past: Committed, delivered: int) -> Finding:
 
 
 def views_apart(group: str, views: Iterable[View], limits: Limits) -> Iterator[Finding]:
-    """Members that acted on different views of the group for longer than a change takes to spread.
+    """Return the findings about members that acted on different views for longer than a change
+    takes to spread.
 
     A view counts only from ``view_seconds`` after it was read, because a member that has not yet
     reacted to a change is about to read it again.

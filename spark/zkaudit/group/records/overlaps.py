@@ -9,7 +9,7 @@ _R = TypeVar("_R")
 
 
 class Interval(NamedTuple, Generic[_R]):
-    """From ``begin`` to before ``end``, with the row that it is from."""
+    """A time from ``begin`` to before ``end``, with its row."""
 
     owner: Any
     begin: int
@@ -18,7 +18,7 @@ class Interval(NamedTuple, Generic[_R]):
 
 
 class Overlap(NamedTuple, Generic[_R]):
-    """An interval that begins during the interval of another owner, and what the two share."""
+    """An interval that begins during another owner's interval, and the time that both share."""
 
     row: _R
     other: _R

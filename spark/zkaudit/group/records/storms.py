@@ -12,14 +12,14 @@ Events = Sequence[tuple[int, int]]
 
 
 class Storm(NamedTuple):
-    """The events of a storm: their places in the list, and the most within the span."""
+    """The events of a storm, as places in the list, and the largest number within the span."""
 
     places: Sequence[int]
     most: int
 
 
 def recent(events: Events, span: int) -> list[int]:
-    """Return how many events there are within the span that ends with each."""
+    """Return the number of events within the span that ends with each event."""
     times = [time for time, _ in events]
     sums = [0, *accumulate(number for _, number in events)]
     return [
@@ -28,8 +28,8 @@ def recent(events: Events, span: int) -> list[int]:
 
 
 def storms_of(events: Events, span: int, least: int) -> list[Storm]:
-    """Return the storms. A storm has times with ``least`` events or more in the span before them,
-    at most a span apart, and all events of these spans."""
+    """Return the storms. In a storm, spans with at least ``least`` events follow one another, at
+    most a span apart."""
     counts = recent(events, span)
     hot: dict[int, int] = {}  # place to the number of the storm
     last: int | None = None

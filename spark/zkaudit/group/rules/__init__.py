@@ -162,7 +162,7 @@ class Rules:
         return findings
 
     def finish(self, end: Moment) -> list[Finding]:
-        """Return what is found at the end of the history. May be called again with a later end."""
+        """Return the findings at the end of the history. May be called again with a later end."""
         return [finding for rule in self._rules for finding in rule.finish(end)]
 
     def _call(self, method: str, row: Any, findings: list[Finding]) -> None:

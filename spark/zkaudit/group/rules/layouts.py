@@ -35,8 +35,7 @@ class _Claims:
 
 class ForeignOwners(Rule):
     """One finding for each topic and session with owner znodes that are not named like partitions.
-    ``high`` if another session owned the topic meanwhile, as far as both times are known.
-    """
+    ``high`` if another session is known to have owned the topic at the same time."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -44,7 +43,7 @@ class ForeignOwners(Rule):
         """By topic and session."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Compare with the live owners of the topic."""
+        """Compare a claim with the live owners of the topic."""
         if lifetime.znode.tree == FOREIGN:
             if lifetime.start is not UNKNOWN and (claims := self._of(lifetime, lifetime.start)):
                 claims.live[lifetime.znode.path] = lifetime
@@ -85,7 +84,7 @@ class ForeignOwners(Rule):
         return self.group.any_existed(owners, at)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Report what was claimed."""
+        """Report the claims of each session."""
         for topic, of_topic in self._claims.items():
             for session, claims in of_topic.items():
                 yield self._finding(topic, session, claims)
@@ -132,8 +131,7 @@ class _Registrations:
 
 class UnreadableRegistrations(Rule):
     """One finding for each fault of registrations that members cannot read. ``high`` if another
-    member was registered meanwhile, as far as both times are known: it cannot rebalance until they
-    are gone."""
+    member, which then cannot rebalance, is known to have been registered at the same time."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)

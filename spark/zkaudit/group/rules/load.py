@@ -18,8 +18,8 @@ _FEW = 2
 
 
 def per_minute(times: int, minutes: float, most: int, limits: Limits) -> float:
-    """Return how often a group rebalanced per minute in a storm: in the worst time of the length
-    ``storm_seconds``, so that a slower end does not count, or on average if that is more.
+    """Return the rebalances per minute of a storm: in its worst time of ``storm_seconds`` (a slower
+    end does not count), or on average if that is more.
 
     Args:
         times: rebalances in the whole storm.
@@ -73,7 +73,7 @@ class _Storm:
 
 
 class Storms(Rule):
-    """Many rebalances in a short time: one finding for each storm.
+    """One finding for each storm: many rebalances in a short time.
 
     The tenth rebalance (if ten is the limit) makes it a storm, to which the nine before it belong.
     One burst may hold many rebalances. In each of them, a partition is claimed once, or once for
@@ -179,7 +179,7 @@ class Storms(Rule):
 
 
 class Contention(Rule):
-    """Rebalances in which ZooKeeper refused many claims."""
+    """One finding for each rebalance in which ZooKeeper refused many claims."""
 
     def burst(self, burst: Burst) -> Iterator[Finding]:
         """Judge a rebalance."""
@@ -234,8 +234,8 @@ def herd_finding(group: str, herd: Herd) -> Finding:
 
 
 class Herds(Rule):
-    """Changes of membership that woke many members. Without journals, it is not known how many of
-    the others had a watch and rebalanced, so the figures are upper bounds."""
+    """One finding for each change of membership that woke many members. Without journals the
+    figures are upper bounds, because it is not known how many members had a watch."""
 
     def membership(self, row: Membership) -> Iterator[Finding]:
         """Judge a change."""

@@ -31,7 +31,7 @@ class _Expiries:
 
 
 class Flapping(Rule):
-    """Members whose sessions expired repeatedly: one finding for each."""
+    """One finding for each member whose sessions expired repeatedly."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -111,10 +111,9 @@ class _Member:
 
 
 class Stalled(Rule):
-    """Owners that stopped committing while other members of their group continued: one finding for
-    each member, about its longest stall. Not the pauses of a whole group: after an outage all
-    members resume at about the same time.
-    """
+    """One finding for each owner that stopped committing while other members continued, about its
+    longest stall. Pauses of a whole group do not count: after an outage all members resume at about
+    the same time."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -127,7 +126,7 @@ class Stalled(Rule):
         """When the group last resumed after all had been silent."""
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
-        """Compare with the member's last commit."""
+        """Compare a commit with the member's last one."""
         owner, now = commit.owner, commit.time
         if commit.kind is not Kind.COMMIT or not isinstance(owner, Lifetime):
             return ()
@@ -211,8 +210,8 @@ class Stalled(Rule):
         return ()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Report the longest stall of each member. The newest commit of the group shows how long
-        the last ones lasted."""
+        """Report the longest stall of each member. Stalls that have not ended last to the group's
+        newest commit."""
         name, newest = self._newest
         if name is None or not self._often():
             return

@@ -44,7 +44,8 @@ class _Writes:
 
 
 class CommitsPastMoves(Rule):
-    """Offsets written to ZooKeeper after the group was moved to Kafka, except by the migration."""
+    """One finding for each session that wrote offsets to ZooKeeper after the group was moved to
+    Kafka, except the migration."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -110,14 +111,14 @@ class CommitsPastMoves(Rule):
 
 
 class TooEarly(Rule):
-    """Modes that were written while a member had not acknowledged the previous mode.
+    """One finding for each mode that was written before a member had acknowledged the previous one.
 
     The tool reads the group after it has read the previous mode, so it must have seen a member that
     was registered by then. A member that registered later may have joined after that read.
     """
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Judge each mode that another one follows."""
+        """Judge each mode that was replaced by another one."""
         for span, following in pairwise(move.spans):
             end = span.end
             if span.ended != "next mode" or not (span.mode and following.mode and end):
@@ -152,11 +153,11 @@ class TooEarly(Rule):
 
 
 class OutOfOrder(Rule):
-    """Modes that must not follow the previous one, contents that are not a mode, and modes that
-    were deleted while members followed them."""
+    """One finding for each mode that must not follow the previous one, is not a mode, or was
+    deleted while members followed it."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Compare each mode with the previous one, and look at its end."""
+        """Compare each mode with the previous one, and judge how it ended."""
         before: Span | None = None
         for span in move.spans:
             if text := self._fault(move, before, span):
@@ -205,7 +206,8 @@ class OutOfOrder(Rule):
 
 
 class WrittenByMembers(Rule):
-    """Modes that a member of the group wrote. Members only create the znode, for ``zookeeper``."""
+    """One finding for each mode that a member wrote. Members may only create the znode, with
+    ``zookeeper``."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
         """Look for the registration of each writer."""
@@ -237,10 +239,11 @@ class WrittenByMembers(Rule):
 
 
 class TwoOperators(Rule):
-    """Modes that another session reverted while the session that wrote them was open."""
+    """One finding for each mode that another session reverted while its writer's session was
+    open."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Judge each mode with the one before and the one after it."""
+        """Compare each mode with the previous and the next one."""
         for (first, span), (_, following) in pairwise(pairwise(move.spans)):
             if not (first.ended == span.ended == "next mode"):
                 continue
@@ -275,10 +278,11 @@ class TwoOperators(Rule):
 
 
 class Unlocked(Rule):
-    """Locks of ``ids`` that were removed in a mode that keeps legacy consumers out."""
+    """One finding for each lock of ``ids`` that was removed in a mode that keeps legacy consumers
+    out."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Look at the mode at each change of the lock."""
+        """Find the mode at each change of the lock."""
         for lock in move.locks:
             span = move.span_at(lock.at.zxid)
             if lock.locked or span is None or span.ended == "unknown" or not _keeps_out(span):
@@ -301,10 +305,11 @@ class Unlocked(Rule):
 
 
 class LegacyMembers(Rule):
-    """Members that are not migratable but registered in a mode that keeps them out."""
+    """One finding for each legacy member that was registered in a mode that keeps legacy members
+    out."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Look for legacy members in each time in which they are kept out."""
+        """Look for legacy members while a mode keeps them out."""
         for span in _closed(move.spans):
             for one in move.of_members(migratable=False):
                 start = one.start
@@ -347,8 +352,8 @@ class LegacyMembers(Rule):
 
 
 class StandsStill(Rule):
-    """Modes that a member did not acknowledge for a long time, and groups left in the middle of a
-    migration."""
+    """One finding for each mode that a member did not acknowledge for long, and for a group left in
+    the middle of a move."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)

@@ -110,7 +110,7 @@ class _Partition:
 
 
 class WrongOffsets(Rule):
-    """Offsets of the wrong sessions, and lower offsets."""
+    """Findings about offsets that the wrong session wrote, and about lowered offsets."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -122,7 +122,7 @@ class WrongOffsets(Rule):
         """The partitions of a topic that a session wrote, which is not a member's."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """A claim ends the time of the last owner. The new one starts from the stored offset."""
+        """End the last owner's time at a claim. The new owner starts from the stored offset."""
         znode = lifetime.znode
         if znode.tree != OWNERS or is_tool(lifetime.member):
             return
@@ -142,7 +142,7 @@ class WrongOffsets(Rule):
         yield from self._judged(state, waiting)
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
-        """Judge the writes that waited for this one, and decide whether this one has to wait."""
+        """Judge the writes that waited for this one, and decide whether this one must wait."""
         state, offset = self._partitions.get(commit.znode.path), commit.offset
         if state is not None and (owner := state.owner) is not None:  # nearly always
             usual = commit.owner is owner and commit.session == owner.session

@@ -12,7 +12,7 @@ from zkaudit.group.znodes import IDS, OWNERS
 
 
 class ForeignReleases(Rule):
-    """Owner znodes that were deleted by a session other than their own.
+    """One finding for each owner znode that a session other than its own deleted.
 
     Less than critical if both sessions belong to one member, because then no other member consumes
     the partition. A znode older than the logs, or than the last log gap, cannot belong to a session
@@ -78,7 +78,8 @@ class ForeignReleases(Rule):
 
 
 class TwoSessions(Rule):
-    """Owner znodes that name a member in one session while it is registered in another."""
+    """One finding for each member with owner znodes of one session while it is registered in
+    another."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -104,7 +105,7 @@ class TwoSessions(Rule):
             self._pairs[owned.znode.path] = owned, registered
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Report the times that end with the znode."""
+        """Report a time that ends with the znode."""
         znode = lifetime.znode
         paths = [znode.path]
         if znode.tree == IDS:
@@ -117,7 +118,7 @@ class TwoSessions(Rule):
                 yield from self._finding(*pair, lifetime.end)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Report what has not ended."""
+        """Report the times that have not ended."""
         for owned, registered in self._pairs.values():
             yield from self._finding(owned, registered, None)
 

@@ -10,7 +10,7 @@ from zkaudit.group.rules.writers import Role, Writer
 
 
 class Position(NamedTuple):
-    """What the owners of a partition had reached."""
+    """The offset that the owners of a partition had reached."""
 
     offset: int
     at: int | None
@@ -24,14 +24,14 @@ class Position(NamedTuple):
 
 
 class Next(NamedTuple):
-    """The next write of a partition, if no claim is before it."""
+    """The next write of a partition, unless a claim comes first."""
 
     commit: Commit
     role: Role
 
     @property
     def offset(self) -> int | None:
-        """The offset that it wrote."""
+        """The offset that this write stored."""
         return self.commit.offset
 
 
@@ -46,7 +46,7 @@ class Start:
 
 @dataclass(slots=True, eq=False)
 class Writes:
-    """Writes by one session that did not own the partition, while it had the same owner."""
+    """The writes of one session that did not own the partition, during the time of one owner."""
 
     writer: Writer
     first: Commit
@@ -86,14 +86,15 @@ class Writes:
 
     @property
     def is_restarted(self) -> bool:
-        """The next owner began with an offset below the last one, or that was none."""
+        """Whether the next owner started below the last written offset, or that was not an
+        offset."""
         first = None if self.start is None else self.start.first
         written = self.last.offset
         return written is None or (first is not None and first < written)
 
     @property
     def started(self) -> int | None:
-        """The offset from which the next owner started, if no other was written before."""
+        """The offset at which the next owner started, unless another one was written before."""
         if self.next is not None or self.start is None:
             return None
         return self.start.first if self.is_restarted else self.last.offset
@@ -101,7 +102,7 @@ class Writes:
 
 @dataclass(slots=True, eq=False)
 class Lowered:
-    """A lower offset than that of the owners, by the owner or a session that may be the owner."""
+    """A write below the owners' offset, by the owner or a session that may be the owner."""
 
     commit: Commit
     writer: Writer

@@ -51,7 +51,7 @@ class _Step(NamedTuple):
 
 
 class Pace:
-    """How fast the offsets of a topic rise.
+    """How fast the offsets of a topic usually rise.
 
     Rates are numbers of offsets a second. How often each occurred is counted by the upper bits of
     the number, to a thousandth, some hundred at a time. The fastest step of each partition is not
@@ -69,7 +69,7 @@ class Pace:
         self._kept = 0
 
     def add(self, path: str, rate: float) -> None:
-        """Count a step of a partition."""
+        """Count a rise of a partition's offset."""
         fastest = self._fastest_of.setdefault(path, 0.0)
         if rate > fastest:
             self._fastest_of[path] = rate
@@ -84,7 +84,7 @@ class Pace:
         self.rates = array("d")
 
     def keep(self, rate: float, step: _Step) -> None:
-        """Keep a large step until the usual rate is known."""
+        """Keep a large rise until the usual rate is known."""
         self._kept += 1
         if len(self._fastest) < _MOST:
             heapq.heappush(self._fastest, (rate, self._kept, step))
@@ -92,7 +92,7 @@ class Pace:
             heapq.heappushpop(self._fastest, (rate, self._kept, step))
 
     def usual(self) -> float | None:
-        """Return the rate that 99 % of the counted steps do not exceed; ``None`` if there are too
+        """Return the rate that 99 % of the counted rises do not exceed; ``None`` if there are too
         few."""
         counts = self._counts + Counter(_upper_bits(self.rates))
         least = _USUAL * counts.total()
@@ -106,13 +106,13 @@ class Pace:
         return float(rate)
 
     def faster(self, rate: float) -> Iterator[_Step]:
-        """Yield the large steps that are at least so fast, in the order of the log."""
+        """Yield the large rises of at least this rate, in the order of the log."""
         steps = [step for speed, _, step in self._fastest if speed >= rate]
         yield from sorted(steps, key=lambda step: (step.commit.zxid, step.commit.idx))
 
     @property
     def has_steps(self) -> bool:
-        """Whether there are large steps."""
+        """Whether there are large rises."""
         return bool(self._fastest)
 
 
@@ -122,8 +122,8 @@ def _upper_bits(rates: array[float]) -> list[int]:
 
 
 class Jumps(Rule):
-    """Owners whose committed offset rose faster than a consumer can read (``medium``), or much
-    faster than the offsets of its topic do in this group (``low``).
+    """One finding for each owner whose offset rose faster than a consumer can read (``medium``), or
+    much faster than is usual for the topic in this group (``low``).
 
     A partition that was created within the logs began at 0. For the first commit after a claim, the
     time begins at the claim. A topic's usual rate is known only at the end. If the offset was
@@ -142,7 +142,7 @@ class Jumps(Rule):
         self._least = min(group.limits.jump_rate, JUMP_LEAST)
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
-        """Compare an owner's write with the one before."""
+        """Compare an owner's write with the previous one."""
         offset, owner, before = commit.offset, commit.owner, commit.previous
         deleted = self._deleted.pop(commit.znode.path, None) if self._deleted else None
         is_own = True
@@ -200,7 +200,7 @@ class Jumps(Rule):
         return ()
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """A new owner starts from the stored offset."""
+        """Let a new owner start from the stored offset."""
         znode = lifetime.znode
         if znode.tree == OWNERS and self._reached:
             path = f"{znode.chroot}/consumers/{znode.group}/offsets/{znode.name}"
@@ -244,7 +244,7 @@ class Jumps(Rule):
         yield self._after_deletion(commit, deleted, before.offset)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Compare the large steps of each topic with its usual rate."""
+        """Compare the large rises of each topic with its usual rate."""
         for pace in self._paces.values():
             usual = pace.usual() if pace.has_steps else None
             if usual is not None:
@@ -315,7 +315,8 @@ class Jumps(Rule):
 
 
 class StaleOffsets(Rule):
-    """Offsets of a deleted topic that were still stored when a member read the recreated topic."""
+    """One finding for each offset of a deleted topic that was still stored when a member read the
+    recreated topic."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)

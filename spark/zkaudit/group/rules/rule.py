@@ -29,8 +29,8 @@ from zkaudit.limits import Limits
 
 
 class Evidence(NamedTuple):
-    """A row on which a finding is based: ``zkaudit.schema.EVIDENCE_ROW``. Where it is in the logs
-    is added later."""
+    """A row on which a finding is based (``zkaudit.schema.EVIDENCE_ROW``). Its place in the logs is
+    added later."""
 
     table: str
     zxid: int | None
@@ -64,7 +64,7 @@ class Finding:
 
 
 class Group:
-    """What the rules of a group have in common. It is up to date before a rule is called.
+    """Data of one group that all its rules share. It is up to date before a rule is called.
 
     Args:
         chroot: the path before ``/consumers``.
@@ -105,7 +105,8 @@ class Group:
         """A log gap may hide that the group was moved back from Kafka."""
 
     def member(self, session: int | None) -> str | None:
-        """Return the member behind a session, as it has claimed so far or registers at any time."""
+        """Return the member behind a session, from its claims so far or any of its
+        registrations."""
         if session is None:
             return None
         member = self._members.get(session)
@@ -131,8 +132,8 @@ class Group:
         return known_from is not None and zxid >= known_from
 
     def is_migration(self, commit: Commit) -> bool:
-        """Whether a migration wrote an offset: the group's mirror, or a session that registered
-        without any topic, or that writes the migration marker at any time."""
+        """Whether a migration wrote an offset: a mirror, a session that registered without topics,
+        or one that writes the migration marker at any time."""
         if commit.by_mirror or commit.session in self._movers:
             return True
         later = self.later
@@ -143,7 +144,8 @@ class Group:
         return self._owned.get(member, {}).values()
 
     def is_new(self, session: int | None) -> bool:
-        """Whether a session was opened in the present segment: all it did is in the logs."""
+        """Whether a session was opened in the present segment, so that the logs show everything it
+        did."""
         opened = self.facts.opened.zxid(session)
         return opened is not None and self.coverage.segment(opened) == self.segment
 
@@ -161,8 +163,8 @@ class Group:
         )
 
     def last_end(self, ended: Moment | None, live: Iterable[Lifetime]) -> Moment | None:
-        """Return when the last of several lifetimes ended, or before which log gap it was seen
-        last. ``None`` if one lasts to the end.
+        """Return when the last of several lifetimes ended, or before which log gap it was last
+        seen; ``None`` if one lasts to the end.
 
         Args:
             ended: the last end of those that have ended.
@@ -182,8 +184,8 @@ class Group:
     def from_known(
         self, partition: Partition, begin: Moment, until: Moment | None
     ) -> tuple[Moment, bool]:
-        """Let a time without an owner begin where all owners of its last segment are known, if it
-        begins earlier and ends later. Return the start, and whether it is this one.
+        """Begin a time without an owner where all owners of its last segment are known, if it
+        begins earlier and ends later. Return the start, and whether it was moved.
 
         ``until``: its end, in the present segment or an earlier one; ``None``: that of the history.
         """
@@ -200,7 +202,7 @@ class Group:
         return Moment(known, 0, latest(time, begin.time)), True
 
     def began(self, lifetime: Lifetime) -> None:
-        """Record a lifetime that begins."""
+        """Record the begin of a lifetime."""
         self.live[lifetime.znode.path] = lifetime
         content = self.wanted.began(lifetime)
         if content is not None and content.subscription == {} and lifetime.session is not None:
@@ -219,7 +221,7 @@ class Group:
             self.may_be_back = False
 
     def enter(self, segment: int) -> None:
-        """Record that a segment begins. A log gap before it may hide the end of a move."""
+        """Record the begin of a segment. A log gap before it may hide the end of a move."""
         self.segment, self.known = segment, None
         later = self.later
         if later is None or later.shows_marker(self.chroot, self.name, segment):
@@ -230,7 +232,7 @@ class Group:
             self.moved_to_kafka, self.may_be_back = None, False
 
     def ended(self, lifetime: Lifetime) -> None:
-        """Record a lifetime that has ended."""
+        """Record the end of a lifetime."""
         self.live.pop(lifetime.znode.path, None)
         self.wanted.ended(lifetime)
         mine = self._owned.get(lifetime.member or "")
@@ -248,7 +250,7 @@ class Group:
 
 
 class Rule:
-    """A rule with its state of one group. A subclass overrides the methods that it needs.
+    """A rule and its state for one group. A subclass overrides the methods that it needs.
 
     Each is called with the next row and returns the findings that are complete. A rule keeps what
     it needs for each member or partition, and never all commits.
@@ -258,45 +260,45 @@ class Rule:
         self.group = group
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """A registration, a claim or another ephemeral znode was created."""
+        """Handle the creation of a registration, an owner or another ephemeral znode."""
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """A lifetime has ended. ``began`` was not called if its start is unknown."""
+        """Handle the end of a lifetime. ``began`` was not called if its start is unknown."""
         return ()
 
     def membership(self, row: Membership) -> Iterable[Finding]:
-        """A member has joined or left: ``began`` or ``ended`` was called with its registration. Or
-        a log gap may hide that it left."""
+        """Handle a member that joined or left, after ``began`` or ``ended`` of its registration. It
+        may also have left in a log gap."""
         return ()
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
-        """An offset was written."""
+        """Handle a write of an offset."""
         return ()
 
     def deleted(self, deleted: Deleted) -> Iterable[Finding]:
-        """An offset was deleted."""
+        """Handle the deletion of an offset."""
         return ()
 
     def burst(self, burst: Burst) -> Iterable[Finding]:
-        """Nothing has happened for a while after a burst of claims, releases, joins and leaves, or
-        the history ends."""
+        """Handle a burst of claims, releases, joins and leaves, which has ended with a pause or
+        with the history."""
         return ()
 
     def changed(self, change: Change) -> Iterable[Finding]:
-        """A znode of a migration was changed."""
+        """Handle a change of a migration's znode."""
         return ()
 
     def live_move(self, move: LiveMove) -> Iterable[Finding]:
-        """Called at the end of the history of a group that has modes, with all of them."""
+        """Handle all modes of a group that has any, at the end of the history."""
         return ()
 
     def gap(self) -> Iterable[Finding]:
-        """Transactions are missing before the next row. The group is as before the gap."""
+        """Handle a log gap before the next row. The group's state is still that before the gap."""
         return ()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """The history ends. Lifetimes that have not ended are in ``Group.live``.
+        """Handle the end of the history. Lifetimes that have not ended are in ``Group.live``.
 
         May be called again with a later end, so it must not change the state of the rule.
         """

@@ -30,7 +30,8 @@ class _Topic(NamedTuple):
 
 
 class Shares(Rule):
-    """Members at the end of the history that own fewer partitions than any assignment gives them.
+    """One finding for each member that owns fewer partitions at the end of the history than any
+    assignment gives it.
 
     With n partitions and t streams, both of the old strategies give each stream at least n / t
     partitions, rounded down. (roundrobin counts all topics together, and then all members subscribe
@@ -45,13 +46,13 @@ class Shares(Rule):
         self._changed_zxid = 0
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Record when the lifetime began."""
+        """Record the begin of a lifetime."""
         if lifetime.start is not UNKNOWN:
             self._note(lifetime, lifetime.start)
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Record when the lifetime ended."""
+        """Record the end of a lifetime."""
         if lifetime.end is not None:
             self._note(lifetime, lifetime.end)
         return ()

@@ -55,7 +55,8 @@ class _Time(NamedTuple):
 
 
 class Unowned(Rule):
-    """Partitions that had no owner while a member that subscribes to the topic stayed registered.
+    """One finding for each time in which a partition had no owner while a member that subscribes to
+    its topic was registered.
 
     The proof is one member that was registered all that time. If it registered after the partition
     had lost its owner, the time begins then. If it left before the next claim, as a member does
@@ -73,7 +74,7 @@ class Unowned(Rule):
         """By path, until the next claim: the longest time that ended because the member left."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """A claim ends the time without an owner."""
+        """End the time without an owner at a claim."""
         if lifetime.znode.tree != OWNERS or lifetime.start is UNKNOWN:
             return ()
         znode, start = lifetime.znode, lifetime.start
@@ -88,7 +89,8 @@ class Unowned(Rule):
         return () if free is None else self._judge(free, start, start, left)
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Remember the owner until the next claim, and how long a member that leaves saw none."""
+        """Keep the owner until the next claim, and for how long a member that leaves saw no
+        owner."""
         if lifetime.znode.tree == OWNERS:
             if lifetime.ended_by is not None:  # otherwise it ended in the log gap
                 self._released[lifetime.znode.path] = lifetime if _is_shown(lifetime) else None
@@ -125,7 +127,7 @@ class Unowned(Rule):
                     yield znode
 
     def gap(self) -> Iterable[Finding]:
-        """Report what lasted up to the log gap or ended before it."""
+        """Report times without an owner that ended before the log gap or last up to it."""
         yield from self._before_gap()
         self._released.clear()
         self._until_left.clear()
@@ -292,8 +294,8 @@ class _Never:
 
 
 class Unclaimed(Rule):
-    """Partitions that have no owner in the last segment although a subscribed member was
-    registered.
+    """One finding for each partition without an owner in the last segment although a subscribed
+    member was registered.
 
     Partitions of a topic that were created together are one row until the end, so that members that
     join and leave often make few rows. If member and partition are older than the logs, the time
@@ -309,13 +311,13 @@ class Unclaimed(Rule):
         """By topic and the zxid of the creation."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Record a partition with an owner."""
+        """Record an owned partition."""
         if lifetime.znode.tree == OWNERS and lifetime.start is not UNKNOWN:
             self._own(lifetime, lifetime.start.zxid)
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Record the time of a registration, and a partition with an owner."""
+        """Record the time of a registration, or an owned partition."""
         if lifetime.znode.tree == OWNERS:
             assert lifetime.end is not None
             self._own(lifetime, lifetime.end.zxid, _is_shown(lifetime))

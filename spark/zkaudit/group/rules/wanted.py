@@ -12,7 +12,7 @@ from zkaudit.group.znodes import IDS
 
 
 class Wanted:
-    """The subscriptions of the registrations that have begun and not ended.
+    """The subscriptions of live registrations.
 
     Args:
         chroot: of the group. Its filters mean topics of this chroot.
@@ -29,7 +29,7 @@ class Wanted:
         self._matches: dict[tuple[str, str, str], bool] = {}
 
     def began(self, lifetime: Lifetime) -> Registered | None:
-        """Record a lifetime that begins. Return the content of a registration."""
+        """Record the begin of a lifetime. Return the content of a registration."""
         if lifetime.znode.tree != IDS or lifetime.start is UNKNOWN:
             return None
         content = registered(lifetime.data)
@@ -41,7 +41,7 @@ class Wanted:
         return content
 
     def ended(self, lifetime: Lifetime) -> None:
-        """Record a lifetime that has ended."""
+        """Record the end of a lifetime."""
         if self._registered.pop(lifetime.znode.path, None) is not None:
             for wanting in self._of_topic.values():
                 wanting.pop(lifetime.znode.path, None)
@@ -58,8 +58,8 @@ class Wanted:
         return wanting.values()
 
     def streams(self, lifetime: Lifetime, others: Iterable[str] = ()) -> Mapping[str, int]:
-        """Return the topics that a registration subscribes to, with the number of streams.
-        ``others``: topics that a filter may mean although their znodes are unknown."""
+        """Return the number of streams of each topic that a registration subscribes to. ``others``:
+        topics that a filter may match although their znodes are unknown."""
         known = self._registered.get(lifetime.znode.path)
         content = registered(lifetime.data) if known is None else known[1]
         if content.subscription is None:

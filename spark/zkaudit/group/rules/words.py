@@ -48,12 +48,12 @@ def span(low: int, high: int) -> str:
 
 
 def two_leaders(first: int, last: int) -> bool:
-    """Whether the leader changed between two zxids: then their times are those of two clocks."""
+    """Whether the leader changed between two zxids, so that their times are from two clocks."""
     return first >> 32 != last >> 32
 
 
 def clocks(first: int, last: int) -> str:
-    """Return a sentence about that; empty if the leader did not change."""
+    """Return a sentence about a change of the leader between two zxids; empty if there was none."""
     if not two_leaders(first, last):
         return ""
     return (
@@ -63,8 +63,7 @@ def clocks(first: int, last: int) -> str:
 
 
 def timed(first: int, last: int) -> str:
-    """Return the basis of a finding that is proven except for the time between two
-    transactions."""
+    """Return the basis of a finding that is proven apart from the time between two transactions."""
     return "inferred" if two_leaders(first, last) else "proven"
 
 
@@ -74,5 +73,5 @@ def seconds_between(begin: int | None, end: int | None) -> float:
 
 
 def latest(*times: int | None) -> int | None:
-    """Return the latest of the known times."""
+    """Return the latest known time."""
     return max((time for time in times if time is not None), default=None)

@@ -15,7 +15,7 @@ _TOOL: Final = re.compile(TOOL_NAME_END)
 
 
 class Role(StrEnum):
-    """What the session that wrote an offset is to the partition."""
+    """The role of the session that wrote an offset."""
 
     OWNER = "owner"
     ZOMBIE = "zombie"
@@ -45,7 +45,7 @@ class Writer(NamedTuple):
 
     @property
     def is_past_owner(self) -> bool:
-        """Whether a broker wrote the offset of an owner that writes its offsets itself."""
+        """Whether a broker wrote the offset although the owner writes its offsets itself."""
         return self.role is Role.BROKER and self.is_threaded is True
 
 
@@ -55,8 +55,8 @@ def is_tool(member: str | None) -> bool:
 
 
 def is_threaded(owner: Lifetime | Unknown | None) -> bool | None:
-    """Return whether an owner znode names a stream, as those of clients do that write their offsets
-    themselves; ``None`` if its create is not known."""
+    """Return whether an owner znode names a stream, so that its client writes offsets itself;
+    ``None`` if its create is not known."""
     if not isinstance(owner, Lifetime) or owner.start is UNKNOWN:
         return None
     return member_of(owner.data)[1] is not None
