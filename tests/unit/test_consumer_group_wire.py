@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.groups.coordinator_calls import StoredOffset, commit
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset, commit, fetch_several
 from zkconsumer.broker.groups.kip848_client import (
     JOIN,
     LEAVE,
@@ -47,7 +47,7 @@ class Broker:
         self.sent = body
         return memoryview(self.answer)
 
-    decode, call = BrokerConnection.decode, BrokerConnection.call
+    decode, call, send = BrokerConnection.decode, BrokerConnection.call, BrokerConnection.send
 
 
 def test_a_heartbeat_of_a_member_at_rest_names_only_the_member() -> None:
@@ -130,6 +130,31 @@ def test_offsets_are_read_with_the_epoch() -> None:
     code = ErrorCode.UNSTABLE_OFFSET_COMMIT
     unstable = fetch_as_member(offsets(stored(0, -1, code)), "g", "m", 3, [T0])
     assert (unstable.code, unstable.what) == (code, f"stored offset of {T0}")
+
+
+def test_the_offsets_of_several_groups_are_decoded_if_they_have_changed() -> None:
+    """A group with a failure is left out, and one without offsets has none."""
+    kind = OffsetFetchResponse.OffsetFetchResponseGroup
+    topic = kind.OffsetFetchResponseTopics(name="t", partitions=[stored(0, 7)], version=9)
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    groups = [
+        kind(group_id="g", topics=[topic], error_code=0, version=9),
+        kind(group_id="h", topics=[], error_code=code, version=9),
+        kind(group_id="i", topics=[], error_code=0, version=9),
+    ]
+    broker: Any = Broker(encoded(OffsetFetchResponse, groups=groups))
+    found = fetch_several(broker, "ghi")
+    assert found.offsets == {"g": {T0: StoredOffset(7, 4)}, "i": {}}
+    assert (
+        broker.sent == b"\0" + b"\x04" + b"".join(b"\x02%c\0\0" % name for name in b"ghi") + b"\1\0"
+    )
+    assert fetch_several(broker, "ghi", found) is found
+    topic.partitions[0].committed_offset = 8
+    broker.answer = encoded(OffsetFetchResponse, groups=groups)
+    assert fetch_several(broker, "ghi", found).offsets["g"] == {T0: StoredOffset(8, 4)}
+    broker.answer = broker.answer[:-9]
+    with pytest.raises(BrokerError, match="broker 0 at 127"):
+        fetch_several(broker, "ghi", found)
 
 
 def test_a_partition_that_an_answer_leaves_out_is_not_committed() -> None:

@@ -43,7 +43,7 @@ class Broker:
             raise UnsupportedBrokerError("as before 4.0")
         return wanted[0]
 
-    decode = BrokerConnection.decode
+    decode, send = BrokerConnection.decode, BrokerConnection.send
 
     def call(self, request: Any, response: type[Any], version: int) -> Any:
         if response is ConsumerGroupDescribeResponse:

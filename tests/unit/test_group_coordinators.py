@@ -100,6 +100,14 @@ def test_a_partition_without_a_leader_is_waited_for_once(brokers: Brokers) -> No
     assert brokers.waits == [f"the offset coordinator of group n{n}" for n in ("1-0", "2")]
 
 
+def test_groups_whose_offsets_are_not_known_at_once_are_left_out(brokers: Brokers) -> None:
+    """``fetch`` shows why: their brokers are older than 3.0, or silent."""
+    for asked in (2, 3):  # by place, before the coordinator is known
+        assert brokers.coordinators.fetch_several(["g1", "g2"]) == {}
+        assert brokers.asked.count(GOOD) == asked
+    assert brokers.coordinators.fetch_several(["s1", "n1"]) == {}
+
+
 def test_a_coordinator_that_came_back_is_asked_again(brokers: Brokers) -> None:
     """After the waiting time, a coordinator that was given up is asked again."""
     for group in ("s1", "n1"):

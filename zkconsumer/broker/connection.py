@@ -275,6 +275,13 @@ class BrokerConnection:
 
         Raises the errors of ``exchange``, and ``BrokerError`` for an answer that cannot be read.
         """
+        return self.decode(response, self.send(request, version), version)
+
+    def send(self, request: ApiMessage, version: int) -> memoryview:
+        """Send a message object of kafka-python; return the answer, which ``decode`` decodes.
+
+        Raises as ``call``.
+        """
         # Of the headers, only the tagged fields are added and removed here. Both are empty.
         flexible = request.flexible_version_q(version)
         with mapped_errors(self.endpoint):
@@ -285,7 +292,7 @@ class BrokerConnection:
                 if answer[0] != 0:
                     raise ValueError("the header has tagged fields")
             answer = answer[1:]
-        return self.decode(response, answer, version)
+        return answer
 
     def decode(self, response: type[ApiMessage], answer: memoryview, version: int) -> Any:
         """Decode an answer with kafka-python. Raises ``BrokerError`` when it cannot be read."""

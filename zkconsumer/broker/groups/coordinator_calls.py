@@ -34,6 +34,8 @@ from zkconsumer.errors import (
 
 _STABLE: Final = 7
 """The version of OffsetFetch that supports transactions."""
+_SEVERAL: Final = 8
+"""The version of OffsetFetch that returns the offsets of several groups (KIP-709)."""
 
 T = TypeVar("T")
 Ask = Callable[[Any, type[Any], int], Any]
@@ -55,6 +57,13 @@ class FetchedOffsets(NamedTuple):
     code: int
     what: str
     offsets: dict[TopicPartition, StoredOffset]
+
+
+class Answered(NamedTuple):
+    """All offsets of several groups, and the answer that contained them."""
+
+    raw: bytes
+    offsets: dict[str, dict[TopicPartition, StoredOffset]]
 
 
 class PendingOffsetsError(BrokerError):
@@ -198,6 +207,32 @@ def fetch_offsets(
     code, what = (answer.error_code if version > 1 else 0), f"stored offsets of group {group}"
     with mapped_errors(connection.endpoint):
         return offsets_in(answer.topics, left, version, code, what)
+
+
+def fetch_several(
+    connection: BrokerConnection, groups: Iterable[str], before: Answered | None = None
+) -> Answered:
+    """Request all stored offsets of groups with the same coordinator, as ``fetch_offsets`` does.
+
+    Groups whose offsets are not known at once are left out, for example if a transaction is open.
+    ``before``: returned if the answer is still the same. Raises UnsupportedBrokerError for brokers
+    before 3.0.
+    """
+    version = connection.version(OFFSET_FETCH, _SEVERAL)
+    kind = OffsetFetchRequest.OffsetFetchRequestGroup
+    asked = [kind(group_id=name, topics=None, version=version) for name in groups]
+    request = OffsetFetchRequest(groups=asked, require_stable=True)
+    raw = bytes(connection.send(request, version))
+    if before is not None and before.raw == raw:
+        return before
+    answer = connection.decode(OffsetFetchResponse, memoryview(raw), version)
+    offsets: dict[str, dict[TopicPartition, StoredOffset]] = {}
+    with mapped_errors(connection.endpoint):
+        for entry in answer.groups:
+            found = offsets_in(entry.topics, set(), version, entry.error_code, entry.group_id)
+            if not found.code:
+                offsets[entry.group_id] = found.offsets
+    return Answered(raw, offsets)
 
 
 def offsets_in(

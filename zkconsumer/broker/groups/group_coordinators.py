@@ -15,18 +15,21 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
 from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.broker.groups import offset_times
 from zkconsumer.broker.groups.coordinator_calls import (
+    Answered,
     PendingOffsetsError,
     StoredOffset,
     TryAgainError,
     check,
     commit,
     fetch_offsets,
+    fetch_several,
     search_coordinator,
     settle,
     until,
@@ -64,6 +67,8 @@ _RETENTION: Final = "offsets.retention.minutes"
 _DAY_MINUTES: Final = 1440
 _NONE: Final = -1
 _NO_BROKER: Final = "no broker is registered in ZooKeeper"
+
+_EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 T = TypeVar("T")
 
@@ -264,6 +269,27 @@ class GroupCoordinators:
         return self._at_coordinator(
             group, partial(_fetch_stored, group, list(partitions), True, stable)
         )
+
+    def fetch_several(
+        self, groups: Iterable[str], before: Mapping[tuple[str, ...], Answered] = _EMPTY
+    ) -> dict[tuple[str, ...], Answered]:
+        """Return all stored offsets of many groups, as ``fetch`` does, by the groups that were
+        asked for together.
+
+        Groups whose offsets are not known at once are left out: ``fetch`` waits for them, or shows
+        why. So are all groups of brokers before 3.0. ``before``: an earlier result. What is still
+        the same is not decoded, and the same object is returned.
+        """
+        together: defaultdict[Hashable, list[str]] = defaultdict(list)
+        for group in groups:
+            place = self._place(group)
+            together[self._coordinators.get(place, place)].append(group)
+        found: dict[tuple[str, ...], Answered] = {}
+        for some in map(tuple, together.values()):
+            ask = partial(fetch_several, groups=some, before=before.get(some))
+            with suppress(BrokerError):
+                found[some] = self._at_coordinator(some[0], ask)
+        return found
 
     def hidden(self, topics: Iterable[str]) -> frozenset[str]:
         """Return which of the topics may not be described, so that their offsets are not visible.
