@@ -52,11 +52,15 @@ def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) 
         return rows.status
     no_effect("--watch", "csv")
     before: _Rows = {}
+    last: Look | None = None
     status = FAILED  # nothing is known
     summary = ""
 
     def show(rows: Look, _at: float) -> None:
-        nonlocal before, status, summary
+        nonlocal before, last, status, summary
+        if rows == last:
+            return
+        last = rows
         status = rows.status
         columns, cells = in_form(rows.schema, rows.rows, how)
         now = {tuple(row[: rows.keys]): row for row in cells}
@@ -67,7 +71,8 @@ def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) 
             click.echo(f"{_clock()} {summary}", err=True)
 
     def failed(error: ZkConsumerError) -> None:
-        nonlocal status, summary
+        nonlocal last, status, summary
+        last = None
         click.echo(f"error: {printable(str(error))}; looking again", err=True)
         status, summary = error.exit_code, ""
 
