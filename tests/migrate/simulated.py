@@ -25,7 +25,7 @@ from tests.migrate.rows import rows_of, run
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.admin import tools
 from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, NONE
-from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import Answered, StoredOffset
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.cluster_view import (
     ClusterView,
@@ -220,6 +220,13 @@ class SimulatedCoordinators:
         self._check(group)
         held = self.committed.get(group, {})
         return {tp: one for tp, one in held.items() if tp.topic not in self.denied}
+
+    def fetch_several(
+        self, groups: Iterable[str], _before: object = None
+    ) -> dict[tuple[str, ...], Answered]:
+        """Return all offsets of several groups."""
+        some = tuple(group for group in groups if group not in self.away)
+        return {some: Answered(b"", {group: self.fetch(group, ()) for group in some})}
 
     def hidden(self, topics: Iterable[str]) -> frozenset[str]:
         """Return which of these topics may not be described, existing or not."""

@@ -10,7 +10,7 @@ import io
 import json
 import os
 import subprocess
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
@@ -522,6 +522,46 @@ def test_what_has_not_changed_is_not_read_again(
     assert len(reads()) == 2
 
 
+def test_what_has_not_changed_in_kafka_is_read_with_one_request(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Kafka leads, of all groups. A group that has changed, or is not in the answer, is read
+    completely."""
+    virtual_time(monkeypatch)
+    matrix.mirror_kafka_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    asked: list[str] = []
+    simulated.zk.before = lambda op: asked.append(type(op).__name__)
+    for name in ("fetch_several", "members_of"):
+        call = getattr(simulated.kafka, name)
+
+        def noted(*words: Any, name: str = name, call: Any = call) -> Any:
+            asked.append(name)
+            return call(*words)
+
+        monkeypatch.setattr(simulated.kafka, name, noted)
+
+    def reads(state: str = "in step") -> list[str]:
+        asked.clear()
+        assert [one.state for one in mirror.steps(["g"])] == [state]
+        return asked
+
+    reads()
+    mirroring.time.sleep(mirroring.READ_AGAIN_S)
+    reads()
+    assert reads() == ["fetch_several"]
+    simulated.in_kafka("g", "t", 700)
+    assert "members_of" in reads()
+    assert held(simulated) == ([700, 501], [700, 501])
+    reads()
+    assert reads() == ["fetch_several"]
+    simulated.kafka.away.add("g")
+    reads("failed")
+    simulated.kafka.away.clear()
+    simulated.in_zookeeper("g", "t", 120)
+    reads("stopped")
+
+
 def test_everything_is_read_again_in_the_end(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -609,15 +649,15 @@ def test_a_reading_that_a_silent_coordinator_has_delayed_is_not_used(
     assert all(one.good for one in mirror.steps("gh"))  # now it has the leases
     mirroring.time.sleep(mirroring.READ_AGAIN_S)
     simulated.in_zookeeper("g", "t", 120)
-    fetch = stores.fetch
+    fetch = simulated.kafka.fetch_several
 
-    def slow(group: str, known: Collection[TopicPartition]) -> Any:
-        if group == "h":
-            mirroring.time.sleep(5.0)
-            simulated.in_kafka("g", "t", 130)
-        return fetch(group, known)
+    def slow(groups: Iterable[str], *_: object) -> Any:
+        answers = fetch(groups)
+        mirroring.time.sleep(5.0)
+        simulated.in_kafka("g", "t", 130)
+        return answers
 
-    monkeypatch.setattr(stores, "fetch", slow)
+    monkeypatch.setattr(simulated.kafka, "fetch_several", slow)
     steps = {one.group: one for one in mirror.steps("gh")}
     assert simulated.held("g", "t")[1][0] == 130
     assert steps["g"].state == "stopped"

@@ -139,9 +139,9 @@ def mirror(
         def look() -> Look:
             if time.monotonic() - tried > READ_AGAIN_S:
                 begin([name for name, one in begun.items() if one.outcome is Outcome.FAILED])
-            steps = {name: _as_step(one) for name, one in begun.items()}
             passing = [] if end or not execute else list(filter(_mirrored(begun), names))
-            steps |= {one.group: one for one in mirroring.steps(passing, when_empty)}
+            steps = {one.group: one for one in mirroring.steps(passing, when_empty)}
+            steps |= {name: _as_step(one) for name, one in begun.items() if name not in steps}
             return _as_look(
                 [steps[name] for name in names if name in steps], progress, only_problems
             )

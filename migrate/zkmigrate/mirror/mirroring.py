@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from math import inf
 from threading import Event
 from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
@@ -106,7 +107,7 @@ IN_STEP: Final = "in step"
 STANDBY: Final = "standby"
 ENDED: Final = "not mirrored"
 _QUIET: Final = (IN_STEP, STANDBY, STOPPED, ENDED)
-"""States of groups that are read again when a watch fires. Kafka has no watches."""
+"""States of groups that are read again when a watch fires, or Kafka leads and has changed."""
 
 
 class Mirroring:
@@ -246,8 +247,8 @@ class Mirroring:
         """Bring groups into step once; yield each afterwards, in any order.
 
         Where ZooKeeper leads, a group is read if a watch has fired, and every ``READ_AGAIN_S``
-        seconds at the latest; see ``GROUPS_PER_S`` for many groups. Where Kafka leads, it is read
-        each time. Of ZooKeeper, only that is read of which a watch has fired.
+        seconds at the latest; see ``GROUPS_PER_S`` for many groups. Where Kafka leads, its offsets
+        are read each time, too. Of ZooKeeper, only that is read of which a watch has fired.
 
         ``when_empty``: cut a group over as soon as its last old member has left, if it had one
         since the connection to ZooKeeper was made, or another process has begun to cut it over.
@@ -258,12 +259,24 @@ class Mirroring:
         every = list(groups)
         again_s = max(READ_AGAIN_S, len(every) / GROUPS_PER_S)
         self._readings.keep_s = _ALL * again_s
-        for name in every:
+        polled: list[list[str]] = []
+        for number, name in enumerate(every):
+            if number % _TOGETHER == 0:
+                polled.append([])
             step, until = self._quiet.get(name, (None, 0.0))
-            if step is not None and now < until:
-                yield step
-            else:
+            if step is None or now >= until:
                 due.append(name)
+            elif (step.leader, step.state) == (Store.KAFKA.value, IN_STEP):
+                polled[-1].append(name)
+            else:
+                yield step
+        moved = self._readings.moved(filter(None, polled))
+        for name in chain.from_iterable(polled):
+            if name in moved:
+                due.append(name)
+                del self._quiet[name]
+            else:
+                yield self._quiet[name][0]
         for start in range(0, len(due), _TOGETHER):
             if start:
                 self._note_fired()
@@ -272,8 +285,7 @@ class Mirroring:
             together = self._readings.complete_together(filter(self._is_ours, looks))
             for name, at in zip(names, looks, strict=True):
                 step = self._timed(self._step(name, at, together, when_empty))
-                leads = step.leader, step.state
-                if step.state in _QUIET and leads != (Store.KAFKA.value, IN_STEP):
+                if step.state in _QUIET:
                     until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
                     self._quiet[name] = (step._replace(copied=0), until)
                 yield step
@@ -337,7 +349,7 @@ class Mirroring:
                 seen, decision = self._copied(read or self._readings.complete(at), due, session)
                 if due:
                     self._refreshed[name] = time.monotonic()
-                self._readings.keep(seen.at)
+                self._readings.keep(seen)
             except ZkUnavailableError:
                 raise
             except (GroupActiveError, GroupRefusedError) as error:

@@ -2,8 +2,9 @@
 
 What ZooKeeper has of a group is kept, with watches. Only what a watch has fired for is read again.
 All of it is read again when the connection was lost, since its watches are lost then, too, and
-after some time in any case. A command that changes a group reads it afresh (``read``), and so does
-whatever is asked right before a write.
+after some time in any case. Where Kafka leads, its offsets are kept, and what it answers next is
+compared with them. A command that changes a group reads it afresh (``read``), and so does whatever
+is asked right before a write.
 
 One thread uses a ``Readings``.
 """
@@ -13,14 +14,15 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from zkconsumer.broker.groups.coordinator_calls import Answered, StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.errors import BrokerError, ZkUnavailableError, ZnodeFormatError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.model import KafkaOffset, Mirror
+from zkmigrate.model import KafkaOffset, Mirror, Store
 from zkmigrate.plan.mirror import Reading
 from zkmigrate.stores import mirror_state
 from zkmigrate.stores.mirror_state import InZooKeeper
@@ -68,6 +70,10 @@ class Readings:
         """Groups as ZooKeeper has shown them, with watches; when all of it is read again."""
         self._fired: defaultdict[str, set[str]] = defaultdict(set)
         """The watches of a group that have fired since it was read."""
+        self._stored: dict[str, dict[TopicPartition, StoredOffset]] = {}
+        """The offsets of groups in which Kafka leads."""
+        self._answers: dict[tuple[str, ...], Answered] = {}
+        """The last answers of coordinators about them."""
 
     def fired(self) -> set[str] | None:
         """Return the groups of which a watch has fired since the last call.
@@ -96,12 +102,40 @@ class Readings:
         (found,) = self.look([group])
         return found
 
-    def keep(self, at: InZooKeeper) -> None:
+    def keep(self, seen: Seen) -> None:
         """Use this data of a group from now on: what was read, and what this process has
         written."""
+        at = seen.at
         known = self._known.pop(at.group, None)
         if known is not None and at.watched:
             self._known[at.group] = (at, known[1])
+        if seen.mirror.leader is Store.KAFKA:
+            self._stored[at.group] = {
+                tp: StoredOffset(one.offset, one.leader_epoch, one.metadata)
+                for tp, one in seen.reading.kafka.items()
+            }
+        else:
+            self._stored.pop(at.group, None)
+
+    def moved(self, together: Iterable[Sequence[str]]) -> set[str]:
+        """Return the groups whose offsets in Kafka differ from what was kept, or are not known at
+        once.
+
+        ``together``: the groups to ask for at the same time. If they are mostly the same as the
+        last time, this takes little work, since equal answers are not decoded.
+        """
+        before, self._answers = self._answers, {}
+        moved: set[str] = set()
+        for groups in together:
+            answers = self._stores.kafka.fetch_several(groups, before)
+            self._answers |= answers
+            stored = {name: one for some in answers.values() for name, one in some.offsets.items()}
+            for name in groups:
+                if name in stored and stored[name] == self._stored.get(name):
+                    self._stored[name] = stored[name]  # one object for both, to save memory
+                else:
+                    moved.add(name)
+        return moved
 
     def read(self, group: str) -> Seen:
         """Read a group that must be mirrored afresh. Raises GroupRefusedError if it is not."""
@@ -148,29 +182,23 @@ class Readings:
     def _complete(self, looks: Iterable[InZooKeeper]) -> dict[str, Seen | BrokerError]:
         """Members are read last: one that has committed is seen, too."""
         found: dict[str, Seen | BrokerError] = {}
+        ats = {at.group: (at, at.mirror) for at in looks if at.mirror is not None}
+        known = {name: [*at.offsets, *mirror.values] for name, (at, mirror) in ats.items()}
         kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
-        ats: list[tuple[InZooKeeper, Mirror]] = []
-        for at in looks:
-            assert at.mirror is not None
-            try:
-                stored = self._stores.fetch(at.group, [*at.nodes, *at.mirror.values])
-            except BrokerError as error:
-                found[at.group] = error
-                continue
-            kafka[at.group] = {tp: KafkaOffset(*one) for tp, one in stored.items()}
-            ats.append((at, at.mirror))
-        names = {
-            tp.topic for at, mirror in ats for tp in (*at.nodes, *kafka[at.group], *mirror.values)
-        }
-        topics = self._stores.logs.topics(names) if ats else {}
-        members = self._stores.kafka.members_of([at.group for at, _ in ats])
-        for at, mirror in ats:
-            new = members[at.group]
-            if isinstance(new, BrokerError):
-                found[at.group] = new
+        for name, stored in self._stores.fetch_each(known).items():
+            if isinstance(stored, BrokerError):
+                found[name] = stored
             else:
-                reading = Reading(at.old, new, at.offsets, kafka[at.group], topics)
-                found[at.group] = Seen(at, mirror, reading)
+                kafka[name] = {tp: KafkaOffset(*one) for tp, one in stored.items()}
+        names = {tp.topic for name, some in kafka.items() for tp in (*some, *known[name])}
+        topics = self._stores.logs.topics(names) if kafka else {}
+        for name, new in self._stores.kafka.members_of(kafka).items():
+            at, mirror = ats[name]
+            if isinstance(new, BrokerError):
+                found[name] = new
+            else:
+                reading = Reading(at.old, new, at.offsets, kafka[name], topics)
+                found[name] = Seen(at, mirror, reading)
         return found
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from zkconsumer.admin.reads import children
@@ -109,7 +109,7 @@ def decode(where: str, node: Node) -> Mirror:
 class InZooKeeper(NamedTuple):
     """A mirrored group as ZooKeeper shows it. ``mirror`` is ``None`` if it is not mirrored.
 
-    ``lease``: of who runs its mirror. ``old``: its members. ``nodes``: its offset znodes.
+    ``lease``: of who runs its mirror. ``old``: its members. ``offsets``: its offset znodes.
     ``watched``: whether a watch fires when any of it changes, except what is agreed on.
     """
 
@@ -118,14 +118,8 @@ class InZooKeeper(NamedTuple):
     mirror: Mirror | None
     lease: Node | None
     old: tuple[str, ...]
-    nodes: Mapping[TopicPartition, Node]
+    offsets: Mapping[TopicPartition, ZkOffset]
     watched: bool = False
-
-    @property
-    def offsets(self) -> dict[TopicPartition, ZkOffset]:
-        """The offsets in these znodes."""
-        paths = GroupPaths(self.group)
-        return {tp: zk_offset(paths.offset(tp), node) for tp, node in self.nodes.items()}
 
 
 def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
@@ -154,10 +148,8 @@ def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
         names = yield from children(paths.offsets_topic(topic), watch)
         numbers = map(partition_number, names or ())
         wanted += [TopicPartition(topic, number) for number in numbers if number is not None]
-    nodes = yield from read_many(map(paths.offset, wanted), watch)
+    there = yield from _read_offsets(group, wanted, watch)
     members = yield from children(paths.ids, watch)
-    pairs = zip(wanted, nodes, strict=True)
-    there = {tp: node for tp, node in pairs if node is not None}
     exist = None not in (lease, mirror, topics, members) and len(there) == len(wanted)
     old = _without_migrators(group, members)
     return InZooKeeper(group, found, mirror, lease, old, there, watch and exist)
@@ -168,16 +160,24 @@ def look_again(at: InZooKeeper, fired: Collection[str]) -> Script[InZooKeeper]:
     if not fired:
         return at
     paths = GroupPaths(at.group)
-    changed = [tp for tp in at.nodes if paths.offset(tp) in fired]
+    changed = [tp for tp in at.offsets if paths.offset(tp) in fired]
     if len(changed) != len(fired):
         return (yield from look(at.group, True))
-    nodes = yield from read_many(map(paths.offset, changed), True)
-    now = {tp: node for tp, node in zip(changed, nodes, strict=True) if node is not None}
+    now = yield from _read_offsets(at.group, changed, True)
     if len(now) != len(changed):
         return (yield from look(at.group, True))
     members = yield from children(paths.ids)
     old = _without_migrators(at.group, members)
-    return at._replace(old=old, nodes={**at.nodes, **now})
+    return at._replace(old=old, offsets={**at.offsets, **now})
+
+
+def _read_offsets(
+    group: str, partitions: Sequence[TopicPartition], watch: bool
+) -> Script[dict[TopicPartition, ZkOffset]]:
+    paths = list(map(GroupPaths(group).offset, partitions))
+    nodes = yield from read_many(paths, watch)
+    each = zip(partitions, paths, nodes, strict=True)
+    return {tp: zk_offset(path, node) for tp, path, node in each if node is not None}
 
 
 def _without_migrators(group: str, members: Iterable[str] | None) -> tuple[str, ...]:
@@ -305,11 +305,11 @@ def written_op(at: InZooKeeper, mirror: Mirror) -> MultiOp:
 def checks(at: InZooKeeper) -> Iterable[MultiOp]:
     """Return operations that check that no offset was written since it was read."""
     paths = GroupPaths(at.group)
-    return [Check(paths.offset(tp), node.stat.version) for tp, node in sorted(at.nodes.items())]
+    return [Check(paths.offset(tp), one.version) for tp, one in sorted(at.offsets.items())]
 
 
 def _offset_op(at: InZooKeeper, tp: TopicPartition, offset: int) -> MultiOp:
-    node, where = at.nodes.get(tp), GroupPaths(at.group).offset(tp)
-    if node is None:
+    before, where = at.offsets.get(tp), GroupPaths(at.group).offset(tp)
+    if before is None:
         return Create(where, encode_offset(offset))
-    return SetData(where, encode_offset(offset), node.stat.version)
+    return SetData(where, encode_offset(offset), before.version)

@@ -23,6 +23,7 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
+from functools import cache
 from itertools import accumulate
 from typing import Any, Final
 
@@ -293,6 +294,7 @@ def _wire_bytes(op: MultiOp) -> int:
     return 60 + len(op.path.encode()) + len(op.data if isinstance(op, Create | SetData) else b"")
 
 
+@cache
 def operator() -> str:
     """Return who runs this, as ``user@host``."""
     try:

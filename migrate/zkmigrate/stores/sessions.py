@@ -229,6 +229,20 @@ class Stores:
             groups, count, brokers, CLIENT_ID, self.timeout, self._security, self._servers.pace
         )
 
+    def fetch_each(
+        self, known: Mapping[str, Collection[TopicPartition]]
+    ) -> dict[str, dict[TopicPartition, StoredOffset] | BrokerError]:
+        """Return the result of ``fetch`` for many groups, or the reason why it is unknown."""
+        found: dict[str, dict[TopicPartition, StoredOffset] | BrokerError] = {}
+        for some in self.kafka.fetch_several(known).values():
+            found |= some.offsets
+        for group in [name for name in known if name not in found]:
+            try:
+                found[group] = self.fetch(group, known[group])
+            except BrokerError as error:
+                found[group] = error
+        return found
+
     def fetch(
         self, group: str, known: Collection[TopicPartition]
     ) -> dict[TopicPartition, StoredOffset]:

@@ -7,14 +7,16 @@ metadata, members, and that it refuses commits of others while it has members.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 from zkmigrate.model import TopicState
+from zkmigrate.stores.sessions import Stores
 
 from tests.sim.runs.sim_thread import Go, SimThread
-from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import Answered, StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Code, Failed, Reply
 from zkconsumer.core.zookeeper.scripts.common import (
@@ -161,6 +163,15 @@ class SimKafka:
         """See ``GroupCoordinators``."""
         return self._ask(lambda: dict(self._at.offsets))  # type: ignore[no-any-return]
 
+    def fetch_several(
+        self, groups: Iterable[str], _before: object = None
+    ) -> dict[tuple[str, ...], Answered]:
+        """See ``GroupCoordinators``."""
+        some = tuple(groups)
+        with suppress(BrokerError):
+            return {some: Answered(b"", {group: self.fetch(group, ()) for group in some})}
+        return {}
+
     def tells_all(self, _group: str) -> bool:
         """See ``GroupCoordinators``."""
         return True
@@ -261,6 +272,8 @@ class SimStores:
     def fetch(self, group: str, known: object) -> dict[TopicPartition, StoredOffset]:
         """See ``Stores``."""
         return self.kafka.fetch(group, known)
+
+    fetch_each = Stores.fetch_each
 
     def retention(self) -> SimpleNamespace:
         """See ``Stores``. Half a minute, so that offsets are committed again within a run."""
