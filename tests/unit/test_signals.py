@@ -17,7 +17,10 @@ import pytest
 import zkaudit.cli
 from click.testing import CliRunner
 
+from zkconsumer.broker.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from zkconsumer.cli.main import cli
+from zkconsumer.cli.member.trace import trace
+from zkconsumer.core.common.types import BrokerEndpoint
 
 COMMAND = """
 import os, signal, sys, time
@@ -163,6 +166,43 @@ def trace_once(monkeypatch: pytest.MonkeyPatch, _out: Path, signals: Signals) ->
     given = ["--bootstrap-server", "127.0.0.1:1", "--group", "g", "--topic", "t"]
     ended = CliRunner().invoke(cli, ["trace", *given, "--seconds", "0.01"])
     assert (ended.exit_code, ended.output) == (0, "")
+
+
+@pytest.mark.timeout(60)
+def test_a_trace_whose_reader_has_exited_leaves_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are printed by the member's own threads, which must not fail."""
+    left: list[BaseException | None] = []
+
+    class Connector:
+        def __init__(self, _config: object, on_exchange: Callable[..., None]) -> None:
+            self.show = on_exchange
+
+        def __enter__(self) -> Connector:
+            return self
+
+        def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+            self.show(BrokerEndpoint(0, "b", 1), FindCoordinatorRequest(), exchanged)
+            left.append(error)
+
+        def create_message_streams(self, _topics: object) -> dict[str, list[object]]:
+            self.show(BrokerEndpoint(0, "b", 1), FindCoordinatorRequest(), exchanged)
+            return {}
+
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    exchanged = FindCoordinatorResponse()
+    monkeypatch.setattr("zkconsumer.cli.member.trace.CoordinatorConsumerConnector", Connector)
+    monkeypatch.setattr("click.echo", closed)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        given = ["--bootstrap-server", "127.0.0.1:1", "--group", "g", "--topic", "t"]
+        ended = CliRunner().invoke(trace, given, standalone_mode=False)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert isinstance(ended.exception, BrokenPipeError)
+    assert left == [ended.exception]
 
 
 def stream_once(monkeypatch: pytest.MonkeyPatch, out: Path, signals: Signals) -> None:

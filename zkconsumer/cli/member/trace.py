@@ -69,13 +69,20 @@ def trace(
         config["auto.commit.enable"] = "false"
     begun = time.monotonic()
     lock = threading.Lock()
+    unprinted: list[OSError] = []
+    ended = Stop()
+    ended.listen()
 
     def show(broker: BrokerEndpoint, request: Any, answer: Any) -> None:
         with lock:
-            click.echo("\n".join(lines(time.monotonic() - begun, broker, request, answer)))
+            if unprinted:
+                return
+            try:
+                click.echo("\n".join(lines(time.monotonic() - begun, broker, request, answer)))
+            except OSError as error:  # the reader has exited, or the disk is full
+                unprinted.append(error)
+                ended.set()
 
-    ended = Stop()
-    ended.listen()
     with CoordinatorConsumerConnector(config, on_exchange=show) as member:
         joining: Future[None] = Future()
 
@@ -92,6 +99,8 @@ def trace(
 
         threading.Thread(target=join, name="join", daemon=True).start()
         ended.wait(seconds)
+        if unprinted:
+            raise unprinted[0]
         if joining.done():
             joining.result()
         elif ended.number == signal.SIGINT:
