@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,16 +22,19 @@ from zkconsumer.admin.tools import ImportPlan
 from zkconsumer.admin.verifier import Finding, Kind
 from zkconsumer.cli.consume import command as consume
 from zkconsumer.cli.groups import groups
+from zkconsumer.cli.laboratory.demo import Member
 from zkconsumer.cli.offsets import offsets
 from zkconsumer.cli.top import top
 from zkconsumer.cli.tree import tree
 from zkconsumer.core.zookeeper.ops import Node, Stat
 from zkconsumer.errors import (
+    ClusterError,
     CommitFailedError,
     ConsumerTimeoutError,
     UnknownGroupError,
     ZkUnavailableError,
 )
+from zkconsumer.servers.herd.membership_change import Pack
 
 ZOOKEEPER = ["--zookeeper", "127.0.0.1:1"]
 
@@ -285,3 +290,22 @@ def test_a_signal_during_a_look_ends_the_command(
     assert (done.return_value or 0) == status
     assert tools.looks == 2
     assert "the connection broke" not in done.output
+
+
+@pytest.mark.parametrize("kind", [Pack, Member])
+def test_a_member_that_has_ended_is_not_a_closed_standard_output(kind: type[Any]) -> None:
+    """Its process gets requests through a pipe as well. The command says what has ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=kind is Pack
+    )
+    process.wait()
+    member = object.__new__(kind)
+    member.process, member.row, member.log = process, SimpleNamespace(name="member-1"), "its.log"
+    with pytest.raises(ClusterError, match="has ended"):
+        member.tell(**({"status": True} if kind is Pack else {"order": "pace 0"}))
+    if kind is Pack:
+        member.kill()
+    else:
+        member.leave()
+    assert process.stdout is not None
+    process.stdout.close()

@@ -173,8 +173,11 @@ class Member:
     def tell(self, order: str) -> None:
         """Write a command to the standard input of the process."""
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{order}\n".encode())
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(f"{order}\n".encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise ClusterError(f"{self.row.name} has ended: see {self.log}") from None
 
     def leave(self) -> None:
         """Make the member leave, or kill it. Afterwards the process has ended."""

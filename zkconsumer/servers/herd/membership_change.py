@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,10 +87,13 @@ class Pack:
         )
 
     def tell(self, **order: Any) -> None:
-        """Send a request without waiting for the answer."""
+        """Send a request without waiting for the answer. Raises ClusterError."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise ClusterError("members of the herd: a process has ended") from None
 
     def answer(self) -> dict[str, Any]:
         """Return the next answer. Raises ClusterError."""
@@ -111,8 +114,9 @@ class Pack:
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+            with suppress(BrokenPipeError):  # a request that did not get there
+                if pipe is not None:
+                    pipe.close()
 
 
 def server_counters(port: int) -> dict[str, int]:
