@@ -1150,6 +1150,68 @@ def test_a_mirror_without_the_lease_commits_nothing(worlds: Callable[[str], Worl
         world.close()
 
 
+def overtaken(
+    world: World, words: tuple[str, ...], before: str, meanwhile: Callable[[], object]
+) -> Ran:
+    """Run a command of the first machine; something happens before its first operation of a
+    kind."""
+    happened: list[str] = []
+
+    def point(what: str) -> None:
+        if what == before and not happened:
+            happened.append(what)
+            world.first.point = lambda what: None
+            meanwhile()
+
+    world.first.point = point
+    ran = world.first.run(*words)
+    assert happened
+    return ran
+
+
+def test_an_expired_offset_is_not_restored_over_that_of_a_member(
+    worlds: Callable[[str], World],
+) -> None:
+    """A new member commits and leaves, after its group's offsets were read and before its members
+    were."""
+    world = worlds("mirror_kafka_leads")
+    world.second.run(*ONCE)
+    world.one.forget("g", T0)
+    overtaken(world, ONCE, "before commit", lambda: world.one.in_kafka("g", "t", 777))
+    assert held(world.one) == ([777, 501], [777, 501])
+    world.close()
+
+
+@pytest.mark.parametrize("state", ["mirror_zookeeper_leads", "mirror_kafka_leads"])
+def test_nothing_is_committed_for_a_topic_that_was_deleted(
+    worlds: Callable[[str], World], state: str
+) -> None:
+    """It was deleted after the mirror had read that it exists."""
+    world = worlds(state)
+    world.second.run(*ONCE)
+    world.one.forget("g", T0)
+
+    def meanwhile() -> None:
+        world.one.zk.delete("/brokers/topics/t")
+        world.one.forget("g", T1)
+
+    overtaken(world, ONCE, "before commit", meanwhile)
+    assert held(world.one)[1] == []
+    world.close()
+
+
+def test_a_group_is_not_completed_without_an_offset_that_has_expired(
+    worlds: Callable[[str], World],
+) -> None:
+    """It expires in Kafka while the group is completed."""
+    world = worlds("mirror_kafka_leads")
+    world.second.run(*ONCE)
+    ran = overtaken(world, COMPLETE, "Create", lambda: world.one.forget("g", T0))
+    assert ran.status == 0
+    assert held(world.one) == ([500, 501], [500, 501])
+    world.close()
+
+
 def test_a_late_commit_of_a_suspended_mirror_is_put_right(worlds: Callable[[str], World]) -> None:
     """It was permitted and sent late: after a cut-over, and before the new program has started."""
     late = 0

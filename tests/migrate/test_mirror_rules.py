@@ -230,3 +230,13 @@ def test_what_is_behind() -> None:
     assert behind(now, KAFKA) == {T0: 2}
     assert not in_step(now, ZK)
     assert in_step(seen({T0: 7}, {T0: ours(7)}), ZK)
+
+
+def test_a_late_commit_for_a_topic_that_was_created_again_is_forgotten() -> None:
+    """Nothing is agreed on for the new topic. Once a member has started there, nothing can be put
+    right."""
+    there = {T0: ours(7), T1: kafka(3)}
+    found = decide(seen({}, there, czxid=CZXID + 9), mirror(KAFKA, t0=7))
+    assert found == Decision(KAFKA, {T1: 3}, to_zookeeper={T1: 3}, forget=frozenset([T0]))
+    found = decide(seen({}, there, new=("n",), czxid=CZXID + 9), mirror(KAFKA, t0=7))
+    assert found.forget == frozenset()

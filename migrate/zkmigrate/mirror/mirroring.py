@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -414,16 +414,20 @@ class Mirroring:
         if decision.stop is not None:
             return self._stop(seen, decision.stop)
 
-        def permit() -> None:
-            if not self._zk(mirror_state.permit(at, session)):
+        def permit(written: Collection[TopicPartition]) -> None:
+            there = self._readings.is_still_in_kafka(seen, written)
+            must_exist = {tp.topic for tp in written} if self._stores.zk.live else set()
+            if not (there and self._zk(mirror_state.permit(at, session, must_exist))):
                 raise mirror_state.changed(group)
 
         new = {tp: StoredOffset(one, -1, mark(one)) for tp, one in decision.to_kafka.items()}
+        gone = sorted(decision.forget)
         if new:
-            self._check(group, self._stores.kafka.commit(group, new, permit), len(new))
-        if decision.forget:
-            gone = sorted(decision.forget)
-            self._check(group, self._stores.kafka.delete(group, gone, permit), len(gone))
+            failed = self._stores.kafka.commit(group, new, partial(permit, new))
+            self._check(group, failed, len(new))
+        if gone:
+            failed = self._stores.kafka.delete(group, gone, partial(permit, gone))
+            self._check(group, failed, len(gone))
         known = {tp.topic for tp in decision.values}  # also topics that do not exist at present
         now = {name: one.czxid for name, one in seen.reading.topics.items()}
         topics = {name: at for name, at in {**seen.mirror.topics, **now}.items() if name in known}
@@ -594,8 +598,9 @@ class Mirroring:
             if isinstance(lock, str):
                 return Result(group, Outcome.FAILED, 0, lock, (Reason.CANNOT_LOCK,))
             seen = self._carry_out(seen, decision)
-            late = behind(self._readings.complete(seen.at).reading, Store.KAFKA)
-            agreed = seen.mirror.values
+            again, agreed = self._readings.complete(seen.at).reading, seen.mirror.values
+            expired = [tp for tp in again.partitions() if tp in agreed and tp not in again.kafka]
+            late = behind(again, Store.KAFKA) or expired
             moved = any(
                 agreed.get(tp, one.offset) != one.offset for tp, one in seen.at.offsets.items()
             )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from zkconsumer.broker.groups.coordinator_calls import Answered, StoredOffset
@@ -150,6 +150,17 @@ class Readings:
         if isinstance(found, BrokerError):
             raise found
         return found
+
+    def is_still_in_kafka(self, seen: Seen, partitions: Collection[TopicPartition]) -> bool:
+        """Whether Kafka still has what was read, if Kafka leads. Raises BrokerError.
+
+        A member that had left when members were read may have committed right before.
+        """
+        if seen.mirror.leader is Store.ZOOKEEPER:
+            return True
+        stored = self._stores.fetch(seen.at.group, partitions)
+        now = {tp: KafkaOffset(*one) for tp, one in stored.items()}
+        return all(now.get(tp) == seen.reading.kafka.get(tp) for tp in partitions)
 
     def complete_together(self, looks: Iterable[InZooKeeper]) -> Together:
         """Read Kafka's data of several mirrored groups, with few requests.

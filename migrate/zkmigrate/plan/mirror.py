@@ -66,8 +66,8 @@ def reading_of(state: GroupState) -> Reading:
 class Decision(NamedTuple):
     """The offsets to write, and the agreed state after that.
 
-    ``forget``: offsets of a deleted topic, which are deleted from Kafka. ``stop``: a reason and its
-    sentence; then nothing is copied. ``notes``: remarks for people.
+    ``forget``: offsets of a deleted topic that a mirror has committed. They are deleted from Kafka.
+    ``stop``: a reason and its sentence; then nothing is copied. ``notes``: remarks for people.
     """
 
     leader: Store
@@ -165,7 +165,11 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
                     forget.add(tp)
                 continue
         elif is_marked(seen.kafka.get(tp)) and here not in (before, there):
-            if before is not None and not seen.new:  # a late commit of a mirror that was suspended
+            if seen.new:
+                continue
+            if before is None:
+                forget.add(tp)
+            else:  # a late commit of a mirror that was suspended
                 to_kafka[tp] = before
             continue
         if here is None:
@@ -189,7 +193,7 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
             gone = seen.offset(Store.KAFKA, tp) is None
             if _exists(seen, tp) and (gone or (refresh and is_marked(seen.kafka.get(tp)))):
                 to_kafka[tp] = offset
-    return Decision(leader, values, to_kafka, copies, notes=tuple(notes))
+    return Decision(leader, values, to_kafka, copies, frozenset(forget), notes=tuple(notes))
 
 
 def in_step(seen: Reading, leader: Store) -> bool:

@@ -40,7 +40,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
     read,
     read_many,
 )
-from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, is_legal_topic
+from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, is_legal_topic, topic_path
 from zkconsumer.errors import ZnodeFormatError, ZooKeeperError
 from zkmigrate.errors import GroupRefusedError, refused
 from zkmigrate.model import Mirror, Record, Store, ZkOffset
@@ -229,13 +229,14 @@ def free_lease(at: InZooKeeper) -> Script[bool]:
     return isinstance(reply, Ok)
 
 
-def permit(at: InZooKeeper, session: int) -> Script[bool]:
-    """Whether the record, the agreed state and the lease, if any, are still as they were read.
+def permit(at: InZooKeeper, session: int, topics: Iterable[str] = ()) -> Script[bool]:
+    """Whether the record, the agreed state and the lease, if any, are still as they were read, and
+    these topics exist.
 
     The lease is read first: its session lives if it may still ask what ``is_still`` asks.
     """
     assert at.mirror is not None
-    agreed = [Check(path(at.group), at.mirror.version)]
+    agreed = [Check(path(at.group), at.mirror.version), *map(Check, map(topic_path, topics))]
     if session:
         (lease,) = yield from read_many([lease_path(at.group)])
         if lease is None or lease.stat.ephemeral_owner != session:
