@@ -6,6 +6,7 @@ servers have. Everything runs inside kernel events.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -52,6 +53,7 @@ class MirrorJudge:
         self.leads_since: dict[Store, int] = {}
         self.say: Callable[[str], object] = lambda text: None
         self._kernel, self._zk, self._coordinator = kernel, zk, coordinator
+        self._committed_by_programs: defaultdict[TopicPartition, list[int]] = defaultdict(list)
         self._had: dict[TopicPartition, set[int]] = {}
         """The offsets that ZooKeeper has had since the topic was created."""
         self._changed_at = 0.0
@@ -100,6 +102,7 @@ class MirrorJudge:
         """The topic was deleted and created again: it has no offsets."""
         self.truth.clear()
         self._had.clear()
+        self._committed_by_programs.clear()
         self.recreated_at = self._kernel.now
 
     def _is_stale(self, topic: str, node: Node) -> bool:
@@ -158,7 +161,7 @@ class MirrorJudge:
             return
         if not together:
             self.broken("agreed_with_copies", text)
-        if there is not None and one < there and self.truth.get(tp) != one:
+        if there is not None and one < there and self._last(tp, one) <= self._last(tp, there):
             self.broken("mirror_lowers_nothing", text)
         if there is not None and there != one and there != mirror.values.get(tp):
             self.broken("copied_before_replaced", text)
@@ -245,9 +248,15 @@ class MirrorJudge:
         elif one.offset != agreed:
             yield "copied_one_way"
 
+    def _last(self, tp: TopicPartition, offset: int) -> int:
+        """How many commits of programs there were when one has committed this offset last."""
+        every = self._committed_by_programs[tp]
+        return max((number for number, one in enumerate(every, 1) if one == offset), default=0)
+
     def _client_commits(self, tp: TopicPartition, offset: int, store: Store) -> None:
         self.commits += 1
         self.truth[tp] = offset
+        self._committed_by_programs[tp].append(offset)
         if self.mirror is not None and store is not self.mirror.leader:
             self.causes.append(f"{store.value} follows, and got {offset} for {tp}")
 

@@ -109,6 +109,8 @@ class MirroredGroup(Scenario[Any]):
         self.outcomes: dict[str, int] = {}
         self.shown: Step | None = None
         """The last row of a mirror."""
+        self.calm = False
+        """There are no more faults."""
         self.faults = [
             (8, "a program starts", self.start),
             (4, "a program stops", self.stop),
@@ -175,6 +177,7 @@ class MirroredGroup(Scenario[Any]):
 
     def calm_down(self) -> float:
         """All faults end: programs commit nothing more, and a mirror runs."""
+        self.calm = True
         self.coordinator.away_until = self.coordinator.loses = 0.0
         self.old.quiet = self.new.quiet = True
         for process in (*self.mirrors, *self.commands):
@@ -237,7 +240,9 @@ class MirroredGroup(Scenario[Any]):
     # -- programs ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The program whose turn it is."""
+        """The program whose turn it is, unless the mirror has stopped."""
+        if self.stopped:
+            return
         if self.turn == "old" and not self.new.running and not self.coordinator.joined:
             self.old.start()
         if self.turn == "new" and not self.old.running:
@@ -363,7 +368,7 @@ class MirroredGroup(Scenario[Any]):
 
         process = Process(self, work, ended)
         self.commands.append(process)
-        if self.rng.random() < 0.25:
+        if not self.calm and self.rng.random() < 0.25:
             self.kernel.schedule(0.4 * self.rng.random(), process.kill)
 
     def _count(self, name: str, result: Result) -> None:
