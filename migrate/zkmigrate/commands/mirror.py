@@ -31,7 +31,8 @@ from zkmigrate.reasons import Reason
 from zkmigrate.stores.cluster import Servers
 
 if TYPE_CHECKING:
-    from zkmigrate.mirror.mirroring import Mirroring, Step
+    from zkmigrate.mirror.mirroring import Mirroring
+    from zkmigrate.mirror.step import Step
     from zkmigrate.stores.sessions import Stores
 
     Act = Callable[[Mirroring, str, bool, float], Result]
@@ -169,7 +170,7 @@ def _mirrored(begun: dict[str, Result]) -> Callable[[str], bool]:
 
 def _as_step(result: Result) -> Step:
     """Return the row of a group that did not begin, or has ended."""
-    from zkmigrate.mirror.mirroring import ENDED, Step
+    from zkmigrate.mirror.step import ENDED, Step
 
     done = result.outcome in (Outcome.DONE, Outcome.NOTHING)
     state = ENDED if done else result.outcome.value

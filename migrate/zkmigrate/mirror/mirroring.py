@@ -21,7 +21,7 @@ from functools import partial
 from itertools import chain
 from math import inf
 from threading import Event
-from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from zkconsumer.admin import ids_lock
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
@@ -40,11 +40,13 @@ from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read, result_of
 from zkmigrate.errors import GroupRefusedError, check_members, refused
 from zkmigrate.mirror.readings import Look, Readings, Seen, Together
+from zkmigrate.mirror.step import ENDED, IN_STEP, STANDBY, Step
 from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Mirror, Record, Store
 from zkmigrate.plan.mirror import (
     Decision,
     behind,
     decide,
+    expired,
     first_leader,
     is_marked,
     mark,
@@ -82,30 +84,6 @@ CUT_OVER: Final = Action.CUT_OVER.value
 """The command in the record of a group that is locked and waits for its old members to leave."""
 
 
-class Step(NamedTuple):
-    """One group after one pass. ``state``: ``in step``, ``standby``, ``behind``, ``stopped``,
-    ``refused``, ``failed`` or ``not mirrored``. ``since``: when its store began to lead, in UTC.
-    ``late_since``: since when it is not in step; empty if it is. ``copied``: how many offsets were
-    copied."""
-
-    group: str
-    leader: str
-    state: str
-    since: str = ""
-    late_since: str = ""
-    why: str = ""
-    reasons: tuple[Reason, ...] = ()
-    copied: int = 0
-
-    @property
-    def good(self) -> bool:
-        """Whether no operator is needed."""
-        return self.state in (IN_STEP, STANDBY, ENDED, Outcome.WOULD.value)
-
-
-IN_STEP: Final = "in step"
-STANDBY: Final = "standby"
-ENDED: Final = "not mirrored"
 _QUIET: Final = (IN_STEP, STANDBY, STOPPED, ENDED)
 """States of groups that are read again when a watch fires, or Kafka leads and has changed."""
 
@@ -599,8 +577,7 @@ class Mirroring:
                 return Result(group, Outcome.FAILED, 0, lock, (Reason.CANNOT_LOCK,))
             seen = self._carry_out(seen, decision)
             again, agreed = self._readings.complete(seen.at).reading, seen.mirror.values
-            expired = [tp for tp in again.partitions() if tp in agreed and tp not in again.kafka]
-            late = behind(again, Store.KAFKA) or expired
+            late = behind(again, Store.KAFKA) or expired(again, agreed)
             moved = any(
                 agreed.get(tp, one.offset) != one.offset for tp, one in seen.at.offsets.items()
             )

@@ -189,9 +189,10 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
         kept = {tp: offset for tp, offset in values.items() if tp not in forget}
         return Decision(leader, kept, copies, forget=frozenset(forget), notes=tuple(notes))
     if not seen.new:
+        gone = expired(seen, agreed)
         for tp, offset in agreed.items():
-            gone = seen.offset(Store.KAFKA, tp) is None
-            if _exists(seen, tp) and (gone or (refresh and is_marked(seen.kafka.get(tp)))):
+            old = refresh and _exists(seen, tp) and is_marked(seen.kafka.get(tp))
+            if tp in gone or old:
                 to_kafka[tp] = offset
     return Decision(leader, values, to_kafka, copies, frozenset(forget), notes=tuple(notes))
 
@@ -210,6 +211,11 @@ def behind(seen: Reading, leader: Store) -> dict[TopicPartition, int]:
         if here is not None and here != there and not stale:
             found[tp] = abs(here - (there or 0))
     return found
+
+
+def expired(seen: Reading, agreed: Iterable[TopicPartition]) -> set[TopicPartition]:
+    """Return the partitions of which Kafka has no offset, although one is agreed on."""
+    return {tp for tp in agreed if _exists(seen, tp) and seen.offset(Store.KAFKA, tp) is None}
 
 
 def _is_same(seen: Reading, mirror: Mirror, tp: TopicPartition) -> bool:

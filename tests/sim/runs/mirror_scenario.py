@@ -20,7 +20,8 @@ from unittest import mock
 from zkmigrate.apply import guard
 from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.mirror import mirroring, readings
-from zkmigrate.mirror.mirroring import Mirroring, Step
+from zkmigrate.mirror.mirroring import Mirroring
+from zkmigrate.mirror.step import Step
 from zkmigrate.model import Store
 from zkmigrate.stores import migration_marker, record
 
