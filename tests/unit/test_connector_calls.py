@@ -7,18 +7,22 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.common.commands import AnswerStart, Outcome
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
     CommitFailedError,
+    ConfigError,
     DuplicateConsumerIdError,
     RebalanceFailedError,
     ZkConsumerError,
     ZooKeeperError,
 )
+from zkconsumer.runtime.calls import checked_offsets
 from zkconsumer.runtime.connector import StreamConnector
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.threads import MemberThread
@@ -136,3 +140,21 @@ def test_one_deadline_for_the_whole_shutdown(faults: tuple[str, ...] | None) -> 
         assert 0.0 < left <= 1.2 / 4
     else:
         assert connector.loop.given_up == []
+
+
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [
+        ({("t", 0): -1}, "t-0: an offset is a number from 0"),
+        ({("t", 0): 2**63}, "t-0: an offset is a number from 0"),
+        ({("t", 0): True}, "t-0: an offset is a number from 0"),
+        ({("t", 0): "5"}, "t-0: an offset is a number from 0"),
+        ({("t", "0"): 5, ("t", 1): 5}, r"\('t', '0'\): a partition is the name of a topic and"),
+        ({(None, 0): 5}, r"\(None, 0\): a partition is the name of a topic and"),
+    ],
+)
+def test_an_offset_that_cannot_be_stored_is_refused_in_the_call(offsets: Any, words: str) -> None:
+    """On the member's thread, it would end the member."""
+    with pytest.raises(ConfigError, match=words):
+        checked_offsets(offsets)
+    assert checked_offsets({TopicPartition("t", 0): 2**63 - 1}) == {("t", 0): 2**63 - 1}

@@ -4,6 +4,8 @@ mean. Pure; any thread."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
+from typing import Final
 
 from zkconsumer.core.common.commands import AnswerStart, Outcome
 from zkconsumer.core.common.types import TopicPartition
@@ -17,6 +19,8 @@ from zkconsumer.errors import (
     ZkConsumerError,
     ZooKeeperError,
 )
+
+_LAST: Final = 2**63 - 1
 
 
 def check_topic_counts(topic_count_map: Mapping[str, int]) -> None:
@@ -34,15 +38,21 @@ def check_topic_counts(topic_count_map: Mapping[str, int]) -> None:
 
 
 def checked_offsets(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return offsets given for a commit. Raises ConfigError naming each illegal offset."""
+    """Return offsets given for a commit. Raises ConfigError naming each that no partition has."""
+    checked = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
     bad = [
-        f"{TopicPartition(*tp)}: an offset is a number of 0 or more, not {offset!r}"
-        for tp, offset in offsets.items()
-        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0
+        f"{tp}: an offset is a number from 0 to {_LAST}, not {offset!r}"
+        for tp, offset in checked.items()
+        if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= _LAST
+    ]
+    bad += [
+        f"{tuple(tp)!r}: a partition is the name of a topic and a number"
+        for tp in checked
+        if not isinstance(tp.topic, str) or not isinstance(tp.partition, Integral)
     ]
     if bad:
         raise ConfigError(bad)
-    return {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+    return checked
 
 
 def start_error(answer: AnswerStart) -> ZkConsumerError | None:
