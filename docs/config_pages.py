@@ -26,7 +26,7 @@ old consumer and a few of its own, which start with `zkconsumer.`. All faults ar
 each with its key, its value and what to do. `zkconsumer config --check FILE` checks a file.
 
 - Blanks around values are ignored. Integers have 32 bits. Booleans are `true` or `false`.
-- An unknown key is a warning that names the nearest known key, and a fault with `--strict`. Keys
+- An unknown key causes a warning that names the nearest known key, or with `--strict` a fault. Keys
   that start with `external` are ignored.
 - Times are in milliseconds, sizes in bytes.
 - In Python a value is an attribute of `ConsumerConfig`: the key without `zkconsumer.` and with `_`

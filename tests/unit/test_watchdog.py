@@ -36,7 +36,7 @@ def test_a_member_whose_thread_hangs_fails(member: Member, monkeypatch: pytest.M
         member._host.post(never.wait)
         monkeypatch.setattr(threads, "PERIOD", 0.01)
         monkeypatch.setattr(threads, "HUNG", 20)
-        with pytest.raises(ConnectorFailedError, match="in one step for 20 s"):
+        with pytest.raises(ConnectorFailedError, match="has not finished a step for 20 s"):
             next(iter(stream))
     finally:
         never.set()

@@ -445,7 +445,7 @@ class BrokerConnection:
             )
         size = _INT.unpack(head)[0]
         if size < 4:
-            raise ValueError(f"a frame of {size} bytes")
+            raise ValueError(f"its length is {size} bytes")
         frame = bytearray(min(size, _FIRST_PIECE))
         _fill(sock, memoryview(frame), until)
         while len(frame) < size:

@@ -553,7 +553,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
                 result.set_exception(ConnectionLoss())
             raise
         if not isinstance(request, Close) and _session_is_over(header.err, result):
-            raise SessionExpiredError("the server reported it in an answer")
+            raise SessionExpiredError("the server reported that the session has ended")
         return answer
 
 

@@ -59,7 +59,7 @@ from zkmigrate.text import shown, unlisted_note
     type=click.Choice(offset_csv.FORMATS),
     default="jvm",
     show_default=True,
-    help="jvm: the format of ImportZkOffsets, and of import; csv: that of kafka-consumer-groups "
+    help="jvm: as ImportZkOffsets and `offsets import` read it; csv: as kafka-consumer-groups "
     "--from-file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
@@ -73,7 +73,7 @@ def export(
     out: str | None,
     servers: Servers,
 ) -> None:
-    """Write the offsets that groups have in ZooKeeper, or in Kafka.
+    """Export the offsets that groups have in ZooKeeper, or in Kafka.
 
     With one --group that is a name, the CSV has no column of groups. zkmigrate plan --from-file and
     reset --from-file read all of these formats.

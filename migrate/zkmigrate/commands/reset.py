@@ -117,7 +117,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
     "--by-duration",
     metavar="DURATION",
     callback=_duration,
-    help="To the first message that is no older than that, such as P7D or PT1H30M.",
+    help="To the first message that is no older than this, such as P7D or PT1H30M.",
 )
 @click.option("--shift-by", type=int, metavar="N", help="Forward by N messages, or back if N < 0.")
 @click.option(

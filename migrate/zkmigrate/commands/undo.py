@@ -55,12 +55,12 @@ _RELEASE: Final = partial(guard.release, live=True)
 @click.option(
     "--force",
     is_flag=True,
-    help="Roll back also where offsets were committed after the move, and overwrite them.",
+    help="Also roll back groups with offsets that were committed after the move; overwrite these.",
 )
 @click.option(
     "--again",
     is_flag=True,
-    help="Also take back what undo did last, or the change before that.",
+    help="Also undo the last undo, or the change before it.",
 )
 def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
     """Undo the last change of groups, or move them back to ZooKeeper.

@@ -75,7 +75,9 @@ _TIMELINE = (
     "--member", "members", metavar="TEXT", multiple=True,
     help="Only findings about members whose consumer id has this text; may be repeated.",
 )  # fmt: skip
-@click.option("--from", "start", metavar="TIME", help="Only findings that last until this time.")
+@click.option(
+    "--from", "start", metavar="TIME", help="Only findings that have not ended before this time."
+)
 @click.option("--to", "end", metavar="TIME", help="Only findings that begin before this time.")
 @timezone_option
 @logs_options

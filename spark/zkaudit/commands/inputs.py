@@ -44,7 +44,7 @@ servers_option = click.option(
     type=click.IntRange(min=1),
     metavar="N",
     help="Number of voting servers, without observers, if you do not have all their logs. By "
-    "default as in /zookeeper/config of the logs and snapshots.",
+    "default, the number in /zookeeper/config of the logs and snapshots.",
 )
 server_logs_option = click.option(
     "--server-logs",

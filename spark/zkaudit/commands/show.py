@@ -26,7 +26,7 @@ def _zxid(_: click.Context, __: click.Parameter, value: str) -> int:
     type=click.IntRange(min=0),
     default=5,
     show_default=True,
-    help="Also show this many transactions before and after it.",
+    help="Also show this many transactions before and after ZXID.",
 )
 def show_command(zxid: int, logs: tuple[str, ...], around: int) -> None:
     """Print the raw transactions around ZXID, with file and byte.

@@ -198,8 +198,8 @@ _KINDS: Final = (
         "Two members delivered the same messages, but not at the same time, for example after a "
         "crash or an expiry.",
         "The members' journals.",
-        "Nothing after a crash: messages since the last commit are repeated. Commit more often "
-        "to repeat fewer.",
+        "This is normal after a crash: messages since the last commit are repeated. Commit more "
+        "often to repeat fewer.",
     ),
     FindingKind(
         "members whose views disagree",

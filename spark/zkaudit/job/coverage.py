@@ -205,8 +205,8 @@ def check_damage(found: Iterable[Damage]) -> None:
     for damage in found:
         if damage.lost is not None:
             raise AuditError(
-                f"{damage}: no server has what follows: copy the log again, add the other servers' "
-                "logs, or accept a log gap with --allow-damage"
+                f"{damage}: no server has the transactions after it: copy the log again, add the "
+                "other servers' logs, or accept a log gap with --allow-damage"
             )
 
 

@@ -37,7 +37,7 @@ def check(places: Sequence[str]) -> None:
 def _local(place: str) -> Path:
     found = place_of(place)
     if isinstance(found, Remote):
-        raise InputMissingError(f"--server-logs {place} is a URL: copy the files, give a path")
+        raise InputMissingError(f"--server-logs {place} is a URL: copy the files")
     return found
 
 

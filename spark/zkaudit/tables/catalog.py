@@ -352,7 +352,7 @@ BROKER_OWNERSHIP: Final = _table(
     host string: the member's host, as the coordinator recorded it
     first_generation int: first generation with this assignment
     last_generation int: last generation with this assignment
-    start_time timestamp: when the first of them was written
+    start_time timestamp: when the first generation was written
     end_time timestamp: when the next generation with another assignment was written; null while
         assigned
     """,

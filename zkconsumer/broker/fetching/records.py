@@ -275,7 +275,7 @@ def _decode(
         stop = pos + 12 + size
         try:
             if not 0 <= magic <= 2 or size < _MIN_SIZE[magic]:
-                raise InvalidMessageError(f"an entry of {size} bytes has format {magic}")
+                raise InvalidMessageError(f"an entry of {size} bytes cannot have format {magic}")
             if stop > end:
                 break
             if magic == 2:

@@ -75,7 +75,7 @@ def describe_groups(
                 connection.endpoint, group.group_state, group.protocol_data, members
             )
         if descriptions.keys() != set(groups):
-            raise ValueError("not the groups that were asked for")
+            raise ValueError("the answer has other groups than those requested")
     dead = [
         name for name, group in descriptions.items() if group.state == DEAD and not group.members
     ]

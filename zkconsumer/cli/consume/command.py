@@ -164,7 +164,7 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     "Kafka's class for that type, or MODULE:FUNCTION, a function that takes bytes.  "
     "[default: bytes as they are]",
 )
-@click.option("--value-deserializer", metavar="TYPE", help="The same for values.")
+@click.option("--value-deserializer", metavar="TYPE", help="As --key-deserializer, for values.")
 @click.option(
     "--skip-message-on-error",
     "skip",

@@ -42,7 +42,7 @@ def cluster() -> None:
     type=click.Choice(list(KAFKA_LINES)),
     default="3.9",
     show_default=True,
-    help="Release of Kafka. ZooKeeper is the one that it was released with. Kafka 4 has none.",
+    help="Release of Kafka, with its release of ZooKeeper. Kafka 4 has none.",
 )
 @count_option("--brokers", default=1, most=16, help="How many brokers to start.")
 @_json_option

@@ -265,7 +265,7 @@ class Watchdog:
         busy = turn % 2 == 1 and turn == self._turn
         self._turn, self._looks = turn, self._looks + 1 if busy else 0
         if self._looks >= HUNG:
-            raise RuntimeError(f"the member's thread has been in one step for {HUNG} s")
+            raise RuntimeError(f"the member's thread has not finished a step for {HUNG} s")
 
     def _fail(self, error: BaseException) -> None:
         """Have the member fail: on its own thread if that is able to, otherwise on this one."""

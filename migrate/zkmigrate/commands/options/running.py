@@ -167,7 +167,7 @@ _RECORDED: Final = (
     click.option(
         "--approved-by",
         metavar="NAME",
-        help="Recorded as --note: who has approved this command.",
+        help="Who has approved this command. Recorded like --note.",
     ),
 )
 _HOOKS: Final = (
@@ -182,15 +182,15 @@ _HOOKS: Final = (
         "--after-group",
         metavar="CMD",
         default="",
-        help="Run this one afterwards, also if the group is refused or fails. If it fails, the "
-        "group needs attention. Ctrl-C during --wait, or a second Ctrl-C, ends without it. Both "
-        "find the group in ZKMIGRATE_GROUP.",
+        help="Run this shell command after the work on each group, even if the group is refused or "
+        "fails. If the command fails, the group needs attention. Ctrl-C during --wait, or a second "
+        "Ctrl-C, ends without it. Both commands find the group in ZKMIGRATE_GROUP.",
     ),
     duration_option(
         "--hook-timeout",
         default=60.0,
         least=0.1,
-        help="How long each of these commands may take.",
+        help="How long a command of --before-group or --after-group may take.",
     ),
 )
 

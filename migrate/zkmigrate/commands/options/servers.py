@@ -67,8 +67,8 @@ def server_options(command: F) -> F:
     expecting = click.option(
         "--expect-cluster",
         metavar="ID",
-        help="Do nothing unless this is the id of the cluster. It is in the first line of each "
-        "command.",
+        help="Do nothing unless this is the id of the cluster, which each command prints in its "
+        "first line.",
     )
     bounding = click.option(
         "--max-requests-per-second",
