@@ -123,8 +123,11 @@ _LOGS: Final = (
         help="Continue although a log is damaged and no other server has what follows.",
     ),
 )
+servers_logs_option = logs_option(
+    "Directory of each server, as for `zkaudit run`: --zookeeper-logs zk1 zk2 zk3."
+)
 _OPTIONS: Final = (
-    logs_option("Directory of each server, as for `zkaudit run`: --zookeeper-logs zk1 zk2 zk3."),
+    servers_logs_option,
     *_LOGS,
     timezone_option,
 )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from zkaudit.commands.inputs import logs_option
-from zkaudit.commands.question import ArgumentsFirst
+from zkaudit.commands.question import ArgumentsFirst, servers_logs_option
 
 
 def _zxid(_: click.Context, __: click.Parameter, value: str) -> int:
@@ -20,7 +19,7 @@ def _zxid(_: click.Context, __: click.Parameter, value: str) -> int:
 
 @click.command("show", cls=ArgumentsFirst)
 @click.argument("zxid", callback=_zxid)
-@logs_option("dataLogDir of each server, or its URL; NAME=DIR as for `zkaudit run`.")
+@servers_logs_option
 @click.option(
     "--around",
     type=click.IntRange(min=0),
