@@ -58,8 +58,8 @@ GAUGES: Final = (
     ),
     Gauge(
         "seconds_since_progress",
-        "Seconds since a message was consumed, or a broker answered that there is none, for "
-        "the owned partition for which this was longest ago.",
+        "Seconds since the last progress of an owned partition, where it is longest: a message was "
+        "consumed, or a broker answered that there is none.",
         lambda health: health.seconds_since_progress or 0.0,
     ),
 )

@@ -296,7 +296,7 @@ class GroupState:
         return self.kafka_group or self.group
 
     def offsets(self, store: Store) -> dict[TopicPartition, int]:
-        """Return the offsets in a store, without those that cannot be read or mean no offset."""
+        """Return the offsets in a store, except those that cannot be read and negative ones."""
         if store is Store.KAFKA:
             return {tp: one.offset for tp, one in self.kafka.items() if one.offset >= 0}
         return {tp: one.offset for tp, one in self.zk.items() if one.offset is not None}
@@ -311,8 +311,8 @@ class GroupState:
 
     @property
     def copied_back(self) -> bool:
-        """Whether ``undo`` has copied its offsets back to ZooKeeper, and nothing has moved it
-        since. Its record then has no plan."""
+        """Whether ``undo`` has copied the group's offsets back to ZooKeeper and nothing has moved
+        the group since. The record then has no plan."""
         back = self.record.taken_back and not self.record.plan
         return back and self.moved_to is Store.ZOOKEEPER
 

@@ -77,7 +77,7 @@ class ZkSecurity:
 
     @property
     def acl(self) -> list[ACL] | None:
-        """The access list of the znodes that this client creates; None: open to all.
+        """The ACL of the znodes that this client creates; None if they are open to all.
 
         Source: Kafka's ``ZkData.defaultAcls``: all for the creator, reading for the world.
         """

@@ -466,7 +466,7 @@ FINDINGS: Final = _table(
     "id",
     "one row for each finding",
     f"""
-    id string: the same in every audit of these or longer logs
+    id string: the same in every audit that has this finding
     severity string: `critical`, `high`, `medium`, `low` or `info`
     kind string: name of the rule
     *PARTITION

@@ -68,8 +68,7 @@ class FetchSession:
         return self._id, self._epoch
 
     def changes(self, wanted: Sequence[Want]) -> tuple[Sequence[Want], Collection[Partition]]:
-        """The content of the next request: new and moved partitions, and those that were
-        removed."""
+        """The partitions in the next request: new and moved ones, and those that were removed."""
         if self._epoch == 0:
             self._known = {want[:2]: want for want in wanted}
             self._ends = {}

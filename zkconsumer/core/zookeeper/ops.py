@@ -261,7 +261,7 @@ Permission = Callable[[], Permit]
 
 
 def always() -> Permit:
-    """Permit every operation: clients that are not members."""
+    """Permit every operation, as for clients that are not members."""
     return Permit.GRANTED
 
 

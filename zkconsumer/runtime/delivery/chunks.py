@@ -332,8 +332,8 @@ class ChunkQueue:
         return chunk
 
     def settle(self) -> None:
-        """Remove the current chunk from the waiting ones, as ``take`` does, in case a signal
-        handler ended that halfway. The caller does as for ``take``."""
+        """Finish ``take`` by removing the current chunk from the waiting ones, in case a signal
+        handler has interrupted it. The caller does as for ``take``."""
         chunks = self._chunks  # the handler may have called ``shutdown``
         if chunks and chunks[0] is self.current:
             if self.full:

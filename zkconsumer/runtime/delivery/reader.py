@@ -186,15 +186,15 @@ class Reader:
             raise
 
     def lists(self, most: int, timeout: float | None) -> HandOut[list[MessageAndMetadata]]:
-        """See ``KafkaStream.batches``."""
+        """Yield the items of ``KafkaStream.batches``."""
         return self._iterator(Request(list, most=most, lists=True, timeout=timeout))
 
     def columns(self, empty: RecordBatch, timeout: float | None) -> HandOut[RecordBatch]:
-        """See ``KafkaStream.arrow_batches``. ``empty`` has no rows."""
+        """Yield the items of ``KafkaStream.arrow_batches``. ``empty`` has no rows."""
         return self._iterator(Request(lambda: empty, columns=True, timeout=timeout))
 
     def mark_consumed(self) -> None:
-        """See ``KafkaStream.mark_consumed``."""
+        """Count the current message or list as consumed (``KafkaStream.mark_consumed``)."""
         lock = self._lock
         if lock._is_owned():  # by a signal handler, of the thread that it has interrupted
             self._let_go()

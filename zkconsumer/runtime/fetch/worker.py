@@ -106,7 +106,7 @@ class WaitForRoom:
         self.ready()
 
     def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
-        """Return no limit."""
+        """Implement ``BackPressure.max_bytes``: there is no limit."""
         return _NO_LIMIT
 
 

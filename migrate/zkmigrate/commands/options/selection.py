@@ -58,7 +58,8 @@ class Selection:
 
     @property
     def options(self) -> dict[str, object]:
-        """The choice, by names of options; for a file, the names in it."""
+        """The options with which groups were chosen, with the names in a file instead of its
+        name."""
         given = {
             "group": list(self.groups) or None,
             "groups_regex": self.regex,

@@ -235,7 +235,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             _REASONS,
             Column("changed", "array", "Offsets that were changed last: objects with `topic`, "
                    "`partition`, `store`, `before` and `after`."),
-            Column("runs", "array", "The runs that worked on it: objects with `at`, `command`, "
+            Column("runs", "array", "The group's runs: objects with `at`, `command`, "
                    "`by`, `note`, `approved_by`, `outcome`, `mode`, `why` and `reasons`."),
         ),
     ),

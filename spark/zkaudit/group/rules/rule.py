@@ -281,8 +281,8 @@ class Rule:
         return ()
 
     def burst(self, burst: Burst) -> Iterable[Finding]:
-        """Handle a burst of claims, releases, joins and leaves, which has ended with a pause or
-        with the history."""
+        """Handle a burst of claims, releases, joins and leaves. It has ended with a pause, or with
+        the history."""
         return ()
 
     def changed(self, change: Change) -> Iterable[Finding]:
