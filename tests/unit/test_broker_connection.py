@@ -259,3 +259,29 @@ def test_a_member_can_be_imported_on_each_platform(missing: tuple[str, ...]) -> 
         "assert gate.is_open\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_nothing_delays_a_request_once_the_connection_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before a commit, permission is asked for last. The wait for a turn may outlast the session
+    that SASL began, and the next login needs turns as well."""
+    done: list[str] = []
+    connection = BrokerConnection(
+        BrokerEndpoint(0, "b", 1), "c", 1.0, 0, before_request=lambda: done.append("turn")
+    )
+
+    def log_in(self: BrokerConnection, again: bool = True) -> None:
+        self._wait_for_turn()
+        self._has_turn = False
+        done.append("login")
+        self._socket = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
+        self._renew_at = 0.0 if done.count("login") == 1 else time.monotonic() + 60
+
+    monkeypatch.setattr(BrokerConnection, "_open_secured", log_in)
+    connection._security.protocol = "SASL_SSL"
+    connection.ready()
+    assert done == ["turn", "login", "turn", "login", "turn"]
+    connection.open()
+    connection._wait_for_turn()
+    assert len(done) == 5, "nothing is left to wait for"

@@ -142,7 +142,7 @@ class BrokerConnection:
                 has accepted this client yet.
         """
         if self._socket is not None:
-            if self._renew_at is None or time.monotonic() < self._renew_at:
+            if not self._outlived:
                 return
             self.close()
         if self._security.protocol != "PLAINTEXT":
@@ -218,6 +218,14 @@ class BrokerConnection:
         ``open`` raises."""
         self.open()
         self._wait_for_turn()
+        while self._outlived:  # the wait was longer, and another login takes the turn
+            self.open()
+            self._wait_for_turn()
+
+    @property
+    def _outlived(self) -> bool:
+        """Whether the session that SASL began is over, so that another login is needed."""
+        return self._renew_at is not None and time.monotonic() >= self._renew_at
 
     def _wait_for_turn(self) -> None:
         if self._before_request is not None and not self._has_turn:
