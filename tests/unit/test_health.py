@@ -351,6 +351,7 @@ def test_a_marker_at_the_end_of_the_log_is_not_waited_for(reader: type[Reader]) 
     for _ in range(12):
         made.info.answers += 1
         assert made.after(1) == []
+    assert made.after(11) == ["fetching"], "the broker is away"
 
 
 def test_an_open_transaction_lasts_until_the_last_answer() -> None:

@@ -51,8 +51,10 @@ def stalled(
 def _waits(info: PartitionTopicInfo, stream: StreamControl) -> bool:
     """Whether it waits for the application: its messages are fetched, or the stream's queue has no
     room for them. A stream may have partitions of several brokers."""
-    fetched = info.fetched_offset != info.position or stream.queue.has(info)
-    return fetched or (stream.queue.full and info.fault is None)
+    consumed = info.fetched_offset in (info.position, info.finished_offset)
+    if not consumed or stream.queue.has(info):
+        return True
+    return stream.queue.full and info.fault is None
 
 
 def _advice(fault: str) -> str:
