@@ -30,7 +30,7 @@ BY_TEST = -n $(WORKERS) --dist worksteal
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser jars test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
+.PHONY: help setup system browser kerberos jars test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -125,7 +125,7 @@ test-peers: setup ## real clients of other projects in one group with ours: kafk
 	build/peers/python/bin/python -m pip install --quiet --no-deps --requirement tests/peers/requirements.txt
 	$(BIN)/pytest tests/peers
 
-test-secure: setup ## TLS, SASL and access lists, a sample of a minute (SECURE=all: every combination)
+test-secure: setup kerberos ## TLS, SASL, Kerberos and access lists, a sample of two minutes (SECURE=all: every combination)
 	$(BIN)/pytest -n 1 tests/secure
 
 # In a folder of its own: the tests import the wheel's package, not the one beside them.
@@ -149,7 +149,7 @@ test-wheels: setup ## both wheels built, installed into empty environments and r
 	@$(BIN)/python -m pip install --quiet --group wheels
 	$(BIN)/pytest -n 2 tests/wheels/test_wheels.py
 
-test-extras: setup ## each extra installed alone into an empty environment, and what it promises used (2 minutes after the first time)
+test-extras: setup kerberos ## each extra installed alone into an empty environment, and what it promises used (2 minutes after the first time)
 	$(BIN)/pytest tests/wheels/test_extras.py
 
 # Delta and Iceberg have no jars for the newest Spark, which the other tests use.
@@ -244,6 +244,22 @@ browser:
 	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	{ echo "error: install Chromium (Debian and Ubuntu: sudo apt install chromium)" >&2; exit 1; }
+
+# MIT Kerberos, for a KDC, and the library gssapi, which is built with its headers: installed where apt
+# may, named where not.
+kerberos: $(STAMP)
+	@PATH=$$PATH:/usr/sbin; missing=; need() { command -v $$1 >/dev/null || missing="$$missing $$2"; }; \
+	need krb5kdc krb5-kdc; need kadmin.local krb5-admin-server; need kinit krb5-user; need gcc gcc; \
+	need krb5-config libkrb5-dev; \
+	test -e "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" || missing="$$missing python3-dev"; \
+	if [ -n "$$missing" ]; then \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        echo "installing:$$missing" >&2; \
+	        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null || exit 1; \
+	    else echo "error: install MIT Kerberos (Debian and Ubuntu: sudo apt install$$missing)" >&2; exit 1; fi; \
+	fi
+	@$(BIN)/python -c 'import gssapi' 2>/dev/null || \
+	    ZKCONSUMER_COMPILE=no $(BIN)/python -m pip install --quiet --editable '.[kerberos]'
 
 jars: $(STAMP)
 	@$(BIN)/python -m zkconsumer.servers

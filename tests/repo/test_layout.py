@@ -222,7 +222,8 @@ def _modules() -> list[Path]:
 
 
 UNUSED_PARTS = (
-    *("journal", "core.groups", "core.migration", "tls", "sim", "servers", "cli", "admin"),
+    *("journal", "core.groups", "core.migration", "tls", "kerberos", "sim", "servers", "cli"),
+    "admin",
     *("broker.groups", "broker.cluster_reader", "broker.fetching.columns"),
     *(
         "runtime.membership.cluster_directory",

@@ -100,7 +100,7 @@ def test_the_next_listener_is_tried_if_one_takes_no_connection() -> None:
     ):
         connection = BrokerConnection(endpoint, "c", TIMEOUT, 0)
         connection._connect()
-        assert (connection._here.host, connection._here.port) == where
+        assert (connection.here.host, connection.here.port) == where
         assert connection.endpoint == endpoint
         connection.close()
     server.listening.close()

@@ -59,6 +59,14 @@ config = ConsumerConfig.parse({
 })
 ZkSecurity(config)
 """,
+    "kerberos": """
+from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.config.security_keys import SecurityConfig
+module = "com.sun.security.auth.module.Krb5LoginModule"
+KafkaSecurity(SecurityConfig.parse({
+    "security.protocol": "SASL_SSL", "sasl.jaas.config": f"{module} required useTicketCache=true;",
+}))
+""",
     "logs": """
 import subprocess, sys
 from importlib.util import find_spec
@@ -82,6 +90,7 @@ MISSING = {
     "codecs": "'.[codecs]'",
     "prometheus": "'.[prometheus]'",
     "sasl": "pure-sasl",
+    "kerberos": "'.[kerberos]'",
     "logs": "'.[logs]'",
     "audit": "'.[audit]'",
 }

@@ -145,46 +145,42 @@ class BrokerConnection:
             if not self._outlived:
                 return
             self.close()
-        if self._security.protocol != "PLAINTEXT":
-            self._open_secured()
-            return
-        # Brokers before 0.10 close the connection when they do not know the request. Others may
-        # close it for a reason of the moment, so one is not enough.
-        for _ in range(2):
-            with mapped_errors(self.endpoint):
-                self._connect()
-            try:
-                with mapped_errors(self.endpoint):
-                    versions = supported_versions(self)
-            except BrokerUnavailableError as error:
-                self.close()
-                if not isinstance(error.__cause__, ConnectionError):
-                    raise  # it hangs, which says nothing of its age
-            except BrokerError:
-                self.close()
-                raise
-            else:
-                self._versions = LEGACY_VERSIONS if versions is None else versions
-                return
-        with mapped_errors(self.endpoint):
-            self._connect()
-        self._versions = LEGACY_VERSIONS
+        self._open()
 
-    def _open_secured(self, again: bool = True) -> None:
+    def _open(self, again: bool = True) -> None:
         with mapped_errors(self.endpoint):
             self._connect()
         try:
-            self._versions = supported_versions(self) or LEGACY_VERSIONS
+            self._versions = self._asked_versions()
             if self._security.sasl:
                 self._renew_at = self._security.log_in(self, again)
                 self._accepted()
         except TokenRefusedError:
             self.close()
             self._security.wait_for_token()
-            self._open_secured(again=False)
+            self._open(again=False)
         except BaseException:
             self.close()
             raise
+
+    def _asked_versions(self) -> Mapping[int, range]:
+        """Ask for the API versions; may connect again."""
+        # Brokers before 0.10 close the connection when they do not know the request. Others may
+        # close it for a reason of the moment, so one is not enough.
+        for _ in range(2):
+            try:
+                with mapped_errors(self.endpoint):
+                    versions = supported_versions(self)
+            except BrokerUnavailableError as error:
+                closed = isinstance(error.__cause__, ConnectionError)
+                if not closed or not self._security.may_be_old:
+                    raise  # a broker that hangs need not be old
+            else:
+                return LEGACY_VERSIONS if versions is None else versions
+            self.close()
+            with mapped_errors(self.endpoint):
+                self._connect()
+        return LEGACY_VERSIONS
 
     def _accepted(self) -> None:
         """The broker has accepted this client."""
@@ -277,6 +273,17 @@ class BrokerConnection:
         except BaseException:
             self.close()
             raise
+
+    def exchange_bytes(self, data: bytes, answered: bool) -> bytes:
+        """Send bytes of SASL as brokers before 1.0 take them, with their length only. Return the
+        answer; nothing if none is expected (``answered``). Raises as ``exchange_opened``."""
+        sock = self._socket
+        assert sock is not None  # it is being opened
+        with mapped_errors(self.endpoint):
+            sock.sendall(_INT.pack(len(data)) + data)
+            if not answered:
+                return b""
+            return bytes(self._receive(sock, time.monotonic() + self._timeout, smallest=0))
 
     def call(self, request: ApiMessage, response: type[ApiMessage], version: int) -> Any:
         """Send a message object of kafka-python; return the decoded response object.
@@ -372,7 +379,7 @@ class BrokerConnection:
         raise fault
 
     @property
-    def _here(self) -> BrokerEndpoint:
+    def here(self) -> BrokerEndpoint:
         """The listener that is used."""
         host, port = self._addresses[0]
         return BrokerEndpoint(self.endpoint.broker_id, host, port)
@@ -407,7 +414,7 @@ class BrokerConnection:
 
     def _look_for_plaintext(self) -> None:
         """Ask without TLS which versions the broker knows; nothing else is sent."""
-        probe = BrokerConnection(self._here, "", self._timeout, 0)
+        probe = BrokerConnection(self.here, "", self._timeout, 0)
         try:
             probe._connect()
             plaintext = supported_versions(probe) is not None
@@ -425,7 +432,7 @@ class BrokerConnection:
         """Ask on another connection; a listener with SASL closes on all other requests."""
         from zkconsumer.broker.sasl import enabled_mechanisms
 
-        probe = BrokerConnection(self._here, "", self._timeout, 0, self._security)
+        probe = BrokerConnection(self.here, "", self._timeout, 0, self._security)
         try:
             probe.open()
             enabled = enabled_mechanisms(probe)
@@ -441,7 +448,7 @@ class BrokerConnection:
                 f"{self._security.protocol}: set {wanted} and sasl.mechanism",
             )
 
-    def _receive(self, sock: socket.socket, until: float) -> memoryview:
+    def _receive(self, sock: socket.socket, until: float, smallest: int = 4) -> memoryview:
         head = bytearray(4)
         _fill(sock, memoryview(head), until)
         plaintext = self._security.context is None and not self._proven
@@ -452,7 +459,7 @@ class BrokerConnection:
                 "SSL or SASL_SSL",
             )
         size = _INT.unpack(head)[0]
-        if size < 4:
+        if size < smallest:
             raise ValueError(f"its length is {size} bytes")
         frame = bytearray(min(size, _FIRST_PIECE))
         _fill(sock, memoryview(frame), until)

@@ -22,7 +22,10 @@ try:
         StickyAssignorMemberMetadataV1 as _StickyAssignorMemberMetadataV1,  # noqa: F401
     )
     from kafka.errors import KafkaError as KafkaError
-    from kafka.net.sasl import get_sasl_mechanism as get_sasl_mechanism
+    from kafka.net.sasl import (
+        get_sasl_mechanism as get_sasl_mechanism,
+        register_sasl_mechanism as register_sasl_mechanism,
+    )
     from kafka.net.sasl.oauth import AbstractTokenProvider as AbstractTokenProvider
     from kafka.protocol.admin import (
         DescribeConfigsRequest as DescribeConfigsRequest,

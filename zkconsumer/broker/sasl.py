@@ -1,6 +1,11 @@
 """The SASL exchange on a connection to a broker, and where its passwords and tokens come from.
 
-kafka-python's classes make the mechanisms' messages. Any thread.
+kafka-python's classes make the mechanisms' messages, and ``zkconsumer.kerberos`` those of GSSAPI.
+Any thread.
+
+Brokers since 1.0 take the client's bytes in SaslAuthenticate requests. Brokers of 0.10 and 0.11
+take them after SaslHandshake without a request around them, and those of 0.9 know GSSAPI only, also
+without SaslHandshake. These close the connection to refuse a client.
 """
 
 from __future__ import annotations
@@ -16,10 +21,15 @@ from struct import Struct, error as StructError
 from typing import Any, Final, NoReturn
 
 from zkconsumer.broker.api_versions import SASL_AUTHENTICATE, SASL_HANDSHAKE
-from zkconsumer.broker.messages import AbstractTokenProvider, get_sasl_mechanism
+from zkconsumer.broker.messages import (
+    AbstractTokenProvider,
+    KafkaError,
+    get_sasl_mechanism,
+    register_sasl_mechanism,
+)
 from zkconsumer.broker.types import OpenConnection, TokenRefusedError
 from zkconsumer.config.security_keys import SecurityKeys
-from zkconsumer.config.values import HIDDEN
+from zkconsumer.config.values import HIDDEN, KERBEROS
 from zkconsumer.core.common.error_codes import ErrorCode, name_of
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
@@ -45,7 +55,10 @@ Refuse = Callable[[BrokerEndpoint, str], NoReturn]
 
 
 class SaslLogin:
-    """The identity of one client. Raises ConfigError if the provider of tokens does not exist."""
+    """The identity of one client.
+
+    Raises ConfigError if the provider of tokens does not exist, and as ``Kerberos`` does.
+    """
 
     def __init__(self, keys: SecurityKeys) -> None:
         self._keys = keys
@@ -55,6 +68,13 @@ class SaslLogin:
             self._user = login.options["username"].value
             self._secret = login.options["password"].value
         self._token = _token_source(keys) if keys.sasl_mechanism == "OAUTHBEARER" else None
+        self._kerberos = None
+        if login is not None and login.module == KERBEROS:
+            from zkconsumer.kerberos import Kerberos
+
+            key, configured = "sasl.kerberos.service.name", keys.sasl_kerberos_service_name
+            self._kerberos = Kerberos(login, "sasl.jaas.config", configured or "kafka", key)
+            self._user = self._kerberos.principal
 
     def log_in(self, connection: OpenConnection, refuse: Refuse, again: bool) -> float | None:
         """Carry out the SASL exchange on a new connection.
@@ -63,24 +83,19 @@ class SaslLogin:
         Raises what ``refuse`` and ``BrokerConnection.exchange_opened`` raise. ``again``: if a token
         is at fault, raise TokenRefusedError, since it is to be read again.
         """
-        endpoint, name = connection.endpoint, str(self._keys.sasl_mechanism)
-        if connection.highest(SASL_AUTHENTICATE) < 0:
-            raise UnsupportedBrokerError(
-                f"broker at {endpoint.host}:{endpoint.port}: SASL needs Kafka 1.0 or newer"
-            )
-        enabled, code = _handshake(connection, name)
-        if code == ErrorCode.ILLEGAL_SASL_STATE:
-            refuse(
-                endpoint,
-                f"this listener uses no SASL, but security.protocol={self._keys.security_protocol}",
-            )
-        if code:
-            refuse(
-                endpoint,
-                f"sasl.mechanism={name} is not enabled there: it knows {', '.join(enabled)}",
-            )
-        mechanism = self._mechanism(name)
+        endpoint, name = connection.endpoint, self._keys.sasl_mechanism
         version = min(1, connection.highest(SASL_AUTHENTICATE))
+        if connection.highest(SASL_HANDSHAKE) >= 0:
+            self._choose(connection, name, refuse)
+        elif self._kerberos is None:
+            raise UnsupportedBrokerError(
+                f"broker at {endpoint.host}:{endpoint.port}: sasl.mechanism={name} needs Kafka "
+                "0.10 or newer"
+            )
+        try:
+            mechanism = self._mechanism(name, connection.here.host)
+        except AuthenticationError as error:
+            refuse(endpoint, str(error))
         lifetime = 0
         for _ in range(_MAX_ROUNDS):
             try:
@@ -89,9 +104,17 @@ class SaslLogin:
                 if again:
                     raise TokenRefusedError from None
                 refuse(endpoint, str(error))
-            body = _INT.pack(len(token)) + token
-            answer = connection.exchange_opened(SASL_AUTHENTICATE, version, body)
-            code, _, reply, lifetime = authenticated(endpoint, bytes(answer), version)
+            if version >= 0:
+                body = _INT.pack(len(token)) + token
+                answer = connection.exchange_opened(SASL_AUTHENTICATE, version, body)
+                code, _, reply, lifetime = authenticated(endpoint, bytes(answer), version)
+            else:
+                try:
+                    code, reply = 0, connection.exchange_bytes(token, not mechanism.is_done())
+                except BrokerUnavailableError as error:
+                    if not isinstance(error.__cause__, ConnectionError):
+                        raise
+                    code = ErrorCode.SASL_AUTHENTICATION_FAILED
             if code == ErrorCode.SASL_AUTHENTICATION_FAILED:
                 self._denied(endpoint, refuse, again)
             if code:  # a fault of the broker's own
@@ -99,7 +122,9 @@ class SaslLogin:
                 raise BrokerUnavailableError(f"{where}: the login failed: {name_of(code)}")
             try:
                 mechanism.receive(reply)
-            except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+                if self._kerberos is not None:
+                    refuse(endpoint, f"its answer to GSSAPI is refused: {error}")
                 refuse(
                     endpoint,
                     f"it does not know the password of {self._user} itself: it may be another "
@@ -111,8 +136,25 @@ class SaslLogin:
             self._denied(endpoint, refuse, again)
         return time.monotonic() + lifetime / 1000 * _RENEW_AT if lifetime > 0 else None
 
+    def _choose(self, connection: OpenConnection, name: str, refuse: Refuse) -> None:
+        """Choose the mechanism; how its bytes are sent follows from the request's version."""
+        version = 1 if connection.highest(SASL_AUTHENTICATE) >= 0 else 0
+        enabled, code = _handshake(connection, name, version)
+        if code == ErrorCode.ILLEGAL_SASL_STATE:
+            refuse(
+                connection.endpoint,
+                f"this listener uses no SASL, but security.protocol={self._keys.security_protocol}",
+            )
+        if code:
+            refuse(
+                connection.endpoint,
+                f"sasl.mechanism={name} is not enabled there: it knows {', '.join(enabled)}",
+            )
+
     def _denied(self, endpoint: BrokerEndpoint, refuse: Refuse, again: bool) -> NoReturn:
-        if again and self._token is not None:
+        if again and self._kerberos is not None:
+            self._kerberos.renew()
+        if again and (self._token or self._kerberos) is not None:
             raise TokenRefusedError
         # The broker's own text is not repeated: it could hold what was sent.
         name = self._keys.sasl_mechanism
@@ -126,7 +168,14 @@ class SaslLogin:
             key = "the unsecured token of sasl.jaas.config"
         refuse(endpoint, f"it refuses {key}")
 
-    def _mechanism(self, name: str) -> Any:
+    def _mechanism(self, name: str, host: str) -> Any:
+        if self._kerberos is not None:
+            from zkconsumer.kerberos import KdcUnavailableError
+
+            try:
+                return self._kerberos.exchange(host)
+            except KdcUnavailableError as error:
+                raise BrokerUnavailableError(f"broker at {host}: {error}") from None
         kind = get_sasl_mechanism(name)
         if self._token is not None:
             return kind(sasl_oauth_token_provider=_Provider(self._token))
@@ -138,6 +187,11 @@ class SaslLogin:
     def for_kafka_python(self) -> dict[str, Any]:
         """See ``KafkaSecurity.for_kafka_python``."""
         arguments: dict[str, Any] = {"sasl_mechanism": self._keys.sasl_mechanism}
+        if self._kerberos is not None:
+            known = get_sasl_mechanism("GSSAPI")
+            if not isinstance(known, _Gssapi):
+                register_sasl_mechanism("GSSAPI", _Gssapi(known), overwrite=True)
+            return {**arguments, "sasl_kerberos_name": self._kerberos}
         if self._token is not None:
             return {**arguments, "sasl_oauth_token_provider": _Provider(self._token)}
         secret = {"sasl_plain_username": self._user, "sasl_plain_password": self._secret}
@@ -167,6 +221,25 @@ def _without_sasl(value: object) -> object:
         return f"{len(value)} bytes"
     kind = type(value).__name__
     return f"{kind}({HIDDEN})" if kind.startswith("Sasl") else value
+
+
+class _Gssapi:
+    """kafka-python's GSSAPI, which knows the default credentials only, with our identities too."""
+
+    def __init__(self, own: Callable[..., Any]) -> None:
+        self._own = own
+
+    def __call__(self, **config: Any) -> Any:
+        """A mechanism for one login."""
+        from zkconsumer.kerberos import KdcUnavailableError, Kerberos
+
+        identity = config.get("sasl_kerberos_name")
+        if not isinstance(identity, Kerberos):
+            return self._own(**config)
+        try:
+            return identity.exchange(config["host"])
+        except (KdcUnavailableError, AuthenticationError) as error:
+            raise KafkaError(str(error)) from None
 
 
 class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
@@ -245,14 +318,15 @@ def unsecured_token(user: str) -> str:
 
 def enabled_mechanisms(connection: OpenConnection) -> tuple[str, ...] | None:
     """Return the mechanisms of a listener with SASL; None: it uses none. Sends no credentials."""
-    enabled, code = _handshake(connection, "")
+    enabled, code = _handshake(connection, "", min(1, connection.highest(SASL_HANDSHAKE)))
     return enabled if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM else None
 
 
-def _handshake(connection: OpenConnection, name: str) -> tuple[tuple[str, ...], int]:
-    """The listener's mechanisms, and its error code (SaslHandshake version 1)."""
+def _handshake(connection: OpenConnection, name: str, version: int) -> tuple[tuple[str, ...], int]:
+    """The listener's mechanisms, and its error code."""
     data = name.encode()
-    answer = bytes(connection.exchange_opened(SASL_HANDSHAKE, 1, _SHORT.pack(len(data)) + data))
+    body = _SHORT.pack(len(data)) + data
+    answer = bytes(connection.exchange_opened(SASL_HANDSHAKE, version, body))
     with _readable(connection.endpoint):
         (code,) = _SHORT.unpack_from(answer)
         (count,) = _INT.unpack_from(answer, 2)

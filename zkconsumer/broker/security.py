@@ -65,6 +65,8 @@ class KafkaSecurity:
         self._keys = keys = NO_SECURITY if keys is None else keys
         self.protocol = keys.security_protocol
         self.sasl = keys.uses_sasl
+        self.may_be_old = keys.sasl_mechanism == "GSSAPI" if self.sasl else not keys.uses_tls
+        """Whether a broker may be too old to know the request for versions."""
         self._context = _tls_context(keys) if keys.uses_tls else None
         self._login = _login_of(keys) if keys.uses_sasl else None
         self._refused: AuthenticationError | None = None

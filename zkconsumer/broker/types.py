@@ -61,15 +61,22 @@ class OpenConnection(Protocol):
 
     endpoint: BrokerEndpoint
 
+    @property
+    def here(self) -> BrokerEndpoint:
+        """The listener that is used."""
+
     def highest(self, api_key: int) -> int:
         """Return the highest version of a request that the broker knows, -1 if it knows none."""
 
     def exchange_opened(self, api_key: int, version: int, body: bytes) -> memoryview:
         """Send a request and return the answer."""
 
+    def exchange_bytes(self, data: bytes, answered: bool) -> bytes:
+        """Send bytes of SASL without a request around them, and return the answer."""
+
     def decode(self, response: Any, answer: memoryview, version: int) -> Any:
         """Decode an answer with kafka-python."""
 
 
 class TokenRefusedError(Exception):
-    """A token cannot be read or was refused. A newer one may be accepted."""
+    """A token or ticket cannot be had or was refused. A newer one may be accepted."""

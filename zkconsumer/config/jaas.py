@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from zkconsumer.config.values import DIGEST, OAUTH, PLAIN, SCRAM, Password
+from zkconsumer.config.values import DIGEST, KERBEROS, OAUTH, PLAIN, SCRAM, Password
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<sign>[=;])|(?P<word>[^\s=;"']+))"""
@@ -17,7 +17,13 @@ _NAMES: Final = {
     "org.apache.kafka.common.security.scram.ScramLoginModule": SCRAM,
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": OAUTH,
     "org.apache.zookeeper.server.auth.DigestLoginModule": DIGEST,
+    "com.sun.security.auth.module.Krb5LoginModule": KERBEROS,
 }
+_KRB5_TEXTS: Final = ("keyTab", "principal", "ticketCache", "serviceName")
+_KRB5_SWITCHES: Final = ("useKeyTab", "useTicketCache", "renewTGT", "renewTicket")
+_KRB5_NO_EFFECT: Final = ("debug", "doNotPrompt", "refreshKrb5Config", "storeKey", "isInitiator")
+"""Options of the JVM's Krb5LoginModule that change nothing here: this client never prompts, reads
+krb5.conf as libkrb5 does, and only logs in to others."""
 
 
 class JaasEntry(NamedTuple):
@@ -48,6 +54,10 @@ def parse_jaas(text: str) -> JaasEntry:
         if kind == "quoted":
             token, kind = re.sub(r"\\(.)", r"\1", token[1:-1], flags=re.DOTALL), "word"
         tokens.append((kind, token))
+    if len(tokens) > 1 and tokens[1][1] == "{":
+        raise ValueError(
+            f"is a section of a JAAS file: give what is in the braces of {tokens[0][1]}"
+        )
     if not tokens or tokens[-1] != ("sign", ";"):
         raise ValueError("must end with ';'")
     tokens.pop()
@@ -66,3 +76,55 @@ def parse_jaas(text: str) -> JaasEntry:
         options[pairs[0][1]] = Password(pairs[2][1])
         pairs = pairs[3:]
     return JaasEntry(_NAMES[tokens[0][1]], options)
+
+
+class KerberosLogin(NamedTuple):
+    """What a ``Krb5LoginModule`` logs in with: a keytab, or (without one) a credential cache."""
+
+    principal: str | None
+    """``None``: that of the credential cache."""
+    keytab: str | None
+    cache: str | None
+    """``None``, without a keytab: the default cache (``KRB5CCNAME``)."""
+    service: str | None
+    """The servers' service name, if the entry has one."""
+    renew: bool
+    """Whether a JVM would renew the ticket in the cache; this client does not."""
+
+
+def kerberos_login(entry: JaasEntry) -> KerberosLogin:
+    """Return what an entry with the module ``KERBEROS`` says.
+
+    If both a keytab and a cache are to be used, the keytab is. Raises ValueError, whose text names
+    the option and the fix.
+    """
+    known = (*_KRB5_TEXTS, *_KRB5_SWITCHES, *_KRB5_NO_EFFECT)
+    for name in entry.options:
+        if name not in known:
+            raise ValueError(f"{KERBEROS} has no option {name} here: it knows {', '.join(known)}")
+    texts: dict[str, str] = {
+        name: entry.options[name].value for name in _KRB5_TEXTS if name in entry.options
+    }
+    switches = {}
+    for name in _KRB5_SWITCHES:
+        value = entry.options[name].value.lower() if name in entry.options else "false"
+        if value not in ("true", "false"):
+            raise ValueError(f"{KERBEROS}: {name} must be true or false")
+        switches[name] = value == "true"
+    if switches["useKeyTab"]:
+        for name in ("keyTab", "principal"):
+            if not texts.get(name):
+                raise ValueError(f'{KERBEROS} with useKeyTab=true needs {name}="..."')
+    elif not switches["useTicketCache"]:
+        raise ValueError(
+            f'{KERBEROS} needs useKeyTab=true keyTab="PATH" principal="NAME", or '
+            "useTicketCache=true"
+        )
+    with_keytab = switches["useKeyTab"]
+    return KerberosLogin(
+        principal=texts.get("principal"),
+        keytab=texts["keyTab"] if with_keytab else None,
+        cache=None if with_keytab else texts.get("ticketCache"),
+        service=texts.get("serviceName"),
+        renew=not with_keytab and (switches["renewTGT"] or switches["renewTicket"]),
+    )

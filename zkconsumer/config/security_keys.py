@@ -25,7 +25,7 @@ from zkconsumer.config.key_table import (
     one_of,
     rows_of,
 )
-from zkconsumer.config.values import DIGEST, OAUTH, PLAIN, SCRAM, Password
+from zkconsumer.config.values import DIGEST, KERBEROS, OAUTH, PLAIN, SCRAM, Password
 
 if TYPE_CHECKING:
     from zkconsumer.config.jaas import JaasEntry
@@ -36,10 +36,14 @@ MECHANISMS: Final[Mapping[str, str]] = {
     "SCRAM-SHA-256": SCRAM,
     "SCRAM-SHA-512": SCRAM,
     "OAUTHBEARER": OAUTH,
+    "GSSAPI": KERBEROS,
 }
 """Each mechanism of SASL, and the login module of its ``sasl.jaas.config``."""
 _STORE_TYPES: Final = ("PEM", "JKS", "PKCS12")
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+_RENEWED: Final = (
+    "a keytab gets a new ticket after 80 % of the old one's life; a cache is not renewed"
+)
 _SPOKEN: Final = "the newest version that both sides speak is used; see ssl.enabled.protocols"
 
 
@@ -51,21 +55,25 @@ def _parsed(line: str) -> JaasEntry:
 
 def _jaas_fault(*modules: str) -> Check:
     def fault(value: Password) -> str | None:
-        try:
-            entry = _parsed(value.value)
-        except ValueError as error:
-            return str(error)
-        if entry.module not in modules:
-            return f"{entry.module} does not belong here: use {' or '.join(modules)}"
-        if entry.module != OAUTH:
-            lacking = [name for name in ("username", "password") if not entry.options.get(name)]
-            if lacking:
-                return f'{entry.module} needs {lacking[0]}="..."'
-        elif entry.options and not entry.options.get("unsecuredLoginStringClaim_sub"):
-            return f'{entry.module} knows unsecuredLoginStringClaim_sub="..." only'
-        return None
+        from zkconsumer.config.sasl_rules import entry_fault
 
-    return Check(f'`MODULE required username="..." password="...";` ({", ".join(modules)})', fault)
+        return entry_fault(value, modules)
+
+    passwords = ", ".join(module for module in modules if module != KERBEROS)
+    return Check(
+        f'`MODULE required username="..." password="...";` ({passwords}), or '
+        '`com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true keyTab="..." '
+        'principal="...";`',
+        fault,
+    )
+
+
+def _renewal(name: str, what: str) -> Any:
+    return key(name, what, importance="low", since="0.9", ignored=_RENEWED)
+
+
+def _service_fault(value: str) -> str | None:
+    return None if re.fullmatch(r"[^\s/@]+", value) else "must be a name without / and @"
 
 
 def _digest_fault(value: Password) -> str | None:
@@ -121,19 +129,38 @@ class SecurityKeys:
         check=one_of(*PROTOCOLS),
         since="0.9",
     )
-    sasl_mechanism: str | None = key(
+    sasl_mechanism: str = key(
         "sasl.mechanism",
-        "How this client authenticates, with `SASL_SSL` and `SASL_PLAINTEXT`. Kafka's default, "
-        "GSSAPI, is not supported. Brokers since 1.0",
+        "How this client authenticates, with `SASL_SSL` and `SASL_PLAINTEXT`. GSSAPI is Kerberos",
+        default="GSSAPI",
         check=one_of(*MECHANISMS),
         since="0.9",
     )
     sasl_jaas_config: Password | None = key(
         "sasl.jaas.config",
-        "User and password, as a line of a JAAS file. With OAUTHBEARER, "
+        "User and password, or principal and keytab, as a line of a JAAS file. With OAUTHBEARER, "
         '`unsecuredLoginStringClaim_sub="USER"` makes an unsigned token, for tests',
-        check=_jaas_fault(PLAIN, SCRAM, OAUTH),
+        check=_jaas_fault(PLAIN, SCRAM, OAUTH, KERBEROS),
         since="0.10.2",
+    )
+    sasl_kerberos_service_name: str | None = key(
+        "sasl.kerberos.service.name",
+        "With GSSAPI, the first part of the brokers' principals (`kafka/HOST@REALM`). Without this "
+        "key it is `serviceName` of `sasl.jaas.config`, or `kafka`",
+        check=Check("a name without / and @", _service_fault),
+        since="0.9",
+    )
+    sasl_kerberos_kinit_cmd: str | None = _renewal(
+        "sasl.kerberos.kinit.cmd", "Program with which a JVM renews the tickets of a cache"
+    )
+    sasl_kerberos_ticket_renew_window_factor: str | None = _renewal(
+        "sasl.kerberos.ticket.renew.window.factor", "Part of a ticket's life until it is renewed"
+    )
+    sasl_kerberos_ticket_renew_jitter: str | None = _renewal(
+        "sasl.kerberos.ticket.renew.jitter", "Random part of the time of a renewal"
+    )
+    sasl_kerberos_min_time_before_relogin: str | None = _renewal(
+        "sasl.kerberos.min.time.before.relogin", "Shortest time between two logins of a JVM, in ms"
     )
     sasl_oauthbearer_token_endpoint_url: str | None = key(
         "sasl.oauthbearer.token.endpoint.url",
@@ -295,9 +322,9 @@ class SecurityKeys:
     )
     zookeeper_sasl_jaas_config: Password | None = key(
         "zkconsumer.zookeeper.sasl.jaas.config",
-        "User and password for SASL DIGEST-MD5 with ZooKeeper: the line of the JVM's `Client` "
-        "section. Needs the library pure-sasl: `pip install pure-sasl`",
-        check=_jaas_fault(DIGEST),
+        "Identity for SASL with ZooKeeper: the line of the JVM's `Client` section. User and "
+        "password for DIGEST-MD5 need the library pure-sasl: `pip install pure-sasl`",
+        check=_jaas_fault(DIGEST, KERBEROS),
         since="zkconsumer",
     )
 
@@ -313,7 +340,7 @@ class SecurityKeys:
 
     @property
     def login(self) -> JaasEntry | None:
-        """User and password of ``sasl.jaas.config``."""
+        """The entry of ``sasl.jaas.config``."""
         return None if self.sasl_jaas_config is None else _parsed(self.sasl_jaas_config.value)
 
     @property
@@ -324,7 +351,7 @@ class SecurityKeys:
 
     @property
     def zookeeper_login(self) -> JaasEntry | None:
-        """User and password of ``zkconsumer.zookeeper.sasl.jaas.config``."""
+        """The entry of ``zkconsumer.zookeeper.sasl.jaas.config``."""
         line = self.zookeeper_sasl_jaas_config
         return None if line is None else _parsed(line.value)
 
@@ -346,33 +373,9 @@ def _sasl(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
                 "SASL_SSL, or SASL_PLAINTEXT where the network is trusted"
             )
         return None
-    if mechanism is None:
-        return f"sasl.mechanism is missing: security.protocol={protocol} needs one of " + ", ".join(
-            MECHANISMS
-        )
-    login = None
-    if values["sasl_jaas_config"] is not None:
-        login = _parsed(values["sasl_jaas_config"].value)
-    if login is not None and login.module != MECHANISMS[mechanism]:
-        return (
-            f"sasl.jaas.config names {login.module}, but sasl.mechanism={mechanism} needs "
-            f"{MECHANISMS[mechanism]}"
-        )
-    if mechanism != "OAUTHBEARER":
-        return (
-            None if login else f"sasl.jaas.config is missing: sasl.mechanism={mechanism} needs it"
-        )
-    sources = (
-        values["sasl_oauthbearer_token_endpoint_url"],
-        values["sasl_oauthbearer_token_provider"],
-        login and login.options,
-    )
-    if sum(bool(source) for source in sources) == 1:
-        return None
-    return (
-        "sasl.oauthbearer.token.endpoint.url=file:///PATH, or "
-        "zkconsumer.sasl.oauthbearer.token.provider, must say where the token is: give one of them"
-    )
+    from zkconsumer.config.sasl_rules import login_fault
+
+    return login_fault(values, MECHANISMS[mechanism])
 
 
 def _tls(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
@@ -426,15 +429,15 @@ def _clear_text(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
         return None
     return (
         "security.protocol=SASL_PLAINTEXT encrypts nothing: anyone who can read the network can "
-        "learn the secret, or enough to guess it; prefer SASL_SSL"
+        "read all messages, and learn the secret, or enough to guess it; prefer SASL_SSL"
     )
 
 
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "security.protocol",
-        "`sasl.mechanism` and its secret must be given with `SASL_SSL` and `SASL_PLAINTEXT`, and "
-        "only with these",
+        "what `sasl.mechanism` logs in with must be given with `SASL_SSL` and `SASL_PLAINTEXT`, "
+        "and only with these",
         True,
         _sasl,
     ),
@@ -490,6 +493,8 @@ RENAMED: Final[dict[str, str]] = {
     "sasl.username": "sasl.jaas.config",
     "sasl.password": "sasl.jaas.config",
     "sasl.mechanisms": "sasl.mechanism",
+    "sasl.kerberos.keytab": "sasl.jaas.config",
+    "sasl.kerberos.principal": "sasl.jaas.config",
     "ssl.ca.location": "ssl.truststore.location",
     "ssl.certificate.location": "ssl.keystore.location",
     "ssl.key.location": "ssl.keystore.location",

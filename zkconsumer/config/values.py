@@ -15,6 +15,7 @@ PLAIN: Final = "PlainLoginModule"
 SCRAM: Final = "ScramLoginModule"
 OAUTH: Final = "OAuthBearerLoginModule"
 DIGEST: Final = "DigestLoginModule"
+KERBEROS: Final = "Krb5LoginModule"
 
 HIDDEN: Final = "[hidden]"
 """The text that replaces a secret wherever a configuration is shown, as in Kafka."""

@@ -59,7 +59,7 @@ from kazoo.protocol.serialization import SASL, Close, Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import ForceRetryError
 
-from zkconsumer.errors import UnsupportedLibraryError
+from zkconsumer.errors import AuthenticationError, UnsupportedLibraryError
 from zkconsumer.zk.security import ZkSecurity
 
 logger = logging.getLogger("zkconsumer.zk")
@@ -455,7 +455,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._connecting = True
         self._sasl_requests = 0
         try:
+            if self._security.kerberos is not None:
+                self._security.kerberos.begin(host)
             connected: tuple[float, float] = super()._connect(host, hostip, port)
+        except AuthenticationError as error:
+            self._refuse(f"ZooKeeper at {host}:{port}: {error}", error)
         except (ConnectionDropped, ssl.SSLError) as error:
             fault = error if isinstance(error, ssl.SSLError) else error.__context__
             why = self._security.tls_refused(fault) if isinstance(fault, ssl.SSLError) else None
@@ -472,6 +476,12 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._turned_away = None
         self._heard = time.monotonic()
         return connected
+
+    def _authenticate_with_sasl(self, host: str, timeout: float) -> None:
+        if self._security.kerberos is None:
+            super()._authenticate_with_sasl(host, timeout)
+        else:
+            self._security.kerberos.log_in(self, timeout, _SASL_REQUESTS)
 
     def _refuse(self, why: str, error: Exception) -> NoReturn:
         """A server and this client do not accept each other: ask no server any more.
@@ -566,8 +576,8 @@ def _session_is_over(error: int, result: Any) -> bool:
 
 
 _OVERRIDDEN: Final = (
-    "stop zk_loop _connect_loop _expand_client_hosts _connect_attempt _connect _invoke _submit "
-    "_send_request _read_socket _read_header _read_response"
+    "stop zk_loop _connect_loop _expand_client_hosts _connect_attempt _connect "
+    "_authenticate_with_sasl _invoke _submit _send_request _read_socket _read_header _read_response"
 )
 _CALLED: Final = (
     (KazooClient, "_call", "request async_object"),

@@ -244,6 +244,8 @@ class ZkDriver:
         return ZkUnavailableError(f"zookeeper.connect: {self._hosts}: {reason}")
 
     def _unavailable(self, seconds: float) -> ZkUnavailableError:
+        if (kerberos := self._security.kerberos) is not None and kerberos.no_ticket is not None:
+            return ZkUnavailableError(f"zookeeper.connect: {self._hosts}: {kerberos.no_ticket}")
         if unresolved := self._connection.unresolved:
             name, why = next(iter(unresolved.items()))
             return ZkUnavailableError(

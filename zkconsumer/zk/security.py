@@ -1,7 +1,7 @@
 """Encryption and authentication of connections to ZooKeeper.
 
-kazoo does the exchanges; this module gives it their parts, names the key to correct when one fails,
-and keeps secrets out of kazoo's log. Any thread.
+kazoo does the exchanges, except for Kerberos; this module gives it their parts, names the key to
+correct when one fails, and keeps secrets out of kazoo's log. Any thread.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 import ssl
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kazoo.protocol.serialization import SASL, Auth, Connect
 from kazoo.security import ACL, make_acl, make_digest_acl_credential
 
 from zkconsumer.config.security_keys import NO_SECURITY, SecurityKeys
-from zkconsumer.config.values import HIDDEN
+from zkconsumer.config.values import HIDDEN, KERBEROS
 from zkconsumer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zkconsumer.zk.kerberos_session import KerberosSession
 
 _SASL_KEY: Final = "zkconsumer.zookeeper.sasl.jaas.config"
 _DIGEST_KEY: Final = "zkconsumer.zookeeper.digest"
@@ -41,7 +44,14 @@ class ZkSecurity:
             from zkconsumer.tls import for_zookeeper
 
             self.context = for_zookeeper(keys)
-        if keys.zookeeper_login is not None and find_spec("puresasl") is None:
+        self._login = login = keys.zookeeper_login
+        self.kerberos: KerberosSession | None = None
+        """For SASL GSSAPI; None without it."""
+        if login is not None and login.module == KERBEROS:
+            from zkconsumer.zk.kerberos_session import KerberosSession
+
+            self.kerberos = KerberosSession(login, _SASL_KEY)
+        elif login is not None and find_spec("puresasl") is None:
             raise ConfigError([f"{_SASL_KEY} needs a library: run pip install pure-sasl"])
 
     def __repr__(self) -> str:
@@ -54,7 +64,9 @@ class ZkSecurity:
         if keys.zookeeper_digest is not None:
             user = keys.zookeeper_digest.value.partition(":")[0]
             return f"the digest user {user} ({_DIGEST_KEY})"
-        login = keys.zookeeper_login
+        login = self._login
+        if self.kerberos is not None:
+            return f"the SASL user {self.kerberos.identity.principal} ({_SASL_KEY})"
         if login is not None:
             return f"the SASL user {login.options['username'].value} ({_SASL_KEY})"
         if self.context is not None and keys.zookeeper_ssl_keystore_location is not None:
@@ -69,8 +81,10 @@ class ZkSecurity:
         if keys.zookeeper_digest is not None:
             user, _, password = keys.zookeeper_digest.value.partition(":")
             identities.append(("digest", make_digest_acl_credential(user, password)))
-        if keys.zookeeper_login is not None:
-            identities.append(("sasl", keys.zookeeper_login.options["username"].value))
+        if self.kerberos is not None:
+            identities += (("sasl", name) for name in self.kerberos.identity.short_names)
+        elif self._login is not None:
+            identities.append(("sasl", self._login.options["username"].value))
         if self.context is not None and keys.zookeeper_ssl_keystore_location is not None:
             identities.append(("x509", None))
         return tuple(identities)
@@ -88,10 +102,11 @@ class ZkSecurity:
     @property
     def sasl(self) -> dict[str, str] | None:
         """kazoo's ``sasl_options``; ``None`` without a login."""
-        login = self._keys.zookeeper_login
-        if login is None:
+        if self._login is None:
             return None
-        options = login.options
+        if self.kerberos is not None:
+            return {"mechanism": "GSSAPI"}
+        options = self._login.options
         return {
             "mechanism": "DIGEST-MD5",
             "username": options["username"].value,
