@@ -310,6 +310,8 @@ def test_an_option_without_effect_is_refused(
         (["--partitions", "1000", "--topics", "1000"], "must be 1 to 100000"),
         (["--members", "2,3", "--journal", "j.jsonl"], "--journal: one run at a time"),
         (["--session-timeout", "0"], "0 is too short: at least 10ms"),
+        (["--profile", "scala", "--journal", "/no/j"], "--journal /no/j: No such file"),
+        (["--html", "/no/h"], "--html /no/h: No such file"),
     ],
 )
 def test_herd_and_simulate_refuse_the_same(
@@ -319,6 +321,15 @@ def test_herd_and_simulate_refuse_the_same(
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code != 0
     assert words in (str(done.exception) + done.output)
+
+
+@pytest.mark.parametrize("more", [["--profile", "scala"], ["--scenario", "two-claims"]])
+def test_a_full_disk_of_a_journal_is_not_that_of_standard_output(more: list[str]) -> None:
+    """The error names the option."""
+    small = [] if "--scenario" in more else ["--members", "2", "--partitions", "1"]
+    done = CliRunner().invoke(simulate, [*more, *small, "--journal", "/dev/full"])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception) == "--journal /dev/full: No space left on device"
 
 
 def test_simulated_sessions_outlast_the_network() -> None:

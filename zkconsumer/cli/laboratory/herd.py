@@ -110,13 +110,13 @@ def herd(
         for size in members
         for _ in range(repeat)
     ]
-    check_herds(asked, _MOST, journal)
     if jvm and event != "join":
         raise ConfigError(["--jvm requires --event join"])
     if jvm and with_simulator:
         raise ConfigError(["--jvm: members of the JVM cannot be simulated: leave --simulate out"])
     if not with_simulator:
         only_with("--simulate", "seeds", "service")
+    check_herds(asked, _MOST, journal, html)
     runs: list[Measures] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zkconsumer-")))
@@ -142,7 +142,10 @@ def herd(
                     said = _prefix(say, f"{name}, {size}: ")
                     runs.append(run_herd(run, folder, said, beside))
         if journal is not None:
-            shutil.copyfile(folder / "journal.jsonl", journal)
+            try:
+                shutil.copyfile(folder / "journal.jsonl", journal)
+            except OSError as error:
+                raise ConfigError([f"--journal {journal}: {error.strerror}"]) from None
         if with_simulator:
             names = (*wanted, "coordinator", "consumer")
             to_do = [(name, size) for name in names for size in members]

@@ -99,8 +99,9 @@ def herd_options(
     return add
 
 
-def check_herds(herds: Sequence[Herd], most: int, journal: Path | None) -> None:
-    """Refuse impossible group sizes, and one journal for several runs. Raises ConfigError.
+def check_herds(herds: Sequence[Herd], most: int, journal: Path | None, html: Path | None) -> None:
+    """Refuse impossible group sizes, one journal for several runs, and files that cannot be
+    written. Raises ConfigError.
 
     ``most`` is the largest number of members.
     """
@@ -110,6 +111,12 @@ def check_herds(herds: Sequence[Herd], most: int, journal: Path | None) -> None:
             raise ConfigError([f"--members {herd.members}: must be 2 to {most}"])
     if journal is not None and len(herds) > 1:
         raise ConfigError(["--journal: one run at a time: give one size, profile and seed"])
+    for option, path in (("--journal", journal), ("--html", html)):
+        try:
+            if path is not None:
+                path.open("ab").close()
+        except OSError as error:
+            raise ConfigError([f"{option} {path}: {error.strerror}"]) from None
 
 
 _COLUMNS = {

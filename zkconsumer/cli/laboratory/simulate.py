@@ -130,7 +130,7 @@ def simulate(
         for size in members
         for run_seed in range(seed, seed + seeds)
     ]
-    check_herds(herds, _MOST, journal)
+    check_herds(herds, _MOST, journal, html)
     runs = _runs(herds, jobs, journal)
     if html is not None:
         write_html(html, middles(runs), _title(event))
@@ -174,13 +174,12 @@ def _runs(herds: list[Herd], jobs: int | None, journal: Path | None) -> list[Mea
             return runs
         for herd in herds:
             try:
-                opened = nullcontext(None) if journal is None else JournalWriter(journal)
+                with nullcontext(None) if journal is None else JournalWriter(journal) as sink:
+                    if sink is not None:
+                        sink.write(run_entry(0, "virtual", {"herd": replace(herd)}))
+                    runs.append(simulate_any(herd, sink))
             except OSError as error:
                 raise ConfigError([f"--journal {journal}: {error.strerror}"]) from None
-            with opened as sink:
-                if sink is not None:
-                    sink.write(run_entry(0, "virtual", {"herd": replace(herd)}))
-                runs.append(simulate_any(herd, sink))
             done(len(runs))
     return runs
 
