@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -392,14 +392,15 @@ class Mirroring:
         if decision.stop is not None:
             return self._stop(seen, decision.stop)
 
-        def permit(written: Collection[TopicPartition]) -> None:
-            there = self._readings.is_still_in_kafka(seen, written)
-            must_exist = {tp.topic for tp in written} if self._stores.zk.live else set()
-            if not (there and self._zk(mirror_state.permit(at, session, must_exist))):
+        def permit(new: Mapping[TopicPartition, StoredOffset | None]) -> None:
+            names = {tp.topic for tp in new} if self._stores.zk.live else ()
+            topics = {name: seen.reading.topics[name].czxid for name in names}
+            there = self._readings.is_still_in_kafka(seen, new)
+            if not (there and self._zk(mirror_state.permit(at, session, topics))):
                 raise mirror_state.changed(group)
 
         new = {tp: StoredOffset(one, -1, mark(one)) for tp, one in decision.to_kafka.items()}
-        gone = sorted(decision.forget)
+        gone = dict.fromkeys(sorted(decision.forget))
         if new:
             failed = self._stores.kafka.commit(group, new, partial(permit, new))
             self._check(group, failed, len(new))
@@ -566,7 +567,7 @@ class Mirroring:
             check_members(group, seen.reading.old)
             decision = decide(seen.reading, seen.mirror)
             if decision.stop is not None:
-                if not self._zk(mirror_state.permit(seen.at, 0)):
+                if not self._zk(mirror_state.permit(seen.at, 0, {})):
                     raise mirror_state.changed(group)
                 return Result(group, Outcome.REFUSED, 0, decision.stop[1], decision.stop[:1])
             if not execute:

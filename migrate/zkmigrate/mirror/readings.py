@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from zkconsumer.broker.groups.coordinator_calls import Answered, StoredOffset
@@ -151,16 +151,20 @@ class Readings:
             raise found
         return found
 
-    def is_still_in_kafka(self, seen: Seen, partitions: Collection[TopicPartition]) -> bool:
-        """Whether Kafka still has what was read, if Kafka leads. Raises BrokerError.
+    def is_still_in_kafka(
+        self, seen: Seen, new: Mapping[TopicPartition, StoredOffset | None]
+    ) -> bool:
+        """Whether Kafka still has what was read of some partitions, or the new offset, of which
+        no answer came. Raises BrokerError.
 
         A member that had left when members were read may have committed right before.
         """
-        if seen.mirror.leader is Store.ZOOKEEPER:
-            return True
-        stored = self._stores.fetch(seen.at.group, partitions)
+        stored = self._stores.fetch(seen.at.group, new)
         now = {tp: KafkaOffset(*one) for tp, one in stored.items()}
-        return all(now.get(tp) == seen.reading.kafka.get(tp) for tp in partitions)
+        before = seen.reading.kafka
+        return all(
+            now.get(tp) in (before.get(tp), one and KafkaOffset(*one)) for tp, one in new.items()
+        )
 
     def complete_together(self, looks: Iterable[InZooKeeper]) -> Together:
         """Read Kafka's data of several mirrored groups, with few requests.

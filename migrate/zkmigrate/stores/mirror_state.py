@@ -229,20 +229,20 @@ def free_lease(at: InZooKeeper) -> Script[bool]:
     return isinstance(reply, Ok)
 
 
-def permit(at: InZooKeeper, session: int, topics: Iterable[str] = ()) -> Script[bool]:
+def permit(at: InZooKeeper, session: int, topics: Mapping[str, int]) -> Script[bool]:
     """Whether the record, the agreed state and the lease, if any, are still as they were read, and
-    these topics exist.
+    these topics were created by these transactions.
 
-    The lease is read first: its session lives if it may still ask what ``is_still`` asks.
+    What is read after ``is_still`` was answered is not older than the answer.
     """
     assert at.mirror is not None
-    agreed = [Check(path(at.group), at.mirror.version), *map(Check, map(topic_path, topics))]
-    if session:
-        (lease,) = yield from read_many([lease_path(at.group)])
-        if lease is None or lease.stat.ephemeral_owner != session:
-            return False
-        agreed.append(Check(lease_path(at.group)))
-    return (yield from is_still(at.group, at.record.version, agreed))
+    agreed = [Check(path(at.group), at.mirror.version)]
+    if not (yield from is_still(at.group, at.record.version, agreed)):
+        return False
+    lease, *nodes = yield from read_many([lease_path(at.group), *map(topic_path, topics)])
+    if session and (lease is None or lease.stat.ephemeral_owner != session):
+        return False
+    return [node and node.stat.czxid for node in nodes] == list(topics.values())
 
 
 def is_still(group: str, serial: int, more: Iterable[MultiOp] = ()) -> Script[bool]:

@@ -7,7 +7,7 @@ servers have. Everything runs inside kernel events.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from zkmigrate.model import KafkaOffset, Mirror, Store
@@ -25,7 +25,7 @@ from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.runs.world import GROUP
 from zkconsumer.sim.servers.zk import FakeZk, Txn
 
-_FLIGHT_S: Final = 0.012
+_FLIGHT_S: Final = 0.02
 """How long a permission may be old when a commit arrives: the answer and the commit travel."""
 _MOMENT_S: Final = 5.0
 """For how long a late commit may be seen: the next pass puts it right."""
@@ -35,7 +35,6 @@ class MirrorJudge:
     """``processes``: those of ``zkmigrate``, by session. ``mirrors``: those that need the lease.
 
     ``truth``: the last offset that a program has committed. ``causes``: why the mirror may stop.
-    ``chosen``: an operator has chosen a store, whose offsets replace those of the other one.
     """
 
     def __init__(self, kernel: Kernel, zk: FakeZk, coordinator: Coordinator) -> None:
@@ -252,6 +251,12 @@ class MirrorJudge:
         """How many commits of programs there were when one has committed this offset last."""
         every = self._committed_by_programs[tp]
         return max((number for number, one in enumerate(every, 1) if one == offset), default=0)
+
+    def chosen(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """An operator has chosen a store: its offsets count as if they were committed now."""
+        self.truth = dict(offsets)
+        for tp, offset in offsets.items():
+            self._committed_by_programs[tp].append(offset)
 
     def _client_commits(self, tp: TopicPartition, offset: int, store: Store) -> None:
         self.commits += 1
