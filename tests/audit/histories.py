@@ -18,24 +18,23 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
-    LongType,
     MapType,
     StructField,
     StructType,
-    TimestampType,
 )
 from zkaudit import schema
 from zkaudit.findings.base import Tables
+from zkaudit.findings.outside import from_records
 from zkaudit.findings.rules import findings
+from zkaudit.group import Moment
 from zkaudit.history import staging
+from zkaudit.history.facts import read_facts
 from zkaudit.limits import Limits
 from zkaudit.sources import selection
 from zkaudit.tables import build, catalog, causes, journals
 
 EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
 REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
-END = StructType().add("zxid", LongType()).add("time", TimestampType())
-"""Columns of ``Tables.end``."""
 
 
 def frame_of(spark: SparkSession, columns: StructType, rows: Iterable[dict[str, Any]]) -> DataFrame:
@@ -177,10 +176,12 @@ def tables_of(
     shown = in_snapshots(spark, snapshots) if snapshots else None
     known = selection.known(log_gaps, {row["zxid"] for row in snapshots})
     rows = logged(spark, history.rows)
-    last = frame_of(spark, END, [{"zxid": history.zxid, "time": history.now}])
     first = next((row for row in history.rows if row["zxid"] > (known[-1] or 0)), None)
     known_us = round(first["time"].timestamp() * 1e6) if known[-1] and first else None
-    facts = staging.facts_of(rows, shown, log_gaps, last, known_us)
+    nodes = None if shown is None else staging.shared_nodes(shown)
+    end_us = round(history.now.timestamp() * 1e6)
+    reader = read_facts(staging.shared_rows(rows), nodes, log_gaps)
+    facts = reader.facts(Moment(history.zxid, 0, end_us), known_us)
     stage = staging.stage(
         rows, log_gaps, shown, keep=keep, known=known, facts=facts, limits=limits or Limits()
     )
@@ -197,17 +198,17 @@ def tables_of(
         deliveries=table(catalog.DELIVERIES, journals.deliveries(lines)),
         views=table(catalog.VIEWS, journals.views(lines)),
         has_journals=bool(journal),
-        end=last,
+        end_us=end_us,
         known=known,
         log_gaps=log_gaps,
-        of_groups=kept(stage.findings),
     )
     return made, stage
 
 
-def findings_of(tables: Tables, limits: Limits | None = None) -> DataFrame:
+def findings_of(tables: Tables, stage: staging.Stage, limits: Limits | None = None) -> DataFrame:
     """What all rules find."""
-    return kept(findings(tables, limits or Limits()))
+    records = from_records(tables, limits or Limits())
+    return kept(findings(stage.rows("findings"), records, tables.has_journals))
 
 
 def found(
@@ -219,8 +220,8 @@ def found(
     snapshots: Sequence[dict[str, Any]] = (),
 ) -> dict[tuple[str, str], list[Any]]:
     """Findings by group and kind."""
-    made, _ = tables_of(spark, history, log_gaps, journal, snapshots, limits)
+    made, stage = tables_of(spark, history, log_gaps, journal, snapshots, limits)
     by: dict[tuple[str, str], list[Any]] = {}
-    for row in findings_of(made, limits).collect():
+    for row in findings_of(made, stage, limits).collect():
         by.setdefault((row["group"], row["kind"]), []).append(row)
     return by

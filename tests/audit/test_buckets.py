@@ -6,7 +6,6 @@ import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +17,11 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from zkaudit import schema
 from zkaudit.errors import AuditError
 from zkaudit.history import committed
+from zkaudit.history.staging import Stage
 from zkaudit.job import buckets, retention, stream
 from zkaudit.job.audit import Options, Snapshots
 from zkaudit.job.coverage import Coverage, as_runs
-from zkaudit.job.output import kept, rows_of
+from zkaudit.job.output import rows_of
 from zkaudit.tables import catalog
 
 ROWS = pa.schema(
@@ -354,10 +354,10 @@ def test_only_audited_groups_are_written(
         found = [{"chroot": "", "group": g, "zxid": zxid} for g, zxid in rows.items()]
         return rows_of(spark, columns, [dict.fromkeys(columns.names) | row for row in found])
 
-    def names(*groups: str) -> Any:
-        rows = [("", group, tree) for group in groups for tree in ("ids", "lock")]
-        return SimpleNamespace(
-            names=spark.createDataFrame(rows, "chroot string, group string, tree string")
+    def names(*groups: str) -> Stage:
+        rows = [("names", "", name, tree) for name in groups for tree in ("ids", "lock")]
+        return Stage(
+            spark.createDataFrame(rows, "table string, chroot string, group string, tree string")
         )
 
     every_name = dict.fromkeys([*groups, "new"], 0)
@@ -378,13 +378,13 @@ def test_only_audited_groups_are_written(
     for spec in (catalog.COMMITS, catalog.MOVES):
         if spec is catalog.MOVES:
             expected[None] = 4
-        audited = after.table(spec, frame(spec, expected))
-        assert sorted(map(str, audited.select("group", "zxid").collect())) == sorted(
+        after.table(spec, frame(spec, expected))
+        assert sorted(map(str, after.frame(spec).select("group", "zxid").collect())) == sorted(
             map(str, frame(spec, expected).select("group", "zxid").collect())
         )
-        every = after.every(spec, audited).select("group", "zxid").collect()
-        assert len(every) == after.count(spec) == len(dict(map(tuple, every)))
-        assert dict(map(tuple, every)) == expected | dict.fromkeys(groups[2:], 1)
+        every = [tuple(row.values()) for row in after.read(spec, "group", "zxid").to_pylist()]
+        assert len(every) == after.count(spec) == len(dict(every))
+        assert dict(every) == expected | dict.fromkeys(groups[2:], 1)
     place = before.place / "commits" / f"bucket={key[groups[3]] % buckets.BUCKETS}"
     (old,) = place.glob("*.parquet")
     assert old.stat().st_nlink == 1 + links
@@ -416,12 +416,11 @@ def test_a_round_reads_what_its_groups_and_sessions_need(
     batches = [batch(tmp_path, 0, early), batch(tmp_path, 1, late)]
     found = buckets.touched_by(batches[1:], tables)
     assert found is not None
-    keep = partial(kept, tmp_path / "staging")
 
     def taken(touched: buckets.Touched) -> tuple[list[Any], list[int]]:
-        rows, sessions = buckets.take(spark, batches, touched, tables, keep)
+        rows, sessions = buckets.take(spark, batches, touched, tables)
         assert rows.columns == schema.spark_type(schema.TXNLOG_GROUPS).names
-        return rows.collect(), sorted(row["session"] for row in sessions.collect())
+        return rows.collect(), sorted(sessions.to_pylist())
 
     rows, sessions = taken(found)
     assert sessions == [1, 2, 5, 6]

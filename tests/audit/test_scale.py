@@ -76,7 +76,9 @@ def test_the_logs_of_several_servers_are_read_once(spark: SparkSession, tmp_path
         return kept(tmp_path, name, frame)
 
     def once(group: str | None) -> list[Row]:
-        return inputs.once(spark, servers, found, keep, group).collect()
+        rows, read = inputs.once(spark, servers, found, keep, group)
+        assert len(read.runs) == rows.where(inputs.is_run()).count()
+        return rows.collect()
 
     def runs_in(rows: list[Row]) -> list[tuple[Any, ...]]:
         return sorted(

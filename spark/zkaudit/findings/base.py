@@ -23,15 +23,15 @@ class Tables:
     herds: DataFrame
     deliveries: DataFrame
     views: DataFrame
-    end: DataFrame
-    """One row: zxid and time of the last transaction of the history."""
+    end_us: int | None
+    """Time of the last transaction of the history, in microseconds since 1970."""
     known: tuple[int | None, ...] = (0,)
     """For each segment between log gaps, the zxid from which all ephemeral znodes are known, as
     ``selection.known`` returns it."""
     has_journals: bool = False
     """Members' journals were given."""
     log_gaps: tuple[LogGap, ...] = ()
-    """Where transactions are missing, as in ``Stage.log_gaps``."""
+    """Where transactions are missing, as ``committed.log_gaps_of`` returns them."""
     moving: DataFrame | None = None
     """The groups that have a mode, with ``moves`` true (``timeline.with_mode``)."""
     group_ownership: DataFrame | None = None
@@ -40,5 +40,3 @@ class Tables:
     generations: DataFrame | None = None
     """Table ``generations`` with the chroot of each group, empty where it is unknown; ``None`` if
     no records of a coordinator were read."""
-    of_groups: DataFrame | None = None
-    """Findings of the rules that run with the fold (``zkaudit.group.rules``)."""

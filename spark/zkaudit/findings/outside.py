@@ -108,15 +108,13 @@ def _journals(tables: Tables, limits: Limits) -> list[DataFrame]:
 def _coordinators(tables: Tables) -> list[DataFrame]:
     parts = []
     if tables.group_ownership is not None:
-        now = tables.end.select(F.col("time").alias("now"))
         owned = (
             tables.group_ownership.where("source in ('owner znode', 'generation')")
             .where("member is not null and ended != 'expired' and ended != 'unknown'")
-            .crossJoin(F.broadcast(now))
             .withColumns(
                 {
                     "by_znode": F.col("source") == "owner znode",
-                    "end_time": F.coalesce("end_time", "now"),
+                    "end_time": F.coalesce("end_time", F.timestamp_micros(F.lit(tables.end_us))),
                 }
             )
         )

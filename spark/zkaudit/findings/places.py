@@ -84,46 +84,42 @@ def not_covered(
         yield row | {"id": id_of(row)}
 
 
-def located(found: DataFrame, transactions: DataFrame, sessions: DataFrame) -> DataFrame:
+def located(found: DataFrame, transactions: DataFrame, addresses: Mapping[int, str]) -> DataFrame:
     """Return table ``findings``, each row as from ``placed``.
 
-    ``found`` must be stored (not computed again), and have a ``number`` for each finding.
-    ``transactions`` has server, file, position, zxid and confirmed.
+    ``found`` should be stored, because it is read twice: once for the places, which are collected.
+    ``transactions`` has server, file, position, zxid and confirmed. ``addresses``: those of
+    clients, by their session.
     """
     from pyspark.sql import functions as F
 
     from zkaudit.schema import arrow_of
 
     zxids = F.concat(F.array("zxid"), F.transform("evidence", lambda part: part["zxid"]))
-    parts = found.select("number", F.explode(F.array_distinct(zxids)).alias("zxid"))
-    places = (
-        transactions.join(parts.select("zxid").distinct(), "zxid", "left_semi")
-        .groupBy("zxid")
-        .agg(
-            F.min(F.struct("server", "file", "position")).alias("place"),
-            F.min("confirmed").alias("confirmed"),
-        )
-        .select("zxid", F.struct("place.*", "confirmed").alias("place"))
-    )
-    of_number = parts.join(places, "zxid").groupBy("number")
-    of_number = of_number.agg(F.collect_list(F.struct("zxid", "place")).alias("places"))
-    addresses = sessions.where("address is not null").select("session", "address")
+    wanted = found.select(F.explode(zxids).alias("zxid"))
+    rows = transactions.join(wanted, "zxid", "left_semi").select("zxid", *Place._fields).toArrow()
+    places: dict[int, Place] = {}
+    for row in sorted(zip(*(column.to_pylist() for column in rows.columns), strict=True)):
+        zxid, *place, confirmed = row
+        first = places.setdefault(zxid, Place(*place))
+        places[zxid] = first._replace(confirmed=first.confirmed and confirmed)
     columns = FINDINGS.spark_type()
-    return (
-        found.drop("address")
-        .join(of_number, "number", "left")
-        .join(addresses, "session", "left")
-        .mapInArrow(partial(_placed, arrow_of(columns)), columns)
-    )
+    return found.mapInArrow(partial(_placed, arrow_of(columns), places, addresses), columns)
 
 
-def _placed(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _placed(
+    schema: pa.Schema,
+    places: Mapping[int, Place],
+    addresses: Mapping[int, str],
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
     """Runs in Spark's Python workers."""
     import pyarrow as pa
 
     def of(row: dict[str, Any]) -> dict[str, Any]:
-        places = {part["zxid"]: Place(**part["place"]) for part in row["places"] or ()}
-        return placed(row, lambda zxid: places.get(zxid, NOWHERE), row["address"])
+        return placed(
+            row, lambda zxid: places.get(zxid or 0, NOWHERE), addresses.get(row["session"])
+        )
 
     for batch in batches:
         yield pa.RecordBatch.from_pylist(list(map(of, batch.to_pylist())), schema=schema)

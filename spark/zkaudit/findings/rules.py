@@ -7,25 +7,28 @@ as a commit. Driver's thread. Only builds DataFrames.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.sql import DataFrame
 
-from zkaudit.findings.base import Tables
-from zkaudit.findings.outside import from_records
-from zkaudit.limits import Limits
 from zkaudit.tables.catalog import FINDINGS
 
 PLACE = ("id", "server", "file", "position", "address")
 """Columns that ``places`` fills in later."""
 
 
-def findings(tables: Tables, limits: Limits) -> DataFrame:
-    """Return table ``findings``."""
-    parts = [] if tables.of_groups is None else [tables.of_groups]
-    if tables.has_journals:  # they show more of herds than the fold's rule knows
-        parts = [part.where("kind != 'herd'") for part in parts]
-    return reduce(DataFrame.unionByName, map(_fit, [*parts, *from_records(tables, limits)]))
+def findings(of_groups: DataFrame, records: Sequence[DataFrame], has_journals: bool) -> DataFrame:
+    """Return table ``findings``.
+
+    Args:
+        of_groups: those of the rules that run with the fold (``zkaudit.group.rules``).
+        records: those of ``outside.from_records``.
+        has_journals: whether there are members' journals.
+    """
+    if has_journals:  # they show more of herds than the fold's rule knows
+        of_groups = of_groups.where("kind != 'herd'")
+    return reduce(DataFrame.unionByName, map(_fit, [of_groups, *records]))
 
 
 def _fit(part: DataFrame) -> DataFrame:

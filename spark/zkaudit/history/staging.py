@@ -1,25 +1,31 @@
 """Turns rows of the transaction log into the rows of groups.
 
 Sends all events of a group to one task, in the order of (zxid, idx), and lets ``zkaudit.group``
-fold them there. Keeps what else an audit of groups needs: sessions, refused writes, topics and
-brokers. Runs in the driver's thread and only builds DataFrames.
+fold them there. Collects what else an audit of groups needs: sessions, topics and brokers. Runs in
+the driver's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, Final
+from operator import or_
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.errors import AuditError
-from zkaudit.group import ACTS, Coverage, Event, Facts, FactsReader, LogGap, Moment, Shown
+from zkaudit.group import ACTS, Coverage, Facts, LogGap
 from zkaudit.group.znodes import BROKER_PATH, GROUP_PATH, OFFSET_PATH, TOPIC_PATH
 from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
+from zkaudit.history.facts import EVENT_COLUMNS, NODE_COLUMNS, OF_ALL_GROUPS
 from zkaudit.limits import Limits
 from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, arrow_schema, spark_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BUCKETS: Final = 256
 """How many buckets the groups of a stream are divided into, by a hash."""
@@ -30,59 +36,34 @@ MAX_LOG_GAPS: Final = 10_000
 
 @dataclass(frozen=True)
 class Stage:
-    """The frames from which the tables are built."""
+    """What the fold returns (``history.batches.OUTPUT``)."""
 
     folded: DataFrame
-    """What the fold returns, as ``history.batches.OUTPUT``: lifetimes, commits, and changes of a
-    migration's znodes."""
-    sessions: DataFrame
-    """Rows of type createSession and closeSession, unchanged."""
-    brokers: Mapping[int, str]
-    """As in ``Facts``."""
+    place: Path | None = None
+    """Where these rows are stored, partitioned by ``table``, if they are."""
 
-    @property
-    def names(self) -> DataFrame:
-        """The trees in which each group has znodes: chroot, group, tree
-        (``zkaudit.group.znodes``)."""
-        return self.folded.where("table = 'names'").select("chroot", "group", "tree")
+    def has(self, table: str) -> bool:
+        """Whether there are rows of a table; also true if that is not known yet."""
+        return self.place is None or (self.place / f"table={table}").is_dir()
 
-    def lifetimes(self, tree: str) -> DataFrame:
-        """Return the lifetimes of the znodes of a tree: ``ids``, ``owners``, ``foreign`` or
-        ``members``."""
-        return self.folded.where(F.col("table") == tree)
+    def rows(self, table: str) -> DataFrame:
+        """Return the rows of a table."""
+        return self.folded.where(F.col("table") == table)
+
+    def read(self, table: str, *columns: str) -> pa.Table:
+        """Return rows of a table, which the driver itself reads if they are stored."""
+        from pyarrow import dataset
+
+        if self.place is None or not self.has(table):
+            return self.rows(table).select(*columns).toArrow()
+        return dataset.dataset(self.place / f"table={table}").to_table(list(columns))
 
     @property
     def commits(self) -> DataFrame:
-        """The writes of offsets, each with the owner at that transaction."""
-        commits = self.folded.where("table = 'offsets'").withColumn("store", F.lit("zookeeper"))
-        return commits.withColumns(
-            {name: F.lit(None) for name in ("log_partition", "log_offset", "metadata")}
-        )
-
-    @property
-    def changes(self) -> DataFrame:
-        """The changes of migrations' znodes."""
-        return self.folded.where("table = 'changes'")
-
-    def rows(self, spec: str) -> DataFrame:
-        """Return the rows of table ``failed_claims`` or ``rebalances``."""
-        return self.folded.where(F.col("table") == spec)
-
-    @property
-    def findings(self) -> DataFrame:
-        """The findings of the groups' rules, without places in the logs."""
-        return self.folded.where("table = 'findings'")
-
-    @property
-    def waiting(self) -> DataFrame:
-        """The groups in which rules would find more if the history ended later: chroot and
-        group."""
-        return self.folded.where("table = 'waiting'").select("chroot", "group")
-
-    @property
-    def used(self) -> DataFrame:
-        """The sessions that changed a znode of a group: chroot, group, session."""
-        return self.folded.where("table = 'used'").select("chroot", "group", "session")
+        """The writes of offsets as table ``commits`` has them."""
+        absent = ("log_partition", "log_offset", "metadata")
+        columns = {name: F.lit(None) for name in absent} | {"store": F.lit("zookeeper")}
+        return self.rows("offsets").withColumns(columns)
 
 
 def text_of(data: Column) -> Column:
@@ -116,55 +97,25 @@ def stage(
         )
     return Stage(
         keep("folded", _folded(rows, snapshots, group, Coverage(log_gaps, known), facts, limits)),
-        rows.where(F.col("type").isin("createSession", "closeSession")).select(
-            "type", "zxid", "time", "session", "cxid", "timeout"
-        ),
-        {} if facts is None else facts.brokers,
     )
 
 
-def facts_of(
-    rows: DataFrame,
-    snapshots: DataFrame | None,
-    log_gaps: Sequence[LogGap],
-    end: DataFrame,
-    known_us: int | None,
-) -> Facts:
-    """Collect the data that rules need from outside the groups. ``end``: one row with zxid and time
-    of the last transaction. ``known_us``: as in ``Facts``."""
-    ((zxid, time),) = _collected(end.select("zxid", F.unix_micros("time")))
-    return read_facts(rows, snapshots, log_gaps).facts(Moment(zxid or 0, 0, time), known_us)
-
-
-def read_facts(
-    rows: DataFrame, snapshots: DataFrame | None, log_gaps: Sequence[LogGap]
-) -> FactsReader:
-    """Collect the sessions, topics and brokers of a history."""
-    reader = FactsReader(Coverage(log_gaps))
+def shared_rows(rows: DataFrame) -> pa.Table:
+    """Collect what groups share, for ``facts.read_facts`` and ``build.sessions``: begins and ends
+    of sessions, and operations on the znodes of topics and brokers."""
     of, path = F.col("type"), F.col("path")
-    named = path.contains("/brokers/ids/") | path.contains("/brokers/topics/")
-    acts = of.isin(*ACTS) & (of != "closeSession") & named
-    logged = rows.where((of == "createSession") | F.coalesce(acts, F.lit(False))).select(
-        "type", "zxid", "idx", F.unix_micros("time"), "session", "path", "data"
-    )
-    for kind, zxid, idx, time, *rest in _collected(logged):
-        if kind == "createSession":
-            reader.open(rest[0], zxid)
-        else:
-            session, name, data = rest
-            reader.read(Event(zxid, idx, time, session, ACTS[kind], name, data))
-    if snapshots is not None:
-        shown = snapshots.where(named).select(
-            "zxid", "path", "data", "czxid", F.unix_micros("ctime"), "mzxid",
-            F.unix_micros("mtime"), "ephemeral_owner",
-        )  # fmt: skip
-        for row in _collected(shown):
-            reader.show(Shown(*row))
-    return reader
+    named = reduce(or_, map(path.contains, OF_ALL_GROUPS))
+    chosen = of.isin("createSession", "closeSession") | of.isin(*ACTS) & named
+    rows = rows.where(F.coalesce(chosen, F.lit(False)))
+    return rows.select(
+        *EVENT_COLUMNS[:-1], "timeout", F.lit(None).alias(EVENT_COLUMNS[-1])
+    ).toArrow()
 
 
-def _collected(frame: DataFrame) -> Iterator[tuple[Any, ...]]:
-    return zip(*(column.to_pylist() for column in frame.toArrow().columns), strict=True)
+def shared_nodes(snapshots: DataFrame) -> pa.Table:
+    """Collect the topics and brokers in snapshots."""
+    named = reduce(or_, map(F.col("path").contains, OF_ALL_GROUPS))
+    return snapshots.where(named).select(*NODE_COLUMNS).toArrow()
 
 
 def _folded(
@@ -178,7 +129,7 @@ def _folded(
     """``Stage.folded``: all rows of a group are in one task, in order."""
     parts = _of_groups(rows, snapshots, group, bool(coverage.log_gaps))
     fold = partial(fold_batches, arrow_schema(OUTPUT), coverage, facts=facts, limits=limits)
-    every = reduce(DataFrame.unionByName, (_as_input(number, part) for number, part in parts))
+    every = reduce(DataFrame.unionByName, map(_as_input, parts))
     return (
         every.repartition("key")
         .sortWithinPartitions("key", "part", "zxid", "idx")
@@ -188,40 +139,38 @@ def _folded(
 
 def _of_groups(
     rows: DataFrame, snapshots: DataFrame | None, group: str | None, later: bool
-) -> list[tuple[int, DataFrame]]:
-    """The rows of groups, each with the ``key`` of its group, and which part of the fold's input
-    they are."""
-    offset = F.col("path").rlike(OFFSET_PATH)
-    created = F.col("type").isin(*CREATES)
+) -> list[DataFrame]:
+    """The rows of groups, each with the ``key`` of its group, and the ``part`` of the fold's input
+    that it is. A row of two parts is there twice."""
+    of, path = F.col("type"), F.col("path")
+    offset, created = path.rlike(OFFSET_PATH), of.isin(*CREATES)
     held = created & F.col("ephemeral") & ~offset
-    held |= F.col("type").isin(*ACTS) & F.col("path").endswith("/live/mode")
-    sessions = _keyed(rows.where(held), group).select("key", "session")
-    closes = rows.where(F.col("type") == "closeSession")
+    held |= of.isin(*ACTS) & path.endswith("/live/mode")
+    closes = of == "closeSession"
+    sessions = [_keyed(rows.where(held), group)]
     parts = []
     if snapshots is not None:
         shown = _keyed(snapshots, group).withColumnsRenamed({"ephemeral_owner": "session"})
-        parts.append((SHOWN, shown))
-        sessions = sessions.unionByName(shown.select("key", "session"))
+        parts.append(shown.withColumn("part", F.lit(SHOWN)))
+        sessions.append(shown)
     if later:
-        listed = closes.select("session", F.explode("deleted").alias("path"))
-        sessions = sessions.unionByName(_keyed(listed, group).select("key", "session"))
-    else:
-        closes = closes.withColumn("deleted", F.lit(None).cast("array<string>"))
-    refused = rows.where((F.col("type") == "error") & (F.col("error") == NODE_EXISTS))
-    sessions = sessions.where("session != 0").distinct()
-    closes, refused = (part.join(sessions, "session") for part in (closes, refused))
+        listed = rows.where(closes).select("session", F.explode("deleted").alias("path"))
+        sessions.append(_keyed(listed, group))
+    used = reduce(DataFrame.unionByName, (each.select("key", "session") for each in sessions))
+    refused = (of == "error") & (F.col("error") == NODE_EXISTS)
+    alone = rows.where(closes | refused)
     # A session's end may list znodes of several groups.
-    mine = F.filter("deleted", lambda path: _key(path) == F.col("key"))
-    closes = closes.withColumn("deleted", mine)
-    acts = rows.where(F.col("type").isin(*ACTS))
-    parts += [(EVENTS, _keyed(acts, group)), (EVENTS, closes), (EVENTS, refused)]
-    others = created & F.col("path").contains("/ids/")
+    mine = F.filter("deleted", lambda path: _key(path) == F.col("key")) if later else F.lit(None)
+    alone = alone.join(used.where("session != 0").distinct(), "session")
+    alone = alone.withColumn("deleted", mine.cast("array<string>"))
+    others = created & path.contains("/ids/")
     if later:
-        others = (created | F.col("type").isin(*DELETES)) & ~offset
-        parts.append((LATER, closes))
-    others |= F.col("path").endswith("/migration")
-    parts.append((LATER, _keyed(acts.where(others), group)))
-    return parts
+        others = (created | of.isin(*DELETES)) & ~offset | closes
+    others |= path.endswith("/migration")
+    both, one = F.array(F.lit(LATER), F.lit(EVENTS)), F.array(F.lit(EVENTS))
+    part = F.explode(F.when(F.coalesce(others, F.lit(False)), both).otherwise(one))
+    acts = _keyed(rows.where(of.isin(*ACTS)), group)
+    return [*parts, *(each.withColumn("part", part) for each in (acts, alone))]
 
 
 def _keyed(rows: DataFrame, group: str | None) -> DataFrame:
@@ -244,18 +193,13 @@ def _key(path: Column) -> Column:
     return F.xxhash64(F.coalesce(F.nullif(_place(path), F.lit("")), path))
 
 
-def _as_input(part: int, rows: DataFrame) -> DataFrame:
+def _as_input(rows: DataFrame) -> DataFrame:
     """Rows of transactions or of snapshots, in the columns of ``history.batches.INPUT``."""
-    of_snapshot = part == SHOWN
-    stat = F.array("czxid", F.unix_micros("ctime"), "mzxid", F.unix_micros("mtime"))
-    values: dict[str, Column] = {
-        "part": F.lit(part),
-        "time": F.unix_micros("time"),
-        "stat": F.lit(None),
-    }
-    if of_snapshot:
+    values: dict[str, Column] = {"time": F.unix_micros("time"), "stat": F.lit(None)}
+    if "czxid" in rows.columns:
+        stat = F.array("czxid", F.unix_micros("ctime"), "mzxid", F.unix_micros("mtime"))
         absent = ("idx", "time", "type", "ephemeral", "cxid", "deleted")
-        values |= dict.fromkeys(absent, F.lit(None)) | {"stat": stat}
+        values = dict.fromkeys(absent, F.lit(None)) | {"stat": stat}
     columns = spark_type(INPUT)
     return rows.select(
         *(values.get(c.name, F.col(c.name)).cast(c.dataType).alias(c.name) for c in columns)

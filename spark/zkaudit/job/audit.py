@@ -1,28 +1,29 @@
 """The audit as one Spark job: from log directories to Parquet tables and a summary.
 
-Runs in the driver's thread. It collects only log gaps, counts, and the last mode of each group that
-migrated while it ran.
+Runs in the driver's thread. It collects what all groups share, and the transactions that findings
+name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.base import Tables
 from zkaudit.findings.kinds import LASTING
+from zkaudit.findings.outside import from_records
 from zkaudit.findings.places import located, not_covered
 from zkaudit.findings.rules import findings
-from zkaudit.group import Facts, LogGap
+from zkaudit.group import LogGap, Moment
 from zkaudit.history import committed, doubt
-from zkaudit.history.staging import Stage, facts_of, stage
+from zkaudit.history.facts import read_facts
+from zkaudit.history.staging import Stage, shared_nodes, shared_rows, stage
 from zkaudit.job import inputs
 from zkaudit.job.coverage import (
     Coverage,
@@ -31,15 +32,19 @@ from zkaudit.job.coverage import (
     coverage_of,
     decided,
     logged_twice,
+    moment_of,
 )
 from zkaudit.job.output import Store, kept, rows_of, staged
 from zkaudit.job.place import prepare, publish
-from zkaudit.job.spark import check_group, errors_named, our_settings
+from zkaudit.job.spark import check_group, errors_named, our_settings, settings_of
 from zkaudit.limits import SEVERITIES, Limits
 from zkaudit.sources import offsets, selection, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import brokers, build, catalog, causes, journals, migrations, timeline
 from zkaudit.text import no_group
+
+_WRITERS: Final = "spark.sql.maxConcurrentOutputFileWriters"
+"""With fewer writers than tables, Spark would sort all rows by table first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             return kept(out, f"staging/{name}", frame)
 
         voters = options.servers or committed.participants(in_snapshot)
-        rows = inputs.once(spark, options.logs, wanted, keep, options.group, begin, voters)
+        rows, heads = inputs.once(spark, options.logs, wanted, keep, options.group, begin, voters)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
             parts: list[DataFrame] = []
@@ -127,10 +132,10 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
             every = reduce(DataFrame.unionByName, parts) if parts else None
             return Snapshots(every, files, begin=begin)
 
-        logged = inputs.logged_runs(rows)
+        logged = heads.runs
         if logged_twice(logged):
             rows = keep("once_each", inputs.once_each(rows))
-        voters = options.servers or committed.participants(inputs.config(rows), in_snapshot)
+        voters = options.servers or committed.participants(heads.config, in_snapshot)
         plan, damaged = decided(logged, voters, begin, options.allow_damage)
         plan = doubt.decided(lambda: rows.where("kind is null"), plan)
         check_any(plan, options.logs)
@@ -167,214 +172,221 @@ def audit(
         # Most of what was read may be sessions of other groups.
         used = inputs.of_group(rows, shown.rows, options.group)
         rows = kept(Path(options.out), "staging/used", used)
-    last = rows.where(inputs.is_run()).agg(
-        F.max("last_zxid").alias("zxid"), F.max_by("last_time", "last_zxid").alias("time")
-    )
     transactions = committed.apply(rows.where("kind is null"), plan)
-    job = _Job(store, options, plan, shown, transactions, last)
-    events, facts = job.folded()
-    groups = store.groups(events)
-    stored = offsets.read(store.spark, options.bootstrap, options.group, options.command_config)
-    if options.group is not None and not options.growing and not groups:
-        job.check_group(events, stored)
-    members = job.members(events, facts)
-    outside = job.outside(events, members, stored)
-    tables = job.tables(events, members, outside)
-    found = job.findings(events, tables, members.sessions, coverage)
+    job = _Job(store, options, plan, shown, transactions, coverage)
+    job.findings(job.tables())
     names = [(piece.server, piece.name) for piece in shown.files]
+    modes = store.read(catalog.MIGRATIONS).to_pylist()
+    journal = job.journals
     more = {
         "begin": shown.begin,
-        "groups": groups,
-        "migrations": migrations.summary(store.every(catalog.MIGRATIONS, members.modes)),
+        "groups": job.groups,
+        "migrations": list(migrations.summary(modes)),
         "directories": [str(log) for log in options.logs],
         "left_out": selection.left_out(options.logs),
         **coverage.summary(),
         "torn_snapshots": ["/".join(name) for name in names if name not in shown.whole],
-        "journals": outside.journals.select("file").distinct().count(),
-        "journal_lines": outside.journals.count(),
+        "journals": 0 if journal is None else journal.select("file").distinct().count(),
+        "journal_lines": 0 if journal is None else journal.count(),
         "unreadable": store.count(catalog.UNREADABLE),
     }
-    summary = _summary(options, store, tables, found, plan, logs, snapshots, more)
+    summary = _summary(options, store, coverage, plan, logs, snapshots, more)
     store.close()
     publish(Path(options.out), store.place, summary, keep=options.growing)
     return summary
 
 
-@dataclass(frozen=True, slots=True)
-class _Members:
-    """What the rows of the fold show of members."""
-
-    ownership: DataFrame
-    registered: DataFrame
-    sessions: DataFrame
-    modes: DataFrame
-
-
-@dataclass(frozen=True, slots=True)
-class _Outside:
-    """What brokers and journals show. ``assigned``: table ``broker_ownership``. ``lines``: the
-    journals' lines, each with its group."""
-
-    commits: DataFrame
-    generations: DataFrame
-    assigned: DataFrame
-    journals: DataFrame
-    lines: DataFrame
-    chroots: DataFrame
-
-
-@dataclass(frozen=True)
 class _Job:
-    """An audit whose inputs are known. Its methods write the tables, in this order.
+    """An audit whose inputs are known: folds the groups, then ``tables`` and ``findings`` write all
+    tables.
 
     Args:
         transactions: the committed ones.
-        last: one row with zxid and time of the last transaction.
     """
 
-    store: Store
-    options: Options
-    plan: committed.History
-    shown: Snapshots
-    transactions: DataFrame
-    last: DataFrame
+    def __init__(
+        self,
+        store: Store,
+        options: Options,
+        plan: committed.History,
+        shown: Snapshots,
+        transactions: DataFrame,
+        coverage: Coverage,
+    ) -> None:
+        self.store, self.spark = store, store.spark
+        self.options, self.shown, self.coverage = options, shown, coverage
+        self.transactions = transactions
+        self.log_gaps = tuple(committed.log_gaps_of(plan))
+        self.staging = Path(options.out) / "staging"
+        self.end = Moment(coverage.last_zxid or 0, 0, coverage.last_us)
+        self.shared = shared_rows(transactions)
+        nodes = None if shown.rows is None else shared_nodes(shown.rows)
+        reader = read_facts(self.shared, nodes, self.log_gaps)
+        self.facts = reader.facts(self.end, shown.known_us)
+        self.events = self._folded()
+        self.groups = store.groups(self.events)
+        self.stored = None
+        if options.bootstrap is not None:
+            self.stored = offsets.read(
+                self.spark, options.bootstrap, options.group, options.command_config
+            )
+        if options.group is not None and not options.growing and not self.groups:
+            self._check_group(options.group)
+        self.addresses = server_logs.addresses(self.spark, options.server_logs)
+        self.journals: DataFrame | None = None
+        if options.journals:
+            self.journals = self._keep("journals", journals.read(self.spark, options.journals))
+            journals.refuse_virtual(self.journals)
 
-    def keep(self, name: str, frame: DataFrame) -> DataFrame:
+    def _keep(self, name: str, frame: DataFrame, by: str | None = None) -> DataFrame:
         """Store a frame until the audit has ended; return the stored frame."""
-        return kept(Path(self.options.out), f"staging/{name}", frame)
+        return kept(self.staging, name, frame, by)
 
-    def folded(self) -> tuple[Stage, Facts]:
-        """Fold the events of each group."""
-        log_gaps = committed.log_gaps_of(self.plan)
-        rows, shown = self.transactions, self.shown.rows
-        facts = facts_of(rows, shown, log_gaps, self.last, self.shown.known_us)
-        events = stage(
-            rows,
-            log_gaps,
-            None if shown is None else self.store.of_groups(shown),
-            self.options.group,
-            self.keep,
-            self.shown.known,
-            facts,
-            self.options.limits,
-        )
-        return replace(events, folded=self.store.of_audited(events.folded)), facts
+    def _folded(self) -> Stage:
+        """Fold the events of each group. All that the fold returns is written at once, and rows of
+        each table are read from its own files."""
+        shown = self.shown.rows
+        with settings_of(self.spark, {_WRITERS: "100"}):
+            events = stage(
+                self.transactions,
+                self.log_gaps,
+                None if shown is None else self.store.of_groups(shown),
+                self.options.group,
+                partial(self._keep, by="table"),
+                self.shown.known,
+                self.facts,
+                self.options.limits,
+            )
+        return Stage(self.store.of_audited(events.folded), self.staging / "folded")
 
-    def check_group(self, events: Stage, stored: DataFrame) -> None:
+    def _check_group(self, group: str) -> None:
         """Raise InputMissingError if neither brokers nor journals have a group that the logs
         lack."""
-        read = journals.read(self.store.spark, self.options.journals)
-        lines = journals.lines(read, build.registrations(events), self.options.group)
-        if stored.isEmpty() and lines.isEmpty():
-            raise InputMissingError(no_group(self.options.group or "", "the logs have"))
+        read = journals.read(self.spark, self.options.journals)
+        lines = journals.lines(read, build.registrations(self.events), group)
+        if (self.stored is None or self.stored.isEmpty()) and lines.isEmpty():
+            raise InputMissingError(no_group(group, "the logs have"))
 
-    def members(self, events: Stage, facts: Facts) -> _Members:
-        """Write the tables of partitions, registrations, owners, sessions and moves."""
-        table, store = self.store.table, self.store
-        addresses = server_logs.addresses(store.spark, self.options.server_logs)
-        store.rows(catalog.PARTITIONS, build.partitions(facts))
-        ownership = table(catalog.OWNERSHIP, events.lifetimes("owners"))
-        sessions = store.sessions(build.sessions(events, addresses, store.used(events)))
-        registered = table(catalog.REGISTRATIONS, build.registrations(events))
-        table(catalog.MOVES, build.moves(events))
-        modes = table(catalog.MIGRATIONS, migrations.migrations(events, sessions))
-        return _Members(ownership, registered, sessions, modes)
-
-    def outside(self, events: Stage, members: _Members, stored: DataFrame) -> _Outside:
-        """Read the journals, and write the tables of the coordinator."""
-        store, options = self.store, self.options
-        if options.bootstrap is None:  # starts no Python worker
-            generations = store.rows(catalog.GENERATIONS, [])
+    def _table(
+        self, spec: catalog.Table, name: str, rows: Callable[[], DataFrame] | None = None
+    ) -> None:
+        """Write a table that is made from rows ``name`` of the fold, or has these ``rows``."""
+        if not self.events.has(name):
+            self.store.table(spec, None)
         else:
-            generations = store.shared(catalog.GENERATIONS, brokers.generations(stored))
-        assigned = store.shared(catalog.BROKER_OWNERSHIP, brokers.ownership(generations))
-        read = self.keep("journals", journals.read(store.spark, options.journals))
-        journals.refuse_virtual(read)
-        chroots = timeline.chroots(events)
-        if options.bootstrap is not None or options.journals:
-            chroots = self.keep("chroots", chroots)
-        lines = journals.lines(read, members.registered, options.group, chroots)
-        commits = offsets.commits(stored)
-        return _Outside(commits, generations, assigned, read, lines, chroots)
+            self.store.table(spec, self.events.rows(name) if rows is None else rows())
 
-    def tables(self, events: Stage, members: _Members, outside: _Outside) -> Tables:
-        """Write the other tables but that of the findings; return what the rules read."""
-        table, shared = self.store.table, self.store.shared
-        steps, lines = events.rows("membership"), outside.lines
-        commits = events.commits.unionByName(outside.commits, allowMissingColumns=True)
-        commits = table(catalog.COMMITS, commits)
-        table(catalog.MEMBERSHIP, steps.where("change is not null"))
-        table(catalog.FAILED_CLAIMS, events.rows("failed_claims"))
-        table(catalog.REBALANCES, events.rows("rebalances"))
-        table(catalog.ATTEMPTS, causes.attempts(steps, lines))
-        herds = table(catalog.HERDS, causes.herds(steps, lines))
-        shared(catalog.UNREADABLE, journals.unreadable(outside.journals))
-        delivered = shared(catalog.DELIVERIES, journals.deliveries(lines))
-        generations = None
-        if self.options.bootstrap is not None:
-            generations = timeline.placed(outside.generations, outside.chroots)
-            generations = generations.fillna("", "chroot")
-        return Tables(
-            registrations=members.registered,
-            commits=commits,
-            herds=herds,
-            deliveries=delivered,
-            views=shared(catalog.VIEWS, journals.views(lines)),
-            has_journals=bool(self.options.journals),
-            end=self.last,
-            known=self.shown.known,
-            log_gaps=tuple(committed.log_gaps_of(self.plan)),
-            moving=timeline.with_mode(events),
-            group_ownership=self._group_ownership(events, members, outside, delivered),
-            generations=generations,
-            of_groups=events.findings,
-        )
-
-    def _group_ownership(
-        self, events: Stage, members: _Members, outside: _Outside, delivered: DataFrame
-    ) -> DataFrame | None:
-        moving = self.store.count(catalog.MIGRATIONS) > 0
-        if not moving and self.options.bootstrap is None and not self.options.journals:
-            self.store.rows(catalog.GROUP_OWNERSHIP, [])
+    def tables(self) -> Tables | None:
+        """Write all tables but that of the findings; return what rules read that are not part of
+        the fold, ``None`` if there is nothing for them."""
+        events, store, table = self.events, self.store, self._table
+        store.rows(catalog.PARTITIONS, build.partitions(self.facts))
+        used, brokers_ = store.used(events), self.facts.brokers
+        store.sessions(build.sessions(self.shared, used, brokers_, self.addresses))
+        table(catalog.OWNERSHIP, "owners")
+        table(catalog.REGISTRATIONS, "ids", lambda: build.registrations(events))
+        table(catalog.MOVES, "changes", lambda: build.moves(events))
+        modes = partial(migrations.migrations, events, self.addresses)
+        table(catalog.MIGRATIONS, "migrations", modes)
+        steps = events.rows("membership")
+        table(catalog.MEMBERSHIP, "membership", lambda: steps.where("change is not null"))
+        table(catalog.FAILED_CLAIMS, "failed_claims")
+        table(catalog.REBALANCES, "rebalances")
+        lines = chroots = None
+        if self.stored is not None or self.journals is not None:
+            chroots = self._keep("chroots", timeline.chroots(events))
+        if self.journals is not None:
+            registered = store.frame(catalog.REGISTRATIONS)
+            lines = journals.lines(self.journals, registered, self.options.group, chroots)
+        table(catalog.HERDS, "membership", lambda: causes.herds(steps, lines))
+        self._of_journals(steps, lines)
+        self._of_brokers()
+        if chroots is None and not store.count(catalog.MIGRATIONS):
+            store.rows(catalog.GROUP_OWNERSHIP, [])
             return None
-        assigned = timeline.placed(outside.assigned, outside.chroots)
-        chosen = self.keep("timeline", timeline.groups(events, assigned, delivered))
+        return self._timeline(timeline.chroots(events) if chroots is None else chroots)
+
+    def _of_brokers(self) -> None:
+        """Write tables ``commits``, ``generations`` and ``broker_ownership``."""
+        events, store, stored = self.events, self.store, self.stored
+        if stored is None:
+            self._table(catalog.COMMITS, "offsets", lambda: events.commits)
+            for spec in (catalog.GENERATIONS, catalog.BROKER_OWNERSHIP):
+                store.rows(spec, [])
+            return
+        commits = events.commits.unionByName(offsets.commits(stored), allowMissingColumns=True)
+        store.table(catalog.COMMITS, commits)
+        store.shared(catalog.GENERATIONS, brokers.generations(stored))
+        assigned = brokers.ownership(store.frame(catalog.GENERATIONS))
+        store.shared(catalog.BROKER_OWNERSHIP, assigned)
+
+    def _of_journals(self, steps: DataFrame, lines: DataFrame | None) -> None:
+        """Write the tables of journals."""
+        store, read = self.store, self.journals
+        if read is None or lines is None:
+            for spec in (catalog.ATTEMPTS, catalog.UNREADABLE, catalog.DELIVERIES, catalog.VIEWS):
+                store.rows(spec, [])
+            return
+        store.table(catalog.ATTEMPTS, causes.attempts(steps, lines))
+        store.shared(catalog.UNREADABLE, journals.unreadable(read))
+        store.shared(catalog.DELIVERIES, journals.deliveries(lines))
+        store.shared(catalog.VIEWS, journals.views(lines))
+
+    def _timeline(self, chroots: DataFrame) -> Tables:
+        """Write table ``group_ownership``; return what rules need of groups that journals, brokers
+        or a mode show."""
+        store, events, frame = self.store, self.events, self.store.frame
+        assigned = timeline.placed(frame(catalog.BROKER_OWNERSHIP), chroots)
+        delivered, registered = frame(catalog.DELIVERIES), frame(catalog.REGISTRATIONS)
+        chosen = self._keep("timeline", timeline.groups(events, assigned, delivered))
+        owned, generations = frame(catalog.OWNERSHIP), frame(catalog.GENERATIONS)
         rows = timeline.ownership(
-            events,
-            chosen,
-            members.registered,
-            members.ownership,
-            assigned,
-            outside.generations,
-            delivered,
+            events, chosen, registered, owned, assigned, generations, delivered
         )
-        return self.store.table(catalog.GROUP_OWNERSHIP, rows)
+        store.table(catalog.GROUP_OWNERSHIP, rows)
+        placed = timeline.placed(generations, chroots).fillna("", "chroot")
+        return Tables(
+            registrations=registered,
+            commits=frame(catalog.COMMITS),
+            herds=frame(catalog.HERDS),
+            deliveries=delivered,
+            views=frame(catalog.VIEWS),
+            has_journals=self.journals is not None,
+            end_us=self.end.time,
+            known=self.shown.known,
+            log_gaps=self.log_gaps,
+            moving=timeline.with_mode(events),
+            group_ownership=frame(catalog.GROUP_OWNERSHIP),
+            generations=None if self.stored is None else placed,
+        )
 
-    def findings(
-        self, events: Stage, tables: Tables, sessions: DataFrame, coverage: Coverage
-    ) -> DataFrame:
-        """Write table ``findings``; return it."""
+    def findings(self, tables: Tables | None) -> None:
+        """Write table ``findings``."""
         options, store = self.options, self.store
-        found = findings(tables, options.limits)
-        found = within(found, self.last, options.start, options.end)
-        found = self.keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
-        store.waiting(events.waiting)
-        found = located(found, self.transactions, sessions)
-        if missing := list(not_covered(coverage.sentences())):
-            columns = catalog.FINDINGS.spark_type()
-            found = found.unionByName(rows_of(store.spark, columns, missing))
-        return store.table(catalog.FINDINGS, found)
+        if self.events.has("waiting"):
+            store.waiting(self.events.rows("waiting"))
+        parts = []
+        records = [] if tables is None else from_records(tables, options.limits)
+        if records or self.events.has("findings"):
+            found = findings(self.events.rows("findings"), records, self.journals is not None)
+            found = within(found, self.end.time, options.start, options.end)
+            if records:
+                found = self._keep("findings", found)
+            parts.append(located(found, self.transactions, self.addresses))
+        if missing := list(not_covered(self.coverage.sentences())):
+            parts.append(rows_of(store.spark, catalog.FINDINGS.spark_type(), missing))
+        store.table(catalog.FINDINGS, reduce(DataFrame.unionByName, parts) if parts else None)
 
 
-def within(found: DataFrame, last: DataFrame, start: str | None, end: str | None) -> DataFrame:
+def within(found: DataFrame, now: int | None, start: str | None, end: str | None) -> DataFrame:
     """Return the findings in a time range. Findings without an end last to the end of the logs
-    (``last``: one row); findings of unknown time are always in it."""
+    (``now``, in microseconds); findings of unknown time are always in it."""
     unknown = F.col("time").isNull()
     if start is not None:
-        now = last.select(F.col("time").alias("now"))
-        until = F.coalesce("end_time", F.when(F.col("kind").isin(*LASTING), F.col("now")), "time")
+        last = F.timestamp_micros(F.lit(now))
+        until = F.coalesce("end_time", F.when(F.col("kind").isin(*LASTING), last), "time")
         since = F.lit(start).cast("timestamp")
-        found = found.crossJoin(F.broadcast(now)).where(unknown | (until >= since)).drop("now")
+        found = found.where(unknown | (until >= since))
     if end is not None:
         found = found.where(unknown | (F.col("time") < F.lit(end).cast("timestamp")))
     return found
@@ -383,24 +395,15 @@ def within(found: DataFrame, last: DataFrame, start: str | None, end: str | None
 def _summary(
     options: Options,
     store: Store,
-    tables: Tables,
-    found: DataFrame,
+    coverage: Coverage,
     plan: committed.History,
     logs: Sequence[Piece],
     snapshots: Sequence[Piece],
     more: dict[str, Any],
 ) -> dict[str, Any]:
-    counts = {
-        (row["severity"], row["kind"]): row["count"]
-        for row in store.every(catalog.FINDINGS, found)
-        .groupBy("severity", "kind")
-        .count()
-        .collect()  # there are only a dozen kinds
-    }
-    last = tables.end.select("zxid", F.unix_millis("time").alias("ms")).first()
-    assert last is not None
-    # Read as milliseconds, because Spark would return a time in this machine's time zone.
-    last_time = None if last["ms"] is None else datetime.fromtimestamp(last["ms"] / 1000, UTC)
+    found = store.read(catalog.FINDINGS, "severity", "kind").group_by(["severity", "kind"])
+    counts = found.aggregate([([], "count_all")]).to_pylist()
+    last_time = moment_of(coverage.last_ms)
     return {
         "schema_version": catalog.SCHEMA_VERSION,
         "logs": len(logs),
@@ -410,7 +413,7 @@ def _summary(
         "from": options.start,
         "to": options.end,
         "limits": asdict(options.limits),
-        "last_zxid": last["zxid"],
+        "last_zxid": coverage.last_zxid,
         "last_time": last_time and last_time.isoformat(),
         "log_gaps": committed.log_gaps_of(plan),
         "dropped": plan.dropped,
@@ -419,9 +422,9 @@ def _summary(
         "commits": store.count(catalog.COMMITS),
         **more,
         "findings": [
-            {"severity": severity, "kind": kind, "count": count}
-            for (severity, kind), count in sorted(
-                counts.items(), key=lambda item: (SEVERITIES.index(item[0][0]), item[0][1])
+            {"severity": row["severity"], "kind": row["kind"], "count": row["count_all"]}
+            for row in sorted(
+                counts, key=lambda row: (SEVERITIES.index(row["severity"]), row["kind"])
             )
         ],
     }

@@ -21,7 +21,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +47,7 @@ from zkaudit.history.staging import (
 )
 from zkaudit.job.coverage import LoggedRun, logged_twice
 from zkaudit.job.inputs import once_each
-from zkaudit.job.output import Store, empty, kept, save, stored
+from zkaudit.job.output import Store, empty, kept, rows_in, save, stored
 from zkaudit.job.place import write_atomically
 from zkaudit.job.spark import settings_of
 from zkaudit.tables import catalog
@@ -260,34 +260,27 @@ def _among(value: str, numbers: Iterable[int]) -> Column:
 
 
 def take(
-    spark: SparkSession,
-    found: Sequence[Batches],
-    touched: Touched,
-    before: Path,
-    keep: Callable[[str, DataFrame], DataFrame],
-) -> tuple[DataFrame, DataFrame]:
+    spark: SparkSession, found: Sequence[Batches], touched: Touched, before: Path
+) -> tuple[DataFrame, pa.Array]:
     """Return the rows that a round needs, and its sessions: new ones, and all that ever used its
     groups. Rows of topics and runs are always included.
 
-    ``before``: the tables of the round before. ``keep`` stores a frame under a name and returns the
-    stored frame.
+    ``before``: the tables of the round before.
     """
     numbers = {key % BUCKETS for key in touched.keys}
-    groups = keep("groups", read(spark, found, numbers).where(_among("key", touched.keys)))
-    used = stored(spark, _used_columns(), [before / _USED]).where(_among("key", touched.keys))
-    new = spark.createDataFrame(pa.table({"session": touched.sessions}))
-    sessions = new.union(used.select("session")).union(groups.select("session"))
-    sessions = keep("touched_sessions", sessions.where("session is not null").distinct())
+    mine = pc.field("key").isin(pa.array(touched.keys, pa.int64()))
+    files = (file for one in found for file in one.files(*numbers))
+    used = (_table(names, mine, "session") for names in ((before / _USED).glob("*.parquet"), files))
+    chunks = [chunk for rows in used if rows is not None for chunk in rows["session"].chunks]
+    sessions = pc.unique(pa.chunked_array([touched.sessions, *chunks], pa.int64())).drop_null()
+    groups = read(spark, found, numbers).where(_among("key", touched.keys))
     shared = read(spark, found, (SHARED, RUNS))
     of_sessions = F.col("type").isin("createSession", "closeSession", "error")
     of_sessions = F.coalesce(of_sessions, F.lit(False))
-    theirs = shared.where(of_sessions).join(sessions, "session", "left_semi")
-    others = keep("shared", shared.where(~of_sessions).unionByName(theirs))
+    chosen = spark.createDataFrame(pa.table({"session": sessions}))
+    theirs = shared.where(of_sessions).join(chosen, "session", "left_semi")
+    others = shared.where(~of_sessions).unionByName(theirs)
     return groups.unionByName(others).drop("key"), sessions
-
-
-def _used_columns() -> StructType:
-    return StructType().add("key", "long").add("session", "long")
 
 
 def _table(files: Iterable[Path], where: pc.Expression | None, *columns: str) -> pa.Table | None:
@@ -405,7 +398,7 @@ class BucketStore(Store):
         spark: SparkSession,
         out: Path,
         keys: frozenset[int] | None,
-        sessions: DataFrame | None,
+        sessions: pa.Array | None,
         before: Path | None,
         state: State,
     ) -> None:
@@ -419,14 +412,33 @@ class BucketStore(Store):
         self._known_us: int | None = None
         self.buckets = sorted({key % BUCKETS for key in keys or ()})
 
-    def table(self, spec: catalog.Table, frame: DataFrame) -> DataFrame:
+    def table(self, spec: catalog.Table, frame: DataFrame | None) -> None:
         """Write the rows of the groups that are audited, and take those of the others."""
-        frame = spec.shape(frame)
-        place = self.place / spec.name
-        if spec is catalog.COMMITS:
-            return self._by_bucket(place, frame)
-        written = kept(self.place, spec.name, self._with_others(frame, [self.before_of(place)]))
-        return written if self.before is None else written.where(self._is_audited())
+        long, place = spec is catalog.COMMITS, self.place / spec.name
+        unchanged = frame is None and not long
+        if unchanged and (self.before is None or not rows_in(self.before / spec.name)):
+            super().table(spec, None)
+            return
+        frame = empty(self.spark, spec.spark_type()) if frame is None else spec.shape(frame)
+        if long:
+            self._by_bucket(place, frame)
+        else:
+            save(self._with_others(frame, [self.before_of(place)]), place)
+
+    def frame(self, spec: catalog.Table) -> DataFrame:
+        """Return the rows of the groups that are audited."""
+        if self.before is None:
+            return super().frame(spec)
+        if spec is not catalog.COMMITS:
+            return super().frame(spec).where(self._is_audited())
+        places, columns = self._audited_in(self.place / spec.name), spec.spark_type()
+        if not places:
+            return empty(self.spark, columns)
+        return stored(self.spark, columns, places).where(self._is_audited())
+
+    def _audited_in(self, folder: Path) -> list[Path]:
+        """The directories of a partitioned table that have audited groups."""
+        return [one for n in self.buckets if (one := folder / f"bucket={n}").is_dir()]
 
     def before_of(self, place: Path) -> Path:
         """Return the directory of the same table in the round before."""
@@ -444,36 +456,23 @@ class BucketStore(Store):
         others = stored(self.spark, frame.schema, before).where(~self._is_audited())
         return frame.unionByName(others)
 
-    def _by_bucket(self, place: Path, frame: DataFrame) -> DataFrame:
+    def _by_bucket(self, place: Path, frame: DataFrame) -> None:
         """The same for a table that is partitioned by bucket. Only audited buckets are written."""
-
-        def found(folder: Path) -> list[Path]:
-            return [one for n in self.buckets if (one := folder / f"bucket={n}").is_dir()]
-
         before = self.before_of(place)
-        rows = self._with_others(frame, found(before))
+        rows = self._with_others(frame, self._audited_in(before))
         rows = rows.withColumn("bucket", bucket(group_key()))
         rows = rows.repartition("bucket").sortWithinPartitions("bucket", group_key())
         if not save(rows, place, "bucket"):
             save(empty(self.spark, frame.schema), place)
-        if self.before is None:
-            return stored(self.spark, frame.schema, [place])
-        for folder in before.glob("bucket=*"):
-            if int(folder.name.partition("=")[2]) not in self.buckets:
-                shutil.copytree(folder, place / folder.name, copy_function=_link)
-        written = found(place)
-        if not written:
-            return empty(self.spark, frame.schema)
-        return stored(self.spark, frame.schema, written).where(self._is_audited())
+        if self.before is not None:
+            for folder in before.glob("bucket=*"):
+                if int(folder.name.partition("=")[2]) not in self.buckets:
+                    shutil.copytree(folder, place / folder.name, copy_function=_link)
 
     def of_audited(self, rows: DataFrame) -> DataFrame:
         """Leave out rows of groups that are not audited. A session that ends in an audited group
         and another one has rows of that other group."""
         return rows if self.before is None else rows.where(self._is_audited())
-
-    def every(self, spec: catalog.Table, audited: DataFrame) -> DataFrame:
-        """Return the whole table."""
-        return stored(self.spark, spec.spark_type(), [self.place / spec.name])
 
     def of_groups(self, snapshots: DataFrame) -> DataFrame:
         """Return the rows of audited groups, and the rows of no group."""
@@ -482,22 +481,19 @@ class BucketStore(Store):
         keyed = snapshots.withColumn("key", group_key_of(F.col("path")))
         return keyed.where(F.col("key").isNull() | _among("key", self.keys)).drop("key")
 
-    def sessions(self, frame: DataFrame) -> DataFrame:
+    def sessions(self, audited: pa.Table) -> None:
         """Write table ``sessions``, and take the sessions that are not audited from the round
         before."""
-        spec = catalog.SESSIONS
-        if self.before is None or self.audited_sessions is None:
-            return self.shared(spec, frame)
-        audited = kept(self.out / "staging", spec.name, spec.shape(frame))
-        others = stored(self.spark, spec.spark_type(), [self.before / spec.name])
-        others = others.join(self.audited_sessions, "session", "left_anti")
-        self.shared(spec, audited.unionByName(others))
-        return audited
+        if self.before is not None and self.audited_sessions is not None:
+            others = pq.read_table(self.before / catalog.SESSIONS.name)
+            others = others.filter(pc.invert(pc.is_in(others["session"], self.audited_sessions)))
+            audited = pa.concat_tables([audited, others.cast(audited.schema)])
+        super().sessions(audited)
 
-    def used(self, stage: Stage) -> DataFrame:
+    def used(self, stage: Stage) -> pa.Array:
         """Return the sessions that were used in an audited group."""
-        used = stage.used.select(group_key().alias("key"), "session").distinct()
-        return self._keyed(_USED, used)
+        used = stage.rows("used").select(group_key().alias("key"), "session").distinct()
+        return self._keyed(_USED, used).toArrow()["session"].combine_chunks()
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
         """Return the ``known_us`` of the last round of all groups, because ``rows`` may not be
@@ -511,8 +507,10 @@ class BucketStore(Store):
 
     def groups(self, stage: Stage) -> int:
         """Return the number of groups."""
-        found = stage.names.groupBy(group_key().alias("key")).agg(
-            F.coalesce(F.bool_or(F.col("tree") != "lock"), F.lit(False)).alias("counts")
+        found = (
+            stage.rows("names")
+            .groupBy(group_key().alias("key"))
+            .agg(F.coalesce(F.bool_or(F.col("tree") != "lock"), F.lit(False)).alias("counts"))
         )
         self._keyed(_GROUPS, found)
         every = _table((self.place / _GROUPS).glob("*.parquet"), None, "counts")

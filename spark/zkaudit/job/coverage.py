@@ -244,6 +244,7 @@ class Coverage:
         large: logs with a record that is longer than servers read by default.
         missing: from, to and reason of each time that was asked for and that no log covers;
             ``None``: unknown.
+        last_zxid: the last transaction.
     """
 
     first_ms: int | None
@@ -254,6 +255,12 @@ class Coverage:
     damaged: tuple[Damage, ...] = ()
     cut: tuple[str, ...] = ()
     large: tuple[str, ...] = ()
+    last_zxid: int | None = None
+
+    @property
+    def last_us(self) -> int | None:
+        """Time of the last transaction in microseconds since 1970."""
+        return None if self.last_ms is None else self.last_ms * 1000
 
     def sentences(
         self, zone: tzinfo | None = UTC, name: str = "UTC"
@@ -333,9 +340,11 @@ def covered(
         missing.append((last_ms, end_ms, "the logs end earlier"))
     empty = tuple(sorted(set(servers) - of.keys()))
     large = tuple(f"{run.server}: {run.file}: {run.large}" for run in logged if run.large)
+    last_zxid = finishes[-1][2] if ends else None
     return Coverage(
-        first_ms, last_ms, of, empty, tuple(missing), tuple(damaged), tuple(cut_off(logged)), large
-    )
+        first_ms, last_ms, of, empty, tuple(missing), tuple(damaged), tuple(cut_off(logged)), large,
+        last_zxid,
+    )  # fmt: skip
 
 
 def coverage_of(

@@ -1,6 +1,6 @@
 """The inputs of an audit: logs and snapshots of all servers, as rows, runs of zxids and log gaps.
 
-Only builds DataFrames on ``sources.zookeeper``; ``logged_runs`` collects. Driver's thread.
+Builds DataFrames on ``sources.zookeeper``; ``heads`` and ``whole`` collect. Driver's thread.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from dataclasses import replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession, functions as F
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from zkaudit.errors import AuditError
 from zkaudit.history import committed
-from zkaudit.history.committed import Run
 from zkaudit.job.coverage import LoggedRun, as_runs
 from zkaudit.schema import CONFIG, RUN
 from zkaudit.sources import direct, selection
@@ -56,8 +55,8 @@ def once(
     group: str | None = None,
     begin: int | None = None,
     voters: int | None = None,
-) -> DataFrame:
-    """Return the rows of ``transactions`` for ``logs``, with few duplicates.
+) -> tuple[DataFrame, Heads]:
+    """Return the rows of ``transactions`` for ``logs``, with few duplicates, and their ``heads``.
 
     All servers of an ensemble log the same transactions, and ``committed.plan`` takes each from the
     first server that has it. So the first server's logs are read, and only the zxids of the others.
@@ -67,21 +66,27 @@ def once(
     name = min(log.server for log in logs)
     first = [log for log in logs if log.server == name]
     others = [log for log in logs if log.server != name]
-    rows = keep("rows", transactions(spark, directories, group, begin, first))
-    if not others:
-        return rows
-    found = keep("runs", runs(spark, directories, begin, others))
-    known = found.where("first_zxid is not null")
-    listed = _limited(known.select("server", "first_zxid", "last_zxid", "file"))
-    here = as_runs(logged_runs(rows))
-    plan = committed.plan([*here, *(Run(*row[:3]) for row in listed)], voters)
-    wanted = {(row[0], row[3]) for row in listed if committed.takes(plan, *row[:3])}
+    rows = transactions(spark, directories, group, begin, first)
+    if others:
+        found = runs(spark, directories, begin, others).withColumn("kind", F.lit(RUN))
+        rows = rows.unionByName(found, allowMissingColumns=True)
+    rows = keep("rows", rows)
+    read = heads(rows)
+    plan = committed.plan(as_runs(read.runs), voters)
+    wanted = {
+        (run.server, run.file)
+        for run in read.runs
+        if run.first is not None
+        and run.last is not None
+        and committed.takes(plan, run.server, run.first, run.last)
+    }
     more = [log for log in others if (log.server, log.name) in wanted]
-    if more:
-        part = transactions(spark, directories, group, begin, more)
-        rows = rows.unionByName(keep("more", part.where(~is_run())))
-    of_runs = found.withColumn("kind", F.lit(RUN))
-    return rows.unionByName(of_runs, allowMissingColumns=True)
+    if not more:
+        return rows, read
+    part = keep("more", transactions(spark, directories, group, begin, more).where(~is_run()))
+    configs = (read.config, heads(part).config)
+    newest = max(filter(None, configs), default=None)
+    return rows.unionByName(part), read._replace(config=newest)
 
 
 def of_group(rows: DataFrame, snapshots: DataFrame | None, group: str) -> DataFrame:
@@ -174,43 +179,33 @@ def is_run() -> Column:
     return F.col("kind").eqNullSafe(RUN)
 
 
-def logged_runs(rows: DataFrame) -> list[LoggedRun]:
-    """Collect the runs, of which there are about as many as files and log gaps. Raises AuditError
-    if there are too many."""
-    clocks = [F.unix_millis(name) for name in ("first_time", "last_time")]
-    found = rows.where(is_run())
-    found = found.select(
-        "server",
-        "file",
-        "first_zxid",
-        "last_zxid",
-        *clocks,
-        "times",
-        "damage",
-        "cut",
-        "large",
-    )
-    return [LoggedRun(*row) for row in _limited(found)]
+class Heads(NamedTuple):
+    """What the driver needs to know before the rows are used."""
+
+    runs: list[LoggedRun]
+    """The runs of all logs: about as many as files and log gaps."""
+    config: tuple[int, bytes] | None
+    """Zxid and content of the newest configuration of the ensemble in the logs (``reconfig``,
+    ZooKeeper 3.5+)."""
+
+
+def heads(rows: DataFrame) -> Heads:
+    """Collect these from rows of ``schema.TXNLOG_GROUPS``. Raises AuditError for too many runs."""
+    clocks = [F.unix_millis(name).alias(name) for name in ("first_time", "last_time")]
+    named = ("server", "file", "first_zxid", "last_zxid")
+    columns = (*named, *clocks, "times", "damage", "cut", "large", "zxid", "path", "data")
+    wanted = rows.where(is_run() | F.col("path").eqNullSafe(CONFIG))
+    found = wanted.select(is_run().alias("is_run"), *columns).toArrow()
+    runs = found.filter(found["is_run"]).drop_columns(["is_run", "zxid", "path", "data"])
+    if len(runs) > MAX_RUNS:
+        raise AuditError(
+            f"the logs have more than {MAX_RUNS} log gaps: add the other servers' logs"
+        )
+    values = (column.to_pylist() for column in runs.columns)
+    return Heads([LoggedRun(*run) for run in zip(*values, strict=True)], committed.config_of(found))
 
 
 def once_each(rows: DataFrame) -> DataFrame:
     """Leave out operations that one server has logged twice."""
     operations = rows.where("kind is null").dropDuplicates(["server", "zxid", "idx"])
     return rows.where("kind is not null").unionByName(operations)
-
-
-def config(rows: DataFrame) -> tuple[int, bytes] | None:
-    """Return zxid and content of the newest configuration of the ensemble in the logs
-    (``reconfig``, ZooKeeper 3.5+), or ``None``."""
-    configs = rows.where((F.col("path") == CONFIG) & F.col("data").isNotNull())
-    newest = configs.agg(F.max("zxid"), F.max_by("data", "zxid")).first()
-    return None if newest is None or newest[0] is None else (newest[0], bytes(newest[1]))
-
-
-def _limited(found: DataFrame) -> list[Row]:
-    rows: list[Row] = found.take(MAX_RUNS + 1)
-    if len(rows) > MAX_RUNS:
-        raise AuditError(
-            f"the logs have more than {MAX_RUNS} log gaps: add the other servers' logs"
-        )
-    return rows

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
@@ -35,16 +36,15 @@ def staged(out: Path) -> Iterator[None]:
         shutil.rmtree(out / "staging", ignore_errors=True)
 
 
-def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
-    """Write a frame below ``out`` and return the stored frame.
+def kept(out: Path, name: str, frame: DataFrame, by: str | None = None) -> DataFrame:
+    """Write a frame below ``out`` and return the stored frame. ``by``: as in ``save``.
 
-    Most audits have no journals, no moves and no offsets in Kafka. If Spark knows that a frame is
-    empty, it drops everything computed from it from the plan.
+    If Spark knows that a frame is empty, it drops everything computed from it from the plan.
 
     Raises AuditError if the driver does not see all rows that were written.
     """
     place = out / name
-    rows = save(frame, place)
+    rows = save(frame, place, by)
     spark = frame.sparkSession
     return stored(spark, frame.schema, [place]) if rows else empty(spark, frame.schema)
 
@@ -68,6 +68,12 @@ def save(frame: DataFrame, place: Path, by: str | None = None) -> int:
             "--out on a file system that the driver and all executors share"
         )
     return expected
+
+
+def put(rows: pa.Table, place: Path) -> None:
+    """Write rows that the driver has to a new directory."""
+    place.mkdir(parents=True)
+    pq.write_table(rows, place / "part-0.parquet")
 
 
 def rows_in(place: Path) -> int:
@@ -103,26 +109,37 @@ class Store:
         self.spark = spark
         self.place = new_tables(out)
 
-    def table(self, spec: catalog.Table, frame: DataFrame) -> DataFrame:
-        """Write a table that is split by group; return the rows of the audited groups."""
-        return self.shared(spec, frame)
+    def table(self, spec: catalog.Table, frame: DataFrame | None) -> None:
+        """Write a table of groups. ``None``: the groups that are audited have no rows."""
+        self.shared(spec, frame)
 
-    def shared(self, spec: catalog.Table, frame: DataFrame) -> DataFrame:
-        """Write a table that is not split by group; return it."""
-        return kept(self.place, spec.name, spec.shape(frame))
+    def shared(self, spec: catalog.Table, frame: DataFrame | None) -> None:
+        """Write a table that is not split by group."""
+        if frame is None:
+            self.rows(spec, [])
+        else:
+            save(spec.shape(frame), self.place / spec.name)
 
-    def rows(self, spec: catalog.Table, values: list[dict[str, Any]]) -> DataFrame:
-        """Write a table from rows in the driver's memory; return it."""
-        return self.shared(spec, rows_of(self.spark, spec.spark_type(), values))
+    def frame(self, spec: catalog.Table) -> DataFrame:
+        """Return those rows of a table that was written that are of groups that are audited."""
+        columns = spec.spark_type()
+        if not self.count(spec):
+            return empty(self.spark, columns)
+        return stored(self.spark, columns, [self.place / spec.name])
+
+    def rows(self, spec: catalog.Table, values: list[dict[str, Any]]) -> None:
+        """Write a table that is not split by group, and of which the driver has all rows."""
+        rows = pa.Table.from_pylist(values, schema=arrow_of(spec.spark_type()))
+        put(rows, self.place / spec.name)
+
+    def read(self, spec: catalog.Table, *columns: str) -> pa.Table:
+        """Return columns (all if none is named) of a small table that was written, of all
+        groups."""
+        return pq.read_table(self.place / spec.name, columns=list(columns) or None)
 
     def of_audited(self, rows: DataFrame) -> DataFrame:
         """Return the rows of the fold that are of audited groups."""
         return rows
-
-    def every(self, spec: catalog.Table, audited: DataFrame) -> DataFrame:
-        """Return a table that was written, with all groups. ``audited``: the result of
-        ``table``."""
-        return audited
 
     def count(self, spec: catalog.Table) -> int:
         """Return the number of rows of a table that was written, with all groups."""
@@ -132,13 +149,13 @@ class Store:
         """Return the rows of ``schema.SNAPSHOT`` that audited groups need."""
         return snapshots
 
-    def sessions(self, frame: DataFrame) -> DataFrame:
-        """Write table ``sessions``; return the sessions that are audited."""
-        return self.shared(catalog.SESSIONS, frame)
+    def sessions(self, audited: pa.Table) -> None:
+        """Write table ``sessions``."""
+        put(audited, self.place / catalog.SESSIONS.name)
 
-    def used(self, stage: Stage) -> DataFrame:
+    def used(self, stage: Stage) -> pa.Array:
         """Return the sessions that were used in an audited group."""
-        return stage.used
+        return stage.read("used", "session")["session"].combine_chunks()
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
         """Return ``Facts.known_us``. ``rows``: all rows of ``inputs.transactions``."""
@@ -150,8 +167,9 @@ class Store:
 
     def groups(self, stage: Stage) -> int:
         """Return the number of groups."""
-        groups = stage.names.where("tree != 'lock'").select("chroot", "group").distinct()
-        return int(groups.count())
+        names = stage.read("names", "chroot", "group", "tree")
+        names = names.filter(pc.not_equal(names["tree"], "lock"))
+        return int(names.group_by(["chroot", "group"]).aggregate([]).num_rows)
 
     def waiting(self, groups: DataFrame) -> None:
         """Record the groups in which rules would find more if the history ended later."""

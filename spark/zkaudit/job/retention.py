@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial, reduce
@@ -24,7 +24,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from zkaudit import schema
 from zkaudit.group import Act, FactsReader, TopicEvent
 from zkaudit.history import committed
-from zkaudit.history.staging import Stage, read_facts, stage
+from zkaudit.history.facts import read_facts
+from zkaudit.history.staging import Stage, shared_nodes, shared_rows, stage
 from zkaudit.job import inputs
 from zkaudit.job.buckets import BEGIN, Batches, Recorder, read, runs_of
 from zkaudit.job.output import kept, save
@@ -170,7 +171,10 @@ def state_at(
     found = rows.where(F.col("kind").isNull() & (F.col("zxid") <= zxid))
     found = committed.apply(found, plan)
     events = stage(found, log_gaps, snapshots, None, keep)
-    every = _existing(events, read_facts(found, snapshots, log_gaps))
+    shared = shared_rows(found)
+    nodes = None if snapshots is None else shared_nodes(snapshots)
+    closed = shared.filter(pc.equal(shared["type"], "closeSession"))["session"].to_pylist()
+    every = _existing(events, read_facts(shared, nodes, log_gaps), set(closed))
     values_of: dict[str, Column] = {
         "server": F.lit(""),
         "file": F.lit(f"state.{zxid:x}"),
@@ -197,9 +201,9 @@ def state_at(
     ).na.fill(0)
 
 
-def _existing(events: Stage, facts: FactsReader) -> DataFrame:
+def _existing(events: Stage, facts: FactsReader, closed: Collection[int]) -> DataFrame:
     """The znodes at the end of a history: path, ``created`` and ``written`` (zxid and time),
-    ``ephemeral_owner``, version."""
+    ``ephemeral_owner``, version. ``closed``: sessions that have ended."""
     at = F.struct("zxid", "idx")
     created, written = F.col("act") == "create", F.col("act") != "delete"
     last = F.max_by("act", F.when(F.col("act") != "set", at)).alias("last")
@@ -207,7 +211,7 @@ def _existing(events: Stage, facts: FactsReader) -> DataFrame:
     creation = F.max_by(F.struct("zxid", "time"), F.when(created, at)).alias("created")
     exists = "written is not null and coalesce(last != 'delete', true)"
     version = F.max_by("version", F.when(written, at)).alias("version")
-    moved = events.changes.where("tree in ('migration', 'mode')")
+    moved = events.rows("changes").where("tree in ('migration', 'mode')")
     moved = moved.groupBy("path").agg(last, values, creation, version).where(exists)
     held = events.folded.where("ended = 'still held' and session is not null")
     start = F.struct(F.col("start_zxid").alias("zxid"), F.col("start_time").alias("time"))
@@ -218,11 +222,13 @@ def _existing(events: Stage, facts: FactsReader) -> DataFrame:
         F.col("session").alias("ephemeral_owner"),
     )
     spark = held.sparkSession
-    closed = events.sessions.where("type = 'closeSession'").select("session")
-    brokers = [(path, session) for session, paths in facts.brokers.items() for path in paths]
-    brokers_ = spark.createDataFrame(brokers, "path string, session long")
-    brokers_ = brokers_.join(closed, "session", "left_anti")
-    brokers_ = brokers_.withColumnRenamed("session", "ephemeral_owner")
+    brokers = [
+        (path, session)
+        for session, paths in facts.brokers.items()
+        if session not in closed
+        for path in paths
+    ]
+    brokers_ = spark.createDataFrame(brokers, "path string, ephemeral_owner long")
     root = spark.range(1).select(F.lit("/").alias("path"))
     parts = (held, moved, _topics(spark, facts.events()), root, brokers_)
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)

@@ -126,9 +126,11 @@ def errors_named() -> Iterator[None]:
 
 def check_group(spark: SparkSession, group: str | None) -> None:
     """Raise AuditError if Java rejects ``--groups-regex``."""
+    if group is None:
+        return
     try:
-        spark.sql("select '' rlike :group", {"group": group or ""}).collect()
+        spark.sql("select '' rlike :group", {"group": group}).collect()
     except PySparkException:
         raise AuditError(
-            f"{group_option(group or '')}: not a valid Java regex: see java.util.regex.Pattern"
+            f"{group_option(group)}: not a valid Java regex: see java.util.regex.Pattern"
         ) from None

@@ -13,8 +13,8 @@ round audits these groups:
 - those with new rows, also if only another server's copy of rows that were there before;
 - those that were used by a session with new rows: its end is the end of what it owned, and a
   refused create may be a refused claim;
-- those whose findings depend on when the history ends (``Stage.waiting``), such as a partition
-  that has had no owner for some time.
+- those whose findings depend on when the history ends (``waiting`` in ``history.batches``), such as
+  a partition that has had no owner for some time.
 
 It audits all groups when something changes that they share: topics, log gaps, snapshots behind
 them, proposals that never were committed, options; when the history's end steps back in time, or a
@@ -29,7 +29,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -260,8 +260,8 @@ def _round(
         rows = read(spark, history.batches).drop("key")
     else:
         keys = touched.keys
-        keep = partial(kept, out / "staging")
-        rows, sessions = take(spark, history.batches, touched, before, keep)
+        rows, sessions = take(spark, history.batches, touched, before)
+        rows = kept(out, "staging/rows", rows)
     if touched is None:
         check_times(history.coverage, options.start, options.end)
     store = BucketStore(spark, out, keys, sessions, before, state)

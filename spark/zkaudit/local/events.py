@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zkaudit.group import ACTS, Coverage, Event, Fold, LaterEvents, Shown, member_of, znode_of
+from zkaudit.group import Coverage, Event, Fold, LaterEvents, member_of, znode_of
 from zkaudit.group.znodes import IDS, OWNERS
+from zkaudit.history.facts import shown_of
 from zkaudit.local.history import GroupHistory
 from zkaudit.schema import CREATES
 from zkaudit.text import printable
 
-_EVENT: Final = ("zxid", "idx", "time", "session", "type", "path", "data", "ephemeral", "cxid",
-                 "deleted")  # fmt: skip
-_SHOWN: Final = ("zxid", "path", "data", "czxid", "ctime", "mzxid", "mtime", "ephemeral_owner")
 _SERVER_BITS: Final = 56
 
 
@@ -82,36 +80,6 @@ def fold_of(history: GroupHistory, events: Iterable[Event]) -> Fold:
         for event in events:
             later.read(event)
     return Fold(coverage, shown, later)
-
-
-def events_of(rows: pa.Table) -> list[Event]:
-    """Return the events of a group in order. ``rows``: those of ``GroupHistory``, or some."""
-    rows = rows.filter(pc.is_in(rows["type"], pa.array(list(ACTS)))).select(_EVENT)
-    columns: dict[str, Iterable[Any]] = {name: rows[name].to_pylist() for name in _EVENT[:2]}
-    columns["time"] = rows["time"].cast(pa.int64()).to_pylist()
-    for name in _EVENT[3:]:
-        columns[name] = (
-            list(_shared(rows[name])) if name in ("type", "path") else (rows[name].to_pylist())
-        )
-    columns["type"] = [ACTS[kind] for kind in columns["type"]]
-    return list(map(Event, *columns.values()))
-
-
-def _shared(column: pa.ChunkedArray) -> Iterator[Any]:
-    """The values of a column in which most are repeated."""
-    encoded = column.combine_chunks().dictionary_encode()
-    values = encoded.dictionary.to_pylist()
-    return (None if place is None else values[place] for place in encoded.indices.to_pylist())
-
-
-def shown_of(nodes: pa.Table) -> Iterator[Shown]:
-    """Yield what the snapshots show. ``nodes``: those of ``GroupHistory``, or some."""
-    nodes = nodes.select(_SHOWN)
-    for name in ("ctime", "mtime"):
-        at = nodes.schema.get_field_index(name)
-        nodes = nodes.set_column(at, name, nodes[name].cast(pa.int64()))
-    for row in nodes.to_pylist():
-        yield Shown(*row.values())
 
 
 def sessions_of(history: GroupHistory) -> Sessions:

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zkaudit.group import ACTS, Coverage, Facts, FactsReader, Moment
+from zkaudit.group import ACTS, Coverage, Facts, Moment
 from zkaudit.group.znodes import GROUP_PATH, OFFSET_PATH
 from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
+from zkaudit.history.facts import read_facts
 from zkaudit.limits import Limits
-from zkaudit.local.events import events_of, shown_of
 from zkaudit.local.history import GroupHistory
 from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, arrow_schema
 
@@ -178,18 +178,7 @@ def _as_input(taken: pa.Table, columns: dict[str, Any], absent: set[str]) -> pa.
 
 def facts_of(history: GroupHistory) -> Facts:
     """Return the data that rules need from outside the groups."""
-    reader = FactsReader(Coverage(history.log_gaps))
-    opened = history.rows.filter(pc.equal(history.rows["type"], "createSession"))
-    for row in opened.select(["session", "zxid"]).to_pylist():
-        reader.open(**row)
-    rows, nodes = (
-        table.filter(pc.match_substring_regex(table["path"], "/brokers/(ids|topics)/"))
-        for table in (history.rows, history.nodes)
-    )
-    for event in events_of(rows):
-        reader.read(event)
-    for shown in shown_of(nodes):
-        reader.show(shown)
+    reader = read_facts(history.rows, history.nodes, history.log_gaps)
     ends = [(run.last, run.last_ms) for run in history.logged if run.last is not None]
     zxid, time = max(ends, default=(0, None), key=lambda end: end[0] or 0)
     end = Moment(zxid or 0, 0, None if time is None else time * 1000)

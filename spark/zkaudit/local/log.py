@@ -32,13 +32,8 @@ from zkaudit.group import (
 from zkaudit.group.live_moves import is_lock_record
 from zkaudit.group.znodes import FOREIGN, IDS, OFFSETS, OWNERS
 from zkaudit.history.committed import within
-from zkaudit.local.events import (
-    Sessions,
-    events_of,
-    fold_of,
-    sessions_of,
-    shown_of,
-)
+from zkaudit.history.facts import events_of, shown_of
+from zkaudit.local.events import Sessions, fold_of, sessions_of
 from zkaudit.local.history import GroupHistory, subscription_of
 from zkaudit.text import printable
 from zkconsumer.admin.ids_lock import moved_to

@@ -16,7 +16,8 @@ from zkaudit.errors import InputMissingError
 from zkaudit.group import UNKNOWN, Commit, Lifetime, Moment, Unknown, Write, znode_of
 from zkaudit.group.znodes import OFFSETS, OWNERS
 from zkaudit.history.committed import Range, within
-from zkaudit.local.events import Session, Sessions, events_of, fold_of, sessions_of
+from zkaudit.history.facts import events_of
+from zkaudit.local.events import Session, Sessions, fold_of, sessions_of
 from zkaudit.local.history import GroupHistory, Question, inside, read
 from zkaudit.sources.rows import sample_of
 from zkaudit.sources.selection import milliseconds

@@ -49,17 +49,15 @@ def register(spark: SparkSession) -> None:
 
 def read(
     spark: SparkSession,
-    bootstrap: str | None,
+    bootstrap: str,
     group: str | None = None,
     command_config: str | None = None,
 ) -> DataFrame:
-    """Return rows of ``schema.OFFSETS``; none without ``bootstrap``. ``group``: a Java regex.
+    """Return rows of ``schema.OFFSETS``. ``group``: a Java regex.
 
     ``command_config`` is the path of a file of client properties. Spark gets only the path, so that
     no secret appears in a plan, a log or Spark's web UI.
     """
-    if bootstrap is None:
-        return spark.createDataFrame([], schema.spark_type(schema.OFFSETS))
     config = None if command_config is None else os.path.abspath(command_config)
     rows = direct.rows(spark, _OffsetsReader(bootstrap, config), schema.OFFSETS)
     return rows if group is None else rows.where(F.col("group").rlike(rf"\A(?:{group})\z"))

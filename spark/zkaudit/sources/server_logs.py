@@ -2,7 +2,7 @@
 
 Two kinds of lines name both: "Established session 0x1... with negotiated timeout 30000 for client
 /10.0.0.7:51442" (server log; from 3.6 on at level DEBUG) and "session=0x1... user=... ip=10.0.0.7"
-(audit log, 3.6+). Transaction logs have no addresses. Driver's thread; only builds DataFrames.
+(audit log, 3.6+). Transaction logs have no addresses. Driver's thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zkaudit.storage import Remote, local_url, place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _LINES: Final = (
     re.compile(r"session 0x([0-9a-f]{1,16}) with negotiated timeout [0-9]+ for client /?(\S+)"),
@@ -41,14 +41,14 @@ def _local(place: str) -> Path:
     return found
 
 
-def addresses(spark: SparkSession, places: Sequence[str]) -> DataFrame | None:
-    """Return ``session`` and ``address``, one row for each session that a line names.
+def addresses(spark: SparkSession, places: Sequence[str]) -> dict[int, str]:
+    """Return the address of each session that a line names.
 
-    ``None`` without places. A session that was resumed from other addresses gets all of them, in
-    alphabetical order, because the lines of different servers have no common order of time.
+    A session that was resumed from other addresses gets all of them, in alphabetical order, because
+    the lines of different servers have no common order of time.
     """
     if not places:
-        return None
+        return {}
     from pyspark.sql import functions as F
 
     urls = [local_url(_local(place)) for place in places]
@@ -67,7 +67,8 @@ def addresses(spark: SparkSession, places: Sequence[str]) -> DataFrame | None:
     lines = lines.where(F.col("value").contains("session"))
     every = F.array_sort(F.collect_set("address"))
     both = lines.mapInArrow(read, "session long, address string").groupBy("session")
-    return both.agg(F.concat_ws(", ", every).alias("address"))
+    found = both.agg(F.concat_ws(", ", every).alias("address")).toArrow()
+    return dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
 def addresses_of(places: Sequence[str], sessions: set[int]) -> dict[int, str]:

@@ -1,17 +1,21 @@
-"""Tables derived from the rows of the fold: sessions, registrations, moves.
-
-Runs in the driver's thread and only builds DataFrames.
-"""
+"""Tables from the rows of the fold and from what groups share: sessions, registrations, moves,
+partitions. Driver's thread."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, functions as F
 
 from zkaudit.group import Facts
 from zkaudit.history.staging import Stage, text_of
+from zkaudit.schema import arrow_of
+from zkaudit.tables.catalog import SESSIONS
 
 GROUP = ("chroot", "group")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -22,7 +26,7 @@ def registrations(stage: Stage) -> DataFrame:
     """Return table ``registrations``."""
     content = F.from_json(text_of(F.col("data")), _REGISTRATION)
     return (
-        stage.lifetimes("ids")
+        stage.rows("ids")
         .withColumn("content", content)
         .withColumns(
             {
@@ -35,55 +39,57 @@ def registrations(stage: Stage) -> DataFrame:
 
 
 def sessions(
-    stage: Stage, addresses: DataFrame | None = None, used: DataFrame | None = None
-) -> DataFrame:
-    """Return table ``sessions``. ``addresses``: sessions with the address of their client, where
-    known. ``used``: the sessions used in a group, by default those of ``stage``."""
-    begun = F.col("type") == "createSession"
-    first = F.min_by(F.struct("time", "timeout"), F.when(begun, F.col("zxid")))
-    last = F.min_by(F.struct("time", "cxid"), F.when(~begun, F.col("zxid")))
-    used = (stage.used if used is None else used).select("session").distinct()
-    logged = stage.sessions.groupBy("session").agg(
-        F.min(F.when(begun, F.col("zxid"))).alias("created_zxid"),
-        F.min(F.when(~begun, F.col("zxid"))).alias("closed_zxid"),
-        first.alias("first"),
-        last.alias("last"),
-    )
-    closer = F.when(F.col("last.cxid") == 0, "server").otherwise("client")
-    closed = F.col("closed_zxid").isNotNull()
-    every = logged.join(used, "session", "full")
-    if addresses is None:
-        every = every.withColumn("address", F.lit(None).cast("string"))
-    else:
-        every = every.join(addresses, "session", "left")
-    pairs = list(stage.brokers.items())
-    brokers = every.sparkSession.createDataFrame(pairs, "session long, broker string")
-    every = every.join(F.broadcast(brokers), "session", "left")
-    return every.select(
-        "session",
-        "address",
-        "created_zxid",
-        F.when(F.col("created_zxid").isNotNull(), F.col("first.time")).alias("created_time"),
-        F.when(F.col("created_zxid").isNotNull(), F.col("first.timeout")).alias("timeout_ms"),
-        "closed_zxid",
-        F.when(closed, F.col("last.time")).alias("closed_time"),
-        F.when(closed, closer).alias("closed_by"),
-        "broker",
-    )
+    shared: pa.Table, used: pa.Array, brokers: Mapping[int, str], addresses: Mapping[int, str]
+) -> pa.Table:
+    """Return table ``sessions``.
+
+    Args:
+        shared: ``staging.shared_rows``.
+        used: the sessions used in a group.
+        brokers: as in ``Facts``.
+        addresses: the address of the client of each session, where known.
+    """
+    created = _first(shared, "createSession", zxid="created_zxid", time="created_time",
+                     timeout="timeout_ms")  # fmt: skip
+    closed = _first(shared, "closeSession", zxid="closed_zxid", time="closed_time", cxid="cxid")
+    every = pa.chunked_array([used, *created["session"].chunks, *closed["session"].chunks])
+    found = pa.table({"session": pc.unique(every).sort()})
+    for name, of in (("broker", brokers), ("address", addresses)):
+        pairs = pa.array(of.keys(), pa.int64()), pa.array(of.values(), pa.string())
+        found = found.join(pa.table(dict(zip(("session", name), pairs, strict=True))), "session")
+    found = found.join(created, "session").join(closed, "session")
+    closer = pc.if_else(pc.equal(found["cxid"], 0), "server", "client")
+    closer = pc.if_else(pc.is_valid(found["closed_zxid"]), closer, None)
+    wanted = arrow_of(SESSIONS.spark_type())
+    return found.append_column("closed_by", closer).select(wanted.names).cast(wanted)
+
+
+def _first(shared: pa.Table, kind: str, **names: str) -> pa.Table:
+    """The first transaction of a type in each session: the session, and these columns by their new
+    names."""
+    rows = shared.filter(pc.equal(shared["type"], kind))
+    rows = rows.sort_by([("session", "ascending"), ("zxid", "ascending")])
+    _, places = np.unique(rows["session"].to_numpy(), return_index=True)
+    found = rows.take(places).select(["session", *names])
+    return found.rename_columns(["session", *names.values()])
 
 
 def moves(stage: Stage) -> DataFrame:
     """Return table ``moves``."""
     moved_to = F.get_json_object(text_of(F.col("data")), "$.moved_to")
-    return stage.changes.where("tree = 'migration'").select(
-        *GROUP,
-        "zxid",
-        "idx",
-        "time",
-        "session",
-        F.when((F.col("act") != "delete") & moved_to.isin("kafka", "zookeeper"), moved_to).alias(
-            "moved_to"
-        ),
+    return (
+        stage.rows("changes")
+        .where("tree = 'migration'")
+        .select(
+            *GROUP,
+            "zxid",
+            "idx",
+            "time",
+            "session",
+            F.when(
+                (F.col("act") != "delete") & moved_to.isin("kafka", "zookeeper"), moved_to
+            ).alias("moved_to"),
+        )
     )
 
 

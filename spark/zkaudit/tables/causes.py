@@ -72,8 +72,18 @@ def _basis() -> Column:
     return F.when(F.col("proven"), "proven").otherwise("inferred")
 
 
-def herds(steps: DataFrame, lines: DataFrame) -> DataFrame:
-    """Return table ``herds`` from the same rows. Only journals measure the members' operations."""
+def herds(steps: DataFrame, lines: DataFrame | None) -> DataFrame:
+    """Return table ``herds`` from the same rows. Only journals measure the members' operations
+    (``lines`` is ``None`` without journals)."""
+    members = F.col("members")
+    others = members - F.when(F.col("change") == "join", 1).otherwise(0)
+    model = {"notified": others, "rebalances": members, "reads": members * members}
+    columns = (*GROUP, "zxid", "idx", "time", "member", "change", "members")
+    if lines is None:
+        figures = [column.alias(name) for name, column in model.items()]
+        unknown = [F.lit(None).alias(name) for name in ("cause", "writes")]
+        changes = steps.where("change is not null")
+        return changes.select(*columns, F.lit("modelled").alias("basis"), *figures, *unknown)
     kept = lines.select(*GROUP, "member").distinct().withColumn("kept", F.lit(1))
     order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
     changes = (
@@ -105,18 +115,13 @@ def herds(steps: DataFrame, lines: DataFrame) -> DataFrame:
     )
     joined = changes.join(caused, [*GROUP, "zxid", "idx", "member"], "left")
     some = (F.col("kept") > 0) | ((F.col("members") == 0) & (F.col("own") > 0))
-    others = F.col("members") - F.when(F.col("change") == "join", 1).otherwise(0)
-
-    def figure(name: str, model: Column) -> Column:
-        return F.when(some, F.coalesce(name, F.lit(0))).otherwise(model)
-
+    measured = zip(model.items(), ("notified", "attempts", "read"), strict=True)
     return joined.select(
-        *GROUP, "zxid", "idx", "time", "member", "change", "members",
-        F.when(some & (F.col("kept") >= F.col("members")), "measured")
+        *columns,
+        F.when(some & (F.col("kept") >= members), "measured")
         .when(some, "measured in part").otherwise("modelled").alias("basis"),
         F.when(some, _basis()).alias("cause"),
-        figure("notified", others).alias("notified"),
-        figure("attempts", F.col("members")).alias("rebalances"),
-        figure("read", F.col("members") * F.col("members")).alias("reads"),
+        *(F.when(some, F.coalesce(figure, F.lit(0))).otherwise(column).alias(name)
+          for (name, column), figure in measured),
         F.when(some, F.coalesce("wrote", F.lit(0))).alias("writes"),
     )  # fmt: skip

@@ -1,39 +1,46 @@
 """Groups that migrated while they ran: their modes.
 
-Runs in the driver's thread. It collects only the last mode of each group.
+Runs in the driver's thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from pyspark.sql import DataFrame, functions as F
 
 from zkaudit.history.staging import Stage
-from zkaudit.tables.build import GROUP, time_at
+from zkaudit.tables.build import GROUP
 
 
-def migrations(stage: Stage, sessions: DataFrame) -> DataFrame:
-    """Return table ``migrations``. ``sessions``: that table."""
-    addresses = sessions.where("address is not null").select("session", "address")
-    return stage.rows("migrations").join(addresses, "session", "left")
+def migrations(stage: Stage, addresses: Mapping[int, str]) -> DataFrame:
+    """Return table ``migrations``. ``addresses``: those of clients, by their session."""
+    rows = stage.rows("migrations")
+    if not addresses:
+        return rows.withColumn("address", F.lit(None))
+    known = rows.sparkSession.createDataFrame([*addresses.items()], "session long, address string")
+    return rows.join(known, "session", "left")
 
 
-def summary(modes: DataFrame) -> list[dict[str, Any]]:
-    """Return the summary of each group's move: last mode, since when, and the members that have not
-    acknowledged it. ``modes``: table ``migrations``."""
-    since = F.unix_micros("start_time").alias("since")
-    last = F.max_by(F.struct("mode", since, "ended", "late"), F.struct("start_zxid", "version"))
-    groups = modes.groupBy(*GROUP).agg(last.alias("last"), F.count("*").alias("modes"))
-    return [
-        {
-            "chroot": row["chroot"],
-            "group": row["group"],
-            "mode": row["last"]["mode"],
-            "since": (time := time_at(row["last"]["since"])) and time.isoformat(" ", "seconds"),
-            "ended": row["last"]["ended"],
-            "changes": row["modes"] - 1,
-            "late": row["last"]["late"],
+def summary(modes: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the summary of each group's move: last mode, since when, and the members that have not
+    acknowledged it. ``modes``: rows of table ``migrations``."""
+    for place, each in groupby(sorted(modes, key=_order), itemgetter(*GROUP)):
+        *earlier, last = each
+        since = last["start_time"]
+        yield {
+            **dict(zip(GROUP, place, strict=True)),
+            "mode": last["mode"],
+            "since": since and since.isoformat(" ", "seconds"),
+            "ended": last["ended"],
+            "changes": len(earlier),
+            "late": last["late"],
         }
-        for row in groups.orderBy(*GROUP).collect()
-    ]
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    numbers = (-1 if row[name] is None else row[name] for name in ("start_zxid", "version"))
+    return (*(row[name] for name in GROUP), *numbers)

@@ -22,7 +22,9 @@ def chroots(stage: Stage) -> DataFrame:
     """Return the name of each group in ZooKeeper with its ``chroot``, null if several chroots have
     the name. A group with a mode takes precedence."""
     moves = F.col("tree") == "mode"
-    each = stage.names.where("tree != 'lock'").groupBy(*GROUP).agg(F.max(moves).alias("moves"))
+    each = (
+        stage.rows("names").where("tree != 'lock'").groupBy(*GROUP).agg(F.max(moves).alias("moves"))
+    )
     of_name = each.groupBy("group").agg(
         F.collect_list("chroot").alias("every"),
         F.collect_list(F.when(F.col("moves"), F.col("chroot"))).alias("moving"),
@@ -41,7 +43,12 @@ def placed(rows: DataFrame, chroots_: DataFrame) -> DataFrame:
 
 def with_mode(stage: Stage) -> DataFrame:
     """Return the groups that have a mode, with ``moves`` true."""
-    return stage.names.where("tree = 'mode'").select(*GROUP, F.lit(True).alias("moves")).distinct()
+    return (
+        stage.rows("names")
+        .where("tree = 'mode'")
+        .select(*GROUP, F.lit(True).alias("moves"))
+        .distinct()
+    )
 
 
 def groups(stage: Stage, on_brokers: DataFrame, deliveries: DataFrame) -> DataFrame:

@@ -33,14 +33,14 @@ def test_spark_and_the_fold_read_paths_alike(spark: SparkSession, group: str | N
     staged = stage(spark.createDataFrame(values, schema.spark_type(schema.TXNLOG)), group=group)
     znodes = [znode for path in paths if (znode := znode_of(path))]
     chosen = [z for z in znodes if group is None or z.group in group.split("|")]
-    assert {tuple(row) for row in staged.names.collect()} == {
-        (z.chroot, z.group, z.tree) for z in chosen
-    }
+    assert {
+        tuple(row) for row in staged.rows("names").select("chroot", "group", "tree").collect()
+    } == {(z.chroot, z.group, z.tree) for z in chosen}
     commits = staged.commits.select("chroot", "group", "topic", "partition").collect()
     assert sorted(map(tuple, commits)) == sorted(
         (z.chroot, z.group, z.topic, z.partition) for z in chosen if z.tree == "offsets"
     )
-    changes = staged.changes.select("path").collect()
+    changes = staged.rows("changes").select("path").collect()
     assert sorted(row["path"] for row in changes) == sorted(
         z.path for z in chosen if z.tree in WITH_CHANGES
     )

@@ -9,18 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession, functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import BooleanType, LongType, StructType
 from zkaudit.findings.places import located
 from zkaudit.history import committed, doubt
 from zkaudit.history.doubt import Change
-from zkaudit.tables import build, catalog
 
 from tests.audit.histories import (
     History,
     findings_of,
     frame_of,
-    kept,
     logged,
     tables_of,
 )
@@ -130,16 +128,14 @@ def findings(spark: SparkSession) -> dict[str, list[Any]]:
             more = {"zxid": h.zxid, "path": path, "session": row["session"] + 1000 * number}
             h.rows.append(row | more)
     h.now = max(row["time"] for row in h.rows)
-    made, stage = tables_of(spark, h)
-    sessions = catalog.SESSIONS.shape(build.sessions(stage))
-    found = kept(findings_of(made).withColumn("number", F.monotonically_increasing_id()))
+    found = findings_of(*tables_of(spark, h))
     places = [{name: row[name] for name in ("zxid", "confirmed")} for row in h.rows]
     columns = StructType().add("zxid", LongType()).add("confirmed", BooleanType())
     transactions = frame_of(spark, columns, places).selectExpr(
         "'' as server", "'' as file", "0L as position", "*"
     )
     by: dict[str, list[Any]] = defaultdict(list)
-    for row in located(found, transactions, sessions).collect():
+    for row in located(found, transactions, {}).collect():
         by[row["chroot"]].append(row)
     return by
 

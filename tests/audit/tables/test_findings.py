@@ -13,16 +13,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit.findings.base import Tables
-from zkaudit.history.staging import Stage
+from zkaudit.history.staging import Stage, shared_rows
 from zkaudit.job import audit as job
 from zkaudit.limits import Limits
 from zkaudit.sources import selection
 from zkaudit.tables import build as tables_build, catalog as tables, causes, journals
 
-from tests.audit.histories import END, EPOCH, History, findings_of, frame_of, tables_of
+from tests.audit.histories import EPOCH, History, findings_of, frame_of, logged, tables_of
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 
@@ -149,6 +150,7 @@ class Planted:
     """The lines of the journals, each with its group."""
     findings: dict[tuple[str, str], list[Any]]
     """By group and kind."""
+    sessions: pa.Table
 
     def zxid(self, group: str, member: str) -> int:
         """The transaction with which a member joined."""
@@ -179,9 +181,11 @@ def planted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pl
     made, stage = tables_of(spark, h, journal=(folder,), limits=limits)
     lines = journals.lines(journals.read(spark, (folder,)), made.registrations)
     by: dict[tuple[str, str], list[Any]] = {}
-    for row in findings_of(made, limits).orderBy("time").collect():
+    for row in findings_of(made, stage, limits).orderBy("time").collect():
         by.setdefault((row["group"], row["kind"]), []).append(row)
-    return Planted(h, stage, made, lines, by)
+    used = stage.read("used", "session")["session"].combine_chunks()
+    shared = shared_rows(logged(spark, h.rows))
+    return Planted(h, stage, made, lines, by, tables_build.sessions(shared, used, {}, {}))
 
 
 def small_history(h: History) -> None:
@@ -327,7 +331,7 @@ def test_tables_of_a_small_history(planted: Planted) -> None:
         row["session"]: (
             row["created_zxid"], row["timeout_ms"], row["closed_zxid"], row["closed_by"]
         )
-        for row in tables_build.sessions(stage).where("session < 3").collect()
+        for row in planted.sessions.to_pylist() if row["session"] < 3
     }  # fmt: skip
     assert sessions == {1: (1, 6000, 12, "client"), 2: (2, 4000, 10, "server")}
 
@@ -394,7 +398,7 @@ def test_findings_of_a_time(spark: SparkSession) -> None:
         {"kind": "zombie commit", "group": "later", "time": after(60)},
         {"kind": "herd", "group": "any"},
     ]
-    last = frame_of(spark, END, [{"zxid": 20, "time": after(100)}])
+    last = round(after(100).timestamp() * 1e6)
     wrong = frame_of(spark, tables.FINDINGS.spark_type(), rows)
 
     def told(start: float | None, end: float | None) -> set[str]:

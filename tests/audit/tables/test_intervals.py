@@ -178,7 +178,7 @@ def test_the_events_of_two_groups_whose_names_are_alike(spark: SparkSession) -> 
     assert {tuple(row) for row in commits} == {
         (*name, number, 5) for number, name in enumerate(names)
     }
-    owned = stage.lifetimes("owners").select("chroot", "group", "ended", "end_zxid").collect()
+    owned = stage.rows("owners").select("chroot", "group", "ended", "end_zxid").collect()
     assert {tuple(row) for row in owned} == {(*name, "expired", 100) for name in names}
-    used = stage.used.select("chroot", "group", "session").collect()
+    used = stage.rows("used").select("chroot", "group", "session").collect()
     assert {tuple(row) for row in used} == {(*name, 5) for name in names}

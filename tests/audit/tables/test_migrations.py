@@ -31,7 +31,7 @@ from zkaudit.report.verdict import verdict
 from zkaudit.tables import catalog, migrations, timeline
 from zkmigrate.cli import run as migrate
 
-from tests.audit.histories import END, frame_of, in_snapshots, keep, logged
+from tests.audit.histories import frame_of, in_snapshots, keep, logged
 from tests.support.groups import Producer, Reader
 from tests.support.members import quick
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -280,10 +280,9 @@ def test_the_summary_and_the_report_name_moves(audited: Audited) -> None:
     )
 
 
-def test_without_records_nothing_is_planned(spark: SparkSession) -> None:
+def test_without_records_nothing_is_planned() -> None:
     """No group with a mode: no rule about records is in the plan of the findings."""
-    empty = frame_of(spark, END, [])
-    frames: dict[str, Any] = dict.fromkeys(FRAMES, empty)
+    frames: dict[str, Any] = dict.fromkeys(FRAMES)
     tables = Tables(**frames)
     assert from_records(tables, Limits()) == []
 
@@ -316,7 +315,7 @@ def test_logs_that_begin_during_a_move(spark: SparkSession) -> None:
     ]
     log_gaps = ((0, 101),)
     stage = staging.stage(logged(spark, values), log_gaps, snapshot, keep=keep)
-    written = migrations.migrations(stage, frame_of(spark, catalog.SESSIONS.spark_type(), []))
+    written = migrations.migrations(stage, {})
     modes = catalog.MIGRATIONS.shape(written)
     first, second = modes.orderBy("start_zxid").collect()
     assert (first["chroot"], first["mode"], first["version"]) == ("/kafka", "locked", 1)
@@ -324,7 +323,7 @@ def test_logs_that_begin_during_a_move(spark: SparkSession) -> None:
     assert [(ack["member"], ack["zxid"]) for ack in first["acknowledged"]] == [("g_a", 50)]
     assert (second["mode"], second["session"], second["members"]) == ("kafka", 3, 1)
     assert second["settled_zxid"] == 121
-    (group,) = migrations.summary(modes)
+    (group,) = migrations.summary(modes.toArrow().to_pylist())
     since = START + timedelta(seconds=120)
     assert group == {
         "chroot": "/kafka", "group": "g", "mode": "kafka", "since": since.isoformat(" "),
@@ -356,8 +355,8 @@ def test_two_owners_during_a_move(spark: SparkSession) -> None:
         piece(3, "journal", "plain", 10, 60),
     ]
     owned = frame_of(spark, catalog.GROUP_OWNERSHIP.spark_type(), rows)
-    end = frame_of(spark, END, [{"zxid": 99, "time": START + timedelta(seconds=99)}])
-    frames: dict[str, Any] = dict.fromkeys(FRAMES, end)
+    frames: dict[str, Any] = dict.fromkeys(FRAMES)
+    frames["end_us"] = round((START + timedelta(seconds=99)).timestamp() * 1e6)
     tables = Tables(**frames, group_ownership=owned)
     (frame,) = from_records(tables, Limits())
     found = frame.where("kind = 'two owners'").orderBy("partition").collect()

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark.sql import SparkSession, functions as F
+from pyspark.sql import SparkSession
 from zkaudit.findings.ids import id_of
 from zkaudit.findings.places import UNCONFIRMED, located
 from zkaudit.sources.server_logs import addresses
-from zkaudit.tables.catalog import FINDINGS, SESSIONS
+from zkaudit.tables.catalog import FINDINGS
 
 SESSION = -0x7FFFFFFFFFFFFFF0
 """ZooKeeper ids from 128 on are negative numbers."""
@@ -26,16 +26,7 @@ def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> 
     transaction that may never have been committed is inferred, less severe, and says so."""
     (tmp_path / "zk.log").write_text(SERVER_LOG)
     known = addresses(spark, [str(tmp_path)])
-    assert known is not None
-    assert {tuple(row) for row in known.collect()} == {
-        (SESSION, "10.0.0.7:51442"),
-        (42, "10.0.0.8"),
-    }
-    sessions = SESSIONS.shape(
-        known.withColumns(
-            {c.name: F.lit(None) for c in SESSIONS.columns if c.name not in known.columns}
-        )
-    )
+    assert known == {SESSION: "10.0.0.7:51442", 42: "10.0.0.8"}
     transactions = spark.createDataFrame(
         [("zk1", "log.1", 100, 5, 0, True), ("zk1", "log.1", 100, 5, 1, True),
          ("zk2", "log.6", 16, 6, 0, False)],
@@ -53,8 +44,7 @@ def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> 
                 "evidence": evidence}  # fmt: skip
         rows.append(tuple(row.values()))
     frame = spark.createDataFrame(rows, FINDINGS.spark_type())
-    frame = frame.withColumn("number", F.monotonically_increasing_id()).localCheckpoint()
-    found = located(frame, transactions, sessions).orderBy("zxid", "basis")
+    found = located(frame, transactions, known).orderBy("zxid", "basis")
     assert {row["id"] for row in found.collect()} == {id_of(row) for row in frame.collect()}
     unsure, sure, phantom, snapshot = found.orderBy("zxid", "basis").collect()
     assert (sure["server"], sure["file"], sure["position"]) == ("zk1", "log.1", 100)

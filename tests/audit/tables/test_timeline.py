@@ -51,7 +51,7 @@ def stage_of(spark: SparkSession, *names: tuple[str, str, str]) -> staging.Stage
     columns = spark_type(OUTPUT)
     keys = ("table", "chroot", "group", "tree")
     rows = [dict(zip(keys, ("names", *name), strict=True)) for name in names]
-    return staging.Stage(frame_of(spark, columns, rows), frame_of(spark, columns, []), {})
+    return staging.Stage(frame_of(spark, columns, rows))
 
 
 def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) -> None:
