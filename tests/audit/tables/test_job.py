@@ -178,6 +178,17 @@ def test_a_journal_of_a_simulation_is_refused(spark: SparkSession, tmp_path: Pat
         journals.check([tmp_path / "none"])
 
 
+def test_an_audit_plans_few_jobs(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """Each job of Spark costs CPU time that does not depend on the data, and most tables of most
+    audits are empty. An empty table takes no job."""
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(None))
+    summary = job.run(spark, job.Options([str(logs)], str(tmp_path / "out")))
+    assert summary["findings"]
+    assert len(set(tracker.getJobIdsForGroup(None)) - before) <= 16
+    assert load(spark, tmp_path / "out")[1]["views"].count() == 0
+
+
 def test_a_damaged_log_is_named(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     """A flipped byte ends the audit with one line: file, byte and reason."""
     (path,) = [Path(log.path) for log in find([logs])[0]]
