@@ -241,6 +241,20 @@ def test_the_way_back_looks_at_kafka_also_if_zookeeper_leads(simulated: Simulate
         assert (found.outcome.value, found.reasons[0].value) == ("refused", reason)
 
 
+def test_the_way_back_changes_nothing_if_zookeeper_leads_already(simulated: Simulated) -> None:
+    """Another operator was faster, between the look at the group and this. Since when it leads
+    remains the same, and Kafka gets what the old members have stored."""
+    matrix.mirror_zookeeper_leads(simulated)
+    row(simulated, *ONCE)
+    before = simulated.znodes("g")
+    work = mirroring.Mirroring(simulated.stores())
+    assert result_of("g", lambda: work.back("g", True, 0)).outcome.value == "done"
+    assert simulated.znodes("g") == before
+    simulated.in_zookeeper("g", "t", 120)
+    assert result_of("g", lambda: work.back("g", True, 0)).outcome.value == "done"
+    assert held(simulated) == ([120, 60], [120, 60])
+
+
 def test_new_members_without_a_cut_over_lead_and_old_ones_are_locked_out(
     simulated: Simulated,
 ) -> None:
