@@ -14,7 +14,9 @@ import time
 from pathlib import Path
 
 from kazoo.client import KazooClient
+from zkmigrate.model import Store
 
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.servers import LocalCluster, wait_until
@@ -27,7 +29,10 @@ SAMPLERS = 4
 class Bench:
     """Groups on a cluster, and the process that mirrors them."""
 
-    def __init__(self, cluster: LocalCluster, groups: int, partitions: int, folder: Path) -> None:
+    def __init__(
+        self, cluster: LocalCluster, groups: int, partitions: int, leader: Store, folder: Path
+    ) -> None:
+        self.leader = leader
         self.names = [f"g{number:04}" for number in range(groups)]
         self.partitions = partitions
         self.zk = KazooClient(cluster.zookeeper, timeout=30.0)
@@ -46,7 +51,7 @@ class Bench:
         words = [sys.executable, "-c", "from zkmigrate.cli import main; main()", "mirror", "--all"]
         with self.errors.open("wb") as errors:
             self.mirror = subprocess.Popen(
-                [*words, "--execute", "--zookeeper", cluster.zookeeper],
+                [*words, "--lead", leader.value, "--execute", "--zookeeper", cluster.zookeeper],
                 stdout=subprocess.DEVNULL, stderr=errors,
             )  # fmt: skip
 
@@ -78,23 +83,32 @@ class Bench:
 
     def change(self, over: threading.Event, rate: int) -> None:
         """Change offsets of random partitions, so many each second."""
-        number, began = 0, time.monotonic()
+        kafka, number, began = self.kafka.another(), 0, time.monotonic()
         while not over.wait(0.05):
             while number < (time.monotonic() - began) * rate:
                 number += 1
                 group = random.choice(self.names[SAMPLERS:])
                 at = random.randrange(self.partitions)
-                self.zk.set_async(self.path(group, at), b"%d" % number)
+                if self.leader is Store.ZOOKEEPER:
+                    self.zk.set_async(self.path(group, at), b"%d" % number)
+                else:
+                    kafka.commit(group, {TopicPartition(TOPIC, at): StoredOffset(number)})
+        kafka.close()
 
     def sample(self, over: threading.Event, group: str, late: list[float]) -> None:
-        """Change an offset, and wait until Kafka has it; again and again."""
+        """Change an offset, and wait until the other store has it; again and again."""
         kafka, number, tp = self.kafka.another(), 1, TopicPartition(TOPIC, 0)
         while not over.is_set():
             number += 1
             began = time.monotonic()
-            self.zk.set(self.path(group, 0), b"%d" % number)
-            while kafka.fetch(group, [tp])[tp].offset != number:
-                time.sleep(0.02)
+            if self.leader is Store.ZOOKEEPER:
+                self.zk.set(self.path(group, 0), b"%d" % number)
+                while kafka.fetch(group, [tp])[tp].offset != number:
+                    time.sleep(0.02)
+            else:
+                kafka.commit(group, {tp: StoredOffset(number)})
+                while self.zk.get(self.path(group, 0))[0] != b"%d" % number:
+                    time.sleep(0.02)
             late.append(time.monotonic() - began)
             time.sleep(random.random() * 0.5)
         kafka.close()
@@ -105,10 +119,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", type=int, default=2000)
     parser.add_argument("--partitions", type=int, default=20)
+    parser.add_argument("--leader", type=Store, default=Store.ZOOKEEPER)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, LocalCluster("3.9") as cluster:
-        bench = Bench(cluster, options.groups, options.partitions, Path(folder))
+        wanted = options.groups, options.partitions, options.leader
+        bench = Bench(cluster, *wanted, Path(folder))
         try:
             bench.wait_in_step()
             bench.share(options.seconds / 2)
