@@ -576,6 +576,43 @@ def test_what_has_not_changed_in_kafka_is_read_with_one_request(
     reads("stopped")
 
 
+def test_a_group_that_is_due_is_asked_for_together_with_the_others(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the request, and the answer that is compared with the last one, remain the same."""
+    virtual_time(monkeypatch)
+    matrix.untouched(simulated)
+    simulated.znode("/consumers/h/ids")
+    simulated.in_zookeeper("h", "t", 7)
+    words = ("mirror", "--all", "--execute", "--once", "--lead", "kafka")
+    assert simulated.run(*words).status == 0
+    mirror = mirroring.Mirroring(simulated.stores())
+    asked: list[list[str]] = []
+    fetch = simulated.kafka.fetch_several
+
+    def noted(groups: Iterable[str], *more: object) -> Any:
+        asked.append(list(groups))
+        return fetch(asked[-1], *more)
+
+    monkeypatch.setattr(simulated.kafka, "fetch_several", noted)
+
+    def reads() -> list[list[str]]:
+        asked.clear()
+        steps = list(mirror.steps("gh"))
+        assert sorted((one.group, one.state) for one in steps) == [(n, "in step") for n in "gh"]
+        return asked
+
+    reads()
+    mirroring.time.sleep(mirroring.READ_AGAIN_S)
+    reads()
+    assert reads() == [["g", "h"]]
+    simulated.in_zookeeper("h", "t", 7)
+    assert reads() == [["g", "h"], ["h"]]
+    assert reads() == [["g", "h"]]
+    simulated.in_kafka("h", "t", 8)
+    assert reads() == [["g", "h"], ["h"]]
+
+
 def test_everything_is_read_again_in_the_end(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:

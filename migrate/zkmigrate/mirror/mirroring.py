@@ -84,6 +84,7 @@ CUT_OVER: Final = Action.CUT_OVER.value
 """The command in the record of a group that is locked and waits for its old members to leave."""
 
 
+_KAFKA_LEADS: Final = (Store.KAFKA.value, IN_STEP)
 _QUIET: Final = (IN_STEP, STANDBY, STOPPED, ENDED)
 """States of groups that are read again when a watch fires, or Kafka leads and has changed."""
 
@@ -237,24 +238,23 @@ class Mirroring:
         every = list(groups)
         again_s = max(READ_AGAIN_S, len(every) / GROUPS_PER_S)
         self._readings.keep_s = _ALL * again_s
-        polled: list[list[str]] = []
+        polled: list[list[str]] = [[] for _ in range(0, len(every), _TOGETHER)]
         for number, name in enumerate(every):
-            if number % _TOGETHER == 0:
-                polled.append([])
             step, until = self._quiet.get(name, (None, 0.0))
+            in_kafka = step is not None and (step.leader, step.state) == _KAFKA_LEADS
+            if in_kafka:  # also if it is due: the same groups are asked for together each time
+                polled[number // _TOGETHER].append(name)
             if step is None or now >= until:
                 due.append(name)
-            elif (step.leader, step.state) == (Store.KAFKA.value, IN_STEP):
-                polled[-1].append(name)
-            else:
+            elif not in_kafka:
                 yield step
         moved = self._readings.moved(filter(None, polled))
         for name in chain.from_iterable(polled):
-            if name in moved:
+            step, until = self._quiet[name]
+            if now < until and name in moved:
                 due.append(name)
-                del self._quiet[name]
-            else:
-                yield self._quiet[name][0]
+            elif now < until:
+                yield step
         for start in range(0, len(due), _TOGETHER):
             if start:
                 self._note_fired()
@@ -263,6 +263,7 @@ class Mirroring:
             together = self._readings.complete_together(filter(self._is_ours, looks))
             for name, at in zip(names, looks, strict=True):
                 step = self._timed(self._step(name, at, together, when_empty))
+                self._quiet.pop(name, None)
                 if step.state in _QUIET:
                     until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
                     self._quiet[name] = (step._replace(copied=0), until)
@@ -274,8 +275,8 @@ class Mirroring:
         if fired is None:
             self._quiet.clear()
             self._had_members.clear()  # sessions may have ended although their programs run
-        for name in fired or ():
-            self._quiet.pop(name, None)
+        for name in self._quiet.keys() & (fired or ()):
+            self._quiet[name] = (self._quiet[name][0], 0.0)
 
     def _is_ours(self, at: Look) -> TypeGuard[InZooKeeper]:
         """Whether this object mirrors a group, as far as it is known."""

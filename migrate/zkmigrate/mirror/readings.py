@@ -131,10 +131,11 @@ class Readings:
             self._answers |= answers
             stored = {name: one for some in answers.values() for name, one in some.offsets.items()}
             for name in groups:
-                if name in stored and stored[name] == self._stored.get(name):
-                    self._stored[name] = stored[name]  # one object for both, to save memory
-                else:
+                new, kept = stored.get(name), self._stored.get(name)
+                if new is None or (new is not kept and new != kept):
                     moved.add(name)
+                else:
+                    self._stored[name] = new  # one object for both, to save memory
         return moved
 
     def read(self, group: str) -> Seen:
