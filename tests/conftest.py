@@ -34,7 +34,7 @@ KINDS = {
     "integration": "real servers",
     "faults": "real servers that are killed, paused and cut off",
     "interop": "the JVM's own consumer beside ours",
-    "secure": "TLS, SASL and access lists, on a broker and a ZooKeeper that demand them",
+    "secure": "TLS, SASL, Kerberos and access lists, on a broker and a ZooKeeper that demand them",
     "docker": "servers and members in containers; skipped where no Docker engine answers",
     "migrate": "the offset mover, on real servers where it meets them",
     "audit": "logs of real ZooKeepers, decoded and told; Spark on this machine",
