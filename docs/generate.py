@@ -152,9 +152,6 @@ def migrate_cases_page() -> str:
         "|---|---|---|",
         *(f"| `{one.value}` | {meaning} | {fix} |" for one, (meaning, fix) in REASONS.items()),
         "",
-        "`tests/migrate/matrix.csv` has the exit status, outcome and reasons of each command in",
-        "each case of a group; the tests compare every cell.",
-        "",
     ]
     return "\n".join(lines)
 
