@@ -798,6 +798,20 @@ def test_dual_commit_starts_at_the_larger_offset(in_kafka: int | None, start: in
     assert fact.claims[T0].committed == start
 
 
+def test_dual_commit_raises_an_offset_that_is_lower_in_zookeeper() -> None:
+    """Also if nothing is read meanwhile. So a group that goes back to ``offsets.storage=zookeeper``
+    continues where it was."""
+    bench, _ = kafka_bench(dual=True)
+    claimed = with_kafka(bench, commands.ClaimPartitions(3, 0, {T0: MINE}), lambda op: Ok((50,)))
+    assert isinstance(claimed, events.Claimed)
+    assert bench.offset(T0) == b"40"
+    order = commands.Commit(4, 0, {T0: 50}, claimed.claims)
+    committed = with_kafka(bench, order, lambda op: Ok((None,)))
+    assert isinstance(committed, events.Committed)
+    assert bench.offset(T0) == b"50"
+    assert not committed.claims[T0].lags
+
+
 def test_a_former_owner_writes_nothing_to_kafka() -> None:
     """Kafka cannot fence it, so the owner znode is read."""
     bench, claims = kafka_bench(dual=False)

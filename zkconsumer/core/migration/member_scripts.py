@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import replace
 from typing import Any, Final
 
 from zkconsumer.core.common.types import TopicPartition
@@ -173,16 +172,13 @@ def _store_ack(command: StoreAck, ctx: ScriptContext, paths: LivePaths) -> Scrip
 
 
 def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Claim owner znodes; begin at the higher of both offsets.
-
-    If ZooKeeper's offset is lower, the next commit raises it, even if nothing is read meanwhile.
-    """
+    """Claim owner znodes; begin at the higher of both offsets."""
 
     def choose(tp: TopicPartition, claim: Claim, stored: int | None) -> Claim:
-        if stored is None or (claim.committed is not None and claim.committed >= stored):
-            return claim
-        ctx.pauses.pop(tp, None)  # a plain consumer had it, and ZooKeeper does not know when
-        return replace(claim, committed=stored, lags=True)
+        chosen = kafka_storage.higher(claim, stored)
+        if chosen is not claim:
+            ctx.pauses.pop(tp, None)  # a plain consumer had it, and ZooKeeper does not know when
+        return chosen
 
     claimed = yield from ownership.claim(command, ctx)
     return (yield from kafka_storage.choose_offsets(claimed, choose))

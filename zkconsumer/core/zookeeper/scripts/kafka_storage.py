@@ -39,11 +39,21 @@ def with_offsets(claimed: events.Claimed, ctx: ScriptContext) -> MemberScript[ev
     both."""
 
     def choose(_tp: TopicPartition, claim_: Claim, stored: int | None) -> Claim:
-        if ctx.spec.dual_commit and claim_.committed is not None:
-            stored = max(claim_.committed, -1 if stored is None else stored)
+        if ctx.spec.dual_commit:
+            return higher(claim_, stored)
         return replace(claim_, committed=stored)
 
     return choose_offsets(claimed, choose)
+
+
+def higher(claim_: Claim, stored: int | None) -> Claim:
+    """The claim with the higher one of its offset in ZooKeeper and the offset in Kafka.
+
+    If ZooKeeper's is lower, the next commit raises it, even if nothing is read meanwhile.
+    """
+    if stored is None or (claim_.committed is not None and claim_.committed >= stored):
+        return claim_
+    return replace(claim_, committed=stored, lags=True)
 
 
 def choose_offsets(claimed: events.Claimed, choose: Choice) -> MemberScript[events.Claimed]:

@@ -128,7 +128,10 @@ def claim_with_offsets_in_kafka(
 ) -> MemberScript[events.Claimed]:
     """Claim owner znodes, then read the offsets of the claimed partitions."""
     claimed = yield from claim(command, ctx)
-    return (yield from kafka_storage.with_offsets(claimed, ctx))
+    claimed = yield from kafka_storage.with_offsets(claimed, ctx)
+    # ZooKeeper's offset stays as it is until the position changes.
+    claims = {tp: replace(claim_, lags=False) for tp, claim_ in claimed.claims.items()}
+    return replace(claimed, claims=claims)
 
 
 def commit_in_kafka(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
