@@ -147,8 +147,7 @@ def choose(tools: GroupTools | CoordinatorGroups, names: tuple[str, ...]) -> lis
 @click.option(
     "--kafka-offsets",
     is_flag=True,
-    help="For a group in ZooKeeper, show its offsets in Kafka where it has any, as the JVM's tool "
-    "does.",
+    help="For a group in ZooKeeper, show the offsets that it has in Kafka, as the JVM's tool does.",
 )
 @servers_options
 @format_options

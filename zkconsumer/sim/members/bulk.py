@@ -233,7 +233,7 @@ class BulkMember(Protocol):
         """The client of the simulated ZooKeeper."""
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
-        """Send its reply to a script."""
+        """Pass a reply to its script."""
 
     def finish(self, script: MemberScript[Event], event: Event) -> None:
         """End a script without running it."""

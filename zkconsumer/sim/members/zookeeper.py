@@ -221,7 +221,7 @@ class SimMember(ZkProcess[RebalanceMachine]):
     # -- for ``BulkViews``
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
-        """Send its reply to a script."""
+        """Pass a reply to its script."""
         assert isinstance(self._coordination, BulkCoordination)
         self._coordination.step(session, script, reply)
 
@@ -272,7 +272,7 @@ class BulkCoordination(ZooKeeperCoordination):
             super()._step(number, running, reply)
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
-        """Send its reply to a script, or abandon the script if its session is lost."""
+        """Pass a reply to its script, or abandon the script if its session is lost."""
         number = self._number_of(script)
         if number is not None and session == self.session_id:
             self._step(number, self._scripts[number], reply)

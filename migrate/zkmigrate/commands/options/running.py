@@ -162,7 +162,7 @@ _RECORDED: Final = (
     click.option(
         "--note",
         metavar="TEXT",
-        help="Recorded in the journal, such as the number of a ticket. The report shows it.",
+        help="A remark for the journal and the report, such as the number of a ticket.",
     ),
     click.option(
         "--approved-by",
