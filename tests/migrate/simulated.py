@@ -35,6 +35,7 @@ from zkconsumer.core.zookeeper.cluster_view import (
     is_of_cluster,
 )
 from zkconsumer.core.zookeeper.ops import (
+    Check,
     Create,
     Delete,
     GetAcl,
@@ -98,8 +99,9 @@ class SimulatedZk(ToolZk):
             self._raw = before
 
     def sync(self) -> None:
-        """Count. There is one server."""
+        """Count, and let a server that is behind catch up: an answer of the leader passes it."""
         self.synced += 1
+        self._send(Multi((Check("/consumers"),)))
 
     def cluster_ids(self) -> tuple[None, None]:
         """The ids are not known."""
@@ -279,6 +281,8 @@ class SimulatedCoordinators:
         self.around("before delete")
         permit()
         self.around(SENT)
+        if self.joined.get(group):
+            return {tp: BrokerError(f"offsets of {tp}: GROUP_SUBSCRIBED_TO_TOPIC") for tp in gone}
         for tp in gone:
             self.committed.get(group, {}).pop(tp, None)
             self.log.append((group, tp, None))

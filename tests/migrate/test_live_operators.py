@@ -158,7 +158,7 @@ def test_a_late_unlock_does_not_undo_the_lock_of_another_operator(operators: Ope
         operators.move().unlock, lifts, lambda: operators.move().lock().why
     )
     assert came
-    assert step.why == ("another operator has locked the group meanwhile",)
+    assert step.why == ("group g: another operator has locked the group meanwhile",)
     assert step.mode is operators.mode is Mode.LOCKED
     assert operators.guard.guard is ids_lock.Guard.LOCKED
     assert not operators.move().go(Mode.KAFKA).why

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import pytest
 from zkmigrate.apply import guard
-from zkmigrate.apply.outcome import result_of
 from zkmigrate.cli import run
 from zkmigrate.mirror import mirroring
 from zkmigrate.model import Mirror, Store
@@ -213,7 +212,7 @@ def test_old_members_that_stay_are_locked_out_and_named(
     found = row(simulated, *CUT_OVER, status=3)
     assert found["reasons"] == ["live-member"]
     assert "g_old" in found["why"]
-    assert row(simulated, *UNDO)["way"] == "unlock"
+    assert row(simulated, *UNDO)["way"] == "mirror back"
     assert row(simulated, "status", "--group", "g", status=3)["locked"] == "no"
     old.zk.expire()
     row(simulated, *CUT_OVER)
@@ -229,30 +228,40 @@ def test_new_members_must_stop_before_the_way_back(simulated: Simulated) -> None
     assert row(simulated, "status", "--group", "g", status=3)["truth"] == "kafka"
 
 
-def test_the_way_back_looks_at_kafka_also_if_zookeeper_leads(simulated: Simulated) -> None:
-    """A new program has run since another operator's undo, and no mirror has seen it."""
+def waits_for_old_members(one: Simulated, machine: Machine) -> None:
+    """A cut-over has locked the group and waits: an old member ran, and has left since."""
+    registers(machine)
+    assert machine.run(*CUT_OVER).status == 3
+    machine.zk.expire()
+
+
+@pytest.mark.parametrize("words", [UNDO, END])
+def test_a_cut_over_that_waits_is_not_taken_back_beside_new_members(
+    simulated: Simulated, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """They were started early, and no mirror has seen them. Old members would run next to them, or
+    start at older offsets. The group stays locked, and nothing is lost in Kafka."""
     matrix.mirror_zookeeper_leads(simulated)
     row(simulated, *ONCE)
-    work = mirroring.Mirroring(simulated.stores())
+    waits_for_old_members(simulated, Machine(simulated, tmp_path / "old"))
     for joined, reason in ((("new-1",), "coordinator-member"), ((), "follower-moved")):
         simulated.kafka.joined["g"] = joined
         simulated.in_kafka("g", "t", 800)
-        found = result_of("g", lambda: work.back("g", True, 0))
-        assert (found.outcome.value, found.reasons[0].value) == ("refused", reason)
+        found = row(simulated, *words, status=3)
+        assert reason in found["reasons"]
+        assert row(simulated, "status", "--group", "g", status=3)["locked"] == "locked"
+        assert held(simulated) == ([110, 60], [800, 60])
 
 
 def test_the_way_back_changes_nothing_if_zookeeper_leads_already(simulated: Simulated) -> None:
     """Another operator was faster, between the look at the group and this. Since when it leads
-    remains the same, and Kafka gets what the old members have stored."""
+    remains the same."""
     matrix.mirror_zookeeper_leads(simulated)
     row(simulated, *ONCE)
     before = simulated.znodes("g")
     work = mirroring.Mirroring(simulated.stores())
-    assert result_of("g", lambda: work.back("g", True, 0)).outcome.value == "done"
+    assert work.back("g", True, 0).outcome.value == "nothing to do"
     assert simulated.znodes("g") == before
-    simulated.in_zookeeper("g", "t", 120)
-    assert result_of("g", lambda: work.back("g", True, 0)).outcome.value == "done"
-    assert held(simulated) == ([120, 60], [120, 60])
 
 
 def test_new_members_without_a_cut_over_lead_and_old_ones_are_locked_out(
@@ -807,9 +816,8 @@ def test_an_offset_that_cannot_be_read_ends_a_cut_over(simulated: Simulated) -> 
     assert row(simulated, *CUT_OVER)["why"] == mirroring.START
 
 
-@pytest.mark.parametrize("words", [UNDO, ("unlock", "--group", "g", "--execute")])
-def test_a_cut_over_that_waits_ends_when_the_group_is_unlocked(
-    simulated: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+def test_a_cut_over_that_waits_ends_when_it_is_undone(
+    simulated: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the operator who has changed his mind. The old program may start again."""
     virtual_time(monkeypatch)
@@ -817,12 +825,12 @@ def test_a_cut_over_that_waits_ends_when_the_group_is_unlocked(
     old, other = Machine(simulated, tmp_path / "old"), Machine(simulated, tmp_path / "other")
     registers(old)
 
-    def unlock(seconds: float) -> None:
-        assert other.run(*words).status == 0
+    def undo(_seconds: float) -> None:
+        assert other.run(*UNDO).status == 0
         old.zk.expire()
         monkeypatch.setattr(mirroring.time, "sleep", lambda _seconds: None)
 
-    monkeypatch.setattr(mirroring.time, "sleep", unlock)
+    monkeypatch.setattr(mirroring.time, "sleep", undo)
     ran = simulated.run("cut-over", "--group", "g", "--execute", "--wait", "5s")
     assert (ran.status, ran.rows[0]["reasons"]) == (3, ["other-operator"])
     found = row(simulated, "status", "--group", "g", status=3)
@@ -1328,9 +1336,7 @@ def test_an_end_is_killed_at_every_point(
 
     def waits(state: str) -> World:
         world = worlds(state)
-        registers(world.second)
-        assert world.second.run(*CUT_OVER).status == 3
-        world.second.zk.expire()
+        waits_for_old_members(world.one, world.second)
         return world
 
     for number in points(waits, "mirror_zookeeper_leads", words):
@@ -1379,6 +1385,95 @@ def test_a_change_of_the_leader_is_interrupted_at_every_point(
         assert found["locked"] == ("locked" if found["truth"] == "kafka" else "no"), number
         world.close()
     assert leaders == ({"kafka", "zookeeper"} if how == "undone" else {"kafka"})
+
+
+@pytest.mark.parametrize("words", [UNDO, END])
+def test_a_cut_over_that_waits_is_taken_back_while_new_members_start(
+    worlds: Callable[[str], World], words: tuple[str, ...]
+) -> None:
+    """At any point of the command, and a mirror lets Kafka lead, which has not read the group since
+    before the cut-over. Then old members are locked out, whatever the command was about to do."""
+    running: list[mirroring.Mirroring] = []
+
+    def waits(state: str) -> World:
+        world = worlds(state)
+        running.append(mirroring.Mirroring(world.one.stores()))
+        list(running[-1].steps(["g"]))
+        waits_for_old_members(world.one, world.second)
+        return world
+
+    leaders = set()
+    for number in points(waits, "mirror_zookeeper_leads", words):
+        world = waits("mirror_zookeeper_leads")
+
+        def meanwhile(_what: str, world: World = world) -> None:
+            joins(world.second)
+            world.one.in_kafka("g", "t", 900)
+            list(running[-1].steps(["g"]))
+
+        ran = world.first.at(number, meanwhile, lambda machine: machine.run(*words))
+        assert ran is not None
+        found = world.status()
+        leaders.add(found["truth"])
+        assert (found["locked"] == "locked") == (found["truth"] == "kafka"), (number, ran, found)
+        assert world.one.held("g", "t")[1][0] == 900, number
+        world.close()
+    assert "kafka" in leaders
+
+
+@pytest.mark.parametrize(
+    ("words", "then"), [(UNDO, COMPLETE), (COMPLETE, UNDO), (CUT_OVER, END), (UNDO, END)]
+)
+def test_a_command_that_is_overtaken_says_which_one_came_first(
+    worlds: Callable[[str], World], words: tuple[str, ...], then: tuple[str, ...]
+) -> None:
+    """And what to do. A group that is no longer mirrored is not called damaged."""
+    state = "mirror_zookeeper_leads" if then is END else "mirror_kafka_leads"
+
+    def world_of(state: str) -> World:
+        world = worlds(state)
+        if (words, then) == (UNDO, END):
+            waits_for_old_members(world.one, world.second)
+        return world
+
+    named = 0
+    for number in points(world_of, state, words):
+        world = world_of(state)
+        others: list[Ran] = []
+
+        def meanwhile(_what: str, world: World = world, others: list[Ran] = others) -> None:
+            others.append(world.second.run(*then))
+
+        ran = world.first.at(number, meanwhile, lambda machine: machine.run(*words))
+        assert ran is not None
+        why = ran.rows[0]["why"]
+        assert ran.status in (0, 3), (number, ran)
+        assert "is gone" not in why, (number, ran)
+        if ran.rows[0]["reasons"] == ["other-operator"] and others[0].status == 0:
+            named += "has run zkmigrate" in why
+        world.close()
+    assert named
+
+
+@pytest.mark.parametrize("words", [END, PREPARE])
+def test_a_mirror_is_ended_while_it_is_busy(
+    worlds: Callable[[str], World], words: tuple[str, ...]
+) -> None:
+    """It copies what an old member has committed, at any point of the command. That is no other
+    operator's change."""
+    for number in points(worlds, "mirror_zookeeper_leads", words):
+        world = worlds("mirror_zookeeper_leads")
+        mirror = mirroring.Mirroring(world.one.stores())
+
+        def meanwhile(_what: str, world: World = world, mirror: Any = mirror) -> None:
+            world.one.in_zookeeper("g", "t", 777)
+            list(mirror.steps(["g"]))
+
+        ran = world.first.at(number, meanwhile, lambda machine: machine.run(*words))
+        assert ran is not None
+        assert ran.status == 0, (number, ran)
+        assert (world.status()["mirror"], held(world.one)) == ("", ([777, 60], [])), number
+        world.close()
 
 
 def test_a_mirror_lets_members_in_if_an_undo_was_killed(worlds: Callable[[str], World]) -> None:

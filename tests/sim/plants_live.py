@@ -110,7 +110,7 @@ def completes_beside_migratable_members(patch: pytest.MonkeyPatch) -> None:
 
 def unlocks_a_finished_move(patch: pytest.MonkeyPatch) -> None:
     """The steps of a live move let legacy consumers in after a move is recorded as finished."""
-    patch.setattr(guard, "_lets_in", lambda state, live: state.mode is Mode.ZOOKEEPER)
+    patch.setattr(guard, "_is_moved", lambda state: False)
 
 
 def opens_below_zookeepers_offsets(patch: pytest.MonkeyPatch) -> None:

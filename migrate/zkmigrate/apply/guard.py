@@ -38,13 +38,14 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration, is
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal, refusal
 from zkmigrate.apply.outcome import Outcome, Result, by_table
-from zkmigrate.errors import check_members
+from zkmigrate.errors import check_members, refused
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
 
 LOCKED_MEANWHILE: Final = "another operator has locked the group meanwhile"
+NOT_LOCKED: Final = "is not locked by zkmigrate"
 UNLOCKED_MEANWHILE: Final = "another operator has unlocked the group meanwhile"
 NOT_ENFORCED: Final = (
     "ZooKeeper does not enforce access lists, or zkmigrate has logged in as its super user: then "
@@ -109,10 +110,10 @@ def lock_found(
             return lock
         if lock.guard is Guard.LOCKED and (yield from look(group)).guard is Guard.OPEN:
             return UNLOCKED_MEANWHILE
-    except Refused as refused:
+    except Refused as fault:
         if first is None or first.guard is Guard.OPEN:
             yield from _clear(group)
-        return str(refusal(refused))
+        return str(refusal(fault))
     yield from unlock(group)
     return NOT_ENFORCED
 
@@ -139,27 +140,36 @@ def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Scrip
             lifted = isinstance(reply, Ok)
 
 
-def let_in(group: str) -> Script[None]:
-    """Unlock a group if its record says that it is not locked. Raises Refused."""
+def let_in(group: str) -> Script[bool]:
+    """Unlock a group if its record says that it is not locked; return whether it was. Raises
+    Refused."""
 
     def still() -> Script[bool]:
-        return not (yield from record.read(group)).locked
+        found = yield from record.read(group)
+        return not found.locked and (yield from record.is_still(group, found.version))
 
-    if (yield from still()):
-        yield from unlock(group, still)
+    return (yield from unlock(group, still))
+
+
+def check_unlocked(group: str) -> Script[None]:
+    """Check that no other command has locked a group since it was unlocked. Raises
+    GroupRefusedError."""
+    yield from record.is_still(group, -1)  # what is read after it is not older
+    if (yield from look(group)).guard is Guard.LOCKED:
+        raise refused(group, Reason.OTHER_OPERATOR, LOCKED_MEANWHILE)
 
 
 def follow_record(group: str, in_kafka: bool, locked: bool, now_ms: int) -> Script[str | None]:
     """Keep members out of a mirrored group where Kafka leads, and let them in where ZooKeeper does,
     if its record says so. Return why they cannot be kept out, otherwise ``None``.
 
-    ``locked``: what its record said. Another command may have taken the group back since.
+    ``locked``: what its record said. Another command may have taken the group back since. A group
+    that is locked is locked again: an ``undo`` may be about to unlock it.
     """
-    found = yield from look(group)
     fault = None
-    if in_kafka and locked and found.guard is Guard.OPEN:
+    if in_kafka and locked:
         fault = yield from lock(group, now_ms)
-    elif in_kafka or found.record is None:
+    elif in_kafka:
         return None
     yield from let_in(group)
     return fault
@@ -171,9 +181,9 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
     Raises GroupInUseError, Refused.
     """
     found = yield from migration_marker.state_of(group)
-    refused = by_table(found, Action.LOCK)
-    if refused is not None:
-        return refused
+    refusal = by_table(found, Action.LOCK)
+    if refusal is not None:
+        return refusal
     if found.in_live_move:  # since the command has chosen how to lock it
         return Result(group, Outcome.REFUSED, 0, record.MEANWHILE, (Reason.OTHER_OPERATOR,))
     check_members(group, (yield from children(GroupPaths(group).ids)) or [])
@@ -204,15 +214,15 @@ def release(group: str, execute: bool, live: bool = False) -> Script[Result]:
     Refused in a group that is moved while it runs: there the lock belongs to the group's mode.
     ``live``: see ``unlock_recorded``. Raises GroupRefusedError, Refused.
     """
-    state = yield from look(group)
-    if state.record is None:
-        return Result(group, Outcome.NOTHING, 0, "is not locked by zkmigrate")
-    refused = by_table((yield from migration_marker.state_of(group)), Action.UNLOCK)
-    if refused is not None or not execute:
-        return refused or Result(group, Outcome.WOULD, 0)
+    refusal = by_table((yield from migration_marker.state_of(group)), Action.UNLOCK)
+    if refusal is not None:
+        return refusal
+    if (yield from look(group)).record is None:
+        return Result(group, Outcome.NOTHING, 0, NOT_LOCKED)
+    if not execute:
+        return Result(group, Outcome.WOULD, 0)
     yield from unlock_recorded(group, int(time.time() * 1000), live)
-    if (yield from look(group)).guard is Guard.LOCKED:
-        return Result(group, Outcome.REFUSED, 0, LOCKED_MEANWHILE, (Reason.OTHER_OPERATOR,))
+    yield from check_unlocked(group)
     return Result(group, Outcome.DONE, 0)
 
 
@@ -227,24 +237,19 @@ def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]
     whether it was locked. ``live``: the lock must not be that of a group that was moved while it
     was stopped."""
     state = yield from migration_marker.state_of(group)
-    if not _lets_in(state, live):
+    of_move = live and _is_moved(state)
+    if of_move or state.mode is not Mode.ZOOKEEPER or by_table(state, Action.UNLOCK) is not None:
         return False
     if (yield from look(group)).record is None:
         return False
     written = record.written(state.record, now_ms, command="unlock", locked=False)
     serial = (yield from record.write(group, written)).version
-
-    def still() -> Script[bool]:
-        now = yield from migration_marker.state_of(group)
-        return now.record.version == serial and _lets_in(now, live)
-
-    return (yield from unlock(group, still))
+    return (yield from unlock(group, lambda: record.is_still(group, serial)))
 
 
-def _lets_in(state: GroupState, live: bool) -> bool:
-    """Whether the group's mode lets legacy consumers in."""
-    moved = live and state.moved_to is Store.KAFKA
-    return state.mode is Mode.ZOOKEEPER and not state.faults and not moved
+def _is_moved(state: GroupState) -> bool:
+    """Whether a group's lock is that of its move to Kafka."""
+    return state.moved_to is Store.KAFKA
 
 
 def _clear(group: str) -> Script[None]:
@@ -266,8 +271,8 @@ def _can_register(group: str) -> Script[bool]:
     while True:
         try:
             reply = yield from attempt(Create(path, data, ephemeral=True))
-        except Refused as refused:
-            if refused.code is Code.NO_AUTH:
+        except Refused as fault:
+            if fault.code is Code.NO_AUTH:
                 return False
             raise
         if isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:

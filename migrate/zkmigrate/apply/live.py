@@ -270,12 +270,10 @@ class LiveMove:
             return step
         try:
             was = yield from self._let_in()
+            yield from guard.check_unlocked(self.group)
         except GroupRefusedError as error:
             mode, _ = yield from read_mode(self._paths)
             return Step(mode, step.changed, (_other_operator(str(error)),))
-        if (yield from ids_lock.look(self.group)).guard is ids_lock.Guard.LOCKED:
-            mode, _ = yield from read_mode(self._paths)
-            return Step(mode, step.changed, (_other_operator(guard.LOCKED_MEANWHILE),))
         if was:
             self._say("legacy consumers can register again")
         return step._replace(changed=step.changed or was)

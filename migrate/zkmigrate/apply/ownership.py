@@ -7,7 +7,7 @@ is written in a multi that checks the version of every claimed offset znode. Scr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import wraps
 from typing import Final, ParamSpec
 
@@ -132,6 +132,14 @@ def release_after(
         error.add_note(str(second))  # the claims end with the session
 
 
+def write_record(hold: Hold, written: Record, more: Iterable[MultiOp] = ()) -> Script[Record]:
+    """Write a claimed group's record, with other operations; return it with its new version, which
+    no other command may change from now on. Raises GroupRefusedError."""
+    found = yield from record.write(hold.group, written, (hold.check,), more)
+    hold.serial = Check(record.path(hold.group), found.version)
+    return found
+
+
 def begin(hold: Hold, written: Record, before: Before | None) -> Script[Record]:
     """Record that a change begins, and what was there before it. Raises GroupRefusedError."""
     group = hold.group
@@ -140,7 +148,7 @@ def begin(hold: Hold, written: Record, before: Before | None) -> Script[Record]:
     if before is not None:
         where, data = record.before_path(group), record.encode_before(before)
         more = [Create(where, data) if there is None else SetData(where, data)]
-    begun = yield from record.write(group, written, (hold.check,), more)
+    begun = yield from write_record(hold, written, more)
     for path in (record.path(group), record.before_path(group)):
         if written.version < 0 or there is None:
             yield from like_root(group, path)
@@ -175,6 +183,7 @@ def write_marker(
         node, found = yield from read_many([path, where])
         current = Record() if found is None else record.decode(where, found)
         if current.id == written.id:
+            hold.serial = Check(where, current.version)
             if made:
                 yield from like_root(hold.group, path)
             return

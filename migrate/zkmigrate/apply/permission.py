@@ -15,7 +15,8 @@ from typing import Final
 from zkconsumer.admin.takeover import Hold
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.ops import Failed, Multi, Ok, Reply
+from zkconsumer.core.zookeeper.scripts.common import Script, read
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.runtime.gate import CLOCK
 from zkconsumer.zk.blocking import BlockingZk
@@ -48,30 +49,22 @@ class Permission:
         self._hold: Final = hold
         self._clock: Final = clock
         self._until = float("-inf")
-        self.serial: int | None = None
-        """The version that the group's record must have, once this run has written it."""
 
     def ask(self) -> None:
-        """Ask ZooKeeper whether the claim is still valid. Raises GroupRefusedError if it is not. An
-        answer is good for a session timeout from the moment of the question, because ZooKeeper
-        keeps a session at least that long."""
+        """Ask ZooKeeper whether the claim is still valid, and no other command has written the
+        group's record. Raises GroupRefusedError if not. An answer is good for a session timeout
+        from the moment of the question, because ZooKeeper keeps a session at least that long."""
         asked = self._clock()
-        node, written = self._zk.run(
-            read_many([self._hold.check.path, record.path(self._hold.group)])
-        )
-        if (
-            node is None
-            or node.stat.ephemeral_owner != self._hold.session_id
-            or self._clock() >= asked + self._zk.session_timeout
-        ):
+        reply = self._zk.run(self._checked())
+        ended = isinstance(reply, Failed) and reply.index == 0
+        if ended or self._clock() >= asked + self._zk.session_timeout:
             raise refused(
                 self._hold.group,
                 Reason.SESSION_ENDED,
                 "the session with ZooKeeper that claimed the group has ended, perhaps because "
                 "zkmigrate was suspended; nothing more is written: run it again",
             )
-        serial = -1 if written is None else written.stat.version
-        if self.serial not in (None, serial):
+        if isinstance(reply, Failed):
             raise refused(self._hold.group, Reason.OTHER_OPERATOR, record.MEANWHILE)
         self._until = asked + self._zk.session_timeout
 
@@ -81,9 +74,26 @@ class Permission:
         return float("-inf") < self._until <= self._clock()
 
     def still(self) -> Script[bool]:
-        """Check in a script whether the claim is still valid."""
-        (node,) = yield from read_many([self._hold.check.path])
-        return node is not None and node.stat.ephemeral_owner == self._hold.session_id
+        """Check in a script what ``ask`` asks."""
+        return isinstance((yield from self._checked()), Ok)
+
+    def _checked(self) -> Script[Reply]:
+        """Ask ZooKeeper's leader. A read may be as old as its server is behind the leader."""
+        serial = self._hold.serial
+        return (yield from read(Multi((self._hold.check, *([serial] if serial else ())))))
+
+
+def check_accepted(
+    group: str, failed: Mapping[TopicPartition, ZkConsumerError], count: int
+) -> None:
+    """Check that a coordinator has refused none of ``count`` offsets. Raises GroupRefusedError."""
+    if failed:
+        tp, error = min(failed.items())
+        text = (
+            f"the coordinator refused {len(failed)} of {count} offsets, such as {tp} "
+            f"({error}); remove the cause, then run it again"
+        )
+        raise refused(group, Reason.COORDINATOR_REFUSED, text)
 
 
 class InKafka:
@@ -143,16 +153,6 @@ class InKafka:
             raise
         self._ask_again()
         return failed
-
-    def check_accepted(self, failed: Mapping[TopicPartition, ZkConsumerError], count: int) -> None:
-        """Check that none of ``count`` offsets was refused. Raises GroupRefusedError."""
-        if failed:
-            tp, error = min(failed.items())
-            text = (
-                f"the coordinator refused {len(failed)} of {count} offsets, such as {tp} "
-                f"({error}); remove the cause, then run it again"
-            )
-            raise refused(self._group, Reason.COORDINATOR_REFUSED, text)
 
     def _ask_again(self) -> None:
         """Ask for the permission after a request that took longer than a session may last."""

@@ -14,13 +14,13 @@ from typing import Any
 from zkconsumer.admin import ids_lock, takeover
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import Check, Exists, Node, Ok
+from zkconsumer.core.zookeeper.ops import Exists, Node, Ok
 from zkconsumer.core.zookeeper.scripts.common import Script, read
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.apply import ownership
 from zkmigrate.apply.outcome import by_table
-from zkmigrate.apply.permission import InKafka, Note, Permission
+from zkmigrate.apply.permission import InKafka, Note, Permission, check_accepted
 from zkmigrate.errors import check_members, in_use, refused
 from zkmigrate.model import GroupState, Record, Stage, Store
 from zkmigrate.plan.reset import Reset
@@ -89,8 +89,6 @@ def carry_out(
             stores.zk.run(ownership.take(hold, [row.tp for row in rows], accept))
             written = record.written(serial, hold.now_ms, command="reset")
             serial = stores.zk.run(ownership.begin(hold, written, None))
-            permission.serial = serial.version
-            hold.serial = Check(record.path(state.group), serial.version)
         if store is Store.ZOOKEEPER:
             script = ownership.write_offsets(hold, {row.tp: row.after for row in rows})
             stores.zk.run(script)
@@ -99,7 +97,7 @@ def carry_out(
         wrote()
         if serial.in_doubt:
             ended = record.written(serial, hold.now_ms, **_ends(serial, state, store, rows))
-            serial = stores.zk.run(record.write(state.group, ended, (hold.check,)))
+            serial = stores.zk.run(ownership.write_record(hold, ended))
     except BaseException as error:
         if known or store is Store.ZOOKEEPER:
             ownership.release_after(stores.zk, hold, error)
@@ -136,7 +134,7 @@ def _commit(
             )
     kafka = InKafka(stores, state.group, state.in_kafka, permission, wanted.keys, note)
     failed = kafka.change({tp: StoredOffset(offset) for tp, offset in wanted.items()})
-    kafka.check_accepted(failed, len(wanted))
+    check_accepted(state.group, failed, len(wanted))
     found_now = stores.fetch(state.in_kafka, list(wanted))
     for tp, offset in wanted.items():
         if tp not in found_now or found_now[tp].offset != offset:

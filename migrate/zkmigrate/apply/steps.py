@@ -21,7 +21,7 @@ from typing import Any, Final
 from zkconsumer.admin import ids_lock, takeover
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import Check, Node
+from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, T
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
@@ -30,7 +30,7 @@ from zkmigrate.apply.change import Change, Held, back, before as before_of
 from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal
 from zkmigrate.apply.outcome import NOT_LOCKED, Changed, Outcome, Result, by_table
-from zkmigrate.apply.permission import InKafka, Permission
+from zkmigrate.apply.permission import InKafka, Permission, check_accepted
 from zkmigrate.apply.records import last_done, late_partitions, names_in, since_plan
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
@@ -174,16 +174,13 @@ class Steps:
             keep = None if undo or begun else self._before(change, first_locked, found, ended)
             lost = partial(self._overwritten, change, found, ended, end)
             found = self._begin(change, hold, replace(found, commits=end), undo, keep)
-            permission.serial = found.version
-            hold.serial = Check(record.path(change.group), found.version)
             kafka = self._in_kafka(change, permission, lost, journal, prefix)
             written = self._write(change, hold, held, kafka, None if mine or begun else seen)
             if not self._force:
-                self._restore_overwritten(change, hold, found, lost(), kafka, permission)
+                self._restore_overwritten(change, hold, found, lost(), kafka)
             self.checks.read_back(change)
             journal.write(group=change.group, step=f"{prefix}mark")
             self._mark(change, hold, found, earlier if undo else None, lock)
-            permission.serial = found.version + 1
             unlocked = self._lock_or_unlock(hold, permission, lock)
         except ZkUnavailableError:
             raise  # the claims end with the session
@@ -426,7 +423,6 @@ class Steps:
         found: Record,
         lost: Mapping[TopicPartition, int],
         kafka: InKafka,
-        permission: Permission,
     ) -> None:
         """Give back what another client has committed between the look at Kafka and the commit.
 
@@ -436,15 +432,13 @@ class Steps:
         """
 
         def write(written: Record) -> Record:
-            begun = self._run(record.write(change.group, written, (hold.check,)))
-            permission.serial = begun.version
-            return begun
+            return self._run(ownership.write_record(hold, written))
 
         if lost:
             restored = {tp: StoredOffset(offset) for tp, offset in lost.items()}
             try:
                 noted = write(record.with_late(found, lost))
-                kafka.check_accepted(kafka.change(restored), len(restored))
+                check_accepted(change.group, kafka.change(restored), len(restored))
                 write(replace(found, version=noted.version))
             except ZkConsumerError as error:
                 raise kafka.in_doubt(lost) from error
@@ -540,7 +534,7 @@ class Steps:
         self.changed = tuple(
             one for one in overwritten if TopicPartition(one.topic, one.partition) not in failed
         )
-        kafka.check_accepted(failed, len(change.to))
+        check_accepted(change.group, failed, len(change.to))
         return len(new) + len(gone)
 
 

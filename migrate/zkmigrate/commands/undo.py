@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from zkconsumer.admin import ids_lock
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import ZnodeFormatError
@@ -74,7 +75,8 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
 
     live back: the members go back to mode zookeeper while they run, then the group is unlocked.
 
-    mirror back: ZooKeeper leads again, and the group stays mirrored. Stop the new consumers first.
+    mirror back: ZooKeeper leads again, or a cut-over that waits is taken back. The group stays
+    mirrored. Stop the new consumers first.
 
     unlock: the group was only locked.
 
@@ -219,7 +221,7 @@ def _ways(
             yield state, Way.ROLL_BACK  # which finds out whether the plan has changed the group
         elif refused is not None and refused.outcome is not Outcome.WAS_DONE:
             yield refused
-        elif way is Way.UNLOCK and (idle := _not_locked(stores, state.group)) is not None:
+        elif _only_unlocks(state, way) and (idle := _not_locked(stores, state.group)) is not None:
             yield idle
         elif _is_done(state, how):
             yield state, Way.ROLL_BACK  # which finds that out, too, and settles the lock
@@ -252,10 +254,16 @@ def _is_done(state: GroupState, how: _How) -> bool:
 
 def _not_locked(stores: Stores, group: str) -> Result | None:
     """Return the outcome of a group that has no lock to lift."""
-    checked = stores.zk.run(or_refusal(guard.release(group, False)))
-    if isinstance(checked, Result) and checked.outcome is Outcome.NOTHING:
-        return checked
+    lock = stores.zk.run(or_refusal(ids_lock.look(group)))
+    if isinstance(lock, ids_lock.Found) and lock.record is None:
+        return Result(group, Outcome.NOTHING, 0, guard.NOT_LOCKED)
     return None
+
+
+def _only_unlocks(state: GroupState, way: Way) -> bool:
+    """Whether a way has nothing to do in a group that is not locked."""
+    leads = state.record.mirror_leads is Store.ZOOKEEPER
+    return way is Way.UNLOCK or (way is Way.MIRROR_BACK and leads)
 
 
 def _unused(stores: Stores, state: GroupState) -> bool:

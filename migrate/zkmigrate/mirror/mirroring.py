@@ -38,6 +38,7 @@ from zkconsumer.errors import (
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read, result_of
+from zkmigrate.apply.permission import check_accepted
 from zkmigrate.errors import GroupRefusedError, check_members, refused
 from zkmigrate.mirror.readings import Look, Readings, Seen, Together
 from zkmigrate.mirror.step import ENDED, IN_STEP, STANDBY, Step
@@ -52,7 +53,7 @@ from zkmigrate.plan.mirror import (
     mark,
     reading_of,
 )
-from zkmigrate.plan.table import Action
+from zkmigrate.plan.table import Action, Do, decide as decide_by_table
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, mirror_state, record
 from zkmigrate.stores.group_states import read_states
@@ -175,7 +176,7 @@ class Mirroring:
                 if is_marked(one) and agreed.get(tp, one.offset) != one.offset
             }
             with suppress(GroupActiveError):
-                self._check(group, self._stores.kafka.commit(group, chosen), len(chosen))
+                check_accepted(group, self._stores.kafka.commit(group, chosen), len(chosen))
         topics = {name: one.czxid for name, one in state.topics.items()}
         mirror = Mirror(leader, now_ms, agreed, topics)
         fields = {"command": "mirror", "mirror": leader.value}
@@ -187,8 +188,11 @@ class Mirroring:
         """End the mirror of a group. ZooKeeper must lead, or have led when the mirror stopped.
 
         What it has committed to Kafka is deleted there, and old members that a cut-over has locked
-        out are let in. Raises GroupRefusedError.
+        out are let in, as by ``back``. Raises GroupRefusedError.
         """
+        return self._until(group, partial(self._end, group, execute), 0.0)
+
+    def _end(self, group: str, execute: bool) -> Result:
         state = self._zk(migration_marker.state_of(group))
         if state.faults:
             return by_table(state, Action.CUT_OVER) or Result(group, Outcome.FAILED, 0)
@@ -198,6 +202,11 @@ class Mirroring:
         if mirror is not None and mirror.leader is Store.KAFKA:
             text = "kafka leads: run zkmigrate undo first, or zkmigrate complete"
             raise refused(group, Reason.MIRRORED, text)
+        if execute and found.locked and found.mirror_leads is Store.ZOOKEEPER:
+            undone = self.back(group, True, 0.0)
+            if undone.outcome is Outcome.REFUSED:
+                return undone
+            raise mirror_state.changed(group)  # by that
         if not ended and execute:
             now_ms = int(time.time() * 1000)
             written = record.written(found, now_ms, command=END, mirror="", locked=False)
@@ -214,10 +223,10 @@ class Mirroring:
             return Result(group, Outcome.WOULD, 0)
 
         def permit() -> None:
-            if found.version >= 0 and not self._zk(mirror_state.is_still(group, found.version)):
+            if found.version >= 0 and not self._zk(record.is_still(group, found.version)):
                 raise mirror_state.changed(group)
 
-        self._check(group, self._stores.kafka.delete(group, ours, permit), len(ours))
+        check_accepted(group, self._stores.kafka.delete(group, ours, permit), len(ours))
         return Result(group, Outcome.DONE, len(ours))
 
     # -- one pass ------------------------------------------------------------------------------
@@ -404,10 +413,10 @@ class Mirroring:
         gone = dict.fromkeys(sorted(decision.forget))
         if new:
             failed = self._stores.kafka.commit(group, new, partial(permit, new))
-            self._check(group, failed, len(new))
+            check_accepted(group, failed, len(new))
         if gone:
             failed = self._stores.kafka.delete(group, gone, partial(permit, gone))
-            self._check(group, failed, len(gone))
+            check_accepted(group, failed, len(gone))
         known = {tp.topic for tp in decision.values}  # also topics that do not exist at present
         now = {name: one.czxid for name, one in seen.reading.topics.items()}
         topics = {name: at for name, at in {**seen.mirror.topics, **now}.items() if name in known}
@@ -458,7 +467,7 @@ class Mirroring:
         The other store is read again: a member that had left when members were read may have
         committed right before, after the offsets were read. So is Kafka before it leads: a mirror
         with an older reading may have committed what it had read. ``offsets``: written to ZooKeeper
-        first. ``fields``: more of the group's record.
+        first. ``fields``: more of the group's record; only these change if ``to`` leads already.
         """
         at, now_ms = seen.at, int(time.time() * 1000)
         if offsets:
@@ -466,14 +475,19 @@ class Mirroring:
             if any(at.offsets[tp].offset != one for tp, one in offsets.items() if tp in at.offsets):
                 raise mirror_state.changed(at.group)
         again = self._readings.read(at.group).reading
-        moved = again.zk != at.offsets if to is Store.KAFKA else again.kafka != seen.reading.kafka
+        back = again.of_clients != seen.reading.of_clients
+        moved = again.zk != at.offsets if to is Store.KAFKA else back
         late = to is Store.KAFKA and not again.new and behind(again, Store.ZOOKEEPER)
         if moved or late:
             raise mirror_state.changed(at.group)
-        mirror = replace(seen.mirror, leader=to, since_ms=now_ms)
+        mirror, checks = seen.mirror, mirror_state.checks(at)
+        if to is mirror.leader:
+            checks = ()  # old members may run
+        else:
+            mirror = replace(mirror, leader=to, since_ms=now_ms)
         written = record.written(at.record, now_ms, mirror=to.value, **fields)
         ops = [mirror_state.written_op(at, mirror)]
-        self._zk(record.write(at.group, written, ops, checks=mirror_state.checks(at)))
+        self._zk(record.write(at.group, written, ops, checks=checks))
         return self._zk(mirror_state.look(at.group))
 
     # -- the commands --------------------------------------------------------------------------
@@ -514,9 +528,7 @@ class Mirroring:
                 self._lead(seen, Store.KAFKA, {}, command=CUT_OVER, locked=True)
             return Result(group, Outcome.DONE, copied, START)
 
-        return self._locked(
-            group, partial(self._until, group, once, wait, "its old members to leave")
-        )
+        return self._locked(group, partial(self._until, group, once, wait, Action.CUT_OVER))
 
     def back(self, group: str, execute: bool, wait: float) -> Result:
         """Let ZooKeeper lead again, once it has the last offsets, and let old members in.
@@ -527,6 +539,9 @@ class Mirroring:
         refusal = by_table(state, Action.UNDO)
         if refusal is not None:
             return refusal
+        open_ = self._zk(ids_lock.look(group)).record is None
+        if open_ and state.record.mirror_leads is Store.ZOOKEEPER:
+            return Result(group, Outcome.NOTHING, 0, guard.NOT_LOCKED)
         if not execute:
             return Result(group, Outcome.WOULD, 0)
         copied = 0
@@ -539,19 +554,14 @@ class Mirroring:
             if decision.stop is not None:
                 return Result(group, Outcome.REFUSED, copied, decision.stop[1], decision.stop[:1])
             copied += decision.copies
-            if seen.mirror.leader is Store.KAFKA:
-                fields = {"command": "undo", "by_undo": False, "locked": False}
-                self._lead(seen, Store.ZOOKEEPER, {}, **fields)
+            fields = {"command": "undo", "by_undo": False, "locked": False}
+            self._lead(seen, Store.ZOOKEEPER, {}, **fields)
             return Result(group, Outcome.DONE, copied)
 
-        result = self._until(group, once, wait, "its new members to leave")
-        if result.outcome is not Outcome.DONE:
-            return result
-        self._zk(guard.unlock_recorded(group, int(time.time() * 1000)))
-        self._zk(mirror_state.is_still(group, -1))  # what is read after it is not older
-        if self._zk(ids_lock.look(group)).guard is ids_lock.Guard.LOCKED:
-            why = guard.LOCKED_MEANWHILE
-            return Result(group, Outcome.REFUSED, copied, why, (Reason.OTHER_OPERATOR,))
+        result = self._until(group, once, wait, Action.UNDO)
+        if result.outcome is Outcome.DONE:
+            self._zk(guard.let_in(group))
+            self._zk(guard.check_unlocked(group))
         return result
 
     def complete(self, group: str, execute: bool, wait: float) -> Result:
@@ -575,6 +585,8 @@ class Mirroring:
                 return Result(group, Outcome.WOULD, 0)
             now_ms = int(time.time() * 1000)
             lock = self._zk(guard.lock_found(group, now_ms, exactly=True))
+            if lock == guard.UNLOCKED_MEANWHILE:
+                raise mirror_state.changed(group)
             if isinstance(lock, str):
                 return Result(group, Outcome.FAILED, 0, lock, (Reason.CANNOT_LOCK,))
             seen = self._carry_out(seen, decision)
@@ -588,7 +600,7 @@ class Mirroring:
             self._mark(seen.at, now_ms)
             return Result(group, Outcome.DONE, decision.copies)
 
-        work = partial(self._until, group, once, wait, "its old members to leave")
+        work = partial(self._until, group, once, wait, Action.FINISH)
         return self._locked(group, work) if execute else work()
 
     def _mark(self, at: InZooKeeper, now_ms: int) -> None:
@@ -608,8 +620,14 @@ class Mirroring:
         self._zk(record.write(group, written, ops, checks=mirror_state.checks(at)))
         self._zk(ownership.like_root(group, where))
 
-    def _until(self, group: str, once: Callable[[], Result], wait: float, what: str) -> Result:
-        """Try until it succeeds, or ``wait`` seconds are over. Raises its last error then."""
+    def _until(
+        self, group: str, once: Callable[[], Result], wait: float, action: Action | None = None
+    ) -> Result:
+        """Try until it succeeds, or ``wait`` seconds are over. Raises its last error then.
+
+        If another process was faster, it is tried again at once. But an ``action`` ends if its
+        command cannot begin any more, or the group is no longer mirrored.
+        """
         deadline = time.monotonic() + wait
         conflicts = 0
         said = False
@@ -618,6 +636,11 @@ class Mirroring:
                 return once()
             except (GroupActiveError, GroupRefusedError) as error:
                 if isinstance(error, GroupRefusedError) and error.reason is Reason.OTHER_OPERATOR:
+                    state = self._zk(migration_marker.state_of(group))
+                    ended = not state.record.mirror
+                    if action and (ended or decide_by_table(state, action).do is Do.REFUSE):
+                        why = ": ".join(record.overtaken(state.record))
+                        return Result(group, Outcome.REFUSED, 0, why, (Reason.OTHER_OPERATOR,))
                     conflicts += 1
                     if conflicts == _AGAIN:
                         raise
@@ -628,7 +651,8 @@ class Mirroring:
                     raise
             if not said:
                 said = True
-                self._stores.on_wait(f"{what}, in group {group}")
+                whose = "new" if action is Action.UNDO else "old"
+                self._stores.on_wait(f"its {whose} members to leave, in group {group}")
             time.sleep(_POLL)
 
     def _locked(self, group: str, work: Callable[[], Result]) -> Result:
@@ -654,14 +678,6 @@ class Mirroring:
 
     def _zk(self, script: Script[T]) -> T:
         return self._stores.zk.run(script)
-
-    @staticmethod
-    def _check(group: str, failed: Mapping[TopicPartition, BrokerError], count: int) -> None:
-        """Check that the coordinator has accepted all offsets. Raises GroupRefusedError."""
-        if failed:
-            tp, error = min(failed.items())
-            text = f"the coordinator refused {len(failed)} of {count} offsets, such as {tp}"
-            raise refused(group, Reason.COORDINATOR_REFUSED, f"{text} ({error})")
 
 
 def _begin(group: str, written: Record, mirror: Mirror) -> Script[None]:

@@ -45,6 +45,11 @@ class Reading(NamedTuple):
         sides = ((Store.ZOOKEEPER, self.old), (Store.KAFKA, self.new))
         return frozenset(store for store, members in sides if members)
 
+    @property
+    def of_clients(self) -> dict[TopicPartition, int]:
+        """The offsets in Kafka that the mirror has not committed."""
+        return {tp: one.offset for tp, one in self.kafka.items() if not is_marked(one)}
+
     def partitions(self) -> Iterator[TopicPartition]:
         """Yield the partitions that have an offset in a store and whose topic has them."""
         for tp in sorted({*self.zk, *self.kafka}):

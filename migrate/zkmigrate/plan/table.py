@@ -55,7 +55,7 @@ class Way(Enum):
     LIVE_BACK = "live back"
     """The group's mode goes back to ``zookeeper``, while its members run."""
     MIRROR_BACK = "mirror back"
-    """ZooKeeper leads again in a mirrored group, whose offsets it has, and old consumers may start
+    """ZooKeeper leads in a mirrored group, whose offsets it has, and old consumers may start
     again."""
     UNLOCK = "unlock"
     """Old consumers may start again."""
@@ -178,7 +178,7 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         Case.USED: Answer(Do.GO, way=Way.COPY_BACK),
         **dict.fromkeys(_LIVE, Answer(Do.GO, way=Way.LIVE_BACK)),
         **dict.fromkeys((Case.PREPARED, *_NEVER), Answer(Do.GO, way=Way.UNLOCK)),
-        Case.MIRROR_ZOOKEEPER: Answer(Do.GO, way=Way.UNLOCK),
+        Case.MIRROR_ZOOKEEPER: Answer(Do.GO, way=Way.MIRROR_BACK),
         Case.MIRROR_KAFKA: Answer(Do.GO, way=Way.MIRROR_BACK),
     },
     Action.LOCK: _row(
@@ -190,8 +190,8 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
     Action.UNLOCK: _row(
         _UNREADABLE,
         (_FOLLOWS_KAFKA, Do.REFUSE, Reason.LIVE_MOVE),
-        ((Case.MIRROR_KAFKA,), Do.REFUSE, Reason.MIRRORED),
         _STOPPED,
+        _MIRRORED_REFUSED,
     ),
     Action.RESET: _row(
         _INTERRUPTED,

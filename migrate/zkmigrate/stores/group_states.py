@@ -35,7 +35,7 @@ from zkmigrate.plan.findings import bad_name
 from zkmigrate.plan.status import is_migrator
 from zkmigrate.plan.values import GroupPlan, Problem
 from zkmigrate.reasons import Reason
-from zkmigrate.stores import migration_marker, mirror_state
+from zkmigrate.stores import migration_marker, mirror_state, record
 from zkmigrate.stores.migration_marker import Known, decoded
 from zkmigrate.stores.offset_znodes import (
     misplaced_offsets,
@@ -97,7 +97,9 @@ def read_states(
         for name in kafka:
             stores.logs.past_ends(_offsets(parts[name], kafka[name], from_file.get(name, {})))
         mirrored = [name for name, one in known.items() if one.record.mirror]
-        mirrors = dict(zip(mirrored, stores.zk.run_all(map(_mirror, mirrored)), strict=True))
+        reads = stores.zk.run_all(_mirror(name, known[name].record.version) for name in mirrored)
+        mirrors = dict(zip(mirrored, reads, strict=True))
+        problems |= {name: one for name, one in mirrors.items() if isinstance(one, Problem)}
         unseen = hidden | _unproven(stores, parts.values(), kafka, from_file)
         joined = stores.kafka.members_of([called[name] for name in kafka])
         for name in chunk:
@@ -110,8 +112,8 @@ def read_states(
                 offsets = from_file.get(name)
                 part = parts[name]
                 state = _state(stores, part, known[name], kafka[name], members, offsets, unseen)
-                if name in mirrors:
-                    agreed, by, faults = mirrors[name]
+                if isinstance(found := mirrors.get(name), tuple):
+                    agreed, by, faults = found
                     faults = (*state.faults, *faults)
                     state = replace(state, mirror=agreed, mirrored_by=by, faults=faults)
                 if called[name] != name:
@@ -119,12 +121,17 @@ def read_states(
                 yield state
 
 
-def _mirror(group: str) -> Script[tuple[Mirror | None, str, tuple[str, ...]]]:
-    """Return what a group's mirror has agreed on, who runs it, and what cannot be read."""
+def _mirror(
+    group: str, serial: int
+) -> Script[tuple[Mirror | None, str, tuple[str, ...]] | Problem]:
+    """Return what a group's mirror has agreed on, who runs it, and what cannot be read; or the
+    problem that another command has ended it since the record had the version ``serial``."""
     try:
         mirror, by = yield from mirror_state.read_mirror(group)
     except ZnodeFormatError as fault:
         return None, "", (str(fault),)
+    if mirror is None and (now := (yield from record.read(group))).version != serial:
+        return Problem(Reason.OTHER_OPERATOR, *record.overtaken(now))
     gone = f"{mirror_state.path(group)} is gone: begin again with zkmigrate mirror --lead"
     return mirror, by, () if mirror is not None else (gone,)
 

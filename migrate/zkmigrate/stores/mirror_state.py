@@ -37,7 +37,6 @@ from zkconsumer.core.zookeeper.scripts.common import (
     attempt,
     ensure_path,
     packets,
-    read,
     read_many,
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, is_legal_topic, topic_path
@@ -233,25 +232,16 @@ def permit(at: InZooKeeper, session: int, topics: Mapping[str, int]) -> Script[b
     """Whether the record, the agreed state and the lease, if any, are still as they were read, and
     these topics were created by these transactions.
 
-    What is read after ``is_still`` was answered is not older than the answer.
+    What is read after ``record.is_still`` was answered is not older than the answer.
     """
     assert at.mirror is not None
     agreed = [Check(path(at.group), at.mirror.version)]
-    if not (yield from is_still(at.group, at.record.version, agreed)):
+    if not (yield from record.is_still(at.group, at.record.version, agreed)):
         return False
     lease, *nodes = yield from read_many([lease_path(at.group), *map(topic_path, topics)])
     if session and (lease is None or lease.stat.ephemeral_owner != session):
         return False
     return [node and node.stat.czxid for node in nodes] == list(topics.values())
-
-
-def is_still(group: str, serial: int, more: Iterable[MultiOp] = ()) -> Script[bool]:
-    """Whether the record has this version, and ``more`` holds, in one request that changes nothing.
-
-    ZooKeeper's leader answers it. A read may be as old as its server is behind the leader.
-    """
-    reply = yield from read(Multi((Check(record.path(group), serial), *more)))
-    return isinstance(reply, Ok)
 
 
 def write(

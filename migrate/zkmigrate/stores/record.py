@@ -29,8 +29,8 @@ from typing import Any, Final
 
 from zkconsumer.admin.snapshot import RECORD
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import Code, Create, Multi, MultiOp, Node, Ok, SetData
-from zkconsumer.core.zookeeper.scripts.common import Script, attempt, read_many
+from zkconsumer.core.zookeeper.ops import Check, Code, Create, Multi, MultiOp, Node, Ok, SetData
+from zkconsumer.core.zookeeper.scripts.common import Script, attempt, read as ask, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.errors import refused
@@ -287,6 +287,21 @@ def write(
             if found.version == record.version:
                 continue
         raise refused(group, Reason.OTHER_OPERATOR, MEANWHILE)
+
+
+def overtaken(found: Record) -> tuple[str, str]:
+    """Return which command came first, as the record shows it, and what to do."""
+    text = f"{found.by} has run zkmigrate {found.command} meanwhile"
+    return text, "look at the group with zkmigrate status, then run it again"
+
+
+def is_still(group: str, serial: int, more: Iterable[MultiOp] = ()) -> Script[bool]:
+    """Whether the record has this version, and ``more`` holds, in one request that changes nothing.
+
+    ZooKeeper's leader answers it. A read may be as old as its server is behind the leader.
+    """
+    reply = yield from ask(Multi((Check(path(group), serial), *more)))
+    return isinstance(reply, Ok)
 
 
 def _wire_bytes(op: MultiOp) -> int:

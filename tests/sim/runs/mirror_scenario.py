@@ -119,7 +119,7 @@ class MirroredGroup(Scenario[Any]):
             (2 * (not self.free), "an old session ends", self.expire_old),
             (4, "a mirror starts", self.start_mirror),
             (3, "a mirror is killed", self.kill_mirror),
-            (4, "a mirror is suspended", self.suspend),
+            (8, "a mirror is suspended", self.suspend),
             (3, "a mirror is cut off", self.cut_off),
             (2, "a mirror's session ends", self.expire),
             (6, "cut-over", self.cut_over),
