@@ -40,6 +40,7 @@ def with_offsets(claimed: events.Claimed, ctx: ScriptContext) -> MemberScript[ev
 
     def choose(_tp: TopicPartition, claim_: Claim, stored: int | None) -> Claim:
         if ctx.spec.dual_commit:
+            # DEVIATION-31: the JVM leaves ZooKeeper's offset lower until the position changes.
             return higher(claim_, stored)
         return replace(claim_, committed=stored)
 
