@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 from zkconsumer.admin.reads import children
@@ -96,13 +97,19 @@ def decode(where: str, node: Node) -> Mirror:
         return Mirror(
             Store(document["leader"]),
             int(document["since_ms"]),
-            offsets_in(document["offsets"]),
+            {_one(*tp): offset for tp, offset in offsets_in(document["offsets"]).items()},
             {str(name): int(at) for name, at in document["topics"].items()},
             None if stopped is None else (Reason(stopped[0]).value, str(stopped[1])),
             node.stat.version,
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise ZnodeFormatError(where, "is not what a mirror of zkmigrate wrote") from None
+
+
+@cache
+def _one(topic: str, partition: int) -> TopicPartition:
+    """Return a partition, as the same object for all groups, which saves memory."""
+    return TopicPartition(topic, partition)
 
 
 class InZooKeeper(NamedTuple):
@@ -146,7 +153,7 @@ def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
     for topic in filter(is_legal_topic, topics or ()):
         names = yield from children(paths.offsets_topic(topic), watch)
         numbers = map(partition_number, names or ())
-        wanted += [TopicPartition(topic, number) for number in numbers if number is not None]
+        wanted += [_one(topic, number) for number in numbers if number is not None]
     there = yield from _read_offsets(group, wanted, watch)
     members = yield from children(paths.ids, watch)
     exist = None not in (lease, mirror, topics, members) and len(there) == len(wanted)
