@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from kafka import KafkaProducer
 
 from tests.secure.stage import EVERYTHING, TOOLS, WAYS, RefusedError, Stage, Timer
 from zkconsumer import CoordinatorConsumerConnector, ZookeeperConsumerConnector
+from zkconsumer.broker import connection as connections
+from zkconsumer.broker.api_versions import SASL_AUTHENTICATE, supported_versions
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.broker.types import OpenConnection
 from zkconsumer.errors import AuthenticationError, ConnectorFailedError
 
 STAGES = ("stage", "kraft_stage")
@@ -74,6 +78,33 @@ def test_a_wrong_secret_is_refused_once(
     tries = 2 if "OAUTHBEARER" in way else 1  # a token may be about to be renewed
     assert len(attempts) == (tries if properties["security.protocol"].startswith("SASL") else 0)
     assert timer.seconds < WRONG_SECONDS
+
+
+@pytest.mark.parametrize("way", ["PLAIN", "SCRAM-512"])
+def test_bytes_without_requests_around_them(
+    stage: Stage, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers of 0.10 and 0.11 do not know SaslAuthenticate. Later brokers still accept their way,
+    and close the connection after a wrong password."""
+    sent: list[int] = []
+    exchange_bytes = BrokerConnection.exchange_bytes
+
+    def versions(connection: OpenConnection) -> Mapping[int, range]:
+        found = supported_versions(connection)
+        assert found is not None
+        return {key: known for key, known in found.items() if key != SASL_AUTHENTICATE}
+
+    def counted(self: BrokerConnection, data: bytes, answered: bool) -> bytes:
+        sent.append(len(data))
+        return exchange_bytes(self, data, answered)
+
+    monkeypatch.setattr(connections, "supported_versions", versions)
+    monkeypatch.setattr(BrokerConnection, "exchange_bytes", counted)
+    TOOLS["coordinator"](stage, way, stage.properties(way), tmp_path)
+    assert sent
+    properties, key = stage.wrong(way, tmp_path)
+    with pytest.raises((AuthenticationError, ConnectorFailedError), match=key):
+        TOOLS["coordinator"](stage, way, properties, tmp_path)
 
 
 @pytest.mark.parametrize("tool", ["zookeeper", "coordinator"])
