@@ -49,7 +49,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths
-from zkconsumer.errors import BrokerError, LeaderUnavailableError
+from zkconsumer.errors import BrokerError, GroupActiveError, LeaderUnavailableError
 
 SENT = "the request is on its way"
 
@@ -260,7 +260,7 @@ class SimulatedCoordinators:
             if tp.topic in self.denied
         }
         if self.joined.get(group):
-            refused = {tp: BrokerError(f"offsets of {tp}: UNKNOWN_MEMBER_ID") for tp in new}
+            raise GroupActiveError(f"consumers have joined group {group}")
         self.store(group, {tp: one for tp, one in new.items() if tp not in refused})
         self.around("after commit")
         return refused

@@ -147,10 +147,12 @@ def test_a_stopped_group_begins_again_with_the_store_that_is_chosen(simulated: S
     assert held(simulated) == ([500, 60], [500, 60])
 
 
+@pytest.mark.parametrize("stays", [True, False], ids=["stays", "leaves"])
 def test_kafka_is_chosen_although_it_has_what_the_mirror_has_copied(
-    simulated: Simulated, tmp_path: Path
+    simulated: Simulated, tmp_path: Path, stays: bool
 ) -> None:
-    """It is not overwritten with a later offset of the old members."""
+    """It is not overwritten with a later offset of the old members, whether a new member has
+    left or runs and has not committed yet."""
     matrix.mirror_zookeeper_leads(simulated)
     row(simulated, *ONCE)
     old = Machine(simulated, tmp_path / "old")
@@ -159,7 +161,8 @@ def test_kafka_is_chosen_although_it_has_what_the_mirror_has_copied(
     simulated.in_zookeeper("g", "t", 200)
     row(simulated, *ONCE, status=3)
     old.zk.expire()
-    simulated.kafka.joined.clear()
+    if not stays:
+        simulated.kafka.joined.clear()
     assert row(simulated, *ONCE, "--lead", "kafka")["state"] == "in step"
     assert held(simulated) == ([110, 60], [110, 60])
 

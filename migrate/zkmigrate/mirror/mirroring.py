@@ -169,19 +169,22 @@ class Mirroring:
         if not execute:
             return Result(group, Outcome.WOULD, 0, f"{leader.value} leads")
         now_ms = int(time.time() * 1000)
-        if leader is Store.KAFKA:  # a mark would look like that of a late commit
-            chosen = {
-                tp: StoredOffset(one.offset)
-                for tp, one in state.kafka.items()
-                if is_marked(one) and agreed.get(tp, one.offset) != one.offset
-            }
-            with suppress(GroupActiveError):
-                check_accepted(group, self._stores.kafka.commit(group, chosen), len(chosen))
+        chosen = {  # by --lead kafka. A mark would look like that of a late commit
+            tp: StoredOffset(one.offset)
+            for tp, one in state.kafka.items()
+            if leader is Store.KAFKA and is_marked(one) and agreed.get(tp, one.offset) != one.offset
+        }
+        with suppress(GroupActiveError):
+            check_accepted(group, self._stores.kafka.commit(group, chosen), len(chosen))
+            chosen = {}
         topics = {name: one.czxid for name, one in state.topics.items()}
         mirror = Mirror(leader, now_ms, agreed, topics)
         fields = {"command": "mirror", "mirror": leader.value}
         written = record.written(state.record, now_ms, **fields)
         self._zk(_begin(group, written, mirror))
+        if chosen:  # it keeps its mark, as members run. So both stores have it from now on
+            offsets = {tp: one.offset for tp, one in chosen.items()}
+            self._zk(mirror_state.write(self._zk(mirror_state.look(group)), mirror, offsets))
         return Result(group, Outcome.DONE, 0, f"{leader.value} leads")
 
     def end(self, group: str, execute: bool) -> Result:

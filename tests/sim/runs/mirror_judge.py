@@ -49,7 +49,8 @@ class MirrorJudge:
         """Offsets that have expired in Kafka, and that no mirror has restored."""
         self.mirror: Mirror | None = None
         """What is agreed on now."""
-        self.leads_since: dict[Store, int] = {}
+        self.is_choosing = False
+        """An operator has begun to choose a store, whose offsets replace those of the other one."""
         self.say: Callable[[str], object] = lambda text: None
         self._kernel, self._zk, self._coordinator = kernel, zk, coordinator
         self._committed_by_programs: defaultdict[TopicPartition, list[int]] = defaultdict(list)
@@ -160,7 +161,8 @@ class MirrorJudge:
             return
         if not together:
             self.broken("agreed_with_copies", text)
-        if there is not None and one < there and self._last(tp, one) <= self._last(tp, there):
+        lowered = there is not None and self._last(tp, one) <= self._last(tp, there) and one < there
+        if lowered and not self.is_choosing:
             self.broken("mirror_lowers_nothing", text)
         if there is not None and there != one and there != mirror.values.get(tp):
             self.broken("copied_before_replaced", text)

@@ -438,10 +438,12 @@ class MirroredGroup(Scenario[Any]):
         judge, lead = self.judge, Store.KAFKA if self.turn == "new" else Store.ZOOKEEPER
         done = self._turn("new" if lead is Store.KAFKA else "old")
         judge.causes.clear()
+        judge.is_choosing = True
         (self.old if lead is Store.KAFKA else self.new).stop()
 
         def chosen() -> None:
             done()
+            judge.is_choosing = False
             judge.chosen(judge.in_kafka() if lead is Store.KAFKA else judge.in_zookeeper())
 
         self._command(
