@@ -21,7 +21,7 @@ _BROKER: Final = 4 + 2 + 10 + 4 + 2  # id, host of ten characters, port, no rack
 
 
 class Wire:
-    """Sizes of requests, in the versions that a member uses with brokers since 2.3.
+    """Sizes of requests, in the versions that a member uses with brokers since 2.5.
 
     For topic metadata, one replica of each partition is counted, because an answer does not contain
     more.
@@ -54,7 +54,8 @@ class Wire:
             case commands.LeaveGroup(_, name):
                 return self._group + _text(name)
             case commands.FetchOffsets(_, partitions):
-                return self._group + _partitions(partitions, 4)
+                size = 1 + self._group - 2 + _length(self._group - 2)
+                return size + _compact_partitions(partitions, 4) + 2
             case commands.CommitOffsets(_, name, _, positions):
                 size = self._group + 4 + _text(name) + self._instance
                 return size + _partitions(positions, 4 + 8 + 4 + 2)
@@ -90,6 +91,8 @@ def _in(command: Any, answer: Any) -> int:
             )
         case events.Synced(_, assignment):
             return 4 + 2 + 4 + len(assignment)
+        case events.OffsetsFetched(_, offsets) if isinstance(command, commands.FetchOffsets):
+            return 1 + 4 + _compact_partitions(offsets, 4 + 8 + 4 + 1 + 2 + 1) + 2 + 1
         case events.OffsetsFetched(_, offsets):
             return 4 + _partitions(offsets, 4 + 8 + 4 + 2 + 2) + 2
         case events.OffsetsCommitted(_, codes):
@@ -135,6 +138,20 @@ def _by_id(partitions: Mapping[str, tuple[int, ...]] | None) -> int:
 
 def _text(text: str) -> int:
     return 2 + len(text.encode())
+
+
+def _length(count: int) -> int:
+    """Size of the length of a compact text or array: seven bits in each byte."""
+    return max(1, -(-(count + 1).bit_length() // 7))
+
+
+def _compact_partitions(partitions: Iterable[TopicPartition], each: int) -> int:
+    """Partitions by topic in a flexible version (KIP-482)."""
+    topics = by_topic(partitions)
+    return _length(len(topics)) + sum(
+        _length(len(t.encode())) + len(t.encode()) + _length(len(numbers)) + each * len(numbers) + 1
+        for t, numbers in topics.items()
+    )
 
 
 def _partitions(partitions: Iterable[TopicPartition], each: int) -> int:
