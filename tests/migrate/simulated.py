@@ -397,10 +397,6 @@ class Simulated:
         """Write a znode, and create its parents."""
         self.zk.set(path, data)
 
-    def zxid(self) -> int:
-        """Return ZooKeeper's last transaction."""
-        return self.zk.zk.zxid
-
     def znodes(self, group: str) -> dict[str, object]:
         """Return data, version and access list of all znodes of a group."""
         found: dict[str, object] = {}

@@ -90,7 +90,7 @@ def test_the_whole_road(
             original(jvm, zookeeper, group, topic, "late").wait_joined()
         join("m3")  # a migratable member may register in a locked group
         wait_until(lambda: owned() == [2, 2, 2], 30, "the new member has its share")
-        assert "does not start from" in act(shell, "finalize", group, "refused")
+        assert "cannot follow" in act(shell, "finalize", group, "refused")
         act(shell, "to-kafka", group)
         act(shell, "finalize", group)
         with CoordinatorConsumerConnector(plain) as newer:
