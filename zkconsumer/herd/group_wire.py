@@ -30,6 +30,7 @@ class Wire:
     def __init__(self, group: str, client_id: str, instance_id: str | None) -> None:
         self._head = 4 + 8 + 2 + len(client_id.encode())
         self._group = _text(group)
+        self._compact_group = _compact(group)
         self._instance = 2 + len((instance_id or "").encode())
 
     def cost(self, command: Any, answer: Any) -> Cost:
@@ -54,8 +55,7 @@ class Wire:
             case commands.LeaveGroup(_, name):
                 return self._group + _text(name)
             case commands.FetchOffsets(_, partitions):
-                size = 1 + self._group - 2 + _length(self._group - 2)
-                return size + _compact_partitions(partitions, 4) + 2
+                return 1 + self._compact_group + _compact_partitions(partitions, 4) + 2
             case commands.CommitOffsets(_, name, _, positions):
                 size = self._group + 4 + _text(name) + self._instance
                 return size + _partitions(positions, 4 + 8 + 4 + 2)
@@ -145,11 +145,16 @@ def _length(count: int) -> int:
     return max(1, -(-(count + 1).bit_length() // 7))
 
 
+def _compact(text: str) -> int:
+    count = len(text.encode())
+    return _length(count) + count
+
+
 def _compact_partitions(partitions: Iterable[TopicPartition], each: int) -> int:
     """Partitions by topic in a flexible version (KIP-482)."""
     topics = by_topic(partitions)
     return _length(len(topics)) + sum(
-        _length(len(t.encode())) + len(t.encode()) + _length(len(numbers)) + each * len(numbers) + 1
+        _compact(t) + _length(len(numbers)) + each * len(numbers) + 1
         for t, numbers in topics.items()
     )
 
