@@ -39,7 +39,7 @@ from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal, refusal
 from zkmigrate.apply.outcome import Outcome, Result, by_table
 from zkmigrate.errors import check_members, refused
-from zkmigrate.model import GroupState, Store
+from zkmigrate.model import Store
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
@@ -237,7 +237,7 @@ def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]
     whether it was locked. ``live``: the lock must not be that of a group that was moved while it
     was stopped."""
     state = yield from migration_marker.state_of(group)
-    of_move = live and _is_moved(state)
+    of_move = live and state.moved_to is Store.KAFKA
     if of_move or state.mode is not Mode.ZOOKEEPER or by_table(state, Action.UNLOCK) is not None:
         return False
     if (yield from look(group)).record is None:
@@ -245,11 +245,6 @@ def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]
     written = record.written(state.record, now_ms, command="unlock", locked=False)
     serial = (yield from record.write(group, written)).version
     return (yield from unlock(group, lambda: record.is_still(group, serial)))
-
-
-def _is_moved(state: GroupState) -> bool:
-    """Whether a group's lock is that of its move to Kafka."""
-    return state.moved_to is Store.KAFKA
 
 
 def _clear(group: str) -> Script[None]:
