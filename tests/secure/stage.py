@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import pytest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from kazoo.client import KazooClient
 from zkmigrate.cli import run as zkmigrate
 
 from tests.support.secured import Authority, SecuredCluster
 from zkconsumer import CoordinatorConsumerConnector, ZookeeperConsumerConnector
+from zkconsumer.broker import connection as connections
+from zkconsumer.broker.api_versions import SASL_AUTHENTICATE, supported_versions
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.types import OpenConnection
+from zkconsumer.errors import BrokerUnavailableError
 
 EVERYTHING = os.environ.get("SECURE") == "all"
 TOPIC = "secured"
@@ -205,16 +211,23 @@ def committed(stage: Stage, group: str) -> dict[int, int]:
 
 def read_offsets(stage: Stage, way: str, properties: dict[str, str], folder: Path) -> None:
     """zkaudit's reader of ``__consumer_offsets``, used without Spark."""
+    file = write_properties(folder / "command.properties", properties)
+    check_offsets_read(
+        stage.cluster.at("PLAINTEXT"), stage.cluster.at(WAYS[way][2]), stage.group(), file
+    )
+
+
+def check_offsets_read(plain: str, secured: str, group: str, file: Path) -> None:
+    """Commit an offset without security, and find its group with zkaudit's reader. ``plain`` and
+    ``secured``: addresses of listeners. ``file``: the reader's properties."""
     from kafka import KafkaConsumer
     from zkaudit.sources.offsets import _OffsetsReader
 
-    group = stage.group()
-    plain = KafkaConsumer(bootstrap_servers=stage.cluster.at("PLAINTEXT"), group_id=group)
-    plain.assign([TopicPartition(TOPIC, 0)])
-    plain.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(5, "", -1)})
-    plain.close()
-    file = write_properties(folder / "command.properties", properties)
-    reader = _OffsetsReader(stage.cluster.at(WAYS[way][2]), str(file))
+    client = KafkaConsumer(bootstrap_servers=plain, group_id=group)
+    client.assign([TopicPartition(TOPIC, 0)])
+    client.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(5, "", -1)})
+    client.close()
+    reader = _OffsetsReader(secured, str(file))
     found = [
         row
         for part in reader.partitions()
@@ -245,3 +258,27 @@ class Timer:
 
     def __exit__(self, *_: object) -> None:
         self.seconds = time.monotonic() - self.begun
+
+
+def without_authenticate_requests(
+    monkeypatch: pytest.MonkeyPatch, handshake: bool = True
+) -> list[int]:
+    """Log in as to a broker of 0.10, or of 0.9 if there is no ``handshake`` either. Return the
+    sizes of what is sent without a request around it."""
+    sent: list[int] = []
+    exchange_bytes = BrokerConnection.exchange_bytes
+
+    def versions(connection: OpenConnection) -> Mapping[int, range] | None:
+        if not handshake:
+            raise BrokerUnavailableError("closed") from ConnectionResetError()
+        found = supported_versions(connection)
+        assert found is not None
+        return {key: known for key, known in found.items() if key != SASL_AUTHENTICATE}
+
+    def counted(self: BrokerConnection, data: bytes, answered: bool) -> bytes:
+        sent.append(len(data))
+        return exchange_bytes(self, data, answered)
+
+    monkeypatch.setattr(connections, "supported_versions", versions)
+    monkeypatch.setattr(BrokerConnection, "exchange_bytes", counted)
+    return sent

@@ -18,21 +18,25 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
-from kafka.structs import OffsetAndMetadata, TopicPartition
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
-from zkaudit.sources.offsets import _OffsetsReader
 from zkmigrate.cli import run as zkmigrate
 
-from tests.secure.stage import MESSAGES, PARTITIONS, TOPIC, RefusedError, Timer, write_properties
+from tests.secure.stage import (
+    MESSAGES,
+    PARTITIONS,
+    TOPIC,
+    RefusedError,
+    Timer,
+    check_offsets_read,
+    without_authenticate_requests,
+    write_properties,
+)
 from tests.secure.test_how_to import blocks, shell
 from tests.support.kerberos import HOST, REALM, Kdc, KerberosCluster, jaas, jaas_of_cache
 from zkconsumer import CoordinatorConsumerConnector, ZookeeperConsumerConnector
-from zkconsumer.broker import connection as connections
-from zkconsumer.broker.api_versions import SASL_AUTHENTICATE, supported_versions
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.broker.types import OpenConnection
 from zkconsumer.cli.main import run as zkconsumer
 from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint
@@ -202,22 +206,8 @@ def move_a_group(cluster: KerberosCluster, properties: dict[str, str], folder: P
 
 def read_offsets(cluster: KerberosCluster, properties: dict[str, str], folder: Path) -> None:
     """zkaudit's reader of ``__consumer_offsets``, through kafka-python."""
-    from kafka import KafkaConsumer
-
-    group = f"group-{next(numbers)}"
-    plain = KafkaConsumer(bootstrap_servers=cluster.plain, group_id=group)
-    plain.assign([TopicPartition(TOPIC, 0)])
-    plain.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(5, "", -1)})
-    plain.close()
     file = write_properties(folder / "c.properties", properties)
-    reader = _OffsetsReader(cluster.bootstrap, str(file))
-    found = [
-        row
-        for part in reader.partitions()
-        for rows in reader.read(part)
-        for row in rows["group"].to_pylist()
-    ]
-    assert group in found
+    check_offsets_read(cluster.plain, cluster.bootstrap, f"group-{next(numbers)}", file)
 
 
 TOOLS: Mapping[str, Tool] = {
@@ -276,22 +266,7 @@ def test_bytes_without_requests_around_them(
 ) -> None:
     """Brokers before 1.0 do not know SaslAuthenticate, and 0.9 does not know SaslHandshake either.
     Later brokers still accept both ways."""
-    sent: list[int] = []
-    exchange_bytes = BrokerConnection.exchange_bytes
-
-    def versions(connection: OpenConnection) -> Mapping[int, range] | None:
-        if age == "0.9":
-            raise BrokerUnavailableError("closed") from ConnectionResetError()
-        found = supported_versions(connection)
-        assert found is not None
-        return {key: known for key, known in found.items() if key != SASL_AUTHENTICATE}
-
-    def counted(self: BrokerConnection, data: bytes, answered: bool) -> bytes:
-        sent.append(len(data))
-        return exchange_bytes(self, data, answered)
-
-    monkeypatch.setattr(connections, "supported_versions", versions)
-    monkeypatch.setattr(BrokerConnection, "exchange_bytes", counted)
+    sent = without_authenticate_requests(monkeypatch, handshake=age != "0.9")
     consume_on_zookeeper(cluster, client(jaas(ALICE, alice)), tmp_path)
     assert sent
 
@@ -358,10 +333,10 @@ def test_what_gets_no_ticket_is_refused_at_once(
     faults = (AuthenticationError, ConnectorFailedError, ConfigError)
     with Timer() as timer, pytest.raises(faults) as caught:
         consume_on_zookeeper(cluster, properties, tmp_path)
-    told = str(caught.value)
-    assert (BROKER_KEY if server == "broker" else ZK_KEY) in told
+    text = str(caught.value)
+    assert (BROKER_KEY if server == "broker" else ZK_KEY) in text
     for word in words:
-        assert word in told
+        assert word in text
     assert timer.seconds < WRONG_SECONDS
 
 
@@ -451,7 +426,7 @@ def test_tickets_are_renewed_while_a_member_runs(
 def test_a_kdc_that_is_down_at_the_start_is_named(
     cluster: KerberosCluster, kdc: Kdc, alice: Path
 ) -> None:
-    """It is no refusal: the same may succeed later."""
+    """It is not a refusal: the same may succeed later."""
     properties = client(jaas(ALICE, alice))
     keys = SecurityConfig.parse(properties)
     security = KafkaSecurity(keys)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
 
-from tests.secure.stage import EVERYTHING, TOOLS, WAYS, RefusedError, Stage, Timer
+from tests.secure.stage import (
+    EVERYTHING,
+    TOOLS,
+    WAYS,
+    RefusedError,
+    Stage,
+    Timer,
+    without_authenticate_requests,
+)
 from zkconsumer import CoordinatorConsumerConnector, ZookeeperConsumerConnector
-from zkconsumer.broker import connection as connections
-from zkconsumer.broker.api_versions import SASL_AUTHENTICATE, supported_versions
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.broker.types import OpenConnection
 from zkconsumer.errors import AuthenticationError, ConnectorFailedError
 
 STAGES = ("stage", "kraft_stage")
@@ -86,20 +90,7 @@ def test_bytes_without_requests_around_them(
 ) -> None:
     """Brokers of 0.10 and 0.11 do not know SaslAuthenticate. Later brokers still accept their way,
     and close the connection after a wrong password."""
-    sent: list[int] = []
-    exchange_bytes = BrokerConnection.exchange_bytes
-
-    def versions(connection: OpenConnection) -> Mapping[int, range]:
-        found = supported_versions(connection)
-        assert found is not None
-        return {key: known for key, known in found.items() if key != SASL_AUTHENTICATE}
-
-    def counted(self: BrokerConnection, data: bytes, answered: bool) -> bytes:
-        sent.append(len(data))
-        return exchange_bytes(self, data, answered)
-
-    monkeypatch.setattr(connections, "supported_versions", versions)
-    monkeypatch.setattr(BrokerConnection, "exchange_bytes", counted)
+    sent = without_authenticate_requests(monkeypatch)
     TOOLS["coordinator"](stage, way, stage.properties(way), tmp_path)
     assert sent
     properties, key = stage.wrong(way, tmp_path)
