@@ -74,6 +74,13 @@ def not_enforced(*_: object) -> Script[str]:
     return guard.NOT_ENFORCED
 
 
+def two_groups(one: Simulated) -> None:
+    """Groups ``g`` and ``h`` with offsets in ZooKeeper."""
+    matrix.untouched(one)
+    one.znode("/consumers/h/ids")
+    one.in_zookeeper("h", "t", 7)
+
+
 def held(one: Simulated) -> tuple[list[int], list[int]]:
     """The offsets in both stores."""
     zk, kafka = one.held("g", "t")
@@ -593,9 +600,7 @@ def test_a_group_that_is_due_is_asked_for_together_with_the_others(
 ) -> None:
     """So the request, and the answer that is compared with the last one, remain the same."""
     virtual_time(monkeypatch)
-    matrix.untouched(simulated)
-    simulated.znode("/consumers/h/ids")
-    simulated.in_zookeeper("h", "t", 7)
+    two_groups(simulated)
     words = ("mirror", "--all", "--execute", "--once", "--lead", "kafka")
     assert simulated.run(*words).status == 0
     mirror = mirroring.Mirroring(simulated.stores())
@@ -703,9 +708,7 @@ def test_a_reading_that_a_silent_coordinator_has_delayed_is_not_used(
 ) -> None:
     """A new member may have committed meanwhile, and left."""
     virtual_time(monkeypatch)
-    matrix.untouched(simulated)
-    simulated.znode("/consumers/h/ids")
-    simulated.in_zookeeper("h", "t", 7)
+    two_groups(simulated)
     assert simulated.run("mirror", "--all", "--execute", "--once").status == 0
     stores = simulated.stores()
     mirror = mirroring.Mirroring(stores)
@@ -870,9 +873,7 @@ def test_a_group_that_may_not_be_written_keeps_no_other_from_beginning(
     simulated: Simulated,
 ) -> None:
     """Its row names the znode."""
-    matrix.untouched(simulated)
-    simulated.znode("/consumers/h/ids")
-    simulated.in_zookeeper("h", "t", 7)
+    two_groups(simulated)
     simulated.zk.do(SetAcl("/consumers/g", (AclEntry(1, "world", "anyone"),), 0))
     ran = simulated.run("mirror", "--all", "--execute", "--once")
     assert ran.status == 1, ran
@@ -1462,8 +1463,8 @@ def test_a_command_that_is_overtaken_says_which_one_came_first(
 def test_a_mirror_is_ended_while_it_is_busy(
     worlds: Callable[[str], World], words: tuple[str, ...]
 ) -> None:
-    """It copies what an old member has committed, at any point of the command. That is no other
-    operator's change."""
+    """It copies what an old member has committed, at any point of the command. The command is not
+    refused because of that."""
     for number in points(worlds, "mirror_zookeeper_leads", words):
         world = worlds("mirror_zookeeper_leads")
         mirror = mirroring.Mirroring(world.one.stores())
