@@ -110,7 +110,8 @@ def completes_beside_migratable_members(patch: pytest.MonkeyPatch) -> None:
 
 def unlocks_a_finished_move(patch: pytest.MonkeyPatch) -> None:
     """The steps of a live move let legacy consumers in after a move is recorded as finished."""
-    patch.setattr(guard, "_is_moved", lambda state: False)
+    right = guard.unlock_recorded
+    patch.setattr(guard, "unlock_recorded", lambda group, now_ms, live=False: right(group, now_ms))
 
 
 def opens_below_zookeepers_offsets(patch: pytest.MonkeyPatch) -> None:
