@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from zkaudit.group import ACTS, Act, Coverage, Event, Facts, replay
-from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
+from zkaudit.history.batches import OUTPUT, fold_batches
+from zkaudit.history.fold_input import EVENTS, INPUT, LATER, SHOWN
 from zkaudit.limits import Limits
 from zkaudit.schema import arrow_schema
 
@@ -43,12 +44,7 @@ def test_groups_in_batches_of_any_size(size: int) -> None:
         events = [e for e in group.events if e.zxid >= 20 and not 50 < e.zxid < 60]
         history = replay(events, coverage, group.shown)
         expected += len(history.lifetimes) + len(history.commits)
-        for shown in group.shown:
-            stat = [shown.czxid, shown.ctime, shown.mzxid, shown.mtime]
-            rows.append(
-                {"key": key, "part": SHOWN, "zxid": shown.zxid, "path": shown.path,
-                 "data": shown.data, "session": shown.session, "stat": stat}
-            )  # fmt: skip
+        rows += (shown._asdict() | {"key": key, "part": SHOWN} for shown in group.shown)
         rows += (row_of(key, LATER, e) for e in events if "/offsets/" not in (e.path or ""))
         rows += (row_of(key, EVENTS, event) for event in events)
     output = fold_batches(arrow_schema(OUTPUT), coverage, batches_of(rows, size))

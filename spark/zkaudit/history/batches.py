@@ -41,35 +41,14 @@ from zkaudit.group import (
 )
 from zkaudit.group.live_moves import COORDINATIONS, Phase, Span
 from zkaudit.group.znodes import OFFSETS, OWNERS
+from zkaudit.history.fold_input import LATER, SHOWN, columns_of
 from zkaudit.limits import Limits
-from zkaudit.schema import Column, Kind
+from zkaudit.schema import Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ACTS: Final = ACTS | {"error": Act.REFUSED}
-SHOWN: Final = 0
-"""The part of a group's rows that snapshots show."""
-LATER: Final = 1
-"""What ``LaterEvents`` reads: all events except writes of offsets if there are log gaps, else those
-that show who a session is."""
-EVENTS: Final = 2
-"""All its events."""
-
-
-def _columns(**names: Kind) -> tuple[Column, ...]:
-    return tuple(Column(name, kind, True, "") for name, kind in names.items())
-
-
-INPUT: Final = _columns(
-    key=Kind.LONG, part=Kind.INT, zxid=Kind.LONG, idx=Kind.INT, time=Kind.LONG,
-    session=Kind.LONG, type=Kind.STRING, path=Kind.STRING, data=Kind.BINARY,
-    ephemeral=Kind.BOOLEAN, cxid=Kind.INT, deleted=Kind.STRINGS, version=Kind.INT,
-    stat=Kind.LONGS,
-)  # fmt: skip
-"""``key``: of the group. ``stat``: czxid, ctime, mzxid and mtime of a znode in a snapshot, whose
-``session`` is its ephemeral owner. Times are microseconds."""
-
 _NODE: Final = ("table", "chroot", "group", "topic", "partition", "path", "name")
 _LIFETIME: Final = (
     *_NODE, "session", "data", "member", "stream", "start_zxid", "start_idx", "start_time",
@@ -104,7 +83,7 @@ _FINDING: Final = (
     "end_zxid", "end_time", "topic", "partition", "member", "session", "effect", "messages",
 )  # fmt: skip
 
-OUTPUT: Final = _columns(
+OUTPUT: Final = columns_of(
     table=Kind.STRING, chroot=Kind.STRING, group=Kind.STRING, topic=Kind.STRING,
     partition=Kind.LONG, path=Kind.STRING, name=Kind.STRING, session=Kind.LONG, data=Kind.BINARY,
     member=Kind.STRING, stream=Kind.STRING, start_zxid=Kind.LONG, start_idx=Kind.INT,
@@ -149,7 +128,8 @@ def fold_batches(
     limits: Limits | None = None,
     only_findings: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Fold the groups in batches of ``INPUT``; yield batches of ``columns``, which is ``OUTPUT``.
+    """Fold the groups in batches of ``fold_input.INPUT``; yield batches of ``columns``, which is
+    ``OUTPUT``.
 
     ``only_findings``: without the rows of other tables. Without ``facts`` and ``limits``, no rules
     are applied.
@@ -172,7 +152,12 @@ def fold_batches(
 
 
 def _lists(batch: pa.RecordBatch) -> Iterator[list[Any]]:
-    return (column.to_pylist() for column in batch.columns)
+    """The values of each column. Times are numbers of microseconds."""
+    import pyarrow as pa
+
+    for column in batch.columns:
+        is_time = pa.types.is_timestamp(column.type)
+        yield (column.cast(pa.int64()) if is_time else column).to_pylist()
 
 
 def _fold_group(
@@ -212,14 +197,14 @@ def _fold_group(
 
 
 def _event(row: tuple[Any, ...]) -> Event:
-    _, _, zxid, idx, time, session, kind, path, data, ephemeral, cxid, deleted, version, _ = row
+    _, _, zxid, idx, time, session, kind, path, data, ephemeral, cxid, deleted, version = row[:13]
     return Event(
         zxid, idx, time, session, _ACTS[kind], path, data, ephemeral, cxid, deleted, version
     )
 
 
 def _shown(row: tuple[Any, ...]) -> Shown:
-    czxid, ctime, mzxid, mtime = row[13]
+    czxid, ctime, mzxid, mtime = row[13:]
     return Shown(row[2], row[7], row[8], czxid, ctime, mzxid, mtime, row[5], row[12])
 
 

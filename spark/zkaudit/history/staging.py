@@ -7,7 +7,7 @@ the driver's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import or_
@@ -19,10 +19,11 @@ from pyspark.sql import Column, DataFrame, functions as F
 from zkaudit.errors import AuditError
 from zkaudit.group import ACTS, Coverage, Facts, LogGap
 from zkaudit.group.znodes import BROKER_PATH, GROUP_PATH, OFFSET_PATH, TOPIC_PATH
-from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
+from zkaudit.history.batches import OUTPUT, fold_batches
 from zkaudit.history.facts import EVENT_COLUMNS, NODE_COLUMNS, OF_ALL_GROUPS
+from zkaudit.history.fold_input import EVENTS, INPUT, LATER, RENAMED, SHOWN, selected
 from zkaudit.limits import Limits
-from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, arrow_schema, spark_type
+from zkaudit.schema import arrow_schema, spark_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,35 +143,52 @@ def _of_groups(
 ) -> list[DataFrame]:
     """The rows of groups, each with the ``key`` of its group, and the ``part`` of the fold's input
     that it is. A row of two parts is there twice."""
-    of, path = F.col("type"), F.col("path")
-    offset, created = path.rlike(OFFSET_PATH), of.isin(*CREATES)
-    held = created & F.col("ephemeral") & ~offset
-    held |= of.isin(*ACTS) & path.endswith("/live/mode")
-    closes = of == "closeSession"
-    sessions = [_keyed(rows.where(held), group)]
+    chosen = selected(_Operations(), later)
+    sessions = [_keyed(rows.where(chosen.held), group)]
     parts = []
     if snapshots is not None:
-        shown = _keyed(snapshots, group).withColumnsRenamed({"ephemeral_owner": "session"})
+        shown = _keyed(snapshots, group).withColumnsRenamed(RENAMED)
         parts.append(shown.withColumn("part", F.lit(SHOWN)))
         sessions.append(shown)
     if later:
-        listed = rows.where(closes).select("session", F.explode("deleted").alias("path"))
+        listed = rows.where(chosen.closes).select("session", F.explode("deleted").alias("path"))
         sessions.append(_keyed(listed, group))
     used = reduce(DataFrame.unionByName, (each.select("key", "session") for each in sessions))
-    refused = (of == "error") & (F.col("error") == NODE_EXISTS)
-    alone = rows.where(closes | refused)
+    alone = rows.where(chosen.closes | chosen.refused)
     # A session's end may list znodes of several groups.
     mine = F.filter("deleted", lambda path: _key(path) == F.col("key")) if later else F.lit(None)
     alone = alone.join(used.where("session != 0").distinct(), "session")
     alone = alone.withColumn("deleted", mine.cast("array<string>"))
-    others = created & path.contains("/ids/")
-    if later:
-        others = (created | of.isin(*DELETES)) & ~offset | closes
-    others |= path.endswith("/migration")
     both, one = F.array(F.lit(LATER), F.lit(EVENTS)), F.array(F.lit(EVENTS))
-    part = F.explode(F.when(F.coalesce(others, F.lit(False)), both).otherwise(one))
-    acts = _keyed(rows.where(of.isin(*ACTS)), group)
+    part = F.explode(F.when(chosen.later, both).otherwise(one))
+    acts = _keyed(rows.where(chosen.acts), group)
     return [*parts, *(each.withColumn("part", part) for each in (acts, alone))]
+
+
+class _Operations:
+    """``fold_input.Operations`` in Spark."""
+
+    def type_in(self, types: Iterable[str]) -> Column:
+        return _is(F.col("type").isin(*types))
+
+    def path_has(self, text: str) -> Column:
+        return _is(F.col("path").contains(text))
+
+    def path_ends(self, text: str) -> Column:
+        return _is(F.col("path").endswith(text))
+
+    def is_offset(self) -> Column:
+        return _is(F.col("path").rlike(OFFSET_PATH))
+
+    def is_ephemeral(self) -> Column:
+        return _is(F.col("ephemeral"))
+
+    def failed_with(self, error: int) -> Column:
+        return _is(F.col("error") == error)
+
+
+def _is(condition: Column) -> Column:
+    return F.coalesce(condition, F.lit(False))
 
 
 def _keyed(rows: DataFrame, group: str | None) -> DataFrame:
@@ -194,15 +212,13 @@ def _key(path: Column) -> Column:
 
 
 def _as_input(rows: DataFrame) -> DataFrame:
-    """Rows of transactions or of snapshots, in the columns of ``history.batches.INPUT``."""
-    values: dict[str, Column] = {"time": F.unix_micros("time"), "stat": F.lit(None)}
-    if "czxid" in rows.columns:
-        stat = F.array("czxid", F.unix_micros("ctime"), "mzxid", F.unix_micros("mtime"))
-        absent = ("idx", "time", "type", "ephemeral", "cxid", "deleted")
-        values = dict.fromkeys(absent, F.lit(None)) | {"stat": stat}
-    columns = spark_type(INPUT)
+    """Rows of transactions or of snapshots, in the columns of ``fold_input.INPUT``."""
+    present = rows.columns
     return rows.select(
-        *(values.get(c.name, F.col(c.name)).cast(c.dataType).alias(c.name) for c in columns)
+        *(
+            (F.col(c.name) if c.name in present else F.lit(None)).cast(c.dataType).alias(c.name)
+            for c in spark_type(INPUT)
+        )
     )
 
 

@@ -80,6 +80,16 @@ def as_runs(logged: Iterable[LoggedRun]) -> list[Run]:
     return [Run(run.server, first, last) for run, first, last in _ends(logged)]
 
 
+def takes(logged: Sequence[LoggedRun], voters: int | None) -> set[tuple[str, str]]:
+    """Return server and name of the logs that transactions are read from (``committed.takes``)."""
+    plan = committed.plan(as_runs(logged), voters)
+    return {
+        (run.server, run.file)
+        for run, first, last in _ends(logged)
+        if committed.takes(plan, run.server, first, last)
+    }
+
+
 def _ends(logged: Iterable[LoggedRun]) -> Iterator[tuple[LoggedRun, int, int]]:
     for run in logged:
         if run.first is not None and run.last is not None:

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from zkaudit.errors import AuditError
 from zkaudit.history import committed
-from zkaudit.job.coverage import LoggedRun, as_runs
+from zkaudit.job.coverage import LoggedRun, takes
 from zkaudit.schema import CONFIG, RUN
 from zkaudit.sources import direct, selection
 from zkaudit.sources.files import BYTES_PER_TASK, Piece
@@ -72,14 +72,7 @@ def once(
         rows = rows.unionByName(found, allowMissingColumns=True)
     rows = keep("rows", rows)
     read = heads(rows)
-    plan = committed.plan(as_runs(read.runs), voters)
-    wanted = {
-        (run.server, run.file)
-        for run in read.runs
-        if run.first is not None
-        and run.last is not None
-        and committed.takes(plan, run.server, run.first, run.last)
-    }
+    wanted = takes(read.runs, voters)
     more = [log for log in others if (log.server, log.name) in wanted]
     if not more:
         return rows, read

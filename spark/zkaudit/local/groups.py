@@ -1,26 +1,27 @@
 """All groups of the logs, folded in this process: the same rows and findings as the pipeline's.
 
-``input_of`` does what ``history.staging`` does in Spark: it gives the rows of each group to the
-fold of ``history.batches``.
+``input_of`` does what ``history.staging`` does in Spark: it gives the rows of each group
+(``history.fold_input``) to the fold of ``history.batches``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zkaudit.group import ACTS, Coverage, Facts, Moment
+from zkaudit.group import Coverage, Facts, Moment
 from zkaudit.group.znodes import GROUP_PATH, OFFSET_PATH
-from zkaudit.history.batches import EVENTS, INPUT, LATER, OUTPUT, SHOWN, fold_batches
+from zkaudit.history.batches import OUTPUT, fold_batches
 from zkaudit.history.facts import read_facts
+from zkaudit.history.fold_input import EVENTS, INPUT, LATER, RENAMED, SHOWN, selected
 from zkaudit.limits import Limits
 from zkaudit.local.history import GroupHistory
-from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, arrow_schema
+from zkaudit.schema import arrow_schema
 
 _GROUP: Final = re.compile(GROUP_PATH)
 _OFFSET: Final = re.compile(OFFSET_PATH)
@@ -38,142 +39,141 @@ def folded(
     yield from fold_batches(columns, coverage, rows, facts, limits, only_findings)
 
 
-class _Paths:
-    """What is known of the paths of a table, found once for each different path."""
+class _Operations:
+    """``fold_input.Operations`` in memory. ``keys``: the number of each row's group, -1 for rows
+    of no group. What is known of a path is found once for each different path.
 
-    def __init__(self, column: pa.ChunkedArray, groups: dict[str, int]) -> None:
-        encoded = column.combine_chunks().dictionary_encode()
+    Args:
+        rows: rows of operations or of snapshots.
+        groups: the number of each group's path; groups that are not in it are added.
+    """
+
+    def __init__(self, rows: pa.Table, groups: dict[str, int]) -> None:
+        self._rows = rows
+        encoded = rows["path"].combine_chunks().dictionary_encode()
         self._codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        self.names = [*encoded.dictionary.to_pylist(), ""]  # the last one is that of null
-        places = [_GROUP.match(path) for path in self.names]
-        self.keys = self._each(
-            [-1 if m is None else groups.setdefault(m[1], len(groups)) for m in places], np.int64
-        )
-        self.is_offset = self._each([_OFFSET.search(path) is not None for path in self.names], bool)
+        self._names = [*encoded.dictionary.to_pylist(), ""]  # the last one is that of null
+        places = [_GROUP.match(path) for path in self._names]
+        keys = [-1 if m is None else groups.setdefault(m[1], len(groups)) for m in places]
+        self.keys = np.array(keys, np.int64)[self._codes]
 
-    def _each(self, values: Sequence[Any], kind: Any) -> np.ndarray:
+    def type_in(self, types: Iterable[str]) -> np.ndarray:
+        return _flags(pc.is_in(self._rows["type"], pa.array(list(types))))
+
+    def path_has(self, text: str) -> np.ndarray:
+        return self._each(text in path for path in self._names)
+
+    def path_ends(self, text: str) -> np.ndarray:
+        return self._each(path.endswith(text) for path in self._names)
+
+    def is_offset(self) -> np.ndarray:
+        return self._each(_OFFSET.search(path) is not None for path in self._names)
+
+    def is_ephemeral(self) -> np.ndarray:
+        return _flags(self._rows["ephemeral"])
+
+    def failed_with(self, error: int) -> np.ndarray:
+        return _flags(pc.equal(self._rows["error"], error))
+
+    def _each(self, values: Iterable[bool]) -> np.ndarray:
         """A value for each row, given those of the names."""
-        return np.array(values, kind)[self._codes]
+        return np.fromiter(values, bool)[self._codes]
 
-    def contain(self, text: str) -> np.ndarray:
-        """Return which rows have a path that contains a text."""
-        return self._each([text in path for path in self.names], bool)
 
-    def end_with(self, text: str) -> np.ndarray:
-        """Return which rows have a path that ends with a text."""
-        return self._each([path.endswith(text) for path in self.names], bool)
+def _flags(column: pa.ChunkedArray) -> np.ndarray:
+    found: np.ndarray = column.fill_null(False).to_numpy()
+    return found
 
 
 def input_of(history: GroupHistory) -> pa.Table:
     """Return the rows of all groups for the fold, in its order."""
-    rows, nodes = history.rows, history.nodes
+    rows, nodes = history.rows, history.nodes.rename_columns(RENAMED)
     groups: dict[str, int] = {}
-    paths, shown = _Paths(rows["path"], groups), _Paths(nodes["path"], groups)
-    created, deleted = (_are(rows["type"], kinds) for kinds in (CREATES, DELETES))
-    ephemeral = rows["ephemeral"].fill_null(False).to_numpy()
-    sessions = rows["session"].to_numpy()
-    owners = nodes["ephemeral_owner"].to_numpy()
-    gaps = bool(history.log_gaps)
-
-    used: dict[int, set[int]] = {}
-    acts = (paths.keys >= 0) & _are(rows["type"], tuple(ACTS))
-    held = acts & (created & ephemeral & ~paths.is_offset | paths.end_with("/live/mode"))
-    for keys, whose in ((paths.keys[held], sessions[held]), (shown.keys, owners)):
-        for key, session in zip(keys.tolist(), whose.tolist(), strict=True):
-            if key >= 0:
-                used.setdefault(session, set()).add(key)
-    closes = np.flatnonzero(_are(rows["type"], ("closeSession",)))
-    listed: dict[tuple[int, int], list[str]] = {}  # by the row of a close, and group
-    if gaps:
-        ends = rows.take(closes).select(["session", "deleted"]).to_pylist()
-        for number, row in zip(closes.tolist(), ends, strict=True):
-            for path in row["deleted"] or ():
-                if place := _GROUP.match(path):
-                    key = groups.setdefault(place[1], len(groups))
-                    used.setdefault(row["session"], set()).add(key)
-                    listed.setdefault((number, key), []).append(path)
-    used.pop(0, None)
-
-    def joined(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows without a path, once for each group that their session used."""
-        pairs = [(place, key) for place in places.tolist()
-                 for key in used.get(int(sessions[place]), ())]  # fmt: skip
-        found = np.array(pairs, np.int64).reshape(-1, 2)
-        return found[:, 0], found[:, 1]
-
-    refused = _are(rows["type"], ("error",))
-    refused &= pc.equal(rows["error"], NODE_EXISTS).fill_null(False).to_numpy()
-    others = created & paths.contain("/ids/")
-    if gaps:
-        others = (created | deleted) & ~paths.is_offset
-    others |= paths.end_with("/migration")
-    later = np.flatnonzero(acts & others)
-    events = np.flatnonzero(acts)
-    of_closes, of_refused = joined(closes), joined(np.flatnonzero(refused))
+    operations, shown = _Operations(rows, groups), _Operations(nodes, groups)
+    keys, gaps = operations.keys, bool(history.log_gaps)
+    chosen = selected(operations, gaps)
+    used = _Used(rows)
+    used.add(keys, rows["session"], chosen.held)
+    used.add(shown.keys, nodes["session"], np.ones(len(nodes), bool))
+    closes = np.flatnonzero(chosen.closes)
+    listed = used.listed(closes, groups) if gaps else {}
+    of_closes, of_refused = used.joined(closes), used.joined(np.flatnonzero(chosen.refused))
     mine = [listed.get(pair) for pair in zip(*(part.tolist() for part in of_closes), strict=True)]
+    mine = pa.array(mine, pa.list_(pa.string()))
+    acts = chosen.acts & (keys >= 0)
+    events, later = np.flatnonzero(acts), np.flatnonzero(acts & chosen.later)
+    in_snapshots = np.flatnonzero(shown.keys >= 0)
     parts = [
-        _input(rows, EVENTS, events, paths.keys[events]),
-        _input(rows, EVENTS, *of_closes, mine),
-        _input(rows, EVENTS, *of_refused),
-        _input(rows, LATER, later, paths.keys[later]),
-        _shown(nodes, shown.keys),
+        _as_input(rows, EVENTS, events, keys[events]),
+        _as_input(rows, EVENTS, *of_closes, mine),
+        _as_input(rows, EVENTS, *of_refused),
+        _as_input(rows, LATER, later, keys[later]),
+        _as_input(nodes, SHOWN, in_snapshots, shown.keys[in_snapshots]),
     ]
     if gaps:
-        parts.append(_input(rows, LATER, *of_closes, mine))
+        parts.append(_as_input(rows, LATER, *of_closes, mine))
     table = pa.concat_tables(parts)
     order = [table[name].fill_null(-1).to_numpy() for name in ("idx", "zxid", "part", "key")]
     return table.take(pa.array(np.lexsort(order)))
 
 
-def _are(types: pa.ChunkedArray, kinds: Sequence[str]) -> np.ndarray:
-    found: np.ndarray = pc.is_in(types, pa.array(kinds)).to_numpy()
-    return found
+class _Used:
+    """The groups that each session uses.
+
+    Args:
+        rows: all operations.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+        self._sessions = rows["session"].to_numpy()
+        self._groups: dict[int, set[int]] = {}
+
+    def add(self, keys: np.ndarray, sessions: pa.ChunkedArray, chosen: np.ndarray) -> None:
+        """Read rows that show which group a session uses."""
+        chosen = chosen & (keys >= 0)
+        pairs = zip(keys[chosen].tolist(), sessions.to_numpy()[chosen].tolist(), strict=True)
+        for key, session in pairs:
+            self._groups.setdefault(session, set()).add(key)
+
+    def listed(
+        self, closes: np.ndarray, groups: dict[str, int]
+    ) -> dict[tuple[int, int], list[str]]:
+        """Read the znodes that the ends of sessions list; return them by row and group."""
+        found: dict[tuple[int, int], list[str]] = {}
+        ends = self._rows.take(closes).select(["session", "deleted"]).to_pylist()
+        for number, row in zip(closes.tolist(), ends, strict=True):
+            for path in row["deleted"] or ():
+                if place := _GROUP.match(path):
+                    key = groups.setdefault(place[1], len(groups))
+                    self._groups.setdefault(row["session"], set()).add(key)
+                    found.setdefault((number, key), []).append(path)
+        return found
+
+    def joined(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows without a path, once for each group that their session uses."""
+        of_rows = zip(places.tolist(), self._sessions[places].tolist(), strict=True)
+        pairs = [(at, key) for at, session in of_rows if session
+                 for key in self._groups.get(session, ())]  # fmt: skip
+        found = np.array(pairs, np.int64).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
 
 
-def _input(
-    rows: pa.Table,
-    part: int,
-    places: np.ndarray,
-    keys: np.ndarray,
-    deleted: Sequence[list[str] | None] | None = None,
+def _as_input(
+    rows: pa.Table, part: int, places: np.ndarray, keys: np.ndarray, deleted: pa.Array | None = None
 ) -> pa.Table:
-    taken = rows.take(pa.array(places, pa.int64()))
-    columns: dict[str, Any] = {
-        "key": pa.array(keys, pa.int64()),
-        "part": pa.array(np.full(len(places), part), pa.int32()),
-        "time": taken["time"].cast(pa.int64()),
-    }
-    if deleted is not None:
-        columns["deleted"] = pa.array(deleted, pa.list_(pa.string()))
-    return _as_input(taken, columns, {"stat"})
-
-
-def _shown(nodes: pa.Table, keys: np.ndarray) -> pa.Table:
-    places = np.flatnonzero(keys >= 0)
-    taken = nodes.take(pa.array(places))
-    stat = [taken["czxid"], taken["ctime"].cast(pa.int64()),
-            taken["mzxid"], taken["mtime"].cast(pa.int64())]  # fmt: skip
-    each = zip(*(column.to_pylist() for column in stat), strict=True)
-    columns: dict[str, Any] = {
-        "key": pa.array(keys[places], pa.int64()),
-        "part": pa.array(np.full(len(places), SHOWN), pa.int32()),
-        "session": taken["ephemeral_owner"],
-        "stat": pa.array([list(values) for values in each], pa.list_(pa.int64())),
-    }
-    absent = {"idx", "time", "type", "ephemeral", "cxid", "deleted"}
-    return _as_input(taken, columns, absent)
-
-
-def _as_input(taken: pa.Table, columns: dict[str, Any], absent: set[str]) -> pa.Table:
+    """Some rows, in the columns of ``fold_input.INPUT``."""
     schema = arrow_schema(INPUT)
-    arrays = []
-    for field in schema:
-        if field.name in absent:
-            arrays.append(pa.nulls(len(taken), field.type))
-            continue
-        column = columns[field.name] if field.name in columns else taken[field.name]
-        arrays.append(column.cast(field.type))
-    return pa.table(arrays, schema=schema)
+    names = [name for name in schema.names if name in rows.column_names]
+    taken = rows.select(names).take(pa.array(places, pa.int64()))
+    columns: dict[str, Any] = dict(zip(names, taken.columns, strict=True))
+    columns |= {"key": pa.array(keys), "part": pa.array(np.full(len(places), part))}
+    if deleted is not None:
+        columns["deleted"] = deleted
+    return pa.table(
+        [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(len(places), f.type)
+         for f in schema], schema=schema,
+    )  # fmt: skip
 
 
 def facts_of(history: GroupHistory) -> Facts:

@@ -25,12 +25,12 @@ from zkaudit.job.coverage import (
     Coverage,
     Damage,
     LoggedRun,
-    as_runs,
     check_any,
     check_times,
     coverage_of,
     decided,
     logged_twice,
+    takes,
 )
 from zkaudit.schema import RUN, SNAPSHOT, TXNLOG, TXNLOG_GROUPS, arrow_schema
 from zkaudit.sources import selection
@@ -201,16 +201,8 @@ def _once(
     first = [log for log in logs if log.server == name]
     others = [log for log in logs if log.server != name]
     table, logged = _decoded(first, of_group)
-    known = [run for batch in rows_of(runs, others) for run in _runs(batch)]
-    logged += known
-    plan = committed.plan(as_runs(logged), voters)
-    more = {
-        (run.server, run.file)
-        for run in known
-        if run.first is not None
-        and run.last is not None
-        and committed.takes(plan, run.server, run.first, run.last)
-    }
+    logged += (run for batch in rows_of(runs, others) for run in _runs(batch))
+    more = takes(logged, voters)
     chosen = [log for log in others if (log.server, log.name) in more]
     return pa.concat_tables([table, _decoded(chosen, of_group)[0]]), logged
 
