@@ -16,7 +16,7 @@ import pytest
 
 from zkconsumer.servers import wait_until
 
-PROGRAMS = {"setup", "kerberos", "soak-sample"}
+PROGRAMS = {"setup", "kerberos", "browser", "soak-sample"}
 """Targets of CI that run a program, or nothing, instead of test files."""
 ROOT = Path(__file__).parents[2]
 CI = ROOT / ".ci" / "run"
@@ -67,7 +67,7 @@ def test_every_test_file_is_run_by_one_target(tmp_path: Path) -> None:
     assert runs == Counter([*every, *compiled, *old_spark])
 
 
-@pytest.mark.parametrize("failing", ["test", "test-interop"])
+@pytest.mark.parametrize("failing", ["test", "test-sim", "test-interop"])
 def test_a_target_that_fails_fails_ci(failing: str, tmp_path: Path) -> None:
     """CI fails if any call of make fails."""
     script = f'case " $* " in *" {failing} "*) exit 2 ;; esac'
@@ -77,17 +77,19 @@ def test_a_target_that_fails_fails_ci(failing: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_run_ends_what_it_started(number: signal.Signals, tmp_path: Path) -> None:
-    """When CI is interrupted, the programs that make started end too, also those in the
-    background."""
-    script = f"sleep 300 & echo $! >{tmp_path}/one\nsleep 300 & echo $! >{tmp_path}/two\nwait"
+    """When CI is interrupted, the programs that make started end too, also those of the targets in
+    the background."""
+    script = f"""case " $* " in *" setup "*) exit ;; esac
+sleep 300 & sleep 300 & echo $(jobs -p) >>{tmp_path}/pids; wait"""
     ci = subprocess.Popen(
         [CI], env=environment(tmp_path, script), start_new_session=True, stderr=subprocess.DEVNULL
     )
     try:
-        pids = [
-            int(wait_until(lambda name=name: read(tmp_path / name), 20, "make runs"))
-            for name in ("one", "two")
-        ]
+        pids = wait_until(
+            lambda: len(found := read(tmp_path / "pids").split()) == 4 and found,
+            20,
+            "make runs twice",
+        )
         ci.send_signal(number)
         assert ci.wait(20) == 128 + number
         wait_until(lambda: not any(map(alive, pids)), 20, "what make started has ended")
@@ -126,7 +128,7 @@ def read(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def alive(pid: int) -> bool:
+def alive(pid: str) -> bool:
     """Return whether a process runs. One that has ended and was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
