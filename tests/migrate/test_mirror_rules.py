@@ -240,3 +240,12 @@ def test_a_late_commit_for_a_topic_that_was_created_again_is_forgotten() -> None
     assert found == Decision(KAFKA, {T1: 3}, to_zookeeper={T1: 3}, forget=frozenset([T0]))
     found = decide(seen({}, there, new=("n",), czxid=CZXID + 9), mirror(KAFKA, t0=7))
     assert found.forget == frozenset()
+
+
+def test_only_offsets_of_the_leading_store_are_committed_again() -> None:
+    """Not what only Kafka has, also if ZooKeeper has a znode of the deleted topic there."""
+    there = {T0: ours(7)}
+    now = seen({T0: 7}, there, old=("o",))
+    assert decide(now, mirror(ZK, t0=7, t1=3), refresh=True).to_kafka == {T0: 7}
+    now = seen({T0: 7, T1: ZkOffset(3, 0, CZXID - 1, 0)}, there, old=("o",))
+    assert decide(now, mirror(ZK, t0=7, t1=3), refresh=True).to_kafka == {T0: 7}

@@ -182,15 +182,9 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
         if before is not None and here < before:
             notes.append(f"{tp}: {leader.value} went back from {before} to {here}, also copied")
         values[tp] = here
-        if there != here:
+        if there != here or (refresh and leader is Store.ZOOKEEPER):
             copies[tp] = here
     if leader is Store.ZOOKEEPER:
-        if refresh:
-            copies = {
-                tp: offset
-                for tp, offset in values.items()
-                if _exists(seen, tp) and tp not in forget
-            }
         kept = {tp: offset for tp, offset in values.items() if tp not in forget}
         return Decision(leader, kept, copies, forget=frozenset(forget), notes=tuple(notes))
     if not seen.new:
