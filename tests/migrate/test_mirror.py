@@ -174,6 +174,28 @@ def test_kafka_is_chosen_although_it_has_what_the_mirror_has_copied(
     assert held(simulated) == ([110, 60], [110, 60])
 
 
+def test_a_choice_of_kafka_overwrites_no_commit(simulated: Simulated, tmp_path: Path) -> None:
+    """A client that is no member commits, after the group was read."""
+    matrix.mirror_zookeeper_leads(simulated)
+    row(simulated, *ONCE)
+    old = Machine(simulated, tmp_path / "old")
+    registers(old)
+    joins(old)
+    simulated.in_zookeeper("g", "t", 200)
+    row(simulated, *ONCE, status=3)
+    old.zk.expire()
+    simulated.kafka.joined.clear()
+
+    def commits(what: str) -> None:
+        if what == "before commit":
+            simulated.in_kafka("g", "t", 777)
+
+    simulated.kafka.around = commits
+    found = row(simulated, *ONCE, "--lead", "kafka", status=3)
+    assert "other-operator" in found["reasons"]
+    assert held(simulated) == ([200, 60], [777, 60])
+
+
 def test_a_group_begins_again_whose_mirror_znode_is_gone(simulated: Simulated) -> None:
     """As its row advises."""
     matrix.mirror_zookeeper_leads(simulated)
@@ -1275,8 +1297,14 @@ def test_a_group_is_not_completed_without_an_offset_that_has_expired(
     world.close()
 
 
-def test_a_late_commit_of_a_suspended_mirror_is_put_right(worlds: Callable[[str], World]) -> None:
-    """It was permitted and sent late: after a cut-over, and before the new program has started."""
+@pytest.mark.parametrize("expires", [True, False])
+def test_a_late_commit_of_a_suspended_mirror_is_put_right(
+    worlds: Callable[[str], World], expires: bool
+) -> None:
+    """It was permitted and sent late: after a cut-over, and before the new program has started.
+
+    Its session ends meanwhile, or it is suspended for two seconds only.
+    """
     late = 0
     for number in points(worlds, "mirror_zookeeper_leads", ONCE):
         world = worlds("mirror_zookeeper_leads")
@@ -1284,7 +1312,10 @@ def test_a_late_commit_of_a_suspended_mirror_is_put_right(worlds: Callable[[str]
 
         def meanwhile(what: str, world: World = world, sent: list[str] = sent) -> None:
             sent.append(what)
-            world.first.suspend()
+            if expires:
+                world.first.suspend()
+            else:
+                CLOCK.pass_(2.0)
             world.one.in_zookeeper("g", "t", 200)
             assert world.second.run(*CUT_OVER).status == 0
 

@@ -14,18 +14,16 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from math import inf
 from threading import Event
-from typing import Any, Final, TypeGuard, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 from zkconsumer.admin import ids_lock
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
-from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
@@ -42,6 +40,7 @@ from zkmigrate.apply.permission import check_accepted
 from zkmigrate.errors import GroupRefusedError, check_members, refused
 from zkmigrate.mirror.readings import Look, Readings, Seen, Together
 from zkmigrate.mirror.step import ENDED, IN_STEP, STANDBY, Step
+from zkmigrate.mirror.writes import Writes
 from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Mirror, Record, Store
 from zkmigrate.plan.mirror import (
     Decision,
@@ -50,7 +49,6 @@ from zkmigrate.plan.mirror import (
     expired,
     first_leader,
     is_marked,
-    mark,
     reading_of,
 )
 from zkmigrate.plan.table import Action, Do, decide as decide_by_table
@@ -118,11 +116,10 @@ class Mirroring:
         self._late: dict[str, str] = {}
         """Since when a group is not in step."""
         self._had_members: set[str] = set()
-        self._settled: dict[str, tuple[Store, bool]] = {}
-        """Groups whose lock was looked at: which store led, and whether the record was locked."""
         self._quiet: dict[str, tuple[Step, float]] = {}
         """Groups that need not be read again before a moment, unless a watch fires."""
         self._readings = Readings(stores)
+        self._writes = Writes(stores, self._readings, say)
         self._said: dict[str, tuple[str, ...]] = {}
 
     # -- begin and end -------------------------------------------------------------------------
@@ -174,8 +171,13 @@ class Mirroring:
             for tp, one in state.kafka.items()
             if leader is Store.KAFKA and is_marked(one) and agreed.get(tp, one.offset) != one.offset
         }
+
+        def permit() -> None:
+            if not self._readings.is_still_in_kafka(group, state.kafka, chosen):
+                raise mirror_state.changed(group)
+
         with suppress(GroupActiveError):
-            check_accepted(group, self._stores.kafka.commit(group, chosen), len(chosen))
+            check_accepted(group, self._stores.kafka.commit(group, chosen, permit), len(chosen))
             chosen = {}
         topics = {name: one.czxid for name, one in state.topics.items()}
         mirror = Mirror(leader, now_ms, agreed, topics)
@@ -323,7 +325,7 @@ class Mirroring:
                     by = "" if at.lease is None else at.lease.data.decode(errors="replace")
                     text = f"{by.partition(' ')[0]} mirrors it"
                     return Step(name, leader.value, STANDBY, since, "", text)
-                self._settle_lock(at)
+                self._writes.settle_lock(at)
                 if at.old:
                     self._had_members.add(name)
                 elif when_empty and self._may_cut_over(at):
@@ -337,7 +339,8 @@ class Mirroring:
                     continue
                 due = time.monotonic() - self._refreshed.get(name, -inf) > self._refresh_s()
                 read = together and together.of(name)
-                seen, decision = self._copied(read or self._readings.complete(at), due, session)
+                seen = read or self._readings.complete(at)
+                seen, decision = self._writes.copied(seen, due, session)
                 if due:
                     self._refreshed[name] = time.monotonic()
                 self._readings.keep(seen)
@@ -391,108 +394,6 @@ class Mirroring:
         free = at.lease is None or (not mine and first and self._zk(mirror_state.free_lease(at)))
         return self._zk(mirror_state.take_lease(at.group, self._run)) if free else mine
 
-    def _copied(self, seen: Seen, refresh: bool = False, session: int = 0) -> tuple[Seen, Decision]:
-        """Decide and carry it out. Raises as ``_carry_out``."""
-        decision = decide(seen.reading, seen.mirror, refresh)
-        return self._carry_out(seen, decision, session), decision
-
-    def _carry_out(self, seen: Seen, decision: Decision, session: int = 0) -> Seen:
-        """Write what was decided; return the group as it is then.
-
-        Raises GroupRefusedError with ``OTHER_OPERATOR``, and GroupActiveError, if it has changed.
-        """
-        at, group = seen.at, seen.at.group
-        if decision.stop is not None:
-            return self._stop(seen, decision.stop)
-
-        def permit(new: Mapping[TopicPartition, StoredOffset | None]) -> None:
-            names = {tp.topic for tp in new} if self._stores.zk.live else ()
-            topics = {name: seen.reading.topics[name].czxid for name in names}
-            there = self._readings.is_still_in_kafka(seen, new)
-            if not (there and self._zk(mirror_state.permit(at, session, topics))):
-                raise mirror_state.changed(group)
-
-        new = {tp: StoredOffset(one, -1, mark(one)) for tp, one in decision.to_kafka.items()}
-        gone = dict.fromkeys(sorted(decision.forget))
-        if new:
-            failed = self._stores.kafka.commit(group, new, partial(permit, new))
-            check_accepted(group, failed, len(new))
-        if gone:
-            failed = self._stores.kafka.delete(group, gone, partial(permit, gone))
-            check_accepted(group, failed, len(gone))
-        known = {tp.topic for tp in decision.values}  # also topics that do not exist at present
-        now = {name: one.czxid for name, one in seen.reading.topics.items()}
-        topics = {name: at for name, at in {**seen.mirror.topics, **now}.items() if name in known}
-        mirror = replace(seen.mirror, values=decision.values, topics=topics)
-        if decision.leader is not seen.mirror.leader:
-            return self._change_leader(seen._replace(mirror=mirror), decision)
-        if mirror != seen.mirror or decision.to_zookeeper:
-            at = self._zk(mirror_state.write(at, mirror, decision.to_zookeeper))
-        if at.mirror is None or at.record.version != seen.at.record.version:
-            raise mirror_state.changed(group)  # right after it was written
-        return Seen(at, at.mirror, seen.reading)
-
-    def _stop(self, seen: Seen, why: tuple[Reason, str]) -> Seen:
-        at, now_ms = seen.at, int(time.time() * 1000)
-        stopped = replace(seen.mirror, stopped=(why[0].value, why[1]))
-        written = record.written(at.record, now_ms, command="mirror", mirror=STOPPED)
-        self._zk(record.write(at.group, written, [mirror_state.written_op(at, stopped)]))
-        return seen._replace(mirror=stopped)
-
-    def _change_leader(self, seen: Seen, decision: Decision) -> Seen:
-        """Let the other store lead, whose members have come; keep old consumers out of Kafka."""
-        to = decision.leader
-        at = self._lead(seen, to, decision.to_zookeeper, locked=to is Store.KAFKA)
-        if to is Store.KAFKA:
-            self._say(f"group {at.group}: kafka leads, as {shown(seen.reading.new)} joined")
-        if at.mirror is None:
-            raise mirror_state.changed(at.group)  # right after it was written
-        self._settle_lock(at)
-        return Seen(at, at.mirror, seen.reading)
-
-    def _settle_lock(self, at: InZooKeeper) -> None:
-        """Let the lock follow the record: the process that wrote that may have been killed."""
-        assert at.mirror is not None
-        as_read = leader, locked = at.mirror.leader, at.record.locked
-        if self._settled.get(at.group) == as_read:
-            return
-        now_ms, in_kafka = int(time.time() * 1000), leader is Store.KAFKA
-        fault = self._zk(guard.follow_record(at.group, in_kafka, locked, now_ms))
-        if fault:
-            self._say(f"group {at.group}: old consumers are not locked out: {fault}")
-        self._settled[at.group] = as_read
-
-    def _lead(
-        self, seen: Seen, to: Store, offsets: Mapping[TopicPartition, int], **fields: Any
-    ) -> InZooKeeper:
-        """Let a store lead from now on, if no offset has changed in the other since the reading.
-
-        The other store is read again: a member that had left when members were read may have
-        committed right before, after the offsets were read. So is Kafka before it leads: a mirror
-        with an older reading may have committed what it had read. ``offsets``: written to ZooKeeper
-        first. ``fields``: more of the group's record; only these change if ``to`` leads already.
-        """
-        at, now_ms = seen.at, int(time.time() * 1000)
-        if offsets:
-            at = self._zk(mirror_state.write(at, seen.mirror, offsets))
-            if any(at.offsets[tp].offset != one for tp, one in offsets.items() if tp in at.offsets):
-                raise mirror_state.changed(at.group)
-        again = self._readings.read(at.group).reading
-        back = again.of_clients != seen.reading.of_clients
-        moved = again.zk != at.offsets if to is Store.KAFKA else back
-        late = to is Store.KAFKA and not again.new and behind(again, Store.ZOOKEEPER)
-        if moved or late:
-            raise mirror_state.changed(at.group)
-        mirror, checks = seen.mirror, mirror_state.checks(at)
-        if to is mirror.leader:
-            checks = ()  # old members may run
-        else:
-            mirror = replace(mirror, leader=to, since_ms=now_ms)
-        written = record.written(at.record, now_ms, mirror=to.value, **fields)
-        ops = [mirror_state.written_op(at, mirror)]
-        self._zk(record.write(at.group, written, ops, checks=checks))
-        return self._zk(mirror_state.look(at.group))
-
     # -- the commands --------------------------------------------------------------------------
 
     def cut_over(self, group: str, execute: bool, wait: float) -> Result:
@@ -523,12 +424,12 @@ class Mirroring:
             nodes = map(seen.reading.zk.get, seen.reading.partitions())
             if faults := [one.fault for one in nodes if one is not None and one.fault]:
                 return Result(group, Outcome.REFUSED, copied, shown(faults), (Reason.UNREADABLE,))
-            seen, decision = self._copied(seen)
+            seen, decision = self._writes.copied(seen)
             if decision.stop is not None:
                 return Result(group, Outcome.REFUSED, copied, decision.stop[1], decision.stop[:1])
             copied += decision.copies
             if seen.mirror.leader is Store.ZOOKEEPER:  # no mirror has seen the first new member
-                self._lead(seen, Store.KAFKA, {}, command=CUT_OVER, locked=True)
+                self._writes.lead(seen, Store.KAFKA, {}, command=CUT_OVER, locked=True)
             return Result(group, Outcome.DONE, copied, START)
 
         return self._locked(group, partial(self._until, group, once, wait, Action.CUT_OVER))
@@ -553,12 +454,12 @@ class Mirroring:
             nonlocal copied
             seen = self._readings.read(group)
             check_members(group, joined=seen.reading.new)
-            seen, decision = self._copied(seen)
+            seen, decision = self._writes.copied(seen)
             if decision.stop is not None:
                 return Result(group, Outcome.REFUSED, copied, decision.stop[1], decision.stop[:1])
             copied += decision.copies
             fields = {"command": "undo", "by_undo": False, "locked": False}
-            self._lead(seen, Store.ZOOKEEPER, {}, **fields)
+            self._writes.lead(seen, Store.ZOOKEEPER, {}, **fields)
             return Result(group, Outcome.DONE, copied)
 
         result = self._until(group, once, wait, Action.UNDO)
@@ -592,7 +493,7 @@ class Mirroring:
                 raise mirror_state.changed(group)
             if isinstance(lock, str):
                 return Result(group, Outcome.FAILED, 0, lock, (Reason.CANNOT_LOCK,))
-            seen = self._carry_out(seen, decision)
+            seen = self._writes.carry_out(seen, decision)
             again, agreed = self._readings.complete(seen.at).reading, seen.mirror.values
             late = behind(again, Store.KAFKA) or expired(again, agreed)
             moved = any(

@@ -153,16 +153,18 @@ class Readings:
         return found
 
     def is_still_in_kafka(
-        self, seen: Seen, new: Mapping[TopicPartition, StoredOffset | None]
+        self,
+        group: str,
+        before: Mapping[TopicPartition, KafkaOffset],
+        new: Mapping[TopicPartition, StoredOffset | None],
     ) -> bool:
         """Whether Kafka still has what was read of some partitions, or the new offset, of which
         no answer came. Raises BrokerError.
 
         A member that had left when members were read may have committed right before.
         """
-        stored = self._stores.fetch(seen.at.group, new)
+        stored = self._stores.fetch(group, new)
         now = {tp: KafkaOffset(*one) for tp, one in stored.items()}
-        before = seen.reading.kafka
         return all(
             now.get(tp) in (before.get(tp), one and KafkaOffset(*one)) for tp, one in new.items()
         )

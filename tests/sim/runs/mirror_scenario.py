@@ -19,7 +19,7 @@ from unittest import mock
 
 from zkmigrate.apply import guard
 from zkmigrate.apply.outcome import Outcome, Result, result_of
-from zkmigrate.mirror import mirroring, readings
+from zkmigrate.mirror import mirroring, readings, writes
 from zkmigrate.mirror.mirroring import Mirroring
 from zkmigrate.mirror.step import Step
 from zkmigrate.model import Store
@@ -140,7 +140,7 @@ class MirroredGroup(Scenario[Any]):
         """See ``Scenario``. All processes are ended afterwards."""
         clock = SimClock(self.kernel)
         with ExitStack() as stack:
-            for module in (mirroring, readings, guard, record):
+            for module in (mirroring, readings, writes, guard, record):
                 stack.enter_context(mock.patch.object(module, "time", clock))
             for module in (mirroring, readings):
                 stack.enter_context(mock.patch.object(module, "random", self.kernel.rng))
