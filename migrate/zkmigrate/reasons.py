@@ -157,7 +157,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Allow `zkmigrate` to describe the topic, or leave it out with `--skip`.",
     ),
     Reason.NOT_MOVED: (
-        "The group was not moved, and is not in a live move.",
+        "The group was not moved, is not in a live move, and is not mirrored.",
         "Nothing, or move it first.",
     ),
     Reason.MOVED: (

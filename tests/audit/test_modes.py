@@ -325,7 +325,7 @@ def test_modes_out_of_order() -> None:
         for member in left:
             story.leave(member)
         story.mode("zookeeper")
-        assert story.kinds() == kinds, "zkmigrate live complete, which needs that no member is left"
+        assert story.kinds() == kinds, "zkmigrate complete, which needs that no member is left"
     for mode, kinds in (("locked", Counter[str]()), ("kafka", Counter({"mode out of order": 1}))):
         story = Story()
         story.mode(mode)

@@ -223,7 +223,7 @@ def live_open(one: Cluster) -> None:
 def live_finished(one: Cluster) -> None:
     """The live move is complete."""
     live_open(one)
-    good(one.run("live", "complete", "--group", one.group, "--execute", "--wait", "0"))
+    good(one.run("complete", "--group", one.group, "--execute", "--wait", "0"))
 
 
 def mirror_zookeeper_leads(one: Cluster) -> None:
@@ -374,7 +374,7 @@ def cut_over(one: Cluster) -> str:
 
 
 def complete(one: Cluster) -> str:
-    """Ends the mirror once Kafka leads."""
+    """Ends the mirror once Kafka leads, or the live move in mode ``open``."""
     return step(one, "complete")
 
 
@@ -410,7 +410,7 @@ def live_step(name: str) -> Callable[[Cluster], str]:
 COMMANDS: Final[tuple[Callable[[Cluster], str], ...]] = (
     gate, plan, plan_back, apply, apply_again, undo, status_of_plan, status, lock, unlock,
     reset, offsets_import, groups_delete,
-    *map(live_step, ("prepare", "to-kafka", "finalize", "complete", "to-zookeeper")),
+    *map(live_step, ("prepare", "to-kafka", "finalize", "to-zookeeper")),
     mirror, mirror_end, cut_over, complete,
 )  # fmt: skip
 

@@ -38,4 +38,4 @@ def rows_of(text: str) -> list[dict[str, Any]]:
 
 def step_words(step: str) -> tuple[str, ...]:
     """Return the command that carries out a step of a live move."""
-    return (step,) if step in ("lock", "unlock") else ("live", step)
+    return (step,) if step in ("lock", "unlock", "complete") else ("live", step)

@@ -106,7 +106,7 @@ def test_a_group_in_a_live_move_is_refused_with_the_way_out(
     to(simulated, mode)
     row = plan(simulated, "--direction", way)
     assert (row["verdict"], row["kind"]) == ("refused", "live-move")
-    assert ("live complete" if mode is Mode.OPEN else "live to-zookeeper") in row["fix"]
+    assert ("zkmigrate complete" if mode is Mode.OPEN else "live to-zookeeper") in row["fix"]
     (row,) = simulated.run("unlock", "--group", "g", "--execute", "--wait", "0").rows
     assert row["outcome"] == ("done" if mode is Mode.LOCKED else "refused")
 
@@ -231,16 +231,16 @@ def moved_back(simulated: Simulated, name: str) -> None:
 
 
 def test_a_finished_live_move_counts_as_moved_and_can_go_back(simulated: Simulated) -> None:
-    """``live complete`` records it. The lock stays, and lets no migratable member in any more."""
+    """``complete`` records it. The lock stays, and lets no migratable member in any more."""
     group(simulated)
     to(simulated, Mode.OPEN)
     simulated.in_kafka("g", "t", 70)  # plain consumers
-    ran = simulated.run("live", "complete", "--group", "g")
+    ran = simulated.run("complete", "--group", "g")
     assert (ran.status, ran.rows[0]["outcome"]) == (0, "would be done")
     assert status(simulated)["moved"] == "live: open"
-    ran = simulated.run("live", "complete", "--all", "--execute")
+    ran = simulated.run("complete", "--all", "--execute")
     assert (ran.status, ran.rows[0]["outcome"]) == (0, "done")
-    ran = simulated.run("live", "complete", "--group", "g", "--execute")
+    ran = simulated.run("complete", "--group", "g", "--execute")
     assert (ran.status, ran.rows[0]["outcome"]) == (0, "was done before")
     row = status(simulated)
     assert (row["truth"], row["locked"], row["attention"]) == ("kafka", "locked", "")
@@ -258,6 +258,31 @@ def test_a_finished_live_move_counts_as_moved_and_can_go_back(simulated: Simulat
     assert simulated.run("live", "prepare", "--group", "g", "--execute", "--wait", "0").status == 0
 
 
+def test_complete_decides_by_the_group_s_case(simulated: Simulated) -> None:
+    """With --all, it completes mirrored groups and live moves, and leaves out what is not ready."""
+    simulated.topic("t", (0, 100))
+    for name in ("g", "kafka", "mirrored", "other"):
+        simulated.in_zookeeper(name, "t", 40)
+    for name, steps in {
+        "g": ("live prepare", "lock", "live to-kafka", "live finalize"),
+        "kafka": ("live prepare", "lock", "live to-kafka"),
+        "mirrored": ("mirror --once", "cut-over"),
+    }.items():
+        for step in steps:
+            matrix.good(simulated.run(*step.split(), "--group", name, "--execute"))
+            simulated.in_kafka(name, "t", 40)
+    found = []
+    for words in ((), ("--execute",), ("--execute",)):
+        ran = simulated.run("complete", "--all", *words)
+        assert ran.status == 0, ran
+        found.append({row["group"]: row["outcome"] for row in ran.rows})
+    assert found == [
+        {"g": word, "mirrored": word, "other": "skipped"}
+        for word in ("would be done", "done", "was done before")
+    ]
+    assert status(simulated)["case"] == "moved"
+
+
 @pytest.mark.parametrize("mode", [Mode.ZOOKEEPER, Mode.LOCKED, Mode.KAFKA])
 def test_a_live_move_that_is_not_finished_is_not_completed(
     simulated: Simulated, mode: Mode
@@ -266,7 +291,7 @@ def test_a_live_move_that_is_not_finished_is_not_completed(
     group(simulated)
     to(simulated, mode)
     for words in ((), ("--execute",)):
-        ran = simulated.run("live", "complete", "--group", "g", *words)
+        ran = simulated.run("complete", "--group", "g", *words)
         assert ran.status == 3
         assert (ran.rows[0]["reasons"], ran.rows[0]["mode"]) == (["wrong-mode"], mode.value)
     assert simulated.zk.text(PATHS.mode) == encode_mode(mode)
@@ -290,7 +315,7 @@ def test_a_member_that_comes_back_stops_the_completion(simulated: Simulated) -> 
                 simulated.zk.set(mine, encode_member(1))
 
         simulated.zk.before = before
-        ran = simulated.run("live", "complete", "--group", "g", "--execute")
+        ran = simulated.run("complete", "--group", "g", "--execute")
         simulated.zk.before = lambda op: None
         if came:
             assert ran.status == 3, number
@@ -481,7 +506,7 @@ def test_a_complete_move_records_misplaced_offsets_that_members_have_passed(
     group(simulated)
     simulated.in_zookeeper("g", "t", 30, where="offset")
     to(simulated, Mode.OPEN)
-    assert simulated.run("live", "complete", "--group", "g", "--execute", "--wait", "0").status == 0
+    assert simulated.run("complete", "--group", "g", "--execute", "--wait", "0").status == 0
     assert simulated.run("status", "--group", "g").status == 0
     assert plan(simulated)["verdict"] == "moved"
     assert simulated.run("gate", "--group", "g").status == 0
@@ -493,7 +518,7 @@ def test_a_complete_move_records_offsets_that_only_kafka_has(simulated: Simulate
     to(simulated, Mode.OPEN)
     simulated.topic("t", (0, 100), (0, 100))
     simulated.in_kafka("g", "t", None, 7)
-    assert simulated.run("live", "complete", "--group", "g", "--execute", "--wait", "0").status == 0
+    assert simulated.run("complete", "--group", "g", "--execute", "--wait", "0").status == 0
     assert simulated.run("status", "--group", "g").status == 0
     simulated.forget("g", TopicPartition("t", 1))
     found = simulated.run("status", "--group", "g")

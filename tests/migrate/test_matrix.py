@@ -53,11 +53,10 @@ ACTIONS = {
     "live_prepare": Action.PREPARE,
     "live_to_kafka": Action.TO_KAFKA,
     "live_finalize": Action.FINALIZE,
-    "live_complete": Action.COMPLETE,
     "live_to_zookeeper": Action.TO_ZOOKEEPER,
     "mirror": Action.MIRROR,
     "cut_over": Action.CUT_OVER,
-    "complete": Action.FINISH,
+    "complete": Action.COMPLETE,
 }
 STATUS = {Do.DONE: "0", Do.SKIP: "3", Do.DECIDE: "3", Do.REFUSE: "3", Do.FAIL: "1"}
 

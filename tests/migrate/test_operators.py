@@ -56,7 +56,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "prepare": words("live", "prepare", *GROUP),
     "to-kafka": words("live", "to-kafka", *GROUP),
     "finalize": words("live", "finalize", *GROUP),
-    "complete": words("live", "complete", *GROUP),
+    "complete": words("complete", *GROUP),
     "to-zookeeper": words("live", "to-zookeeper", *GROUP),
 }
 CLIENTS: Final[dict[str, Command]] = {

@@ -179,7 +179,7 @@ def test_undo_of_a_plan_does_not_copy_back_what_was_moved_without_it(
     run is the same."""
     matrix.used(simulated)
     assert simulated.run("undo", simulated.file("move"), *DO).rows[0]["way"] == "copy back"
-    steps = "live prepare", "lock", "live to-kafka", "live finalize", "live complete"
+    steps = "live prepare", "lock", "live to-kafka", "live finalize", "complete"
     if way == "mirror":
         steps = "mirror --once", "cut-over", "complete"
     for step in steps:
@@ -337,8 +337,7 @@ def test_the_way_is_said_first(simulated: Simulated) -> None:
     assert "would copy back: g\n" in ran.err
     assert "would unlock" not in ran.err, "the other group is not locked"
     locks = simulated.run("lock", "--all").rows
-    why = "The group was not moved, and is not in a live move. Nothing, or move it first."
-    assert {row["group"]: row["why"] for row in locks} == {"g": "", "other": why}
+    assert {row["group"]: row["reasons"] for row in locks} == {"g": [], "other": ["not-moved"]}
     (row,) = ran.rows
     assert (row["outcome"], row["way"]) == ("would be done", "copy back")
     assert simulated.znodes("g") == znodes

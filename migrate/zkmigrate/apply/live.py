@@ -344,7 +344,7 @@ class LiveMove:
             after = migration_marker.encode(
                 Store.KAFKA, now_ms, facts.in_zookeeper, misplaced=facts.misplaced, kept=kept
             )
-            done = record.moved(found, now_ms, "live complete", mode=Mode.ZOOKEEPER.value)
+            done = record.moved(found, now_ms, "complete", mode=Mode.ZOOKEEPER.value)
             ops = (
                 # The lock is still this one, which lets no migratable member in.
                 Check(self._paths.group.ids, lock.version),

@@ -18,16 +18,9 @@ STAGES: Final = {
     "prepare": LOCK._replace(action=Action.PREPARE, act=lambda move: move.prepare()),
     "to-kafka": Stage(Action.TO_KAFKA, Mode.KAFKA, False, lambda move: move.go(Mode.KAFKA)),
     "finalize": Stage(Action.FINALIZE, Mode.OPEN, False, lambda move: move.go(Mode.OPEN)),
-    "complete": Stage(
-        Action.COMPLETE,
-        Mode.ZOOKEEPER,
-        True,
-        lambda move: move.complete(),
-        only_check=lambda move: move.complete(execute=False),
-    ),
     "to-zookeeper": Stage(Action.TO_ZOOKEEPER, Mode.LOCKED, True, lambda move: move.back()),
 }
-"""The steps of a live move, except ``lock`` and ``unlock``."""
+"""The steps of a live move, except ``lock``, ``unlock`` and ``complete``."""
 
 
 @click.command(epilog=HELP)
@@ -46,16 +39,13 @@ def live(step: str, work: Work) -> None:
 
     to-kafka: let the coordinator assign the partitions; offsets are stored in both stores.
 
-    finalize: let plain Kafka consumers join. Then replace the members, one at a time.
-
-    complete: once all members are plain consumers, record that the group was moved. It stays
-    locked.
+    finalize: let plain Kafka consumers join. Then replace the members, one at a time, and run
+    zkmigrate complete.
 
     to-zookeeper: let ZooKeeper assign the partitions again. It is refused while plain consumers are
     members. Then run zkmigrate unlock.
 
-    With --all or a pattern, a step leaves out groups that have no migratable members. complete
-    leaves out all groups before finalize.
+    With --all or a pattern, a step leaves out groups that have no migratable members.
     """
     stage = STAGES[step]
     named = frozenset(work.which.groups)

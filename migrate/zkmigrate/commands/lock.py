@@ -18,7 +18,6 @@ from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.options.running import Work, open_run, work_options
 from zkmigrate.commands.options.selection import Selection
@@ -29,14 +28,13 @@ from zkmigrate.commands.steps import (
     LOCK,
     UNLOCK,
     Stage,
+    by_move,
     carry_out,
     carry_out_stopped,
     legal_names,
 )
 from zkmigrate.exits import HELP, exit_status
-from zkmigrate.model import GroupState
 from zkmigrate.stores.cluster import Servers, read_id
-from zkmigrate.stores.migration_marker import state_of
 
 if TYPE_CHECKING:
     from zkmigrate.apply.holding import Event
@@ -97,16 +95,13 @@ def _each_group(
     with Outcomes(verb, work, work.which.groups) as outcomes, open_zookeeper(work.servers) as zk:
         names = legal_names(work.which, zk, outcomes.add)
         outcomes.progress.total = len(names)
-        found = list(zk.run_all(or_refusal(state_of(name)) for name in names))
-        still = [one.group for one in found if isinstance(one, GroupState) and not one.in_live_move]
-        others = frozenset(names).difference(still)
+        live, still = by_move(zk, names)
         with open_run(work, zk.run(read_id()), {}, stage.direction) as run:
             for result in carry_out_stopped(stage, run, zk, still, stopped, work):
                 outcomes.add(result)
-            if others:
-                live = [name for name in names if name in others]
+            if live:
                 with open_stores(work.servers, outcomes.progress) as stores:
-                    for result in carry_out(stage, run, stores, live, others, work):
+                    for result in carry_out(stage, run, stores, live, frozenset(live), work):
                         outcomes.add(result)
     outcomes.finish(names)
 

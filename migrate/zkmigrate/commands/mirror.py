@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -25,6 +26,7 @@ from zkmigrate.commands.output.outcomes import Outcomes
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.output.watch import Look, look_once_or_often
+from zkmigrate.commands.steps import COMPLETE, Stage, by_move, carry_out
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import Direction, Store
 from zkmigrate.reasons import Reason
@@ -209,18 +211,26 @@ def cut_over(work: Work) -> None:
 @click.command(epilog=HELP)
 @work_options("How long to wait until old members have left.")
 def complete(work: Work) -> None:
-    """End the mirror of groups that were cut over.
+    """Finish the mirror or live move of groups: record them as moved.
 
-    The command compares both stores once more. Then the group counts as moved, as after zkmigrate
-    apply, and stays locked. From now on, offsets are no longer copied to ZooKeeper.
+    Then the group counts as moved, as after zkmigrate apply. It stays locked, and its offsets are
+    no longer copied to ZooKeeper.
+
+    A mirrored group must have been cut over. The command compares both stores once more.
+
+    A live move must be past live finalize, and all members must be plain consumers. With --all or
+    a pattern, groups before live finalize are left out.
     """
     from zkmigrate.mirror.mirroring import Mirroring  # loads kafka-python, which takes long
 
-    _each_group("completing", work, Mirroring.complete)
+    _each_group("completing", work, Mirroring.complete, COMPLETE)
 
 
-def _each_group(verb: str, work: Work, act: Act) -> None:
-    """Act on each chosen group; print the outcomes and exit."""
+def _each_group(verb: str, work: Work, act: Act, stage: Stage | None = None) -> None:
+    """Act on each chosen group; print the outcomes and exit.
+
+    ``stage``: what is done with groups in a live move.
+    """
     named = frozenset(work.which.groups)
     with (
         Outcomes(verb, work, named) as outcomes,
@@ -230,7 +240,11 @@ def _each_group(verb: str, work: Work, act: Act) -> None:
         every = work.which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
         names = list(filter(is_legal_group, every))
         outcomes.progress.total = len(names)
-        for result in each_mirrored(run, stores, names, work, act):
+        live, others = ([], names) if stage is None else by_move(stores.zk, names)
+        results = [each_mirrored(run, stores, others, work, act)]
+        if stage is not None:
+            results.append(carry_out(stage, run, stores, live, named, work))
+        for result in chain.from_iterable(results):
             outcomes.add(result)
     outcomes.finish(names)
 

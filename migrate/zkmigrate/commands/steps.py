@@ -1,4 +1,4 @@
-"""Shared by ``live``, ``lock``, ``unlock`` and ``undo``: steps of live moves, and locks."""
+"""Shared by ``live``, ``complete``, ``lock``, ``unlock``, ``undo``: steps of live moves, locks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from zkconsumer.core.migration.modes import Mode, has_reached
 from zkconsumer.core.zookeeper.ops import ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import is_legal_group
-from zkconsumer.zk.blocking import BlockingZk
+from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read
 from zkmigrate.apply.parallel import Run
 from zkmigrate.commands.options.running import Work
 from zkmigrate.commands.options.selection import Selection
 from zkmigrate.errors import GroupInUseError
-from zkmigrate.model import Direction, Store
+from zkmigrate.model import Direction, GroupState, Store
 from zkmigrate.plan.findings import bad_name
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
@@ -90,6 +90,13 @@ class Stage(NamedTuple):
 
 LOCK = Stage(Action.LOCK, Mode.LOCKED, False, lambda move: move.lock())
 UNLOCK = Stage(Action.UNLOCK, Mode.ZOOKEEPER, True, lambda move: move.unlock())
+COMPLETE = Stage(
+    Action.COMPLETE,
+    Mode.ZOOKEEPER,
+    True,
+    lambda move: move.complete(),
+    only_check=lambda move: move.complete(execute=False),
+)
 
 
 class _Ended(NamedTuple):
@@ -189,6 +196,17 @@ def legal_names(which: Selection, zk: BlockingZk, on_bad: Callable[[Result], obj
         if not is_legal_group(name) and name in which.names:
             on_bad(not_read(name, bad_name(name)))
     return list(filter(is_legal_group, names))
+
+
+def by_move(zk: BlockingZk, groups: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the groups in a live move, with those whose record cannot be read, and all others."""
+    live: list[str] = []
+    others: list[str] = []
+    found = zk.run_all(or_refusal(state_of(name)) for name in groups)
+    for name, one in zip(groups, found, strict=True):
+        still = isinstance(one, GroupState) and not one.in_live_move
+        (others if still else live).append(name)
+    return live, others
 
 
 def carry_out_stopped(

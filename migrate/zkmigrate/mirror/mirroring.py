@@ -471,7 +471,7 @@ class Mirroring:
     def complete(self, group: str, execute: bool, wait: float) -> Result:
         """End the mirror with Kafka: the group then counts as moved, as after ``apply``."""
         state = self._zk(migration_marker.state_of(group))
-        refusal = by_table(state, Action.FINISH)
+        refusal = by_table(state, Action.COMPLETE)
         if refusal is not None:
             return refusal
 
@@ -504,7 +504,7 @@ class Mirroring:
             self._mark(seen.at, now_ms)
             return Result(group, Outcome.DONE, decision.copies)
 
-        work = partial(self._until, group, once, wait, Action.FINISH)
+        work = partial(self._until, group, once, wait, Action.COMPLETE)
         return self._locked(group, work) if execute else work()
 
     def _mark(self, at: InZooKeeper, now_ms: int) -> None:

@@ -184,7 +184,7 @@ class _Planner:
             self._refuse(answer.reason, what, fix)
         if answer.reason is Reason.LIVE_MOVE:
             fix = (
-                "run zkmigrate live complete; then it counts as moved"
+                "run zkmigrate complete; then it counts as moved"
                 if self.state.mode is Mode.OPEN
                 else "finish that with zkmigrate live, or go back with zkmigrate live to-zookeeper "
                 "and zkmigrate unlock"

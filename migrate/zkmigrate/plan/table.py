@@ -31,11 +31,10 @@ class Action(Enum):
     PREPARE = "live prepare"
     TO_KAFKA = "live to-kafka"
     FINALIZE = "live finalize"
-    COMPLETE = "live complete"
     TO_ZOOKEEPER = "live to-zookeeper"
     MIRROR = "mirror"
     CUT_OVER = "cut-over"
-    FINISH = "complete"
+    COMPLETE = "complete"
     GATE = "gate"
     STATUS = "status"
 
@@ -213,13 +212,6 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
     Action.FINALIZE: _row(
         *_BEFORE_LIVE, ((*_NO_MODE, Case.PREPARED, Case.LOCKED), Do.REFUSE, Reason.WRONG_MODE)
     ),
-    Action.COMPLETE: _row(
-        _UNREADABLE,
-        *_UNFINISHED,
-        (_IN_KAFKA, Do.DONE, None),
-        _MIRRORED_REFUSED,
-        ((*_NO_MODE, Case.PREPARED, Case.LOCKED, Case.KAFKA), Do.REFUSE, Reason.WRONG_MODE),
-    ),
     Action.TO_ZOOKEEPER: _row(*_BEFORE_LIVE, ((*_NO_MODE, Case.PREPARED), Do.DONE, None)),
     Action.MIRROR: _row(
         *_BEFORE_MIRROR,
@@ -237,12 +229,12 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         ((Case.MIRROR_KAFKA,), Do.DONE, None),
         _STOPPED,
     ),
-    Action.FINISH: _row(
+    Action.COMPLETE: _row(
         _UNREADABLE,
         *_UNFINISHED,
-        ((*_LIVE, Case.PREPARED), Do.SKIP, Reason.LIVE_MOVE),
         (_IN_KAFKA, Do.DONE, None),
-        (_NO_MODE, Do.SKIP, Reason.NOT_MIRRORED),
+        (_NO_MODE, Do.SKIP, Reason.NOT_MOVED),
+        ((Case.PREPARED, Case.LOCKED, Case.KAFKA), Do.REFUSE, Reason.WRONG_MODE),
         ((Case.MIRROR_ZOOKEEPER,), Do.REFUSE, Reason.WRONG_MODE),
         _STOPPED,
     ),
@@ -271,7 +263,7 @@ needs attention."""
 BY_RECORD: Final = frozenset(
     {
         Action.APPLY, Action.LOCK, Action.UNLOCK, Action.PREPARE, Action.TO_KAFKA, Action.FINALIZE,
-        Action.COMPLETE, Action.TO_ZOOKEEPER, Action.CUT_OVER, Action.FINISH,
+        Action.TO_ZOOKEEPER, Action.CUT_OVER, Action.COMPLETE,
     }
 )  # fmt: skip
 """Actions that know a group's record and mode alone, and then make their own checks of offsets."""

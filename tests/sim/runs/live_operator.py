@@ -22,7 +22,7 @@ from zkmigrate.apply.live import (
 )
 from zkmigrate.apply.outcome import Result
 from zkmigrate.commands.live import STAGES as LIVE_STAGES
-from zkmigrate.commands.steps import LOCK, UNLOCK, Stage
+from zkmigrate.commands.steps import COMPLETE, LOCK, UNLOCK, Stage
 from zkmigrate.commands.undo import LIVE_BACK
 
 from zkconsumer.core.zookeeper.ops import Code, Failed
@@ -32,7 +32,13 @@ from zkconsumer.sim.members.group_member import Brokers
 from zkconsumer.sim.runs.world import GROUP
 from zkconsumer.sim.servers.zk import FakeZk, SessionState
 
-COMMANDS: Final = {**LIVE_STAGES, "lock": LOCK, "unlock": UNLOCK, "undo": LIVE_BACK}
+COMMANDS: Final = {
+    **LIVE_STAGES,
+    "complete": COMPLETE,
+    "lock": LOCK,
+    "unlock": UNLOCK,
+    "undo": LIVE_BACK,
+}
 """All commands that move a running group, by name."""
 
 

@@ -187,7 +187,7 @@ class OutOfOrder(Rule):
         if earlier is Mode.OPEN and span.mode is Mode.ZOOKEEPER:
             ours = move.of_members(migratable=True)
             if not any(one.existed_before(span.start.zxid) for one in ours):
-                return ""  # zkmigrate live complete
+                return ""  # zkmigrate complete
         text = f"Mode {_name(span)} of group {self.group.name} was written after mode "
         text += f"{earlier.value}. Only a change to a neighbouring mode is safe, and zkmigrate "
         return text + "makes no others."
