@@ -1,0 +1,380 @@
+"""Translates an offset to another cluster's copy of the topic, by content. Pure.
+
+The numbers of offsets are never compared, only which records exist: a mirror gives them other
+numbers, leaves out what was compacted or aborted, and may repeat records. What counts is a record
+whose content (time, key, value and headers) occurs once in both logs: an *anchor*. The position is
+*proven* if the next record to consume is an anchor, or lies between two anchors with the same
+records between them, and if the difference between the logs around it has a visible reason: a
+record can only be absent from a log where its offsets have a hole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol
+
+NO_TIME: Final = -1
+"""The timestamp of a record that has none that a mirror keeps: formats before Kafka 0.10, and
+topics whose brokers set it (``LogAppendTime``)."""
+_ANCHORS: Final = 5
+"""So many anchors on either side of a position are compared."""
+_ENOUGH: Final = 3
+"""So many must be equal, if the source has so many records."""
+
+
+class Seen(NamedTuple):
+    """A record that consumers see, as far as it is compared.
+
+    Args:
+        offset: its offset in its own log.
+        timestamp: milliseconds, or ``NO_TIME``.
+        digest: a hash of key, value and headers.
+    """
+
+    offset: int
+    timestamp: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """All records that consumers see in one part of a log, in the order of their offsets.
+
+    Args:
+        records: the records; none between ``begin`` and ``end`` is left out.
+        begin: the lowest offset of this part.
+        end: the offset after it.
+        earliest: the beginning of the log.
+        latest: the end of the log.
+    """
+
+    records: Sequence[Seen]
+    begin: int
+    end: int
+    earliest: int
+    latest: int
+
+    @property
+    def begins(self) -> bool:
+        """Whether no record of the log is before this part."""
+        return self.begin <= self.earliest
+
+    @property
+    def ends(self) -> bool:
+        """Whether no record of the log is after this part."""
+        return self.end >= self.latest
+
+    @cached_property
+    def times(self) -> tuple[int, int, int]:
+        """The lowest and the highest timestamp, and by how much a later record is older."""
+        highest = lowest = slack = NO_TIME
+        for record in self.records:
+            if record.timestamp == NO_TIME:
+                return NO_TIME, NO_TIME, 0
+            highest = max(highest, record.timestamp)
+            lowest = record.timestamp if lowest == NO_TIME else min(lowest, record.timestamp)
+            slack = max(slack, highest - record.timestamp)
+        return lowest, highest, max(slack, 0)
+
+    def nothing_before(self, timestamp: int) -> bool:
+        """Whether no record of that time is before this part, as its order of times shows."""
+        lowest, _, slack = self.times
+        return self.begins or (timestamp != NO_TIME and NO_TIME < lowest < timestamp - slack)
+
+    def nothing_after(self, timestamp: int) -> bool:
+        """Whether no record of that time is after this part, as its order of times shows."""
+        _, highest, slack = self.times
+        return self.ends or (timestamp != NO_TIME and highest > timestamp + slack)
+
+
+class Proof(Enum):
+    """How sure a translated offset is. Plans contain the value."""
+
+    PROVEN = "proven"
+    BOUNDED = "bounded"
+    UNKNOWN = "unknown"
+
+
+class Translation(NamedTuple):
+    """An offset in the other cluster.
+
+    Args:
+        proof: how sure it is.
+        low: no consumer that continues here skips a record; None if that is unknown.
+        high: the highest offset that it can be; equal to ``low`` if proven.
+        compared: the number of records around the position that are equal in both logs.
+        why: what proves it, or what is missing.
+        more: whether larger parts of the logs may prove it.
+    """
+
+    proof: Proof
+    low: int | None
+    high: int | None
+    compared: int
+    why: str
+    more: bool = False
+
+
+class _Content(Protocol):
+    def __call__(self, record: Seen) -> object: ...
+
+
+def translate(offset: int, source: Excerpt, target: Excerpt) -> Translation:
+    """Return the position in ``target`` of a consumer that reads ``offset`` of ``source`` next.
+
+    ``source`` contains ``offset``, or ends there; it was read after ``target``.
+    """
+    return _Comparison(offset, source, target).result()
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """An anchor: the indexes of its record in both excerpts."""
+
+    source: int
+    target: int
+
+
+class _Comparison:
+    def __init__(self, offset: int, source: Excerpt, target: Excerpt) -> None:
+        self.source, self.target = source, target
+        timed = NO_TIME not in (source.times[0], target.times[0])
+        self.content: _Content = _with_time if timed else _without_time
+        self.timed = timed
+        self.next = next(
+            (at for at, one in enumerate(source.records) if one.offset >= offset),
+            len(source.records),
+        )
+        """The index of the next record to consume; the number of records if there is none yet."""
+        self.where: dict[object, list[int]] = {}
+        for at, record in enumerate(target.records):
+            self.where.setdefault(self.content(record), []).append(at)
+        anchors = self._anchors()
+        self.before = [one for one in anchors if one.source < self.next][-_ANCHORS:]
+        self.after = [one for one in anchors if one.source >= self.next][:_ANCHORS]
+        self.crossed = self._crossed(anchors)
+        self.more = not (source.begins and source.ends and target.begins and target.ends)
+
+    def result(self) -> Translation:
+        """Return the translation."""
+        if not self.target.records:
+            return self._none_in_target()
+        if not self.source.records:
+            bounds = self.target.earliest, self.target.latest
+            return self._bounded(*bounds, "the source has no record to compare")
+        if self.crossed:
+            return self._unknown("the records have another order there: not the same partitions")
+        around = (*self.before, *self.after)
+        lost, extra = self._unexplained(around)
+        if lost:
+            return self._unknown(f"{lost} records between equal ones are missing there")
+        if around and self._compared() < min(_ENOUGH, len(self.source.records)):
+            high = self._offset(self.after[0].target) if self.after else self.target.latest
+            why = "too few records nearby are equal and unique"
+            return self._bounded(self.target.earliest, high, why)
+        at, why = self._position(around)
+        if at is None:
+            return self._between(why)
+        if extra:
+            return self._bounded(at, at, f"{extra} records between equal ones exist only there")
+        if (first := self._first_remaining()) is not None and first < at:
+            return self._bounded(first, at, "records that follow it are also before it there")
+        if self._other_side():
+            return self._bounded(at, at, "the records on one side of it differ")
+        return Translation(Proof.PROVEN, at, at, self._compared(), why)
+
+    def _anchors(self) -> list[_Pair]:
+        """Return the records that occur once in both logs, by their order in the source."""
+        counts = Counter(map(self.content, self.source.records))
+        return [
+            _Pair(at, self.where[content][0])
+            for at, record in enumerate(self.source.records)
+            if counts[content := self.content(record)] == 1
+            and len(self.where.get(content, ())) == 1
+            and self._is_closed(self.source, record)
+            and self._is_closed(self.target, record)
+        ]
+
+    def _is_closed(self, excerpt: Excerpt, record: Seen) -> bool:
+        time = record.timestamp if self.timed else NO_TIME
+        return excerpt.nothing_before(time) and excerpt.nothing_after(time)
+
+    def _crossed(self, anchors: Iterable[_Pair]) -> bool:
+        """Whether records before and after the position have changed sides, or order near it."""
+        anchors = list(anchors)
+        low = max((one.target for one in anchors if one.source < self.next), default=-1)
+        after = [one.target for one in anchors if one.source >= self.next]
+        around = (*self.before, *self.after)
+        return low >= min(after, default=low + 1) or any(
+            one.target >= other.target for one, other in pairwise(around)
+        )
+
+    def _unexplained(self, around: Sequence[_Pair]) -> tuple[int, int]:
+        """Return how many records between the anchors are absent without a hole in the log.
+
+        That is the number of those that only the source has, and of those that only the target has.
+        Records that the mirror has repeated are in both.
+        """
+        lost = extra = 0
+        known = set(map(self.content, self.source.records))
+        for one, other in pairwise(around):
+            here = _Part(self.source, one.source, other.source, self.content)
+            there = _Part(self.target, one.target, other.target, self.content)
+            missing = (here.contents - there.contents).total()
+            added = sum(count for each, count in there.contents.items() if each not in known)
+            lost += max(0, missing - there.hole)
+            extra += max(0, added - here.hole)
+        return lost, extra
+
+    def _first_remaining(self) -> int | None:
+        """Return where the target has the first of the records that are still to be consumed.
+
+        A record that may be one that was consumed counts if the mirror has repeated some, which
+        only the order of times shows if the first copies are gone.
+        """
+        rest = set(map(self.content, self.source.records[self.next :]))
+        if not (self.timed and self.target.times[2] > self.source.times[2]):
+            rest -= set(map(self.content, self.source.records[: self.next]))
+        found = (one.offset for one in self.target.records if self.content(one) in rest)
+        return next(found, None)
+
+    def _other_side(self) -> bool:
+        """Whether both logs have records before the position, and none is equal; or after it.
+
+        Unless the target has a hole there, in which the source's records may have been.
+        """
+        source, target = self.source.records, self.target.records
+        if self.before and self.after:
+            return False
+        if self.after:
+            first = self.after[0]
+            lost, others = first.source, first.target
+            hole = self._offset(others) - self.target.begin - others
+            if self.target.begins and self.target.earliest > 0:
+                return False  # retention has removed them
+        else:
+            last = self.before[-1]
+            lost, others = len(source) - last.source - 1, len(target) - last.target - 1
+            hole = self.target.end - self._offset(last.target) - 1 - others
+        return lost > hole and others > 0
+
+    def _position(self, around: Sequence[_Pair]) -> tuple[int | None, str]:
+        """Return the offset that the anchors prove, if they do, and why."""
+        records, before, after = self.source.records, self.before[-1:], self.after[:1]
+        previous = bool(before) and before[0].source == self.next - 1
+        if after and after[0].source == self.next:
+            return self._offset(after[0].target), "the next record and its neighbours are equal"
+        if self.next == len(records):
+            if previous and self.source.ends:
+                at = self._offset(before[0].target) + 1
+                return at, "the last record and those before it are equal"
+            return None, "the last records are not unique"
+        if before and after and self._equal(before[0], after[0]):
+            at = before[0].target + self.next - before[0].source
+            return self._offset(at), "all records between two unique ones are equal"
+        if self.content(records[self.next]) in self.where:
+            return None, "the next record is not unique"
+        last = bool(before) and before[0].target == len(self.target.records) - 1
+        if previous and last and self.target.ends:
+            at = self._offset(before[0].target) + 1
+            return at, "the next record is not there yet, and those before it are equal"
+        return None, "the next record is not there"
+
+    def _equal(self, one: _Pair, other: _Pair) -> bool:
+        here = self.source.records[one.source : other.source]
+        there = self.target.records[one.target : other.target]
+        return [*map(self.content, here)] == [*map(self.content, there)]
+
+    def _between(self, why: str) -> Translation:
+        """Return the bounds between which the position must be."""
+        low = self._offset(self.before[-1].target) + 1 if self.before else None
+        high = self._offset(self.after[0].target) if self.after else None
+        if self.next < len(self.source.records):
+            record = self.source.records[self.next]
+            first = self.before[-1].target if self.before else -1
+            last = self.after[0].target if self.after else len(self.target.records)
+            copies = [at for at in self.where.get(self.content(record), ()) if first < at < last]
+            time = record.timestamp if self.timed else NO_TIME
+            if copies:
+                rest = set(map(self.content, self.source.records[self.next :]))
+                lowest = next(
+                    at
+                    for at in range(first + 1, last)
+                    if self.content(self.target.records[at]) in rest
+                )
+                begin = (
+                    self._offset(lowest)
+                    if self.target.nothing_before(time)
+                    else self.target.earliest
+                )
+                end = (
+                    self._offset(copies[-1])
+                    if self.target.nothing_after(time)
+                    else self.target.latest
+                )
+                low = max(begin, low) if low is not None else begin
+                high = min(end, high) if high is not None else end
+            elif self.after and not self.before and self.target.begins:
+                low = self.target.earliest
+        if self.before and high is None and self.target.ends:
+            high = self.target.latest
+        if self.next == len(self.source.records) and low is None and self._has_any():
+            low, high = self.target.earliest, self.target.latest
+        if low is None or high is None:
+            return self._unknown(why if self._has_any() else "no record nearby is equal")
+        remaining = self._first_remaining()
+        return self._bounded(low if remaining is None else min(low, remaining), high, why)
+
+    def _has_any(self) -> bool:
+        return any(self.content(one) in self.where for one in self.source.records)
+
+    def _none_in_target(self) -> Translation:
+        if not (self.target.begins and self.target.ends):
+            return self._unknown("no record was found there")
+        if self.source.records or self.source.latest > self.source.earliest:
+            return self._unknown("the partition is empty there")
+        return Translation(
+            Proof.BOUNDED, self.target.latest, self.target.latest, 0, "both logs are empty"
+        )
+
+    def _compared(self) -> int:
+        """Return the number of records that are equal between the outermost anchors."""
+        around = (*self.before, *self.after)
+        equal = len(around)
+        for one, other in pairwise(around):
+            here = _Part(self.source, one.source, other.source, self.content)
+            there = _Part(self.target, one.target, other.target, self.content)
+            equal += (here.contents & there.contents).total()
+        return equal
+
+    def _offset(self, at: int) -> int:
+        return self.target.records[at].offset
+
+    def _bounded(self, low: int, high: int, why: str) -> Translation:
+        return Translation(Proof.BOUNDED, low, max(low, high), self._compared(), why, self.more)
+
+    def _unknown(self, why: str) -> Translation:
+        return Translation(Proof.UNKNOWN, None, None, 0, why, self.more)
+
+
+class _Part:
+    """What lies between two records of an excerpt: the contents, and how many offsets have none."""
+
+    def __init__(self, excerpt: Excerpt, first: int, last: int, content: _Content) -> None:
+        between = excerpt.records[first + 1 : last]
+        self.contents: Counter[object] = Counter(map(content, between))
+        length = excerpt.records[last].offset - excerpt.records[first].offset - 1
+        self.hole = length - len(between)
+
+
+def _with_time(record: Seen) -> object:
+    return record.timestamp, record.digest
+
+
+def _without_time(record: Seen) -> object:
+    return record.digest
