@@ -7,6 +7,7 @@ seeds with more faults, and ``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499 here.
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -27,8 +28,11 @@ from tests.support.specs import classic_spec, kip848_spec
 from zkconsumer.core.common.commands import Outcome
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups import kip848_commands as commands
-from zkconsumer.core.groups.assignors.strategies import RangeStrategy
+from zkconsumer.core.groups.assignors.sticky import StickyStrategy
+from zkconsumer.core.groups.assignors.strategies import MemberState, RangeStrategy
 from zkconsumer.core.groups.commands import CommitOffsets, LeaveGroup
+from zkconsumer.core.groups.events import GroupMember
+from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
 from zkconsumer.core.groups.spec import Kip848Spec
 from zkconsumer.core.groups.states import State
 from zkconsumer.core.migration.modes import Mode
@@ -192,22 +196,34 @@ def test_same_seed_same_history(name: str, seed: int) -> None:
     assert first == second
 
 
-def test_same_seed_same_history_in_every_process() -> None:
-    """The history does not depend on the seed of Python's hashes, which differs in each process.
+def decided() -> Iterator[str]:
+    """Histories of runs, and assignments of groups in which several members claim a partition.
 
-    Sets are printed in any order, so each line's characters are compared sorted.
+    Sets are printed in any order, so each line's characters are sorted.
     """
-    code = (
-        "from zkconsumer.core.groups.assignors.sticky import StickyStrategy\n"
-        "from tests.sim.runs.run import run\n"
-        "for seed in range(60):\n"
-        "    for cooperative in (False, True):\n"
-        "        own = (StickyStrategy(cooperative),)\n"
-        "        kind = dict(coordination='coordinator', strategies=own)\n"
-        "        done = run(seed, events=20, record=True, **kind)\n"
-        "        print([''.join(sorted(line)) for line in done.history or ()])\n"
-    )
-    histories = [
+    for name in COORDINATIONS:
+        for seed in range(2):
+            result = run(seed, coordination=name, events=20, record=True)
+            yield from ("".join(sorted(line)) for line in result.history or ())
+    chance = random.Random(1)
+    for number in range(50):
+        strategy = StickyStrategy(cooperative=number % 2 == 1)
+        topics = {f"t{n}": chance.randint(1, 9) for n in range(4)}
+        every = [TopicPartition(name, n) for name, count in topics.items() for n in range(count)]
+        group = []
+        for n in range(5):
+            before = frozenset(chance.sample(every, len(every) // 4)), chance.randint(5, 7)
+            state = MemberState(f"m{n}", dict.fromkeys(topics, 1), *before, before)
+            group.append(GroupMember(state.consumer_id, None, strategy.subscribe(state)))
+        for member, raw in sorted(strategy.assign(group, topics).items()):
+            yield f"{member}: {sorted(decode_assignment(raw).partitions)}"
+
+
+def test_same_seed_same_history_in_every_process() -> None:
+    """Neither the history nor an assignment depends on the seed of Python's hashes, which differs
+    in each process."""
+    code = "from tests.sim.test_members import decided\nprint(*decided(), sep='\\n')"
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", code],
             env=os.environ | {"PYTHONHASHSEED": str(seed)},
@@ -217,8 +233,8 @@ def test_same_seed_same_history_in_every_process() -> None:
         ).stdout
         for seed in (1, 2)
     ]
-    assert len(histories[0]) > 1_000_000
-    assert histories[0] == histories[1]
+    assert len(outputs[0]) > 1_000_000
+    assert outputs[0] == outputs[1]
 
 
 # -- in ZooKeeper
