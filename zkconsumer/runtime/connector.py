@@ -619,9 +619,11 @@ class StreamConnector(ABC, Generic[MachineT]):
         ConnectorFailedError if a fault inside the connector ended its membership earlier. Raises
         ConnectorClosedError in a forked process; the member of the parent process remains.
         """
+        self._shutdown(timeout, threading.get_ident())
+
+    def _shutdown(self, timeout: float | None, thread: int) -> None:
         self._check_here()
         seconds = self._leave_patience if timeout is None else timeout
-        thread = threading.get_ident()
         in_listener = self._calls is not None and self._calls.thread == thread
         leaving: Undisturbed[None] = Undisturbed(
             lambda: self._end(seconds, thread, in_listener), f"{self.consumer_id}_shutdown"
@@ -676,11 +678,28 @@ class StreamConnector(ABC, Generic[MachineT]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._exit(exc, threading.get_ident())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        import asyncio
+
+        # The message in hand is the event loop's.
+        await asyncio.to_thread(self._exit, exc, threading.get_ident())
+
+    def _exit(self, exc: BaseException | None, thread: int) -> None:
         if exc is None:
-            self.shutdown()
+            self._shutdown(None, thread)
             return
         try:
-            self.shutdown()
+            self._shutdown(None, thread)
         except (CommitFailedError, ConnectorFailedError) as error:
             exc.add_note(f"and the last commit failed: {error}")
         except ConnectorClosedError:

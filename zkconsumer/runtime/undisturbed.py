@@ -38,6 +38,8 @@ class Alarm:
     def __init__(self) -> None:
         self._bell = threading.Lock()
         self._bell.acquire()
+        self.also: Action | None = None
+        """Called by ``set``, on its thread. It must not wait."""
 
     def set(self) -> None:
         """Make ``wait`` return, at the next call if none is waiting. Any thread."""
@@ -46,6 +48,8 @@ class Alarm:
                 self._bell.release()
             except RuntimeError:
                 pass  # another thread has set it
+        if (also := self.also) is not None:
+            also()
 
     def clear(self) -> None:
         """Forget earlier calls of ``set``."""

@@ -11,7 +11,7 @@ Any thread may use ``refuse`` and ``is_refusal``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from zkconsumer.errors import UsageError
@@ -21,8 +21,8 @@ _READING: Final = frozenset({__name__, "zkconsumer.runtime.delivery.reader"})
 """Modules whose functions read a stream. No signal handler is in them."""
 
 
-class HandOut(Iterator[_T]):
-    """An iterator over what a generator yields.
+class HandOut(Iterator[_T], AsyncIterable[_T]):
+    """An iterator over what a generator yields, for ``for`` and ``async for``.
 
     An exception ends a generator, but not this iterator: another generator is ready beforehand.
 
@@ -31,6 +31,7 @@ class HandOut(Iterator[_T]):
             Everything after the first ``yield`` is inside a ``try``. However it ends, except with
             ``GeneratorExit``, it calls ``renew`` after beginning and puts the spare in its place:
             ``self.__next__ = self.spare or self.ready()``, and ``self.spare = None``.
+        awaited: makes the iterator for ``async for``.
     """
 
     if TYPE_CHECKING:
@@ -38,17 +39,25 @@ class HandOut(Iterator[_T]):
         def __next__(self) -> _T: ...
 
     else:
-        __slots__ = ("__next__", "_items", "spare")
+        __slots__ = ("__next__", "_awaited", "_items", "spare")
         # A slot's value is what the interpreter calls: there is no function around it.
 
-    def __init__(self, items: Callable[[HandOut[Any]], Generator[Any, None, None]]) -> None:
+    def __init__(
+        self,
+        items: Callable[[HandOut[Any]], Generator[Any, None, None]],
+        awaited: Callable[[], AsyncIterator[_T]],
+    ) -> None:
         self._items = items
+        self._awaited = awaited
         self.spare: Callable[[], _T] | None = None
         """The next generator's ``__next__``, if it is made already."""
         self.__next__ = self.ready()  # type: ignore[method-assign]
 
     def __iter__(self) -> HandOut[_T]:
         return self
+
+    def __aiter__(self) -> AsyncIterator[_T]:
+        return self._awaited()
 
     def ready(self) -> Callable[[], _T]:
         """A generator that has been started, so that its ``try`` catches exceptions."""

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Set
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Set
+from copy import copy
 from enum import Enum
 from itertools import islice, repeat
 from operator import itemgetter
@@ -144,7 +145,24 @@ class Reader:
     # -- the consuming thread takes --------------------------------------------------------------
 
     def _iterator(self, request: Request) -> HandOut[Any]:
-        return HandOut(lambda owner: self._items(request, owner))
+        return HandOut(lambda owner: self._items(request, owner), lambda: self._awaited(request))
+
+    def _awaited(self, request: Request) -> AsyncIterator[Any]:
+        from zkconsumer.runtime.delivery.awaiting import Awaited
+
+        asking, limit = copy(request), self._limit_of(request)
+        asking.wait = asking.raises = False
+        asking.nothing = lambda: Found.NOTHING
+
+        def in_vain() -> Any:
+            if request.raises:
+                raise _timed_out(limit)
+            return request.nothing()
+
+        return Awaited(self._iterator(asking), Found.NOTHING, self._queue.alarm, limit, in_vain)
+
+    def _limit_of(self, request: Request) -> float | None:
+        return self._timeout if request.timeout is None else request.timeout
 
     def _items(self, request: Request, owner: HandOut[Any]) -> Generator[Any, None, None]:
         """Take what ``request`` asks for, item by item: the only way to take anything."""
@@ -274,7 +292,7 @@ class Reader:
         lock, thread, begun = self._lock, get_ident(), False
         if lock._is_owned():
             refuse()
-        limit = self._timeout if request.timeout is None else request.timeout
+        limit = self._limit_of(request)
         deadline = None if limit is None else monotonic() + limit
         problem: Exception | None = None
         try:
@@ -299,9 +317,7 @@ class Reader:
         if problem is not None:
             raise problem
         if result is Found.NOTHING and request.raises:
-            raise ConsumerTimeoutError(
-                f"no message within consumer.timeout.ms = {round((limit or 0) * 1000)}"
-            )
+            raise _timed_out(limit)
         return result
 
     def _result_of(
@@ -539,6 +555,12 @@ class Reader:
 
 def _none() -> None:
     return None
+
+
+def _timed_out(limit: float | None) -> ConsumerTimeoutError:
+    return ConsumerTimeoutError(
+        f"no message within consumer.timeout.ms = {round((limit or 0) * 1000)}"
+    )
 
 
 def take(items: HandOut[_T]) -> _T:

@@ -10,7 +10,7 @@ scala profile when it is returned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from zkconsumer.broker.fetching.records import MessageAndMetadata
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.handout import HandOut
 from zkconsumer.runtime.delivery.reader import RecordBatch, take
 from zkconsumer.runtime.undisturbed import Undisturbed
 
@@ -29,6 +30,11 @@ class KafkaStream:
     ``iter()`` gives the same iterator each time. Not for use by several threads at once: a call
     while another thread searches for a message raises ``UsageError``, or Python's own
     ``ValueError: generator already executing``.
+
+    In a coroutine use ``async for``, on the stream or on what ``batches`` and ``arrow_batches``
+    return. It waits without blocking the event loop, and may be cancelled at any time: a message
+    that the coroutine has not received is delivered next. A call while another task waits for the
+    stream raises ``UsageError``.
 
     Every call that looks for a message may raise:
 
@@ -48,6 +54,9 @@ class KafkaStream:
     def __iter__(self) -> Iterator[MessageAndMetadata]:
         return self._control.reader.messages
 
+    def __aiter__(self) -> AsyncIterator[MessageAndMetadata]:
+        return aiter(self._control.reader.messages)
+
     def try_next(self) -> MessageAndMetadata | None:
         """Return the next message, or ``None`` if there is none now. Never waits.
 
@@ -58,7 +67,7 @@ class KafkaStream:
 
     def batches(
         self, max_messages: int = 500, timeout: float | None = None
-    ) -> Iterator[list[MessageAndMetadata]]:
+    ) -> HandOut[list[MessageAndMetadata]]:
         """Iterate over lists of messages instead of single ones. Several times faster.
 
         A list has at least one message, all of one partition and in order. It counts as consumed as
@@ -82,7 +91,7 @@ class KafkaStream:
         _check_timeout(timeout)
         return self._control.reader.lists(max_messages, timeout)
 
-    def arrow_batches(self, timeout: float | None = None) -> Iterator[RecordBatch]:
+    def arrow_batches(self, timeout: float | None = None) -> HandOut[RecordBatch]:
         """Iterate over ``pyarrow.RecordBatch`` objects: columns instead of messages.
 
         Each batch has the remaining messages of one partition from one fetch, with the columns
