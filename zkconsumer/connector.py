@@ -16,7 +16,6 @@ from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.ops import Ok, Reply
 from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
@@ -27,7 +26,6 @@ from zkconsumer.runtime.fetch.interface import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.loop import MemberLoop
-from zkconsumer.runtime.membership.threads import start_new
 from zkconsumer.runtime.membership.zookeeper import (
     SessionSignals,
     ZooKeeperCoordination,
@@ -165,28 +163,14 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         if machine.spec.scala or coordination.offsets is not None:
             return
         held = dict(machine.held)
-        fresh = [tp for tp, claim in held.items() if claim.committed is None]
-        if not fresh:
-            return
-        from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
-        from zkconsumer.runtime.membership.other_store import (
-            OFFSETS_TOPIC,
-            warn_of_offsets_in_kafka,
-        )
+        if fresh := [tp for tp, claim in held.items() if claim.committed is None]:
+            from zkconsumer.runtime.membership.other_store import look_into_kafka
 
-        group, name = self.config.group_id, f"{self.consumer_id}_kafka_offsets"
-
-        def answered(reply: Reply) -> None:
-            if isinstance(reply, Ok) and reply.value is not None:
-                client = GroupCoordinators(
-                    self.config.client_id,
-                    lambda: plane.brokers,
-                    patience=self._offset_patience,
-                    security=self._security,
-                )
-                start_new(name, lambda: warn_of_offsets_in_kafka(group, client, fresh))
-
-        self._zk.submit(OFFSETS_TOPIC, coordination.session_id, answered)
+            name, session = self.consumer_id, coordination.session_id
+            patience = self._offset_patience
+            look_into_kafka(
+                fresh, self.config, self._security, plane, patience, name, self._zk, session
+            )
 
     def _member(
         self,
@@ -262,26 +246,13 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         return recorder
 
     def _kafka_offsets(self, plane: DataPlane, fetchers: ConsumerFetcherManager) -> KafkaOffsets:
-        from zkconsumer.broker.groups.classic_client import GroupClient
-        from zkconsumer.broker.known_brokers import KnownBrokers
         from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
+        from zkconsumer.runtime.membership.other_store import offset_client
 
         config = self.config
-        client = GroupClient(
-            config.group_id,
-            config.client_id,
-            None,
-            KnownBrokers(lambda: plane.brokers, fetchers.requests_to),
-            timeout=config.offsets_channel_socket_timeout_ms / 1000,
-            security=self._security,
-        )
-        return KafkaOffsets(
-            self._host,
-            self._line(client, "offsets"),
-            config.group_id,
-            self._offset_patience,
-            config.offsets_channel_backoff_ms / 1000,
-        )
+        client = offset_client(config, plane, fetchers.requests_to, self._security)
+        line, backoff = self._line(client, "offsets"), config.offsets_channel_backoff_ms / 1000
+        return KafkaOffsets(self._host, line, config.group_id, self._offset_patience, backoff)
 
     @property
     def _offset_patience(self) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-from zkconsumer.errors import JournalFormatError
+from zkconsumer.errors import ConfigError, JournalFormatError
 from zkconsumer.journal.recorder import Entry, event_entry, run_entry
 from zkconsumer.journal.schema import SCHEMA_VERSION, Kind, Type, fields_of
 
@@ -81,16 +81,19 @@ class MemberJournal:
         consumer_id: the member.
         settings: for the first line.
 
-    Raises OSError when the file cannot be created. ``write`` and ``close`` raise nothing.
+    Raises ConfigError when the file cannot be created. ``write`` and ``close`` raise nothing.
     """
 
     def __init__(self, directory: str, consumer_id: str, settings: Mapping[str, object]) -> None:
         now = time.time_ns() // 1000
         place = Path(directory)
-        place.mkdir(parents=True, exist_ok=True)
         self.path = place / f"{consumer_id[:200]}-{now}-{os.getpid()}.jsonl"
         self._member = consumer_id
-        self._file = self.path.open("wb")
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("wb")
+        except OSError as error:
+            raise ConfigError([f"zkconsumer.journal.dir: {error}"]) from None
         self._changed = threading.Condition()
         self._lines: list[bytes] = []
         self._bytes = 0

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self
 from urllib.parse import quote
 
@@ -266,11 +265,8 @@ class StreamConnector(ABC, Generic[MachineT]):
             return
         from zkconsumer.journal.json_lines import MemberJournal
 
-        try:
-            journal = MemberJournal(directory, self.consumer_id, self._journal_settings())
-        except OSError as error:
-            raise ConfigError([f"zkconsumer.journal.dir: {error}"]) from None
-        self._journal = self._own_journal = journal
+        settings = self._journal_settings()
+        self._journal = self._own_journal = MemberJournal(directory, self.consumer_id, settings)
 
     # -- streams -------------------------------------------------------------------------------
 
@@ -672,38 +668,27 @@ class StreamConnector(ABC, Generic[MachineT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: Any, exc: BaseException | None, _traceback: Any) -> None:
         self._exit(exc, threading.get_ident())
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        import asyncio
+    async def __aexit__(self, _kind: Any, exc: BaseException | None, _traceback: Any) -> None:
+        from asyncio import to_thread
 
-        # The message in hand is the event loop's.
-        await asyncio.to_thread(self._exit, exc, threading.get_ident())
+        await to_thread(self._exit, exc, threading.get_ident())
 
     def _exit(self, exc: BaseException | None, thread: int) -> None:
-        if exc is None:
-            self._shutdown(None, thread)
-            return
         try:
             self._shutdown(None, thread)
         except (CommitFailedError, ConnectorFailedError) as error:
+            if exc is None:
+                raise
             exc.add_note(f"and the last commit failed: {error}")
         except ConnectorClosedError:
-            pass  # in a forked process, which ends with its own error
+            if exc is None:
+                raise  # in a forked process, which otherwise ends with its own error
 
 
 def _check(faults: tuple[str, ...]) -> None:

@@ -39,7 +39,7 @@ class Alarm:
         self._bell = threading.Lock()
         self._bell.acquire()
         self.also: Action | None = None
-        """Called by ``set``, on its thread. It must not wait."""
+        """See ``call``."""
 
     def set(self) -> None:
         """Make ``wait`` return, at the next call if none is waiting. Any thread."""
@@ -50,6 +50,10 @@ class Alarm:
                 pass  # another thread has set it
         if (also := self.also) is not None:
             also()
+
+    def call(self, also: Action | None) -> None:
+        """Have ``set`` call this, too. It must not wait."""
+        self.also = also
 
     def clear(self) -> None:
         """Forget earlier calls of ``set``."""

@@ -23,10 +23,10 @@ class Awaited(AsyncIterator[_T]):
     """An asynchronous iterator.
 
     Args:
-        items: takes without waiting, and yields ``nothing`` if there is none.
+        items: takes without waiting, and yields ``nothing`` if there is no item.
         alarm: of the stream's queue.
         limit: seconds to wait for an item; ``None`` waits indefinitely.
-        in_vain: returns the item for a call that has waited so long, or raises.
+        waited: returns the item for a call that has waited so long, or raises.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class Awaited(AsyncIterator[_T]):
         nothing: object,
         alarm: Alarm,
         limit: float | None,
-        in_vain: Callable[[], _T],
+        waited: Callable[[float | None], _T],
     ) -> None:
         self._items = items
         self._nothing = nothing
         self._alarm = alarm
         self._limit = limit
-        self._in_vain = in_vain
+        self._waited = waited
         self._turn_ends = 0.0
 
     async def __anext__(self) -> _T:
@@ -65,11 +65,11 @@ class Awaited(AsyncIterator[_T]):
                 "many streams as there are tasks"
             )
         timer = None if self._limit is None else loop.call_later(self._limit, waiter.end)
-        alarm.also = waiter
+        alarm.call(waiter)
         try:
             while (item := self._take()) is self._nothing:
                 if waiter.over:
-                    return self._in_vain()
+                    return self._waited(self._limit)
                 await waiter.news.wait()
                 waiter.news.clear()
             return item
@@ -77,7 +77,7 @@ class Awaited(AsyncIterator[_T]):
             if timer is not None:
                 timer.cancel()
             if alarm.also is waiter:
-                alarm.also = None
+                alarm.call(None)
 
 
 class _Waiter:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Set
-from copy import copy
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice, repeat
 from operator import itemgetter
@@ -66,6 +66,7 @@ class Found(Enum):
     """There will be none."""
 
 
+@dataclass(frozen=True, eq=False)
 class Request:
     """The arguments of the iterator of one way to read.
 
@@ -78,25 +79,20 @@ class Request:
         nothing: makes the item for a call that has waited, or may not wait, in vain.
     """
 
-    def __init__(
-        self,
-        nothing: Callable[[], Any],
-        *,
-        most: int = 1,
-        lists: bool = False,
-        columns: bool = False,
-        timeout: float | None = None,
-        wait: bool = True,
-    ) -> None:
-        self.nothing = nothing
-        self.most = most
-        self.lists = lists
-        self.columns = columns
-        self.singly = not (lists or columns)
-        self.timeout = timeout
-        self.wait = wait
-        self.raises = wait and timeout is None
-        """Whether ``consumer.timeout.ms`` raises."""
+    nothing: Callable[[], Any]
+    most: int = 1
+    lists: bool = False
+    columns: bool = False
+    timeout: float | None = None
+    wait: bool = True
+
+    def waited(self, limit: float | None) -> Any:
+        """The item for a call that has waited in vain. With ``consumer.timeout.ms`` it raises."""
+        if self.wait and self.timeout is None:
+            raise ConsumerTimeoutError(
+                f"no message within consumer.timeout.ms = {round((limit or 0) * 1000)}"
+            )
+        return self.nothing()
 
 
 class Reader:
@@ -150,19 +146,9 @@ class Reader:
     def _awaited(self, request: Request) -> AsyncIterator[Any]:
         from zkconsumer.runtime.delivery.awaiting import Awaited
 
-        asking, limit = copy(request), self._limit_of(request)
-        asking.wait = asking.raises = False
-        asking.nothing = lambda: Found.NOTHING
-
-        def in_vain() -> Any:
-            if request.raises:
-                raise _timed_out(limit)
-            return request.nothing()
-
-        return Awaited(self._iterator(asking), Found.NOTHING, self._queue.alarm, limit, in_vain)
-
-    def _limit_of(self, request: Request) -> float | None:
-        return self._timeout if request.timeout is None else request.timeout
+        limit = self._timeout if request.timeout is None else request.timeout
+        polled = self._iterator(replace(request, nothing=lambda: Found.NOTHING, wait=False))
+        return Awaited(polled, Found.NOTHING, self._queue.alarm, limit, request.waited)
 
     def _items(self, request: Request, owner: HandOut[Any]) -> Generator[Any, None, None]:
         """Take what ``request`` asks for, item by item: the only way to take anything."""
@@ -292,7 +278,7 @@ class Reader:
         lock, thread, begun = self._lock, get_ident(), False
         if lock._is_owned():
             refuse()
-        limit = self._limit_of(request)
+        limit = self._timeout if request.timeout is None else request.timeout
         deadline = None if limit is None else monotonic() + limit
         problem: Exception | None = None
         try:
@@ -316,8 +302,8 @@ class Reader:
             raise
         if problem is not None:
             raise problem
-        if result is Found.NOTHING and request.raises:
-            raise _timed_out(limit)
+        if result is Found.NOTHING:
+            request.waited(limit)
         return result
 
     def _result_of(
@@ -505,7 +491,7 @@ class Reader:
         """Let what the run has be taken without the lock: single messages one after another, or
         one item. Taking an item takes its messages from the run, in one step."""
         run, self._asked = self._run, request
-        run.begin(request.singly)
+        run.begin(not (request.lists or request.columns))
         items: Iterator[Any] = run.rest
         if request.columns:
             items = map(itemgetter(1), zip(run.rest, repeat(run.columns)))
@@ -555,12 +541,6 @@ class Reader:
 
 def _none() -> None:
     return None
-
-
-def _timed_out(limit: float | None) -> ConsumerTimeoutError:
-    return ConsumerTimeoutError(
-        f"no message within consumer.timeout.ms = {round((limit or 0) * 1000)}"
-    )
 
 
 def take(items: HandOut[_T]) -> _T:

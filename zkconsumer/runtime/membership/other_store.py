@@ -1,4 +1,7 @@
-"""Looks for offsets of a group in ZooKeeper that are stored in Kafka instead.
+"""The clients for a group in ZooKeeper whose offsets are in Kafka, or may be.
+
+With ``offsets.storage=kafka`` its offsets are there. Otherwise a member looks once for those that
+are there instead.
 
 A client with other settings may have committed there, such as pykafka, or a JVM consumer with
 ``offsets.storage=kafka``. A member that stores offsets in ZooKeeper does not see them and starts by
@@ -8,26 +11,78 @@ A client with other settings may have committed there, such as pykafka, or a JVM
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import Exists
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.ops import Exists, Ok, Reply
 from zkconsumer.core.zookeeper.znodes import BROKER_TOPICS
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.runtime.membership.threads import start_new
 
 if TYPE_CHECKING:
+    from zkconsumer.broker.groups.classic_client import GroupClient
     from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
+    from zkconsumer.broker.security import KafkaSecurity
+    from zkconsumer.config import ConsumerConfig
+    from zkconsumer.runtime.delivery.data_plane import DataPlane
+    from zkconsumer.runtime.membership.zookeeper import ZkPort
 
 logger = logging.getLogger("zkconsumer.member")
 
-OFFSETS_TOPIC: Final = Exists(f"{BROKER_TOPICS}/__consumer_offsets")
+_OFFSETS_TOPIC: Final = Exists(f"{BROKER_TOPICS}/__consumer_offsets")
 """Without this topic no offset is in Kafka, and to ask for one would create it."""
 _MOST: Final = 1_000
 """Partitions that are asked for."""
 
 
-def warn_of_offsets_in_kafka(
+def offset_client(
+    config: ConsumerConfig,
+    plane: DataPlane,
+    requests_to: Callable[[BrokerEndpoint], int],
+    security: KafkaSecurity,
+) -> GroupClient:
+    """Return what asks the coordinator for offsets of ``offsets.storage=kafka``."""
+    from zkconsumer.broker.groups.classic_client import GroupClient
+    from zkconsumer.broker.known_brokers import KnownBrokers
+
+    return GroupClient(
+        config.group_id,
+        config.client_id,
+        None,
+        KnownBrokers(lambda: plane.brokers, requests_to),
+        timeout=config.offsets_channel_socket_timeout_ms / 1000,
+        security=security,
+    )
+
+
+def look_into_kafka(
+    partitions: Iterable[TopicPartition],
+    config: ConsumerConfig,
+    security: KafkaSecurity,
+    plane: DataPlane,
+    patience: float,
+    consumer_id: str,
+    zk: ZkPort,
+    session_id: int,
+) -> None:
+    """Look for offsets of partitions that have none in ZooKeeper, on a thread of its own."""
+    from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
+
+    def answered(reply: Reply) -> None:
+        if isinstance(reply, Ok) and reply.value is not None:
+            client = GroupCoordinators(
+                config.client_id, lambda: plane.brokers, patience=patience, security=security
+            )
+            start_new(
+                f"{consumer_id}_kafka_offsets",
+                lambda: _warn_of_offsets_in_kafka(config.group_id, client, partitions),
+            )
+
+    zk.submit(_OFFSETS_TOPIC, session_id, answered)
+
+
+def _warn_of_offsets_in_kafka(
     group: str, client: GroupCoordinators, partitions: Iterable[TopicPartition]
 ) -> None:
     """Warn if the group has offsets of ``partitions`` in Kafka, because it has none in
