@@ -26,9 +26,11 @@ from zkconsumer.errors import ClusterError
 from zkconsumer.servers import (
     LocalCluster,
     LocalZooKeeper,
+    __main__,
     expire_session,
     free_port,
     jars,
+    servers,
     wait_until,
 )
 from zkconsumer.servers.waiting import process_started
@@ -102,6 +104,31 @@ def test_each_generation_starts_and_serves(kafka: str) -> None:
     assert not any(process_started(pid) for pid in pids)
     assert not any(listens(port) for port in ports)
     assert not log.exists()
+
+
+def test_servers_start_with_recorded_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classes of a line's servers are recorded once. A server uses them, and starts without
+    them if the file is damaged."""
+    for module in (__main__, servers):
+        monkeypatch.setattr(module, "class_archive", lambda _, main: tmp_path / f"{main}.jsa")
+    __main__.record_classes("0.8.2")
+    archive = tmp_path / "org.apache.zookeeper.server.ZooKeeperServerMain.jsa"
+    assert {*tmp_path.iterdir()} == {archive, tmp_path / "kafka.Kafka.jsa"}
+    assert "JDK_JAVA_OPTIONS" not in os.environ
+    recorded = archive.stat()
+    __main__.record_classes("0.8.2")
+    assert archive.stat() == recorded
+
+    def is_used() -> bool:
+        with LocalZooKeeper("0.8.2") as running:
+            return str(archive) in Path(f"/proc/{running.zookeeper_server.pid}/maps").read_text()
+
+    assert is_used()
+    archive.unlink()
+    archive.write_bytes(b"damaged")
+    assert not is_used()
 
 
 def test_messages_pass_and_topic_settings_arrive(cluster: LocalCluster, topic: str) -> None:

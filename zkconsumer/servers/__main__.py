@@ -1,19 +1,56 @@
-"""``python -m zkconsumer.servers [LINE ...]``: fetch the jars of these lines of Kafka, or all."""
+"""``python -m zkconsumer.servers [LINE ...]``: fetch the jars of these lines of Kafka, or all, and
+record the classes that their servers load."""
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
+from pathlib import Path
+from typing import Final
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.servers.jars import KAFKA_LINES, fetch_jars, java
+from zkconsumer.servers.jars import KAFKA_LINES, class_archive, fetch_jars, java
+from zkconsumer.servers.local_cluster import LocalCluster
+
+_WRITE_SECONDS: Final = 300.0
+
+
+def record_classes(kafka: str) -> None:
+    """Write the class archives of one line's servers, unless they exist. Raises ``ClusterError``.
+
+    Java writes an archive when a server ends, with all classes that it has loaded.
+    """
+    broker = class_archive(kafka, "kafka.Kafka")
+    if broker.exists():
+        return
+    zookeeper = class_archive(kafka, "org.apache.zookeeper.server.ZooKeeperServerMain")
+    with tempfile.TemporaryDirectory(dir=broker.parent) as folder:
+        written = Path(folder) / "classes.jsa"
+        options = os.environ.get("JDK_JAVA_OPTIONS")
+        record = f'"-XX:ArchiveClassesAtExit={written}"'
+        os.environ["JDK_JAVA_OPTIONS"] = f"{options} {record}" if options else record
+        try:
+            with LocalCluster(kafka, dir=folder) as cluster:
+                for server in reversed(cluster.servers):
+                    server.stop(_WRITE_SECONDS)
+                    written.replace(zookeeper if server.name == "zookeeper" else broker)
+        finally:
+            del os.environ["JDK_JAVA_OPTIONS"]
+            if options is not None:
+                os.environ["JDK_JAVA_OPTIONS"] = options
 
 
 def main() -> int:
-    """Fetch what is not in the cache yet; return the exit status."""
+    """Fetch and record what is not in the cache yet; return the exit status."""
     try:
         java()
         for kafka in sys.argv[1:] or KAFKA_LINES:
             fetch_jars(kafka)
+            try:
+                record_classes(kafka)
+            except ClusterError as error:
+                sys.stderr.write(f"warning: Kafka {kafka} will start more slowly: {error}\n")
     except ClusterError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

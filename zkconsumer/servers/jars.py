@@ -78,6 +78,18 @@ def fetch_jars(kafka: str) -> Path:
     return jars
 
 
+def class_archive(kafka: str, main: str) -> Path:
+    """Return the file with the classes that a server of one line loads (Java's class data sharing).
+
+    With it, the server starts in half the time. ``python -m zkconsumer.servers`` writes it. Each
+    Java has files of its own. ``main`` is the class that the server runs. Raises ``ClusterError``.
+    """
+    program = Path(java()).resolve()
+    version = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:12]
+    jars = fetch_jars(kafka)
+    return jars.with_name(f"{jars.name}-{main}-{version}.jsa")
+
+
 def _download(kafka: str, source: Path, jars: Path) -> None:
     java()  # Maven would complain at length
     maven = shutil.which("mvn")

@@ -15,7 +15,7 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.metadata import ask_metadata
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, ClusterError
-from zkconsumer.servers.jars import JVM_FILES, KRAFT_LINES, fetch_jars, java
+from zkconsumer.servers.jars import JVM_FILES, KRAFT_LINES, class_archive, fetch_jars, java
 from zkconsumer.servers.supervisor import Supervisor
 from zkconsumer.servers.waiting import free_port, stands_still, wait_until
 
@@ -357,7 +357,10 @@ def main_argv(kafka: str, flags: Sequence[str], main: str, *arguments: str) -> t
     else:
         logging = f"-Dlog4j.configuration=file:{JVM_FILES / 'log4j.properties'}"
     classpath = f"{fetch_jars(kafka)}/*"
-    return (java(), *_JVM_FLAGS, *flags, logging, "-cp", classpath, main, *arguments)
+    archive = class_archive(kafka, main)
+    # Java ignores an archive that it cannot use.
+    sharing = (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
+    return (java(), *_JVM_FLAGS, *sharing, *flags, logging, "-cp", classpath, main, *arguments)
 
 
 def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
