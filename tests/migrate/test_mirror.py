@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 from zkmigrate.apply import guard
 from zkmigrate.cli import run
-from zkmigrate.mirror import mirroring
+from zkmigrate.mirror import mirroring, writes
 from zkmigrate.model import Mirror, Store
 from zkmigrate.plan.mirror import mark
 from zkmigrate.reasons import Reason
@@ -723,6 +723,76 @@ def test_groups_that_are_read_together_fail_alone(
     steps = {one.group: one for one in mirror.steps("gh")}
     assert (steps["g"].state, steps["h"].state) == ("in step", "failed")
     assert steps["h"].why == str(error)
+
+
+def several_have_changed(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> mirroring.Mirroring:
+    """Return the mirror of three groups, whose members have committed 500 since its last pass."""
+    virtual_time(monkeypatch)
+    matrix.untouched(simulated)
+    for group in "hi":
+        simulated.znode(f"/consumers/{group}/ids")
+        simulated.in_zookeeper(group, "t", 7)
+    assert simulated.run("mirror", "--all", "--execute", "--once").status == 0
+    mirror = mirroring.Mirroring(simulated.stores())
+    assert all(one.good for one in mirror.steps("ghi"))  # now it has the leases
+    for group in "ghi":
+        simulated.in_zookeeper(group, "t", 500)
+    mirroring.time.sleep(10 * mirroring.READ_AGAIN_S)
+    return mirror
+
+
+def agreed_on(simulated: Simulated, group: str) -> tuple[int, int]:
+    """Return the agreed offset of a group, and how often its agreed state was written."""
+    node = simulated.zk.zk.get(mirror_state.path(group))
+    return json.loads(node.data)["offsets"]["t"]["0"], node.stat.version
+
+
+def test_what_is_written_together_may_have_changed_meanwhile(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process writes a group between its commit to Kafka and the write to ZooKeeper. The
+    group is read again, and the others are written once."""
+    mirror = several_have_changed(simulated, monkeypatch)
+    before = {group: agreed_on(simulated, group)[1] for group in "ghi"}
+    seen: list[str] = []
+
+    def another(what: str) -> None:
+        seen.append(what)
+        if seen.count("after commit") == 3:
+            simulated.kafka.around = lambda what: None
+            path = mirror_state.path("h")
+            simulated.zk.set(path, simulated.zk.text(path))
+
+    simulated.kafka.around = another
+    assert [one.state for one in mirror.steps("ghi")] == ["in step"] * 3
+    for group, more in {"g": 1, "h": 2, "i": 1}.items():
+        assert agreed_on(simulated, group) == (500, before[group] + more)
+        assert simulated.held(group, "t")[1][0] == 500
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.1 * writes.IN_ADVANCE_S])
+def test_a_permission_that_was_asked_for_together_is_soon_too_old(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """The commit of the first group takes a while, and another process writes the second group. So
+    its permission is asked for again. A commit that is sent too early is put right at once."""
+    mirror = several_have_changed(simulated, monkeypatch)
+
+    def another(what: str) -> None:
+        if what == "after commit":
+            simulated.kafka.around = lambda what: None
+            mirroring.time.sleep(seconds)
+            simulated.in_zookeeper("h", "t", 700)
+            path = mirror_state.path("h")
+            simulated.zk.set(path, simulated.zk.text(path))
+
+    simulated.kafka.around = another
+    assert [one.state for one in mirror.steps("ghi")] == ["in step"] * 3
+    commits = [offset for group, tp, offset in simulated.kafka.log if (group, tp) == ("h", T0)]
+    assert commits[-2:] == ([500, 700] if seconds == 0 else [7, 700])
+    assert agreed_on(simulated, "h")[0] == 700
 
 
 def test_a_reading_that_a_silent_coordinator_has_delayed_is_not_used(

@@ -14,10 +14,10 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from threading import Event
 from typing import Final, TypeGuard, TypeVar
@@ -40,7 +40,7 @@ from zkmigrate.apply.permission import check_accepted
 from zkmigrate.errors import GroupRefusedError, check_members, refused
 from zkmigrate.mirror.readings import Look, Readings, Seen, Together
 from zkmigrate.mirror.step import ENDED, IN_STEP, STANDBY, Step
-from zkmigrate.mirror.writes import Writes
+from zkmigrate.mirror.writes import IN_ADVANCE_S, Unwritten, Writes
 from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Mirror, Record, Store
 from zkmigrate.plan.mirror import (
     Decision,
@@ -78,6 +78,8 @@ _ALL: Final = 10
 latest, as if a watch had been lost."""
 _TOGETHER: Final = 64
 """How many groups are read together, before anything is copied."""
+_AT_ONCE: Final = 16
+"""How many groups are copied at the same time."""
 START: Final = "the new program may start"
 CUT_OVER: Final = Action.CUT_OVER.value
 """The command in the record of a group that is locked and waits for its old members to leave."""
@@ -275,13 +277,14 @@ class Mirroring:
             names = due[start : start + _TOGETHER]
             looks = self._readings.look(names)
             together = self._readings.complete_together(filter(self._is_ours, looks))
-            for name, at in zip(names, looks, strict=True):
-                step = self._timed(self._step(name, at, together, when_empty))
-                self._quiet.pop(name, None)
-                if step.state in _QUIET:
-                    until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
-                    self._quiet[name] = (step._replace(copied=0), until)
-                yield step
+            pairs = zip(names, looks, strict=True)
+            while some := dict(islice(pairs, _AT_ONCE)):
+                for step in map(self._timed, self._steps(some, together, when_empty)):
+                    self._quiet.pop(step.group, None)
+                    if step.state in _QUIET:
+                        until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
+                        self._quiet[step.group] = (step._replace(copied=0), until)
+                    yield step
 
     def _note_fired(self) -> None:
         """Let groups be read of which a watch has fired."""
@@ -307,7 +310,33 @@ class Mirroring:
             late_since=self._late.setdefault(step.group, moment(int(time.time() * 1000)))
         )
 
-    def _step(self, name: str, at: Look, together: Together | None, when_empty: bool) -> Step:
+    def _steps(
+        self, looks: Mapping[str, Look], together: Together, when_empty: bool
+    ) -> Iterable[Step]:
+        """Bring some groups into step. Their permissions are asked for together, and what was
+        agreed on is written together, because a request takes longer than the work for it."""
+        permissions: dict[str, tuple[Seen, Decision, int]] = {}
+        for name, seen in together.of_all(looks).items():
+            decision, lease = decide(seen.reading, seen.mirror, self._is_due(name)), seen.at.lease
+            if decision.to_kafka and decision.stop is None and lease is not None:
+                permissions[name] = seen, decision, mirror_state.lease_of(lease, self._run)
+        self._writes.permit_together(permissions)
+        later: dict[str, Unwritten] = {}
+        steps = {
+            name: self._step(name, at, together, when_empty, later) for name, at in looks.items()
+        }
+        for name in self._writes.write_all(later.values()):
+            steps[name] = self._step(name, self._readings.look_afresh(name), None, when_empty)
+        return steps.values()
+
+    def _step(
+        self,
+        name: str,
+        at: Look,
+        together: Together | None,
+        when_empty: bool,
+        later: dict[str, Unwritten] | None = None,
+    ) -> Step:
         for _ in range(_AGAIN):
             if isinstance(at, Exception):
                 return Step(name, "", "failed", why=str(at), reasons=(Reason.UNREADABLE,))
@@ -337,13 +366,15 @@ class Mirroring:
                     self._say(f"group {name}: {result.why or result.outcome.value}")
                     at, together = self._readings.look_afresh(name), None
                     continue
-                due = time.monotonic() - self._refreshed.get(name, -inf) > self._refresh_s()
+                due = self._is_due(name)
                 read = together and together.of(name)
                 seen = read or self._readings.complete(at)
-                seen, decision = self._writes.copied(seen, due, session)
+                decision = decide(seen.reading, seen.mirror, due)
+                seen = self._writes.carry_out(seen, decision, session, later)
                 if due:
                     self._refreshed[name] = time.monotonic()
-                self._readings.keep(seen)
+                if not later or name not in later:
+                    self._readings.keep(seen)
             except ZkUnavailableError:
                 raise
             except (GroupActiveError, GroupRefusedError) as error:
@@ -374,10 +405,11 @@ class Mirroring:
             return Step(name, mirror.leader.value, STOPPED, since, "", text, _stopped(reason))
         return Step(name, mirror.leader.value, IN_STEP, since, copied=decision.copies)
 
-    def _refresh_s(self) -> float:
+    def _is_due(self, name: str) -> bool:
+        """Whether the offsets of a group in Kafka are to be committed again."""
         if self._period is None:
             self._period = min(REFRESH_S, self._stores.retention().minutes * 60 / 4)
-        return self._period
+        return time.monotonic() - self._refreshed.get(name, -inf) > self._period
 
     def _may_cut_over(self, at: InZooKeeper) -> bool:
         """Whether the last old member of a group has left, as this or another process has seen."""
@@ -408,6 +440,7 @@ class Mirroring:
         now_ms = int(time.time() * 1000)
         fields = {"command": CUT_OVER, "locked": True}
         begun = self._zk(record.write(group, record.written(state.record, now_ms, **fields)))
+        since = time.monotonic()
         fault = self._zk(guard.lock(group, now_ms))
         if fault is not None and fault != guard.UNLOCKED_MEANWHILE:
             self._zk(record.write(group, record.written(begun, now_ms, locked=False)))
@@ -429,6 +462,8 @@ class Mirroring:
                 return Result(group, Outcome.REFUSED, copied, decision.stop[1], decision.stop[:1])
             copied += decision.copies
             if seen.mirror.leader is Store.ZOOKEEPER:  # no mirror has seen the first new member
+                # A mirror may still use a permission from before the group was locked.
+                time.sleep(max(0.0, since + 2 * IN_ADVANCE_S - time.monotonic()))
                 self._writes.lead(seen, Store.KAFKA, {}, command=CUT_OVER, locked=True)
             return Result(group, Outcome.DONE, copied, START)
 

@@ -58,6 +58,11 @@ class Together(NamedTuple):
             raise found
         return found if time.monotonic() <= self.until else None
 
+    def of_all(self, groups: Iterable[str]) -> dict[str, Seen]:
+        """Return the readings of those groups that were read, unless they are too old."""
+        some = groups if time.monotonic() <= self.until else ()
+        return {name: one for name in some if isinstance(one := self.found.get(name), Seen)}
+
 
 class Readings:
     """The latest readings of mirrored groups."""
@@ -163,11 +168,20 @@ class Readings:
 
         A member that had left when members were read may have committed right before.
         """
-        stored = self._stores.fetch(group, new)
-        now = {tp: KafkaOffset(*one) for tp, one in stored.items()}
-        return all(
-            now.get(tp) in (before.get(tp), one and KafkaOffset(*one)) for tp, one in new.items()
-        )
+        return _is_still(self._stores.fetch(group, new), before, new)
+
+    def still_in_kafka(
+        self, seen: Mapping[str, Seen], new: Mapping[str, Mapping[TopicPartition, StoredOffset]]
+    ) -> list[str]:
+        """Return the groups for which ``is_still_in_kafka`` is true, as far as that is known at
+        once. They are asked for together."""
+        answers = self._stores.kafka.fetch_several(new).values()
+        stored = {name: one for some in answers for name, one in some.offsets.items()}
+        return [
+            name
+            for name, one in stored.items()
+            if _is_still(one, seen[name].reading.kafka, new[name])
+        ]
 
     def complete_together(self, looks: Iterable[InZooKeeper]) -> Together:
         """Read Kafka's data of several mirrored groups, with few requests.
@@ -225,3 +239,14 @@ def _or_fault(script: Script[InZooKeeper]) -> Script[Look]:
         return (yield from or_refusal(script))
     except ZnodeFormatError as fault:
         return fault
+
+
+def _is_still(
+    stored: Mapping[TopicPartition, StoredOffset],
+    before: Mapping[TopicPartition, KafkaOffset],
+    new: Mapping[TopicPartition, StoredOffset | None],
+) -> bool:
+    now = {tp: KafkaOffset(*stored[tp]) for tp in new if tp in stored}
+    return all(
+        now.get(tp) in (before.get(tp), one and KafkaOffset(*one)) for tp, one in new.items()
+    )

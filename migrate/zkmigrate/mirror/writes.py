@@ -10,18 +10,21 @@ One thread uses a ``Writes``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import Script
+from zkconsumer.errors import ZooKeeperError
+from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
 from zkmigrate.apply.permission import check_accepted
+from zkmigrate.errors import GroupRefusedError
 from zkmigrate.mirror.readings import Readings, Seen
-from zkmigrate.model import STOPPED, Store
+from zkmigrate.model import STOPPED, Mirror, Store
 from zkmigrate.plan.mirror import Decision, behind, decide, mark
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import mirror_state, record
@@ -34,6 +37,30 @@ _PERMITTED_S: Final = 1.0
 """Seconds that a permission may take. This process was perhaps suspended if it took longer."""
 _ATTEMPTS: Final = 3
 """How often it is asked for until it comes in time."""
+IN_ADVANCE_S: Final = 0.05
+"""Seconds for which a permission can be used that was asked for together with those of other
+groups, from when it was asked for. After that it is asked for again."""
+
+
+class Unwritten(NamedTuple):
+    """What is to be written to ZooKeeper: the new agreed state, and offsets."""
+
+    seen: Seen
+    mirror: Mirror
+    offsets: Mapping[TopicPartition, int]
+
+    def script(self) -> Script[InZooKeeper]:
+        """Write it. Raises GroupRefusedError if the group has changed."""
+        return mirror_state.write(self.seen.at, self.mirror, self.offsets)
+
+    def after(self, at: InZooKeeper) -> Seen:
+        """Return the reading of the group, as it is after that.
+
+        Raises GroupRefusedError if another command has written its record since.
+        """
+        if at.mirror is None or at.record.version != self.seen.at.record.version:
+            raise mirror_state.changed(at.group)
+        return Seen(at, at.mirror, self.seen.reading)
 
 
 class Writes:
@@ -47,54 +74,107 @@ class Writes:
 
     def __init__(self, stores: Stores, readings: Readings, say: Callable[[str], object]) -> None:
         self._stores, self._readings, self._say = stores, readings, say
+        self._permitted: dict[str, tuple[Seen, Mapping[TopicPartition, StoredOffset], float]] = {}
+        """Permissions that were asked for together: for which commit, and when."""
         self._settled: dict[str, tuple[Store, bool]] = {}
         """Groups whose lock was looked at: which store led, and whether the record was locked."""
 
-    def copied(self, seen: Seen, refresh: bool = False, session: int = 0) -> tuple[Seen, Decision]:
+    def permit_together(self, some: Mapping[str, tuple[Seen, Decision, int]]) -> None:
+        """Ask for permission for the commits of several groups at the same time.
+
+        ``some``: the reading of each group, the decision, and the session that has its lease.
+        """
+        began = time.monotonic()
+        seen = {name: one[0] for name, one in some.items()}
+        new = {name: _commits(one[1]) for name, one in some.items()}
+        there = self._readings.still_in_kafka(seen, new) if some else []
+        scripts = [
+            or_refusal(self._permission(seen[name], new[name], some[name][2])) for name in there
+        ]
+        granted = zip(there, self._stores.zk.run_all(scripts), strict=True)
+        self._permitted = {
+            name: (seen[name], new[name], began) for name, yes in granted if yes is True
+        }
+
+    def _permission(
+        self, seen: Seen, new: Mapping[TopicPartition, object], session: int
+    ) -> Script[bool]:
+        names = {tp.topic for tp in new} if self._stores.zk.live else ()
+        topics = {name: seen.reading.topics[name].czxid for name in names}
+        return mirror_state.permit(seen.at, session, topics)
+
+    def _check_permitted(
+        self, seen: Seen, new: Mapping[TopicPartition, StoredOffset | None], session: int
+    ) -> None:
+        """Raise GroupRefusedError if offsets may not be written to Kafka now."""
+        group = seen.at.group
+        of, offsets, asked = self._permitted.pop(group, (None, None, 0.0))
+        if of is seen and offsets == new and time.monotonic() - asked < IN_ADVANCE_S:
+            return
+        for _ in range(_ATTEMPTS):
+            began = time.monotonic()
+            there = self._readings.is_still_in_kafka(group, seen.reading.kafka, new)
+            if not (there and self._zk(self._permission(seen, new, session))):
+                break
+            if time.monotonic() - began < _PERMITTED_S:
+                return
+        raise mirror_state.changed(group)
+
+    def write_all(self, unwritten: Collection[Unwritten]) -> list[str]:
+        """Write for several groups; return those that another process has changed."""
+        changed: list[str] = []
+        scripts = (_or_error(one.script()) for one in unwritten)
+        for one, at in zip(unwritten, self._stores.zk.run_all(scripts), strict=True):
+            try:
+                if isinstance(at, Exception):
+                    raise at
+                self._readings.keep(one.after(at))
+            except (GroupRefusedError, ZooKeeperError):
+                changed.append(one.seen.at.group)
+        return changed
+
+    def copied(self, seen: Seen, refresh: bool = False) -> tuple[Seen, Decision]:
         """Decide and carry it out. Raises as ``carry_out``."""
         decision = decide(seen.reading, seen.mirror, refresh)
-        return self.carry_out(seen, decision, session), decision
+        return self.carry_out(seen, decision), decision
 
-    def carry_out(self, seen: Seen, decision: Decision, session: int = 0) -> Seen:
+    def carry_out(
+        self,
+        seen: Seen,
+        decision: Decision,
+        session: int = 0,
+        later: dict[str, Unwritten] | None = None,
+    ) -> Seen:
         """Write what was decided; return the group as it is then.
 
-        Raises GroupRefusedError with ``OTHER_OPERATOR``, and GroupActiveError, if it has changed.
+        ``session``: has the group's lease. ``later``: gets what may be written to ZooKeeper
+        together with that of other groups. Raises GroupRefusedError with ``OTHER_OPERATOR``, and
+        GroupActiveError, if it has changed.
         """
-        at, group = seen.at, seen.at.group
+        group = seen.at.group
         if decision.stop is not None:
             return self._stop(seen, decision.stop)
-
-        def permit(new: Mapping[TopicPartition, StoredOffset | None]) -> None:
-            names = {tp.topic for tp in new} if self._stores.zk.live else ()
-            topics = {name: seen.reading.topics[name].czxid for name in names}
-            for _ in range(_ATTEMPTS):
-                began = time.monotonic()
-                there = self._readings.is_still_in_kafka(group, seen.reading.kafka, new)
-                if not (there and self._zk(mirror_state.permit(at, session, topics))):
-                    break
-                if time.monotonic() - began < _PERMITTED_S:
-                    return
-            raise mirror_state.changed(group)
-
-        new = {tp: StoredOffset(one, -1, mark(one)) for tp, one in decision.to_kafka.items()}
+        new = _commits(decision)
         gone = dict.fromkeys(sorted(decision.forget))
         if new:
-            failed = self._stores.kafka.commit(group, new, partial(permit, new))
-            check_accepted(group, failed, len(new))
+            permit = partial(self._check_permitted, seen, new, session)
+            check_accepted(group, self._stores.kafka.commit(group, new, permit), len(new))
         if gone:
-            failed = self._stores.kafka.delete(group, gone, partial(permit, gone))
-            check_accepted(group, failed, len(gone))
+            permit = partial(self._check_permitted, seen, gone, session)
+            check_accepted(group, self._stores.kafka.delete(group, gone, permit), len(gone))
         known = {tp.topic for tp in decision.values}  # also topics that do not exist at present
         now = {name: one.czxid for name, one in seen.reading.topics.items()}
         topics = {name: at for name, at in {**seen.mirror.topics, **now}.items() if name in known}
         mirror = replace(seen.mirror, values=decision.values, topics=topics)
         if decision.leader is not seen.mirror.leader:
             return self._change_leader(seen._replace(mirror=mirror), decision)
-        if mirror != seen.mirror or decision.to_zookeeper:
-            at = self._zk(mirror_state.write(at, mirror, decision.to_zookeeper))
-        if at.mirror is None or at.record.version != seen.at.record.version:
-            raise mirror_state.changed(group)  # right after it was written
-        return Seen(at, at.mirror, seen.reading)
+        if mirror == seen.mirror and not decision.to_zookeeper:
+            return seen
+        unwritten = Unwritten(seen, mirror, decision.to_zookeeper)
+        if later is not None:
+            later[group] = unwritten
+            return seen
+        return unwritten.after(self._zk(unwritten.script()))
 
     def _stop(self, seen: Seen, why: tuple[Reason, str]) -> Seen:
         at, now_ms = seen.at, int(time.time() * 1000)
@@ -159,3 +239,14 @@ class Writes:
 
     def _zk(self, script: Script[T]) -> T:
         return self._stores.zk.run(script)
+
+
+def _commits(decision: Decision) -> dict[TopicPartition, StoredOffset]:
+    return {tp: StoredOffset(one, -1, mark(one)) for tp, one in decision.to_kafka.items()}
+
+
+def _or_error(script: Script[T]) -> Script[T | ZooKeeperError | GroupRefusedError]:
+    try:
+        return (yield from or_refusal(script))
+    except GroupRefusedError as error:
+        return error
