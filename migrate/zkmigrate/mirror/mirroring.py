@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from math import inf
@@ -457,15 +458,15 @@ class Mirroring:
             nodes = map(seen.reading.zk.get, seen.reading.partitions())
             if faults := [one.fault for one in nodes if one is not None and one.fault]:
                 return Result(group, Outcome.REFUSED, copied, shown(faults), (Reason.UNREADABLE,))
-            seen, decision = self._writes.copied(seen)
-            if decision.stop is not None:
-                return Result(group, Outcome.REFUSED, copied, decision.stop[1], decision.stop[:1])
-            copied += decision.copies
+            seen, result = self._copied(seen, copied)
+            copied = result.offsets
+            if result.outcome is not Outcome.DONE:
+                return result
             if seen.mirror.leader is Store.ZOOKEEPER:  # no mirror has seen the first new member
                 # A mirror may still use a permission from before the group was locked.
                 time.sleep(max(0.0, since + 2 * IN_ADVANCE_S - time.monotonic()))
                 self._writes.lead(seen, Store.KAFKA, {}, command=CUT_OVER, locked=True)
-            return Result(group, Outcome.DONE, copied, START)
+            return replace(result, why=START)
 
         return self._locked(group, partial(self._until, group, once, wait, Action.CUT_OVER))
 
@@ -489,19 +490,27 @@ class Mirroring:
             nonlocal copied
             seen = self._readings.read(group)
             check_members(group, joined=seen.reading.new)
-            seen, decision = self._writes.copied(seen)
-            if decision.stop is not None:
-                return Result(group, Outcome.REFUSED, copied, decision.stop[1], decision.stop[:1])
-            copied += decision.copies
-            fields = {"command": "undo", "by_undo": False, "locked": False}
-            self._writes.lead(seen, Store.ZOOKEEPER, {}, **fields)
-            return Result(group, Outcome.DONE, copied)
+            seen, result = self._copied(seen, copied)
+            copied = result.offsets
+            if result.outcome is Outcome.DONE:
+                fields = {"command": "undo", "by_undo": False, "locked": False}
+                self._writes.lead(seen, Store.ZOOKEEPER, {}, **fields)
+            return result
 
         result = self._until(group, once, wait, Action.UNDO)
         if result.outcome is Outcome.DONE:
             self._zk(guard.let_in(group))
             self._zk(guard.check_unlocked(group))
         return result
+
+    def _copied(self, seen: Seen, before: int) -> tuple[Seen, Result]:
+        """Copy what differs. ``before``: how many offsets were copied earlier."""
+        decision, group = decide(seen.reading, seen.mirror), seen.at.group
+        seen = self._writes.carry_out(seen, decision)
+        if decision.stop is not None:
+            reason, text = decision.stop
+            return seen, Result(group, Outcome.REFUSED, before, text, (reason,))
+        return seen, Result(group, Outcome.DONE, before + decision.copies)
 
     def complete(self, group: str, execute: bool, wait: float) -> Result:
         """End the mirror with Kafka: the group then counts as moved, as after ``apply``."""

@@ -25,7 +25,7 @@ from zkmigrate.apply.permission import check_accepted
 from zkmigrate.errors import GroupRefusedError
 from zkmigrate.mirror.readings import Readings, Seen
 from zkmigrate.model import STOPPED, Mirror, Store
-from zkmigrate.plan.mirror import Decision, behind, decide, mark
+from zkmigrate.plan.mirror import Decision, behind, mark
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import mirror_state, record
 from zkmigrate.stores.mirror_state import InZooKeeper
@@ -132,11 +132,6 @@ class Writes:
             except (GroupRefusedError, ZooKeeperError):
                 changed.append(one.seen.at.group)
         return changed
-
-    def copied(self, seen: Seen, refresh: bool = False) -> tuple[Seen, Decision]:
-        """Decide and carry it out. Raises as ``carry_out``."""
-        decision = decide(seen.reading, seen.mirror, refresh)
-        return self.carry_out(seen, decision), decision
 
     def carry_out(
         self,
