@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from zkmigrate.apply.outcome import Outcome
@@ -15,6 +17,7 @@ from tests.migrate.conftest import Bench
 from tests.migrate.mirror_faults import LIMIT_S, Faults
 from tests.migrate.mirrored import Mirrored, New, Old
 from tests.support.legacy_jvm import JvmMembers
+from zkconsumer import CoordinatorConsumerConnector, ZookeeperConsumerConnector
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset, commit
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
@@ -126,6 +129,41 @@ def test_a_client_that_commits_through_the_broker(bench: Bench, group: str, topi
             return step.state == "stopped" and "12" in step.why and "11" in step.why
 
         wait_until(stopped, 20, "the client is named")
+
+
+def test_members_of_this_library(bench: Bench, group: str, topic: str) -> None:
+    """They are not told of the mirror. The group's member changes from ZooKeeper to the coordinator
+    and back, and gets each message exactly once."""
+    bench.topic(topic, 2)
+    where = {"group.id": group, "auto.offset.reset": "smallest", "consumer.timeout.ms": "60000"}
+    got: list[tuple[int, int]] = []
+
+    def consume(connector: Any, count: int) -> None:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        for message in islice(stream, count):
+            got.append((message.partition, message.offset))
+            stream.mark_consumed()
+        assert all(one.good for one in mirror.steps([group]))
+        connector.shutdown()
+
+    def in_zookeeper(count: int) -> None:
+        at = bench.cluster.zookeeper
+        consume(ZookeeperConsumerConnector({**where, "zookeeper.connect": at}), count)
+
+    def in_kafka(count: int) -> None:
+        at = bench.cluster.bootstrap
+        consume(CoordinatorConsumerConnector({**where, "bootstrap.servers": at}), count)
+
+    with bench.stores() as stores:
+        mirror = Mirroring(stores)
+        in_zookeeper(5)
+        assert [one.outcome for one in mirror.begin([group], None, True)] == [Outcome.DONE]
+        in_zookeeper(6)
+        assert mirror.cut_over(group, True, 30).outcome is Outcome.DONE
+        in_kafka(9)
+        assert mirror.back(group, True, 30).outcome is Outcome.DONE
+        in_zookeeper(20)
+    assert sorted(got) == [(partition, offset) for partition in range(2) for offset in range(20)]
 
 
 def version_0(bench: Bench, group: str, topic: str, *offsets: int) -> None:
