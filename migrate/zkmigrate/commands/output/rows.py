@@ -159,7 +159,8 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             Column("mirror_lag", "integer", "Difference between the offsets of both stores, summed "
                    "over the partitions.", True, InTable.IF_ANY),
             Column("mirror_seconds", "integer", "If ZooKeeper leads: age in seconds of the oldest "
-                   "offset that is not yet copied.", True, InTable.IF_ANY),
+                   "offset that is not yet copied. Null if Kafka leads, as coordinators do not "
+                   "return when an offset was committed.", True, InTable.IF_ANY),
             Column("mirror_since", "string", "When the store that leads began to lead, in UTC; "
                    "else empty.", table=InTable.IF_ANY),
         ),
