@@ -121,6 +121,8 @@ class Mirroring:
         self._had_members: set[str] = set()
         self._quiet: dict[str, tuple[Step, float]] = {}
         """Groups that need not be read again before a moment, unless a watch fires."""
+        self._decided: dict[str, tuple[Seen, Decision, bool]] = {}
+        """What was decided of groups that are copied at the same time, from which reading."""
         self._readings = Readings(stores)
         self._writes = Writes(stores, self._readings, say)
         self._said: dict[str, tuple[str, ...]] = {}
@@ -317,10 +319,13 @@ class Mirroring:
         """Bring some groups into step. Their permissions are asked for together, and what was
         agreed on is written together, because a request takes longer than the work for it."""
         permissions: dict[str, tuple[Seen, Decision, int]] = {}
-        for name, seen in together.of_all(looks).items():
-            decision, lease = decide(seen.reading, seen.mirror, self._is_due(name)), seen.at.lease
-            if decision.to_kafka and decision.stop is None and lease is not None:
-                permissions[name] = seen, decision, mirror_state.lease_of(lease, self._run)
+        self._decided.clear()
+        with suppress(BrokerError):  # the step of each group reports it
+            for name, seen in together.of_all(looks).items():
+                decision, due = self._decide(seen)
+                self._decided[name], lease = (seen, decision, due), seen.at.lease
+                if decision.to_kafka and decision.stop is None and lease is not None:
+                    permissions[name] = seen, decision, mirror_state.lease_of(lease, self._run)
         self._writes.permit_together(permissions)
         later: dict[str, Unwritten] = {}
         steps = {
@@ -367,10 +372,9 @@ class Mirroring:
                     self._say(f"group {name}: {result.why or result.outcome.value}")
                     at, together = self._readings.look_afresh(name), None
                     continue
-                due = self._is_due(name)
                 read = together and together.of(name)
                 seen = read or self._readings.complete(at)
-                decision = decide(seen.reading, seen.mirror, due)
+                decision, due = self._decide(seen)
                 seen = self._writes.carry_out(seen, decision, session, later)
                 if due:
                     self._refreshed[name] = time.monotonic()
@@ -406,11 +410,17 @@ class Mirroring:
             return Step(name, mirror.leader.value, STOPPED, since, "", text, _stopped(reason))
         return Step(name, mirror.leader.value, IN_STEP, since, copied=decision.copies)
 
-    def _is_due(self, name: str) -> bool:
-        """Whether the offsets of a group in Kafka are to be committed again."""
+    def _decide(self, seen: Seen) -> tuple[Decision, bool]:
+        """Return the decision about a group, also if it was made before, and whether its offsets in
+        Kafka are to be committed again."""
+        name = seen.at.group
+        before = self._decided.get(name)
+        if before is not None and before[0] is seen:
+            return before[1:]
         if self._period is None:
             self._period = min(REFRESH_S, self._stores.retention().minutes * 60 / 4)
-        return time.monotonic() - self._refreshed.get(name, -inf) > self._period
+        due = time.monotonic() - self._refreshed.get(name, -inf) > self._period
+        return decide(seen.reading, seen.mirror, due), due
 
     def _may_cut_over(self, at: InZooKeeper) -> bool:
         """Whether the last old member of a group has left, as this or another process has seen."""
