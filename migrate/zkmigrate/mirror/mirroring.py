@@ -302,7 +302,7 @@ class Mirroring:
         """Whether this object mirrors a group, as far as it is known."""
         if isinstance(at, Exception) or at.mirror is None or at.mirror.stopped is not None:
             return False
-        return at.lease is not None and bool(mirror_state.lease_of(at.lease, self._run))
+        return bool(mirror_state.lease_of(at.lease, self._run))
 
     def _timed(self, step: Step) -> Step:
         """Add for how long a group is not in step."""
@@ -323,9 +323,10 @@ class Mirroring:
         with suppress(BrokerError):  # the step of each group reports it
             for name, seen in together.of_all(looks).items():
                 decision, due = self._decide(seen)
-                self._decided[name], lease = (seen, decision, due), seen.at.lease
-                if decision.to_kafka and decision.stop is None and lease is not None:
-                    permissions[name] = seen, decision, mirror_state.lease_of(lease, self._run)
+                self._decided[name] = seen, decision, due
+                if decision.to_kafka and decision.stop is None:
+                    session = mirror_state.lease_of(seen.at.lease, self._run)
+                    permissions[name] = seen, decision, session
         self._writes.permit_together(permissions)
         later: dict[str, Unwritten] = {}
         steps = {
@@ -347,7 +348,7 @@ class Mirroring:
             if isinstance(at, Exception):
                 return Step(name, "", "failed", why=str(at), reasons=(Reason.UNREADABLE,))
             if at.mirror is None:
-                if at.lease is not None and mirror_state.lease_of(at.lease, self._run):
+                if mirror_state.lease_of(at.lease, self._run):
                     self._clean_up(name)
                 return Step(name, "", ENDED)
             leader, since = at.mirror.leader, moment(at.mirror.since_ms)
@@ -355,7 +356,8 @@ class Mirroring:
                 code, text = at.mirror.stopped
                 return Step(name, leader.value, STOPPED, since, "", text, _stopped(Reason(code)))
             try:
-                session = self._lease(at)
+                at = self._with_lease(at)
+                session = mirror_state.lease_of(at.lease, self._run)
                 if not session:
                     by = "" if at.lease is None else at.lease.data.decode(errors="replace")
                     text = f"{by.partition(' ')[0]} mirrors it"
@@ -428,14 +430,17 @@ class Mirroring:
         begun = at.record.locked and at.record.command == CUT_OVER
         return at.mirror.leader is Store.ZOOKEEPER and (begun or at.group in self._had_members)
 
-    def _lease(self, at: InZooKeeper) -> int:
-        """Return the session with which this process has the lease, 0 if another process has it."""
+    def _with_lease(self, at: InZooKeeper) -> InZooKeeper:
+        """Take the lease of a group if it is free; return the group with its lease."""
         first = at.group not in self._met
         self._met.add(at.group)
-        mine = mirror_state.lease_of(at.lease, self._run) if at.lease is not None else 0
-        # Also one that no answer has confirmed. A process here may just have been killed.
-        free = at.lease is None or (not mine and first and self._zk(mirror_state.free_lease(at)))
-        return self._zk(mirror_state.take_lease(at.group, self._run)) if free else mine
+        free = at.lease is None
+        if first and not mirror_state.lease_of(at.lease, self._run):
+            # Also one that no answer has confirmed. A process here may just have been killed.
+            free = free or self._zk(mirror_state.free_lease(at))
+        if not free:
+            return at
+        return at._replace(lease=self._zk(mirror_state.take_lease(at.group, self._run)))
 
     # -- the commands --------------------------------------------------------------------------
 

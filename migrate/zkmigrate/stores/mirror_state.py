@@ -116,7 +116,8 @@ class InZooKeeper(NamedTuple):
     """A mirrored group as ZooKeeper shows it. ``mirror`` is ``None`` if it is not mirrored.
 
     ``lease``: of who runs its mirror. ``old``: its members. ``offsets``: its offset znodes.
-    ``watched``: whether a watch fires when any of it changes, except what is agreed on.
+    ``watched``: whether a watch fires when any of it changes, except what is agreed on. If nobody
+    has the lease, no watch shows that it is taken.
     """
 
     group: str
@@ -156,7 +157,7 @@ def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
         wanted += [_one(topic, number) for number in numbers if number is not None]
     there = yield from _read_offsets(group, wanted, watch)
     members = yield from children(paths.ids, watch)
-    exist = None not in (lease, mirror, topics, members) and len(there) == len(wanted)
+    exist = None not in (mirror, topics, members) and len(there) == len(wanted)
     old = _without_migrators(group, members)
     return InZooKeeper(group, found, mirror, lease, old, there, watch and exist)
 
@@ -197,17 +198,19 @@ def read_mirror(group: str) -> Script[tuple[Mirror | None, str]]:
     return None if node is None else decode(path(group), node), by
 
 
-def take_lease(group: str, run: str) -> Script[int]:
-    """Take the lease of a group; return the session that holds it, or 0 if it is not free."""
+def take_lease(group: str, run: str) -> Script[Node | None]:
+    """Take the lease of a group if it is free; return whose it is then, and leave a watch."""
     where = lease_path(group)
     yield from attempt(Create(where, _lease_data(run), ephemeral=True))
-    (node,) = yield from read_many([where])
-    return 0 if node is None else lease_of(node, run)
+    (node,) = yield from read_many([where], True)
+    return node
 
 
-def lease_of(lease: Node, run: str) -> int:
+def lease_of(lease: Node | None, run: str) -> int:
     """Return the session of a lease, or 0 if it is not that of this run of ``mirror``."""
-    return lease.stat.ephemeral_owner if lease.data == _lease_data(run) else 0
+    if lease is None or lease.data != _lease_data(run):
+        return 0
+    return lease.stat.ephemeral_owner
 
 
 def _lease_data(run: str) -> bytes:
