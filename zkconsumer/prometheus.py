@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from zkconsumer.core.common.faults import Trouble
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.errors import UsageError
+from zkconsumer.errors import ConnectorClosedError, UsageError
 from zkconsumer.runtime.connector import StreamConnector
 from zkconsumer.runtime.counters import HistogramValue
 from zkconsumer.runtime.observation.health import MIN_SECONDS, Health
@@ -109,7 +110,10 @@ class ConnectorCollector:
         with self._lock:
             self._connectors = [connector for connector in self._connectors if not connector.closed]
             connectors = list(self._connectors)
-        read = [(connector, connector.metrics()) for connector in connectors]
+        read = []
+        for connector in connectors:
+            with suppress(ConnectorClosedError):  # in a forked process: its health says so
+                read.append((connector, connector.metrics()))
         for metric in declared():
             family = _family(metric)
             for connector, values in read:

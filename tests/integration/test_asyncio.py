@@ -1,4 +1,4 @@
-"""Streams in coroutines, on real servers: the program of ``docs/how-to/asyncio.md``."""
+"""Streams in coroutines and forks, on real servers, and the program of ``asyncio.md``."""
 
 from __future__ import annotations
 
@@ -101,3 +101,44 @@ def test_cancelled_readers_neither_lose_nor_repeat(
         f"ZKC_SEED={seed}"
     )
     assert sum(map(len, seen.values())) == sent
+
+
+FORKS = """
+import os, sys
+from zkconsumer import ConnectorClosedError, ZookeeperConsumerConnector
+
+config, topic = eval(sys.argv[1]), sys.argv[2]
+connector = ZookeeperConsumerConnector(config)
+(stream,) = connector.create_message_streams({topic: 1})[topic]
+messages = iter(stream)
+next(messages)
+session = connector._zk.session_id
+for _ in range(5):
+    if (child := os.fork()) == 0:
+        for call in (lambda: next(messages), connector.commit_offsets, connector.shutdown):
+            try:
+                call()
+            except ConnectorClosedError:
+                continue
+            os._exit(1)
+        sys.exit(0)  # with all that the end of an interpreter does
+    assert os.waitpid(child, 0)[1] == 0
+    for _ in range(10):
+        next(messages)
+    connector.commit_offsets()
+    assert connector.health().ok and connector._zk.session_id == session != 0
+connector.shutdown()
+print("undisturbed")
+"""
+
+
+def test_children_do_not_disturb_their_parent(
+    cluster: LocalCluster, topic: str, config: dict[str, object]
+) -> None:
+    """Five processes are forked from a member. Each is refused, and exits as usual. The parent
+    reads and commits between them, in the same session."""
+    cluster.create_topic(topic)
+    send(cluster.bootstrap, topic, [(None, b"%d" % number) for number in range(51)])
+    command = [sys.executable, "-c", FORKS, repr(config), topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.stdout == "undisturbed\n", done.stderr

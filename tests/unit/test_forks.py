@@ -13,6 +13,7 @@ import pytest
 from tests.support.batches import chunk
 from tests.unit.conftest import Member
 from zkconsumer.servers import wait_until
+from zkconsumer.zk.connection import Handler
 
 
 def in_a_child(ask: Callable[[], object]) -> object:
@@ -50,8 +51,13 @@ def test_a_forked_process_is_refused_and_the_parent_continues(member: Member) ->
         for call in (
             iterator.__next__,
             stream.try_next,
+            stream.mark_consumed,
+            lambda: next(stream.batches()),
             member.commit_offsets,
             member.commit_offsets_async,
+            member.metrics,
+            lambda: member.set_consumer_rebalance_listener(None),  # type: ignore[arg-type]
+            lambda: member.create_message_streams({"t": 1}),
             member.shutdown,
         ):
             try:
@@ -79,11 +85,24 @@ def test_a_forked_process_is_refused_and_the_parent_continues(member: Member) ->
         holder.join()
     assert isinstance(answer, list)
     said, ok, alive, reasons = answer
-    assert len(said) == 5
+    assert len(said) == 10
     assert all("create a connector in the process that uses it" in text for text in said), said
-    assert said[0].startswith("ConnectorClosedError: ")
+    assert all(text.startswith("ConnectorClosedError: ") for text in said)
     assert (ok, alive, len(reasons)) == (False, False, 1)
     assert "forked" in reasons[0]
     assert [next(iterator).offset for _ in range(3)] == [1, 2, 3]
     member.commit_offsets()
     assert member.health().ok
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_the_exit_of_a_forked_process_waits_for_no_lock() -> None:
+    """kazoo stops its threads when the interpreter exits. In the child they do not exist, and a
+    thread of the parent may have had their locks."""
+    handler = Handler(lambda error: None)
+    handler.start()
+    try:
+        with handler._state_change:
+            assert in_a_child(lambda: [handler.stop()]) == [None]
+    finally:
+        handler.stop()

@@ -62,7 +62,6 @@ from zkconsumer.runtime.observation.health import (
     HealthMonitor,
     Membership,
     Sources,
-    in_a_fork,
     without_streams,
 )
 from zkconsumer.runtime.undisturbed import Undisturbed, lend
@@ -94,12 +93,8 @@ START_WARNING: Final = 5.0
 _CONNECTORS: Final[weakref.WeakSet[StreamConnector[Any]]] = weakref.WeakSet()
 
 
-def _after_fork() -> None:
-    for connector in list(_CONNECTORS):
-        connector._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=lambda: [*map(StreamConnector._after_fork, [*_CONNECTORS])])
 
 
 @dataclass(frozen=True)
@@ -131,6 +126,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         reader: type[Reader] = Reader,
         leaves_if_refused: bool = True,
     ) -> None:
+        if not hasattr(os, "register_at_fork"):
+            raise UsageError("members run on Linux and macOS: on Windows use WSL")
         self.config = config
         self._security = KafkaSecurity(config)
         self.consumer_id = make_consumer_id(
@@ -189,8 +186,9 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         The call is cheap, and any thread may make it at any time. Before streams are created,
         almost all values are 0. After ``shutdown``, counters keep their last value. For a group on
-        the brokers, the metrics of ZooKeeper are 0.
+        the brokers, the metrics of ZooKeeper are 0. Raises ConnectorClosedError after a fork.
         """
+        self._check_here()
         return self._metrics()
 
     @abstractmethod
@@ -210,10 +208,8 @@ class StreamConnector(ABC, Generic[MachineT]):
             min_seconds: a problem is reported after it has lasted this long, a failure at once.
         """
         monitor = self._monitor
-        if self._forked is not None:
-            return in_a_fork(str(self._forked))
-        if self._closed or monitor is None:
-            return without_streams(self._closed)
+        if self._forked is not None or self._closed or monitor is None:
+            return without_streams(self._closed, self._forked)
         return monitor.read(min_seconds)
 
     @property

@@ -33,6 +33,7 @@ import contextlib
 import inspect
 import logging
 import math
+import os
 import queue
 import random
 import select
@@ -160,6 +161,12 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self._failed = failed
         self._context = context
         self.workers = self._workers
+        self._process = os.getpid()
+
+    def stop(self) -> None:
+        """End the threads. A forked process has none, and some locks may be held for good."""
+        if os.getpid() == self._process:
+            super().stop()
 
     def _create_thread_worker(self, work_queue: Any) -> Any:
         return super()._create_thread_worker(_Guarded(work_queue, self._failed))

@@ -65,10 +65,6 @@ class HandOut(Iterator[_T], AsyncIterable[_T]):
         next(items)
         return items.__next__
 
-    def restart(self) -> None:
-        """Start again in a child process, where the generator's thread may not exist."""
-        self.__next__ = self.ready()  # type: ignore[method-assign]
-
     def renew(self) -> None:
         """Make a spare generator, unless there is one."""
         if self.spare is None:

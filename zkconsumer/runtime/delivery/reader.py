@@ -132,10 +132,13 @@ class Reader:
         self.failure: Exception | None = None
         """See ``StreamControl.failure``."""
         self._fault: Exception | None = None
+        self._forked: Exception | None = None
         self._ended = False
-        self.messages: HandOut[MessageAndMetadata] = self._iterator(Request(_none))
+        self.messages: HandOut[MessageAndMetadata] = self._iterator(Request(lambda: None))
         """The iterator over single messages."""
-        self.polled: HandOut[MessageAndMetadata | None] = self._iterator(Request(_none, wait=False))
+        self.polled: HandOut[MessageAndMetadata | None] = self._iterator(
+            Request(lambda: None, wait=False)
+        )
         """Those that do not wait: see ``take``."""
 
     # -- the consuming thread takes --------------------------------------------------------------
@@ -250,9 +253,9 @@ class Reader:
 
     def after_fork(self, error: Exception, lock: Lock) -> None:
         """See ``StreamControl.after_fork``."""
-        self._lock, self._fault, self._unlocked, self._searcher = lock, error, _NOTHING, 0
-        for items in (self.messages, self.polled):
-            items.restart()
+        self._lock, self._forked, self._unlocked, self._searcher = lock, error, _NOTHING, 0
+        for owner in (self.messages, self.polled):  # a thread of the parent may run the generator
+            owner.__next__ = owner.ready()  # type: ignore[method-assign]
 
     def drop_chunk(self) -> None:
         """End the delivery of the current chunk."""
@@ -528,6 +531,8 @@ class Reader:
 
     def _let_go(self) -> None:
         """Acknowledge the last delivered message, if there is one."""
+        if self._forked is not None:
+            raise self._forked.with_traceback(None)
         if self._interrupted:
             self._take_back()
         self._note()
@@ -537,10 +542,6 @@ class Reader:
             self._info.consumed_offset = held.offset + 1
             self._held = None
             self._queue.changed.notify_all()
-
-
-def _none() -> None:
-    return None
 
 
 def take(items: HandOut[_T]) -> _T:

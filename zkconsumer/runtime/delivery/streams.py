@@ -31,10 +31,9 @@ class KafkaStream:
     while another thread searches for a message raises ``UsageError``, or Python's own
     ``ValueError: generator already executing``.
 
-    In a coroutine use ``async for``, on the stream or on what ``batches`` and ``arrow_batches``
-    return. It waits without blocking the event loop, and may be cancelled at any time: a message
-    that the coroutine has not received is delivered next. A call while another task waits for the
-    stream raises ``UsageError``.
+    In a coroutine use ``async for``, also on what ``batches`` and ``arrow_batches`` return. It may
+    be cancelled at any time: a message that it has not received is delivered next. A call while
+    another task waits for the stream raises ``UsageError``.
 
     Every call that looks for a message may raise:
 

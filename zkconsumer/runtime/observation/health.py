@@ -294,17 +294,15 @@ def _remedy(failure: Exception) -> str:
     return "then make a new connector"
 
 
-def in_a_fork(text: str) -> Health:
-    """Return the health of a connector in a child process, which has none of its threads."""
-    reason = Reason(Trouble.FAILED, text, 0.0)
-    return Health("FORKED", False, False, 0, False, {}, (reason,))
-
-
-def without_streams(closed: bool) -> Health:
-    """Return the health of a connector without streams; ``closed``: it was shut down."""
-    if closed:
+def without_streams(closed: bool, forked: Exception | None) -> Health:
+    """Return the health of a connector without streams. ``closed``: it was shut down. ``forked``:
+    the error of a child process, which has none of its threads."""
+    if forked is not None:
+        reason = Reason(Trouble.FAILED, str(forked), 0.0)
+    elif closed:
         reason = Reason(Trouble.CLOSED, "the connector is shut down: create a new one", 0.0)
     else:
         text = "no streams were created: call create_message_streams"
         reason = Reason(Trouble.NOT_STARTED, text, 0.0)
-    return Health("CLOSED" if closed else "NEW", False, False, 0, False, {}, (reason,))
+    state = "FORKED" if forked else "CLOSED" if closed else "NEW"
+    return Health(state, False, False, 0, False, {}, (reason,))
