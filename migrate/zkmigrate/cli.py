@@ -73,7 +73,7 @@ def _signals_interrupt(received: list[int]) -> Iterator[None]:
 
     before = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
             if signal.getsignal(number) is signal.SIG_DFL:
                 before[number] = signal.signal(number, interrupt)
     try:

@@ -48,6 +48,8 @@ def exit_status(
     try:
         if sys.stdout is None:
             raise ZkConsumerError("standard output is closed: redirect it to /dev/null instead")
+        if not hasattr(os, "register_at_fork"):
+            raise ZkConsumerError("commands run on Linux and macOS: on Windows use WSL")
         status = start()
         sys.stdout.flush()
     except click.ClickException as error:

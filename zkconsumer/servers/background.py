@@ -7,7 +7,6 @@ stay until the next ``up``. One command at a time works in a directory.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -221,6 +220,8 @@ def _read_state(directory: Path) -> ClusterState | None:
 @contextmanager
 def _only_command(directory: Path, *, create: bool) -> Iterator[None]:
     """Hold the directory's lock. The lock file stays: deleting it would let two commands in."""
+    import fcntl  # not on Windows
+
     try:
         if create:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -5,7 +5,6 @@ Any thread or process; a file lock lets one of them download while the others wa
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -134,6 +133,10 @@ def _download(kafka: str, source: Path, jars: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        raise ClusterError("servers run on Linux and macOS: on Windows use WSL") from None
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

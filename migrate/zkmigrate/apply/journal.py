@@ -15,7 +15,6 @@ records that were never committed. A changed byte is not noticed either.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import os
@@ -85,6 +84,8 @@ class Journal:
             self._file = -1
 
     def _open(self) -> None:
+        import fcntl  # not on Windows
+
         if not os.path.lexists(self.path):
             self._create()
         self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -8,7 +8,6 @@ holds the lock ``.lock``. Driver's thread.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -58,6 +57,10 @@ def locked(place: str | Path) -> Iterator[Path]:
 
     Raises what ``prepare`` does, and AuditError while another audit, stream or report writes there.
     """
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        raise AuditError("an audit runs on Linux and macOS: on Windows use WSL") from None
     out = prepare(str(place))
     descriptor = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
