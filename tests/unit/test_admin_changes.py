@@ -30,7 +30,7 @@ from zkconsumer.core.zookeeper.ops import (
     SetData,
     ZkOp,
 )
-from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS, BROKER_TOPICS, GroupPaths
 from zkconsumer.errors import (
     GroupActiveError,
     GroupChangedError,
@@ -400,3 +400,16 @@ def test_of_many_claims_none_remains_if_the_answer_to_the_first_packet_gets_lost
     assert lost
     assert zk.zk.children(PATHS.owners_topic("t")) == ()
     assert zk.zk.children(PATHS.ids) == ()
+
+
+def test_a_topic_with_an_illegal_name_is_left_out_with_a_note(zk: Zk, tools: GroupTools) -> None:
+    """In ``topics list`` and ``topics describe``, as for a group."""
+    for path in ("/brokers", BROKER_IDS, BROKER_TOPICS):
+        zk.zk.do(Create(path))
+    for name in ("good", "bad name"):
+        zk.zk.do(Create(f"{BROKER_TOPICS}/{name}", b'{"version":1,"partitions":{"0":[1]}}'))
+    for read in (tools.list_topics, tools.describe_topics):
+        tools.notes.clear()
+        assert [row.topic for row in read()] == ["good"]
+        skipped = [note for note in tools.notes if "skipped" in note]
+        assert skipped == ["/brokers/topics/bad name is skipped: no topic can have that name"]

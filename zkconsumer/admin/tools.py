@@ -7,7 +7,7 @@ topics; a group of a name that no group can have raises ConfigError.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
@@ -62,6 +62,7 @@ from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.core.zookeeper.znodes import (
+    BROKER_TOPICS,
     GroupPaths,
     decode_offset,
     is_legal_group,
@@ -169,13 +170,18 @@ class GroupTools:
 
     def group_names(self) -> list[str]:
         """Return all groups, sorted; names that no group can have are left out and reported."""
-        names = self._zk.run(list_groups())
-        legal = [name for name in names if is_legal_group(name)]
-        self.notes += [
-            f"/consumers/{name} is skipped: no group can have that name"
-            for name in names
-            if not is_legal_group(name)
-        ]
+        return self._legal(self._zk.run(list_groups()), is_legal_group, "/consumers", "group")
+
+    def _legal(
+        self, names: Iterable[str], is_legal: Callable[[str], bool], root: str, kind: str
+    ) -> list[str]:
+        """Leave out names that nothing of this kind can have, with a note for each."""
+        legal = []
+        for name in names:
+            if is_legal(name):
+                legal.append(name)
+            else:
+                self.notes.append(f"{root}/{name} is skipped: no {kind} can have that name")
         return legal
 
     def summaries(self) -> list[GroupSummary]:
@@ -351,7 +357,7 @@ class GroupTools:
 
     def _all_topics(self, names: list[str]) -> tuple[dict[str, TopicSnapshot], BrokersSnapshot]:
         brokers = self._zk.run(read_brokers(self._keys.security_protocol))
-        topics = self._topics(names)
+        topics = self._topics(self._legal(names, is_legal_topic, BROKER_TOPICS, "topic"))
         for topic in topics.values():
             self.notes += topic.faults
         return topics, brokers
