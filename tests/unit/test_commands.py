@@ -22,7 +22,7 @@ from zkconsumer.admin.tools import ImportPlan
 from zkconsumer.admin.verifier import Finding, Kind
 from zkconsumer.cli.consume import command as consume
 from zkconsumer.cli.groups import groups
-from zkconsumer.cli.laboratory.demo import Member
+from zkconsumer.cli.laboratory.demo import Member, demo
 from zkconsumer.cli.offsets import offsets
 from zkconsumer.cli.top import top
 from zkconsumer.cli.tree import tree
@@ -309,3 +309,11 @@ def test_a_member_that_has_ended_is_not_a_closed_standard_output(kind: type[Any]
         member.leave()
     assert process.stdout is not None
     process.stdout.close()
+
+
+def test_the_demo_checks_the_picture_s_place_before_it_starts_servers(tmp_path: Path) -> None:
+    """A place that cannot be written is one line, not a traceback after two minutes."""
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(demo, ["--save-svg", str(tmp_path / "file" / "demo.svg")])
+    assert isinstance(done.exception, ClusterError)
+    assert str(done.exception).startswith("--save-svg: cannot write ")

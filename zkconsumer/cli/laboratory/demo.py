@@ -87,6 +87,12 @@ def demo(lines: int, keep: Path | None, as_json: bool, svg: Path | None) -> int:
     view.say("starting ZooKeeper and Kafka 3.9 ...")
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise ClusterError(f"{keep} is not empty: name another --keep directory")
+    if svg is not None:
+        try:
+            svg.parent.mkdir(parents=True, exist_ok=True)
+            svg.touch()
+        except OSError as error:
+            raise ClusterError(f"--save-svg: cannot write {svg}: {error.strerror}") from error
     began = time.monotonic()
     with LocalCluster("3.9", dir=keep) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
@@ -96,7 +102,6 @@ def demo(lines: int, keep: Path | None, as_json: bool, svg: Path | None) -> int:
         play = Play(cluster, root, sent, view)
         verdict, kill = play.perform()
         if svg is not None:
-            svg.parent.mkdir(parents=True, exist_ok=True)
             save_svg(svg, play.story, verdict, kill)
     if as_json:
         click.echo(json.dumps(_summary(play, verdict, kill, time.monotonic() - began), indent=2))
