@@ -14,7 +14,9 @@ from kazoo.protocol.connection import ConnectionHandler
 
 from tests.unit.test_health import Made
 from zkconsumer.broker import connection as connections, security as module
+from zkconsumer.broker.api_versions import SASL_HANDSHAKE
 from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.sasl import enabled_mechanisms
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.core.common.error_codes import ErrorCode
@@ -288,3 +290,10 @@ def test_only_an_answer_that_needs_an_identity_counts(
     assert connection._proven
     assert security._accepted
     connection.close()
+
+
+def test_a_broker_without_the_handshake_is_not_asked_for_its_mechanisms() -> None:
+    """Before 0.10 there is none, so there is no version of it to send."""
+    connection = BrokerConnection(ONE, "c", 1.0, 0)
+    assert connection.highest(SASL_HANDSHAKE) == -1
+    assert enabled_mechanisms(connection) is None

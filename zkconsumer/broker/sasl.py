@@ -317,8 +317,12 @@ def unsecured_token(user: str) -> str:
 
 
 def enabled_mechanisms(connection: OpenConnection) -> tuple[str, ...] | None:
-    """Return the mechanisms of a listener with SASL; None: it uses none. Sends no credentials."""
-    enabled, code = _handshake(connection, "", min(1, connection.highest(SASL_HANDSHAKE)))
+    """Return the mechanisms of a listener with SASL; None: it uses none, or does not know the
+    handshake. Sends no credentials."""
+    highest = connection.highest(SASL_HANDSHAKE)
+    if highest < 0:
+        return None
+    enabled, code = _handshake(connection, "", min(1, highest))
     return enabled if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM else None
 
 
