@@ -322,21 +322,13 @@ def batch_of(
     fields = _fields(data, ops, bad, has_digest, closes)
     slow, slow_record, records = _decoded(block, starts, ends, offset, bad & wanted, filters)
 
-    def keep(mask: Numbers) -> None:
-        ops.keep(mask)
-        fields.update({name: value[mask] for name, value in fields.items()})
-
     good = ~bad[ops.record] & (ops.record < records)
     if not good.all():
-        keep(good)
+        _keep(ops, fields, good)
     schema = schema_of(columns)
     paths: Any = None
     if "path" in schema.names or filters.path_prefix:
-        paths = gather(block, fields["path_at"], fields["path_size"])
-    if filters.path_prefix:
-        chosen = pc.fill_null(pc.starts_with(paths, filters.path_prefix.encode()), True)
-        keep(chosen.to_numpy(zero_copy_only=False))
-        paths = paths.filter(chosen)
+        paths = _paths(block, ops, fields, filters.path_prefix)
     in_records = {
         "position": starts + (offset - RECORD_HEADER),
         "zxid": zxids,
@@ -355,6 +347,23 @@ def batch_of(
         extra = operations_batch(slow, server, file, columns)
         batch = splice(batch, ops.record, extra, np.array(slow_record, np.int64))
     return Found(zxids[:records], times[:records], batch)
+
+
+def _keep(ops: _Ops, fields: dict[str, Numbers], mask: Numbers) -> None:
+    """Leave out operations and their fields."""
+    ops.keep(mask)
+    fields.update({name: value[mask] for name, value in fields.items()})
+
+
+def _paths(block: bytes, ops: _Ops, fields: dict[str, Numbers], prefix: str) -> pa.Array:
+    """Return the operations' paths. Operations whose path does not begin with ``prefix`` are left
+    out, also of ``ops`` and ``fields``."""
+    paths = gather(block, fields["path_at"], fields["path_size"])
+    if not prefix:
+        return paths
+    chosen = pc.fill_null(pc.starts_with(paths, prefix.encode()), True)
+    _keep(ops, fields, chosen.to_numpy(zero_copy_only=False))
+    return paths.filter(chosen)
 
 
 def _wanted(
