@@ -18,11 +18,12 @@ def tables_page() -> str:
         "`zkaudit run` writes each as Parquet below `OUT/tables`. Sort rows by (`zxid`, `idx`),",
         "not by time, because times are from several clocks. A time is from the clock of",
         "ZooKeeper's leader unless the column names another one. Sessions are signed 64-bit",
-        "numbers. A value that is not known,",
-        "for example because the logs begin later or have a gap, is null. A key identifies a row;",
-        "null counts as a value there. Schema version",
-        f"{SCHEMA_VERSION} (`schema_version` in `summary.json`). In SQL, `group` and `offset` are",
-        "keywords: write an alias before them, as in `f.group`.",
+        "numbers. A column that is not marked *never null* is null if its value is not known, for",
+        "example because the logs begin later or have a gap, or if its meaning does not apply. A",
+        "key identifies a row; null counts as a value there. Schema version",
+        f"{SCHEMA_VERSION} (`schema_version` in `summary.json`). A new version renames or removes",
+        "columns, changes their meaning, or makes them nullable. In version 1, `group_id` and",
+        "`committed_offset` were `group` and `offset`, which are keywords of SQL.",
     ]
     uses = Counter(column for table in TABLES for column in table.columns)
     most = {c.name: c for c, count in reversed(uses.most_common()) if count > 1}
@@ -42,7 +43,10 @@ def tables_page() -> str:
 
 
 def _rows(columns: Iterable[Column]) -> list[str]:
-    rows = [f"| `{c.name}` {_plain(c.type)} | {c.meaning} |" for c in columns]
+    rows = [
+        f"| `{c.name}` {_plain(c.type)}{'' if c.nullable else ', never null'} | {c.meaning} |"
+        for c in columns
+    ]
     return ["| Column | Meaning |", "|---|---|", *rows]
 
 

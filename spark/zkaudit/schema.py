@@ -247,7 +247,7 @@ OFFSETS: Final = _columns("""
         target (the partitions that a member is to have), current (those that it has); other;
         damaged
     fault string: other: the version of its key; damaged: how
-    group string: group id
+    group_id string: group id
     topic string: topic
     partition int: partition
     deleted boolean: whether the record is a tombstone

@@ -52,15 +52,24 @@ def compare(logs: Path, audit: Path, seed: int = SEED) -> int:
     """Compare all writes of offsets, and the owners of random partitions at random times. Return
     the number of comparisons."""
     commits = [row for row in table(audit, "commits") if row["store"] == "zookeeper"]
-    groups = sorted({row["group"] for row in commits})
-    names = ("chroot", "topic", "partition", "zxid", "idx", "session", "offset", "previous")
+    groups = sorted({row["group_id"] for row in commits})
+    names = (
+        "chroot",
+        "topic",
+        "partition",
+        "zxid",
+        "idx",
+        "session",
+        "committed_offset",
+        "previous",
+    )
     for group in groups:
         said = {
             tuple(getattr(entry, name) for name in names)
             for entry in entries(read(Question([str(logs)], group)), group)
             if entry.kind == "offset"
         }
-        stored = {tuple(row[name] for name in names) for row in commits if row["group"] == group}
+        stored = {tuple(row[name] for name in names) for row in commits if row["group_id"] == group}
         assert said == stored, group
     return len(commits) + compare_owners(logs, audit, random.Random(seed), seed)
 
@@ -83,9 +92,9 @@ def compare_owners(logs: Path, audit: Path, rng: random.Random, seed: int) -> in
             at = rng.choice(edges) + timedelta(milliseconds=rng.choice((-1, 0, 1)))
         at = min(max(at, times[0][0]), times[-1][0])
         zxid = max(zxid for time, zxid in times if time <= rounded(at))
-        where = {name: row[name] for name in ("chroot", "group", "topic", "partition")}
+        where = {name: row[name] for name in ("chroot", "group_id", "topic", "partition")}
         here = [r for r in owned if all(r[name] == value for name, value in where.items())]
-        question = Question([str(logs)], row["group"])
+        question = Question([str(logs)], row["group_id"])
         (answer,) = (
             answer
             for answer in who(question, row["topic"], row["partition"], at.isoformat(" "))

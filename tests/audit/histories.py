@@ -223,5 +223,5 @@ def found(
     made, stage = tables_of(spark, history, log_gaps, journal, snapshots, limits)
     by: dict[tuple[str, str], list[Any]] = {}
     for row in findings_of(made, stage, limits).collect():
-        by.setdefault((row["group"], row["kind"]), []).append(row)
+        by.setdefault((row["group_id"], row["kind"]), []).append(row)
     return by

@@ -31,13 +31,17 @@ def opened(out: Path) -> duckdb.DuckDBPyConnection:
     return duck
 
 
-def doubled(out: Path) -> dict[str, Rows]:
-    """Keys that several rows of a table have, by table."""
+def broken(out: Path) -> dict[str, Rows]:
+    """What the catalog promises and a table does not keep: keys that several rows have, and rows
+    with a null in a column that is never null."""
     duck, found = opened(out), {}
     for table in catalog.TABLES:
         key = ", ".join(f'"{name}"' for name in table.key.split())
         text = f"SELECT {key} FROM {table.name} GROUP BY {key} HAVING count(*) > 1"
         found[table.name] = duck.execute(text).fetchall()
+        for column in (column for column in table.columns if not column.nullable):
+            text = f'SELECT {key} FROM {table.name} WHERE "{column.name}" IS NULL'
+            found[f"{table.name}.{column.name}"] = duck.execute(text).fetchall()
     return {name: rows for name, rows in found.items() if rows}
 
 

@@ -52,11 +52,11 @@ def test_groups_in_batches_of_any_size(size: int) -> None:
     tables = table["table"].to_pylist()
     others = sum(map(tables.count, ("used", "rebalances", "membership", "names")))
     assert len(tables) - others == expected
-    named = {(r["group"], r["tree"]) for r in table.to_pylist() if r["table"] == "names"}
+    named = {(r["group_id"], r["tree"]) for r in table.to_pylist() if r["table"] == "names"}
     assert named == {
         (f"g{number}", tree) for number in range(6) for tree in ("ids", "owners", "offsets")
     }
-    states = {(row["zxid"], row["idx"], row["group"]): row["owner_state"]
+    states = {(row["zxid"], row["idx"], row["group_id"]): row["owner_state"]
               for row in table.to_pylist() if row["table"] == "offsets"}  # fmt: skip
     whole = {
         (c.zxid, c.idx, c.znode.group): c.owner
@@ -102,7 +102,11 @@ def test_findings_leave_with_the_rows() -> None:
     output = fold_batches(arrow_schema(OUTPUT), Coverage(), batches_of(rows, 10), Facts(), Limits())
     table = pa.Table.from_batches(output, arrow_schema(OUTPUT)).to_pylist()
     (finding,) = (row for row in table if row["table"] == "findings")
-    assert (finding["chroot"], finding["group"], finding["kind"]) == ("/x", "g", "foreign release")
+    assert (finding["chroot"], finding["group_id"], finding["kind"]) == (
+        "/x",
+        "g",
+        "foreign release",
+    )
     assert [(row["zxid"], row["what"]) for row in finding["evidence"]] == [
         (1, "claimed"), (2, "deleted"),
     ]  # fmt: skip

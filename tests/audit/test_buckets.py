@@ -344,24 +344,24 @@ def test_only_audited_groups_are_written(
     links to those of the round before, or copies where the file system has no links."""
     named = spark.range(600).selectExpr("'' as chroot", "concat('g', id) as group")
     number = buckets.bucket(buckets.group_key())
-    found = named.groupBy(number.alias("bucket")).agg(F.sort_array(F.collect_list("group")))
+    found = named.groupBy(number.alias("bucket")).agg(F.sort_array(F.collect_list("group_id")))
     (first_of, *same), *others = [row[1] for row in found.orderBy("bucket").collect() if row[1]]
     groups = [first_of, *same[:2], *(names[0] for names in others[:2])]
     assert len(same) > 1
 
     def frame(spec: catalog.Table, rows: dict[str | None, int]) -> DataFrame:
         columns = spec.spark_type()
-        found = [{"chroot": "", "group": g, "zxid": zxid} for g, zxid in rows.items()]
+        found = [{"chroot": "", "group_id": g, "zxid": zxid} for g, zxid in rows.items()]
         return rows_of(spark, columns, [dict.fromkeys(columns.names) | row for row in found])
 
     def names(*groups: str) -> Stage:
         rows = [("names", "", name, tree) for name in groups for tree in ("ids", "lock")]
         return Stage(
-            spark.createDataFrame(rows, "table string, chroot string, group string, tree string")
+            spark.createDataFrame(rows, "table string, chroot string, group_id string, tree string")
         )
 
     every_name = dict.fromkeys([*groups, "new"], 0)
-    keys_of = frame(catalog.MOVES, {**every_name}).select("group", buckets.group_key())
+    keys_of = frame(catalog.MOVES, {**every_name}).select("group_id", buckets.group_key())
     key = dict(map(tuple, keys_of.collect()))
     state = buckets.State(0, {}, [], 1)
     before = buckets.BucketStore(spark, tmp_path, None, None, None, state)
@@ -379,10 +379,10 @@ def test_only_audited_groups_are_written(
         if spec is catalog.MOVES:
             expected[None] = 4
         after.table(spec, frame(spec, expected))
-        assert sorted(map(str, after.frame(spec).select("group", "zxid").collect())) == sorted(
-            map(str, frame(spec, expected).select("group", "zxid").collect())
+        assert sorted(map(str, after.frame(spec).select("group_id", "zxid").collect())) == sorted(
+            map(str, frame(spec, expected).select("group_id", "zxid").collect())
         )
-        every = [tuple(row.values()) for row in after.read(spec, "group", "zxid").to_pylist()]
+        every = [tuple(row.values()) for row in after.read(spec, "group_id", "zxid").to_pylist()]
         assert len(every) == after.count(spec) == len(dict(every))
         assert dict(every) == expected | dict.fromkeys(groups[2:], 1)
     place = before.place / "commits" / f"bucket={key[groups[3]] % buckets.BUCKETS}"

@@ -26,7 +26,7 @@ BEGIN = datetime(2026, 11, 21, tzinfo=UTC)
 def finding(kind: str, minutes: float | None, **values: Any) -> dict[str, Any]:
     """A row of the table, some minutes after the begin of the logs."""
     row: dict[str, Any] = dict.fromkeys(column.name for column in FINDINGS.columns) | {
-        "kind": kind, "severity": "high", "basis": "proven", "group": "g", "chroot": "",
+        "kind": kind, "severity": "high", "basis": "proven", "group_id": "g", "chroot": "",
         "sentence": f"{kind}.", "zxid": 7,
         "time": None if minutes is None else BEGIN + timedelta(minutes=minutes), **values,
     }  # fmt: skip
@@ -72,7 +72,7 @@ def test_an_id_is_made_of_what_does_not_change() -> None:
     assert id_of(longer) == row["id"]
     assert len(row["id"]) == 10
     others = [row | {"zxid": 8}, row | {"partition": 1}, row | {"topic": None}, row | {"kind": "x"},
-              row | {"group": "u", "topic": "g"}, row | {"session": 0}, row | {"chroot": "/k"},
+              row | {"group_id": "u", "topic": "g"}, row | {"session": 0}, row | {"chroot": "/k"},
               row | {"zxid": None}]  # fmt: skip
     assert len({id_of(other) for other in [row, *others]}) == 9
     naive = {"time": BEGIN.replace(tzinfo=None), "zxid": None}

@@ -20,7 +20,8 @@ MAPS = ("hosts", "clients", "assignment")
 def record(offset: int, time: int | None, **values: Any) -> dict[str, Any]:
     """A row of ``schema.OFFSETS``."""
     row: dict[str, Any] = dict.fromkeys(column.name for column in schema.OFFSETS)
-    row |= {"group": "g", "log_partition": 3, "log_offset": offset, "time": time, "deleted": False}
+    row |= {"group_id": "g", "log_partition": 3, "log_offset": offset, "time": time}
+    row |= {"deleted": False}
     return row | {key: {} for key in MAPS} | values
 
 

@@ -273,7 +273,7 @@ def test_a_table_for_a_spreadsheet_computes_no_name(
     where a sentence does not show it."""
     out = tmp_path / "out"
     row = dict.fromkeys(column.name for column in FINDINGS.columns) | {
-        "severity": "high", "kind": "storm", "basis": "proven", "group": "=cmd()",
+        "severity": "high", "kind": "storm", "basis": "proven", "group_id": "=cmd()",
         "topic": "a-1", "partition": 1, "member": "@m", "sentence": "-1 of a-1-1", "chroot": "/k",
     }  # fmt: skip
     (out / "tables" / "findings").mkdir(parents=True)
@@ -281,7 +281,7 @@ def test_a_table_for_a_spreadsheet_computes_no_name(
     pq.write_table(pa.Table.from_pylist([row]), out / "tables" / "findings" / "part.parquet")
     assert run(["findings", str(out), "--format", "csv"]) == 0
     (cells,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    assert (cells["group"], cells["member"]) == ("'=cmd()", "'@m")
+    assert (cells["group_id"], cells["member"]) == ("'=cmd()", "'@m")
     assert (cells["sentence"], cells["partition"]) == ("'-1 of a-1-1", "1")
     assert run(["findings", str(out)]) == 0
     assert "chroot /k, group =cmd(), topic a-1, partition 1" in capsys.readouterr().out

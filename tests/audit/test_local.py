@@ -303,7 +303,7 @@ def owner(zkaudit: Any, place: Path, at: str, *more: object) -> tuple[Any, ...]:
     (line,) = zkaudit("who", "g", "t-0", *words)
     row = json.loads(line)
     return tuple(row[name] for name in ("owner_state", "member", "start_zxid", "end_zxid", "ended",
-                                        "offset", "offset_zxid"))  # fmt: skip
+                                        "committed_offset", "offset_zxid"))  # fmt: skip
 
 
 def test_who_owned_a_partition(tmp_path: Path, zkaudit: Any) -> None:
@@ -517,7 +517,7 @@ def test_a_log_gap_is_a_line_at_its_place(tmp_path: Path, zkaudit: Any) -> None:
     words = ("--zookeeper-logs", tmp_path, "--servers", 1, "--json", "--at")
     (line,) = zkaudit("who", "g", "t-0", *words, moment(h.rows[9]))
     row = json.loads(line)
-    assert (row["owner_state"], row["offset"]) == ("unknown", None)
+    assert (row["owner_state"], row["committed_offset"]) == ("unknown", None)
     assert row["not_known"] == ["A log gap hides whether the partition had an owner."]
     (line,) = zkaudit("who", "g", "t-0", *words, moment(h.rows[6], 1))
     row = json.loads(line)

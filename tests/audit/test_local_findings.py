@@ -167,6 +167,6 @@ def test_incidents_of_a_corpus_are_found(
               for word in (f"--{name.replace('_', '-')}", str(value))]  # fmt: skip
     rows = found(capsys, logs, *limits)
     for name, one in corpus.incidents.items():
-        mine = [row for row in rows if row["group"] == name]
+        mine = [row for row in rows if row["group_id"] == name]
         for label in one.must:
             assert any(fits(label, row) for row in mine), (name, label)

@@ -101,7 +101,7 @@ def test_owners_and_offsets(logs: Path, tmp_path: Path) -> None:
 
 def lines(places: Iterable[Path], group: str, first: int = 0) -> list[tuple[object, ...]]:
     """The changes from a transaction on, without what depends on registrations before it."""
-    names = ("zxid", "idx", "kind", "chroot", "topic", "partition", "session", "offset",
+    names = ("zxid", "idx", "kind", "chroot", "topic", "partition", "session", "committed_offset",
              "previous", "lost")  # fmt: skip
     return [
         tuple(getattr(entry, name) for name in names)

@@ -471,11 +471,11 @@ def test_the_verdict_names_each_move() -> None:
     """Its mode, since when, and who has not acknowledged it; the first twenty groups."""
     since = "2026-11-21 00:00:07+00:00"
     rows: list[dict[str, Any]] = [
-        {"chroot": "", "group": "a", "mode": "kafka", "since": since, "ended": "still",
+        {"chroot": "", "group_id": "a", "mode": "kafka", "since": since, "ended": "still",
          "changes": 2, "late": ["m1", "m2", "m3", "m4", "m5"]},
-        {"chroot": "", "group": "b", "mode": None, "since": None, "ended": "deleted",
+        {"chroot": "", "group_id": "b", "mode": None, "since": None, "ended": "deleted",
          "changes": 0, "late": []},
-        {"chroot": "", "group": "c", "mode": "open", "since": since, "ended": "unknown",
+        {"chroot": "", "group_id": "c", "mode": "open", "since": since, "ended": "unknown",
          "changes": 3, "late": []},
     ]  # fmt: skip
     assert moves({}) == []

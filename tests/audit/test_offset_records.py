@@ -24,7 +24,7 @@ def test_an_offset_of_each_version(version: int) -> None:
     value += text("why") + struct.pack(">q", 1500)
     value += struct.pack(">q", 9000) if version == 1 else b""
     found = decode(KEY, value)
-    assert (found["group"], found["topic"], found["partition"]) == ("g", "t", 2)
+    assert (found["group_id"], found["topic"], found["partition"]) == ("g", "t", 2)
     assert (found["committed"], found["metadata"], found["commit_ms"]) == (42, "why", 1500)
     assert found.get("leader_epoch") == (7 if version == 3 else None)
     assert found.get("expire_ms") == (9000 if version == 1 else None)
@@ -60,7 +60,7 @@ def test_a_generation_of_each_version(version: int) -> None:
     """A generation lists its members, their hosts, the leader and the assignment."""
     key = struct.pack(">h", 2) + text("g")
     found = decode(key, group_record(version, ("a", {"t": [0, 2]}), ("bb", {"t": [1]})))
-    assert (found["kind"], found["group"], found["generation"]) == ("group", "g", 7)
+    assert (found["kind"], found["group_id"], found["generation"]) == ("group", "g", 7)
     assert (found["leader"], found["protocol"], found["members"]) == ("a", "range", ["a", "bb"])
     assert found["hosts"] == {"a": "/10.0.0.1", "bb": "/10.0.0.2"}
     assert found["assignment"] == {"t-0": "a", "t-2": "a", "t-1": "bb"}

@@ -302,23 +302,23 @@ def test_rows_of_all_parts_reach_their_rules() -> None:
     ]
     empty = dict.fromkeys((*parts, "moves"))
     rows = [
-        {"chroot": "", "group": group} | empty | {name: part}
+        {"chroot": "", "group_id": group} | empty | {name: part}
         for group in ("g", "h")
         for name, part in sorted([*parts.items(), *more], key=lambda one: one[0] == "committed")
     ]
-    rows.append({"chroot": "", "group": "h"} | empty | {"moves": True})
+    rows.append({"chroot": "", "group_id": "h"} | empty | {"moves": True})
     table = pa.Table.from_pylist(rows)
     rules = outside.Outside(Coverage([], [5]), Limits())
     schema = arrow_schema(outside.COLUMNS)
     batches = outside.judged(schema, rules, table.to_batches(max_chunksize=4))
     found = [row for batch in batches for row in batch.to_pylist()]
     kinds = ["commit past delivery", "herd", "members whose views disagree", "offset regression"]
-    assert sorted(row["kind"] for row in found if row["group"] == "g") == [*kinds, "two owners"]
-    assert sorted(row["kind"] for row in found if row["group"] == "h") == [
+    assert sorted(row["kind"] for row in found if row["group_id"] == "g") == [*kinds, "two owners"]
+    assert sorted(row["kind"] for row in found if row["group_id"] == "h") == [
         *kinds, "two owners during a move"
     ]  # fmt: skip
     assert all(row["evidence"] and row["sentence"] for row in found)
-    (herd,) = (row for row in found if row["kind"] == "herd" and row["group"] == "g")
+    (herd,) = (row for row in found if row["kind"] == "herd" and row["group_id"] == "g")
     assert (herd["severity"], herd["basis"], herd["zxid"]) == ("low", "measured", 7)
     assert herd["sentence"] == (
         "The join of a made at least 60 members of group g react, with 3 rebalances and 9 znode "

@@ -80,7 +80,7 @@ def audited(log: Path, limits: Limits) -> list[dict[str, Any]]:
     coverage = Coverage() if begin == 1 else Coverage([(0, begin)], (0, None))
     facts = facts_of(rows, coverage)
     return [
-        asdict(finding) | {"chroot": chroot, "group": group}
+        asdict(finding) | {"chroot": chroot, "group_id": group}
         for (chroot, group), events in events_of(rows).items()
         for finding in audit_group(events, facts, limits, coverage)[1]
     ]

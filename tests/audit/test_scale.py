@@ -137,18 +137,18 @@ def test_an_audit_of_one_group_has_what_the_whole_audit_has_of_it(
         with_gap = logs is servers
         every = tables_in(out)
         busiest = "ownership" if with_gap else "failed_claims"
-        groups = Counter(row["group"] for row in every[busiest])
+        groups = Counter(row["group_id"] for row in every[busiest])
         group = groups.most_common(1)[0][0]
         options = job.Options([*map(str, logs)], str(tmp_path / f"one-{with_gap}"), group=group)
         job.run(spark, options)
         one = tables_in(Path(options.out))
-        of_group = [row for row in every["ownership"] if row["group"] == group]
+        of_group = [row for row in every["ownership"] if row["group_id"] == group]
         assert of_group
         first = min(log.zxid for log in selection.find(logs)[0])
         assert with_gap == any(row["start_zxid"] < first for row in of_group)
         for name in ("ownership", "registrations", "commits", "failed_claims", "membership",
                      "rebalances", "moves", "herds"):  # fmt: skip
-            mine = sorted(repr(row) for row in every[name] if row["group"] == group)
+            mine = sorted(repr(row) for row in every[name] if row["group_id"] == group)
             assert sorted(map(repr, one[name])) == mine, name
         used = {row["session"] for row in (*one["ownership"], *one["registrations"])}
         sessions = {row["session"]: row for row in one["sessions"]}

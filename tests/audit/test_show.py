@@ -74,12 +74,12 @@ def test_findings_of_a_group_that_the_audit_does_not_have_are_an_error(
     rows: dict[str, list[dict[str, object]]] = {
         table.name: [] for table in catalog.TABLES if table.name != findings.name
     }
-    rows["registrations"] = [{"chroot": "", "group": "registered"}]
-    rows["commits"] = [{"chroot": "/kafka", "group": "commits-only"}] * 3
-    rows["generations"] = [{"group": "moved"}]
+    rows["registrations"] = [{"chroot": "", "group_id": "registered"}]
+    rows["commits"] = [{"chroot": "/kafka", "group_id": "commits-only"}] * 3
+    rows["generations"] = [{"group_id": "moved"}]
     for name, found in rows.items():
         (tables / name).mkdir(parents=True)
-        empty = pa.schema([("chroot", pa.string()), ("group", pa.string())])
+        empty = pa.schema([("chroot", pa.string()), ("group_id", pa.string())])
         pq.write_table(pa.Table.from_pylist(found, empty), tables / name / "part-0.parquet")
     columns = pa.schema([(column.name, pa.string()) for column in findings.columns])
     (tables / findings.name).mkdir()

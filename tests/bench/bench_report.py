@@ -63,7 +63,7 @@ def _group(number: Column) -> dict[str, Column]:
         F.lit("team-"), _hash(number, 1, 400), F.lit(".reader-"), F.hex(number), F.lit("-"),
         F.substring(F.hex(F.xxhash64(number)), 1, 6),
     )  # fmt: skip
-    return {"chroot": F.lit(""), "group": name}
+    return {"chroot": F.lit(""), "group_id": name}
 
 
 def write_tables(
@@ -85,10 +85,10 @@ def write_tables(
         rest = [column.name for column in table.columns if column.name not in frame.columns]
         frame = table.shape(frame, rest)
         folder = place / table.name
-        if buckets is None or "group" not in frame.columns:
+        if buckets is None or "group_id" not in frame.columns:
             frame.write.parquet(str(folder))
             return
-        number = F.pmod(F.xxhash64("chroot", "group"), F.lit(buckets)).cast("int")
+        number = F.pmod(F.xxhash64("chroot", "group_id"), F.lit(buckets)).cast("int")
         frame.withColumn("bucket", number).repartition("bucket").write.partitionBy(
             "bucket"
         ).parquet(str(out / "scratch"))
@@ -118,7 +118,7 @@ def write_tables(
         at((life + 1 - _hash(of, 9, 1000) / 10_000) * length).alias("end_time"),
         F.when(of % 7 == 0, "expired").otherwise("released").alias("ended"),
     )
-    save(catalog.OWNERSHIP, owned.select("g.*", "*").repartition(16, "group", "partition"))
+    save(catalog.OWNERSHIP, owned.select("g.*", "*").repartition(16, "group_id", "partition"))
     group, offset = of % groups, F.floor(of / groups)
     writes = spark.range(0, commits, 1, 16).select(
         *[value.alias(name) for name, value in _group(group).items()],
@@ -129,11 +129,11 @@ def write_tables(
         F.lit(0).alias("idx"),
         at(of * (SECONDS / max(1, commits))).alias("time"),
         of.alias("session"),
-        offset.alias("offset"),
+        offset.alias("committed_offset"),
         F.lit("commit").alias("kind"),
         F.lit("owner").alias("owner_state"),
     )
-    save(catalog.COMMITS, writes.repartition(16, "group", "partition"))
+    save(catalog.COMMITS, writes.repartition(16, "group_id", "partition"))
     changes = spark.range(0, groups * 4, 1, 4).select(
         *[value.alias(name) for name, value in _group(group).items()],
         (of + 1).alias("zxid"),

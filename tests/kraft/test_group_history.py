@@ -160,7 +160,7 @@ def audit(kraft: LocalCluster, group: str, folder: Path) -> dict[str, list[dict[
     found = {}
     for name in ("generations", "broker_ownership"):
         (table,) = (folder / "out").rglob(name)
-        found[name] = [row for row in pq.read_table(table).to_pylist() if row["group"] == group]
+        found[name] = [row for row in pq.read_table(table).to_pylist() if row["group_id"] == group]
     return found
 
 

@@ -46,7 +46,7 @@ def test_members_share_a_topic_and_the_audit_sees_their_commits(
     for part in reader.partitions():
         for batch in reader.read(part):
             for row in batch.to_pylist():  # type: ignore[union-attr]
-                if row["group"] == group and row["kind"] == "offset" and row["topic"] == topic:
+                if row["group_id"] == group and row["kind"] == "offset" and row["topic"] == topic:
                     last[row["partition"]] = row["committed"]
     assert sum(last.values()) == 200
 

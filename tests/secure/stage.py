@@ -232,7 +232,7 @@ def check_offsets_read(plain: str, secured: str, group: str, file: Path) -> None
         row
         for part in reader.partitions()
         for rows in reader.read(part)
-        for row in rows["group"].to_pylist()
+        for row in rows["group_id"].to_pylist()
     ]
     assert group in found
 

@@ -196,7 +196,7 @@ def test_an_audit_with_spark_shows_no_secret(
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     commits = parquet.read_table(out / "tables" / "commits").to_pylist()
-    assert any((row["group"], row["offset"]) == (group, 5) for row in commits)
+    assert any((row["group_id"], row["committed_offset"]) == (group, 5) for row in commits)
     assert seen(canaries.secrets, done.stdout, done.stderr, *written(tmp_path)) == []
 
 

@@ -200,7 +200,7 @@ def _from_kafka(history: History, file: Path) -> None:
     highest: dict[int, int] = {}
     for line in file.read_text().splitlines():
         row = json.loads(line)
-        if row["kind"] != "offset" or row["group"] != GROUP or row.get("committed") is None:
+        if row["kind"] != "offset" or row["group_id"] != GROUP or row.get("committed") is None:
             continue
         partition, offset = row["partition"], row["committed"]
         history.commits += 1

@@ -44,7 +44,7 @@ def test_an_offset_of_each_version(version: int) -> None:
     """The epoch precedes the text, and the expiry follows the time."""
     found = decode(key(), offset_value(version))
     assert (found["kind"], found["deleted"]) == ("offset", False)
-    assert (found["group"], found["topic"], found["partition"]) == ("g", "t", 2)
+    assert (found["group_id"], found["topic"], found["partition"]) == ("g", "t", 2)
     assert (found["committed"], found["metadata"], found["commit_ms"]) == (42, "why", 1500)
     assert found["leader_epoch"] == (7 if version >= 3 else None)
     assert found["expire_ms"] == (9000 if version == 1 else None)
@@ -79,7 +79,7 @@ def test_a_stored_group() -> None:
     value += struct.pack(">ii", 1, 2) + struct.pack(">i", 0) * 2
     about = struct.pack(">h", 2) + text("g")
     found = decode(about, value)
-    assert (found["kind"], found["group"], found["deleted"]) == ("group", "g", False)
+    assert (found["kind"], found["group_id"], found["deleted"]) == ("group", "g", False)
     assert (found["generation"], found["commit_ms"], found["members"]) == (9, 1500, ["m"])
     assert offset_times._commit(about, value) is None
 
@@ -174,10 +174,10 @@ def test_rows_of_a_kip_848_group() -> None:
     current = bytes.fromhex(next(value for _, value, found in OF_KAFKA_4 if found[-1] == _THREE))
     found = decode(about, current, {TOPIC_ID: "t"}.get)  # type: ignore[arg-type]
     assert found == {
-        "kind": "current", "group": "g", "member": "m", "deleted": False, "generation": 5,
+        "kind": "current", "group_id": "g", "member": "m", "deleted": False, "generation": 5,
         "assignment": {f"t-{number}": "m" for number in range(6)},
     }  # fmt: skip
     assert f"{TOPIC_ID}-0" in decode(about, current)["assignment"]
     gone = decode(about, None)
-    assert gone == {"kind": "current", "group": "g", "member": "m", "deleted": True}
+    assert gone == {"kind": "current", "group_id": "g", "member": "m", "deleted": True}
     assert offset_times._commit(about, current) is None

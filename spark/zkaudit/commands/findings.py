@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 _LIKE_A_PARTITION = re.compile("-[0-9]+$")
 _COLUMNS = (
-    "id", "severity", "kind", "basis", "time", "end_time", "chroot", "group", "topic", "partition",
-    "member", "session", "address", "effect", "messages", "zxid", "server", "file", "position",
-    "sentence", "command", "expected",
+    "id", "severity", "kind", "basis", "time", "end_time", "chroot", "group_id", "topic",
+    "partition", "member", "session", "address", "effect", "messages", "zxid", "server", "file",
+    "position", "sentence", "command", "expected",
 )  # fmt: skip
 _TIMELINE = (
-    "datetime", "timestamp_desc", "message", "severity", "basis", "id", "group", "topic",
+    "datetime", "timestamp_desc", "message", "severity", "basis", "id", "group_id", "topic",
     "partition", "member", "zxid",
 )  # fmt: skip
 
@@ -124,7 +124,7 @@ def findings_command(
     if len(places) == 1 and is_audit(Path(places[0])):
         no_effect("the directory of an audit", "servers", "allow_damage", *limit_names())
         every = read(Path(places[0]))
-        if group is not None and all(row["group"] != group for row in every):
+        if group is not None and all(row["group_id"] != group for row in every):
             check_group(Path(places[0]), group)
     else:
         if unknown := [kind for kind in kinds if kind in NOT_LOOKED_FOR]:
@@ -241,8 +241,14 @@ def _print_one(row: dict[str, Any], clock: Clock) -> None:
     click.echo(f"    {printable(row['sentence'])}")
     # A sentence names neither the chroot, nor where a topic's name ends.
     if row["chroot"] or _LIKE_A_PARTITION.search(row["topic"] or ""):
-        named = ("chroot", "group", "topic", "partition")
-        place = ", ".join(f"{name} {row[name]}" for name in named if row[name] not in (None, ""))
+        named = {
+            "chroot": "chroot",
+            "group": "group_id",
+            "topic": "topic",
+            "partition": "partition",
+        }
+        values = {name: row[column] for name, column in named.items()}
+        place = ", ".join(f"{name} {at}" for name, at in values.items() if at not in (None, ""))
         click.echo(f"    {printable(place)}")
     if row["file"]:
         click.echo(f"    {printable(row['server'])}: {row['file']}, byte {row['position']}, "

@@ -169,7 +169,7 @@ def _plain(answer: Answer, group: str, at: str, address: str | None) -> dict[str
     offset = answer.offset if isinstance(answer.offset, Write) else None
     return {
         "chroot": answer.chroot,
-        "group": group,
+        "group_id": group,
         "topic": answer.topic,
         "partition": answer.partition,
         "at": at,
@@ -185,7 +185,7 @@ def _plain(answer: Answer, group: str, at: str, address: str | None) -> dict[str
         "ended": known and known.ended.value,
         "ended_by": _hex(None if known is None else known.ended_by),
         "free_since_zxid": _hex(free and free.zxid),
-        "offset": offset and offset.offset,
+        "committed_offset": offset and offset.offset,
         "offset_zxid": _hex(offset and offset.zxid),
         "offset_time": iso(offset and offset.time),
         "offset_session": _hex(commit and commit.session),

@@ -57,6 +57,7 @@ def _decode(
     if isinstance(about, ConsumerGroupKey):
         return _part(about, value, topic_name)
     row: dict[str, Any] = {**about._asdict(), "deleted": value is None}
+    row["group_id"] = row.pop("group")
     if isinstance(about, GroupKey):
         row["kind"] = "group"
         return row if value is None else row | offset_records.decode_group(value)._asdict()
@@ -72,7 +73,7 @@ def _part(
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "kind": KINDS[key.part],
-        "group": key.group,
+        "group_id": key.group,
         "member": key.member,
         "deleted": value is None,
     }

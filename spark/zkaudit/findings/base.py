@@ -11,8 +11,6 @@ from pyspark.sql import DataFrame
 
 from zkaudit.group import LogGap
 
-GROUP = ("chroot", "group")
-
 
 @dataclass(frozen=True)
 class Tables:

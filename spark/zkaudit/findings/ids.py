@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-FIELDS: Final = ("kind", "chroot", "group", "topic", "partition", "session", "member", "zxid")
+FIELDS: Final = ("kind", "chroot", "group_id", "topic", "partition", "session", "member", "zxid")
 """The columns of a finding that its id is made of. Without ``zxid``, the time counts."""
 LENGTH: Final = 10
 """Hexadecimal digits of an id."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, functions as F
 
-from zkaudit.findings.base import GROUP, Tables
+from zkaudit.findings.base import Tables
 from zkaudit.group import Coverage, Finding
 from zkaudit.group.records import (
     Committed,
@@ -31,6 +31,7 @@ from zkaudit.group.records import (
 from zkaudit.history.batches import OUTPUT
 from zkaudit.limits import Limits
 from zkaudit.schema import arrow_schema, spark_type
+from zkaudit.tables.catalog import GROUP
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,11 +92,12 @@ def _journals(tables: Tables, limits: Limits) -> list[DataFrame]:
     registered = tables.registrations.where("member is not null").select(*GROUP, "member")
     kept = tables.deliveries.select(*GROUP).distinct()
     mine = tables.commits.where(
-        "kind = 'commit' and owner_session = session and offset is not null "
+        "kind = 'commit' and owner_session = session and committed_offset is not null "
         "and owner_member is not null"
     ).join(F.broadcast(kept), list(GROUP), "left_semi")
     herds = tables.herds.where(F.col("notified") >= limits.herd_members)
-    mine = mine.withColumns({"member": F.col("owner_member"), "time": F.unix_micros("time")})
+    values = {"member": F.col("owner_member"), "time": F.unix_micros("time")}
+    mine = mine.withColumns(values | {"offset": F.col("committed_offset")})
     return [
         registered.distinct().select(*GROUP, F.struct("member").alias("registered")),
         _part(_timed(tables.deliveries), "delivery", Delivery),
@@ -129,8 +131,9 @@ def _coordinators(tables: Tables) -> list[DataFrame]:
             }
         )
         parts.append(_part(states, "state", State, "log_partition", "log_offset"))
-        lowered = tables.commits.where("store = 'kafka' and offset < previous")
-        lowered = lowered.withColumn("time", F.unix_micros("time"))
+        lowered = tables.commits.where("store = 'kafka' and committed_offset < previous")
+        values = {"time": F.unix_micros("time"), "offset": F.col("committed_offset")}
+        lowered = lowered.withColumns(values)
         parts.append(_part(lowered, "lowered", Lowered))
     return parts
 
@@ -150,7 +153,7 @@ def judged(
         for row in mine:
             _add(records, row)
         found = [
-            {"chroot": chroot, "group": group, **_row(finding)}
+            {"chroot": chroot, "group_id": group, **_row(finding)}
             for finding in records.findings(rules.coverage, rules.limits)
         ]
         if found:

@@ -49,26 +49,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ACTS: Final = ACTS | {"error": Act.REFUSED}
-_NODE: Final = ("table", "chroot", "group", "topic", "partition", "path", "name")
+_NODE: Final = ("table", "chroot", "group_id", "topic", "partition", "path", "name")
 _LIFETIME: Final = (
     *_NODE, "session", "data", "member", "stream", "start_zxid", "start_idx", "start_time",
     "end_zxid", "end_idx", "end_time", "end_after_zxid", "ended", "ended_by",
 )  # fmt: skip
 _COMMIT: Final = (
-    *_NODE, "zxid", "idx", "time", "session", "offset", "content", "previous", "previous_zxid",
-    "previous_time", "kind", "created", "owner_state", "owner_session", "owner_member",
-    "owner_start_zxid", "free_since_zxid",
+    *_NODE, "zxid", "idx", "time", "session", "committed_offset", "content", "previous",
+    "previous_zxid", "previous_time", "kind", "created", "owner_state", "owner_session",
+    "owner_member", "owner_start_zxid", "free_since_zxid",
 )  # fmt: skip
 _CHANGE: Final = (*_NODE, "zxid", "idx", "time", "session", "act", "data", "version", "tree")
 _MODE: Final = (
-    "table", "chroot", "group", "session", "start_zxid", "start_time", "end_zxid", "end_time",
+    "table", "chroot", "group_id", "session", "start_zxid", "start_time", "end_zxid", "end_time",
     "mode", "coordination", "version", "ended", "members", "acknowledged", "settled_zxid",
     "settled_time", "late",
 )  # fmt: skip
 _PHASE: Final = (*_MODE[:8], "coordination")
-_MEMBER_ID: Final = ("table", "chroot", "group", "member")
-_SESSION: Final = ("table", "chroot", "group", "session")
-_GROUP: Final = ("table", "chroot", "group")
+_MEMBER_ID: Final = ("table", "chroot", "group_id", "member")
+_SESSION: Final = ("table", "chroot", "group_id", "session")
+_GROUP: Final = ("table", "chroot", "group_id")
 _NAME: Final = (*_GROUP, "tree")
 _REFUSED: Final = (*_GROUP, "zxid", "idx", "time", "member", "session")
 _MEMBERSHIP: Final = (
@@ -79,17 +79,17 @@ _BURST: Final = (
     *_GROUP, "first_zxid", "last_zxid", "start_time", "end_time", "claims", *_COUNTS,
 )  # fmt: skip
 _FINDING: Final = (
-    "table", "chroot", "group", "severity", "kind", "basis", "sentence", "evidence", "zxid", "time",
-    "end_zxid", "end_time", "topic", "partition", "member", "session", "effect", "messages",
+    "table", "chroot", "group_id", "severity", "kind", "basis", "sentence", "evidence", "zxid",
+    "time", "end_zxid", "end_time", "topic", "partition", "member", "session", "effect", "messages",
 )  # fmt: skip
 
 OUTPUT: Final = columns_of(
-    table=Kind.STRING, chroot=Kind.STRING, group=Kind.STRING, topic=Kind.STRING,
+    table=Kind.STRING, chroot=Kind.STRING, group_id=Kind.STRING, topic=Kind.STRING,
     partition=Kind.LONG, path=Kind.STRING, name=Kind.STRING, session=Kind.LONG, data=Kind.BINARY,
     member=Kind.STRING, stream=Kind.STRING, start_zxid=Kind.LONG, start_idx=Kind.INT,
     start_time=Kind.TIMESTAMP, end_zxid=Kind.LONG, end_idx=Kind.INT, end_time=Kind.TIMESTAMP,
     end_after_zxid=Kind.LONG, ended=Kind.STRING, ended_by=Kind.LONG, zxid=Kind.LONG, idx=Kind.INT,
-    time=Kind.TIMESTAMP, offset=Kind.LONG, content=Kind.STRING, previous=Kind.LONG,
+    time=Kind.TIMESTAMP, committed_offset=Kind.LONG, content=Kind.STRING, previous=Kind.LONG,
     previous_zxid=Kind.LONG, previous_time=Kind.TIMESTAMP, kind=Kind.STRING, created=Kind.BOOLEAN,
     owner_state=Kind.STRING, owner_session=Kind.LONG, owner_member=Kind.STRING,
     owner_start_zxid=Kind.LONG, free_since_zxid=Kind.LONG, act=Kind.STRING, version=Kind.INT,

@@ -94,4 +94,4 @@ def _put(parts: dict[str, dict[str, Any]], record: dict[str, Any]) -> None:
 
 def _at(record: dict[str, Any]) -> dict[str, Any]:
     """Place and time of a state whose last record this is."""
-    return {name: record[name] for name in ("group", "log_partition", "log_offset", "time")}
+    return {name: record[name] for name in ("group_id", "log_partition", "log_offset", "time")}

@@ -222,7 +222,7 @@ def _as_input(rows: DataFrame) -> DataFrame:
     )
 
 
-GROUP_KEY: Final = "xxhash64(concat(chroot, '/consumers/', `group`))"
+GROUP_KEY: Final = "xxhash64(concat(chroot, '/consumers/', group_id))"
 """``group_key`` in SQL."""
 
 

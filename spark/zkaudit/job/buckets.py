@@ -447,7 +447,7 @@ class BucketStore(Store):
     def _is_audited(self) -> Column:
         """Whether a row is of a group that is audited, or of no group: these are new in each
         round."""
-        return F.col("group").isNull() | _among(GROUP_KEY, self.keys or ())
+        return F.col("group_id").isNull() | _among(GROUP_KEY, self.keys or ())
 
     def _with_others(self, frame: DataFrame, before: Sequence[Path]) -> DataFrame:
         """The rows, and those of the other groups in some directories of the round before."""

@@ -167,9 +167,9 @@ class Store:
 
     def groups(self, stage: Stage) -> int:
         """Return the number of groups."""
-        names = stage.read("names", "chroot", "group", "tree")
+        names = stage.read("names", "chroot", "group_id", "tree")
         names = names.filter(pc.not_equal(names["tree"], "lock"))
-        return int(names.group_by(["chroot", "group"]).aggregate([]).num_rows)
+        return int(names.group_by(["chroot", "group_id"]).aggregate([]).num_rows)
 
     def waiting(self, groups: DataFrame) -> None:
         """Record the groups in which rules would find more if the history ended later."""

@@ -62,7 +62,7 @@ class Entry(NamedTuple):
     partition: int | None = None
     member: str | None = None
     session: int | None = None
-    offset: int | None = None
+    committed_offset: int | None = None
     previous: int | None = None
     confirmed: bool = True
     lost: tuple[tuple[str, int | None], ...] = ()

@@ -46,7 +46,7 @@ def plain(rows: Iterable[Row], directories: Sequence[str]) -> list[Row]:
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-    names = (row[name] or "" for name in ("kind", "chroot", "group", "topic"))
+    names = (row[name] or "" for name in ("kind", "chroot", "group_id", "topic"))
     partition = -1 if row["partition"] is None else row["partition"]
     return (
         SEVERITIES.index(row["severity"]), row["zxid"] or 0, *names, partition, row["sentence"]
@@ -95,7 +95,7 @@ class Choice:
         bad = SEVERITIES[: SEVERITIES.index(self.severity or SEVERITIES[-1]) + 1]
         for row in rows:
             if (
-                (self.group is None or row["group"] in (self.group, None))
+                (self.group is None or row["group_id"] in (self.group, None))
                 and (not self.kinds or row["kind"] in self.kinds)
                 and (row["kind"] == NOT_COVERED or (row["severity"] in bad and self._about(row)))
                 and self._at_the_time(row)
@@ -133,11 +133,11 @@ def check_group(out: Path, group: str) -> None:
     _, tables = finished(out)
     for table in TABLES:
         place = tables / table.name
-        if not place.is_dir() or all(column.name != "group" for column in table.columns):
+        if not place.is_dir() or all(column.name != "group_id" for column in table.columns):
             continue
         try:
             found = ds.dataset(place, format="parquet").scanner(
-                columns=["group"], filter=ds.field("group") == group
+                columns=["group_id"], filter=ds.field("group_id") == group
             )
             if any(batch.num_rows for batch in found.to_batches()):
                 return

@@ -30,7 +30,7 @@ const since = (ms) => (data.clamped && ms <= data.begin ? "before " : "") + when
 // Reds and oranges are those of findings.
 const hues = [];
 const hue = (member) => hues[member] ??= `hsl(${95 + (member * 137.5) % 225} 50% ${46 + (member % 3) * 10}%)`;
-const names = data.groups.map((g) => g.chroot + " " + g.group);
+const names = data.groups.map((g) => g.chroot + " " + g.group_id);
 
 function options(id, values) {
   const select = byId(id);
@@ -61,7 +61,7 @@ function left(count, total, what, table, name) {
   return `Not in this page: ${number(total - count)} of ${number(total)} ${what}. To see them, ${fix} (OUT: the directory of the audit).`;
 }
 function drawCuts() {
-  const group = chosenGroup(), name = group ? group.group : "", of = group ? " of this group" : "";
+  const group = chosenGroup(), name = group ? group.group_id : "", of = group ? " of this group" : "";
   drawOthers();
   byId("rows-cut").textContent = group && !group.partitions ? "No partition of this group had an owner."
     : left(data.rows.map(asItem).filter(inGroup).length, group ? group.partitions : data.partitions, "partitions" + of, "ownership", name);
@@ -112,7 +112,7 @@ function allFindings() {
 function chosenGroup() { return data.groups[Number(byId("group").value)]; }
 function inGroup(item) {
   const group = chosenGroup();
-  return !group || (item.chroot === group.chroot && item.group === group.group);
+  return !group || (item.chroot === group.chroot && item.group_id === group.group_id);
 }
 const asItem = (row) => ({ chroot: row[0], group: row[1], topic: row[2] });
 function fillTopics() {
@@ -135,7 +135,7 @@ function shownFindings() {
 
 function remember() {
   const group = chosenGroup(), state = new URLSearchParams();
-  if (group) state.set("group", JSON.stringify([group.chroot, group.group]));
+  if (group) state.set("group", JSON.stringify([group.chroot, group.group_id]));
   if (view.from !== data.begin || view.to !== data.end) state.set("time", `${Math.round(view.from)}-${Math.round(view.to)}`);
   if (zone !== "UTC") state.set("zone", zone);
   if (chosen) state.set("finding", chosen.id);
@@ -143,7 +143,7 @@ function remember() {
 }
 function recall() {
   const state = new URLSearchParams(location.hash.slice(1));
-  const group = names.findIndex((_, i) => JSON.stringify([data.groups[i].chroot, data.groups[i].group]) === state.get("group"));
+  const group = names.findIndex((_, i) => JSON.stringify([data.groups[i].chroot, data.groups[i].group_id]) === state.get("group"));
   if (group >= 0) { byId("group").value = String(group); fillTopics(); }
   else if (state.get("group") && data.others) { // maybe a link from the page of another group
     byId("search").value = (/^\["[^"]*","(.*)"\]$/.exec(state.get("group")) || [])[1] || "";
@@ -182,7 +182,7 @@ function step(by) {
 function bundles() {
   const found = new Map();
   for (const f of shownFindings()) {
-    const key = JSON.stringify([f.severity, f.kind, f.basis, f.chroot, f.group, f.member]);
+    const key = JSON.stringify([f.severity, f.kind, f.basis, f.chroot, f.group_id, f.member]);
     if (!found.has(key)) found.set(key, []);
     found.get(key).push(f);
   }
@@ -253,7 +253,7 @@ function drawHerds() {
   for (const h of found) {
     const row = text(body, "tr", "");
     text(row, "td", when(h.t), "at");
-    text(row, "td", `${h.group}: ${h.change} of ${h.member}`);
+    text(row, "td", `${h.group_id}: ${h.change} of ${h.member}`);
     for (const value of [h.notified, h.rebalances, h.reads]) text(row, "td", value.toLocaleString("en"));
     const how = h.basis === "modelled" ? "modelled: an upper bound" : h.basis === "measured" ? "measured from journals" : "measured in part: a lower bound";
     text(row, "td", how + (h.cause === "proven" ? "; cause proven" : h.cause === "inferred" ? "; cause inferred" : ""));
@@ -262,7 +262,7 @@ function drawHerds() {
 
 const ROW = 18;
 let lines = [], label = 230, drawn = new Set();
-const keyOf = (item) => JSON.stringify([item.chroot, item.group, item.topic, item.partition]);
+const keyOf = (item) => JSON.stringify([item.chroot, item.group_id, item.topic, item.partition]);
 const rowOf = new Map(data.rows.map((row, i) => [JSON.stringify(row.slice(0, 4)), i]));
 function fit(canvas, height) {
   canvas.style.height = height + "px"; // first: it decides whether there is a scroll bar
@@ -395,7 +395,7 @@ function drawTimeline() {
     }
     if (x < label || x > width) continue;
     if (y === undefined) { // about a whole group: a line through its rows
-      const band = bands.get(JSON.stringify([f.chroot, f.group])) || (f.group === null || f === chosen ? [0, lines.length] : null);
+      const band = bands.get(JSON.stringify([f.chroot, f.group_id])) || (f.group_id === null || f === chosen ? [0, lines.length] : null);
       if (!band) continue; // its group has no row here
       c.fillRect(x, band[0] * ROW, f === chosen ? 3 : 1, (band[1] - band[0]) * ROW);
     }
@@ -567,7 +567,7 @@ function save(name, type, content) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 const iso = (ms) => ms === null ? null : new Date(ms).toISOString();
-const COLUMNS = ["id", "severity", "kind", "basis", "time", "end_time", "chroot", "group", "topic", "partition", "member", "effect", "messages", "zxid", "place", "sentence", "command"];
+const COLUMNS = ["id", "severity", "kind", "basis", "time", "end_time", "chroot", "group_id", "topic", "partition", "member", "effect", "messages", "zxid", "place", "sentence", "command"];
 function plainFindings() {
   return shownFindings().map((f) => ({ ...f, time: iso(f.t), end_time: iso(f.u), zxid: f.zxid === null ? null : zxid(f.zxid) }));
 }
@@ -606,7 +606,7 @@ function traceOf() {
   else data.rows.forEach((_, row) => eachCell(row, (a, b, member) => span(row, a, b, member, { rounded: true })));
   for (const f of shownFindings()) if (f.t !== null) {
     const row = rowOf.get(keyOf(f));
-    events.push({ ph: "i", s: row === undefined ? "p" : "t", name: f.kind, cat: "finding", ...place(f.chroot || "", f.group || "", row), ts: f.t * 1000,
+    events.push({ ph: "i", s: row === undefined ? "p" : "t", name: f.kind, cat: "finding", ...place(f.chroot || "", f.group_id || "", row), ts: f.t * 1000,
       args: { severity: f.severity, basis: f.basis, zxid: f.zxid === null ? null : zxid(f.zxid), what: f.sentence } });
   }
   return JSON.stringify({ traceEvents: events, displayTimeUnit: "ms" });

@@ -46,7 +46,7 @@ MAX_HERDS: Final = 10
 MAX_HERDS_OF_GROUP: Final = 5
 """Changes of membership shown for each group in the selector, at least."""
 
-KEY: Final = ("chroot", "group", "topic", "partition")
+KEY: Final = ("chroot", "group_id", "topic", "partition")
 
 _PRUNED: Final = {
     "spark.sql.parquet.pushdown.inFilterThreshold": str(MAX_GROUPS + MAX_ROWS),
@@ -104,7 +104,7 @@ def _among(groups: Iterable[str]) -> Column:
     Names are written as bytes, because they may contain anything.
     """
     names = ", ".join(f"cast(X'{name.encode().hex()}' as string)" for name in sorted(set(groups)))
-    return F.expr(f"`group` in ({names})" if names else "false")
+    return F.expr(f"group_id in ({names})" if names else "false")
 
 
 def _of_groups(
@@ -112,9 +112,9 @@ def _of_groups(
 ) -> tuple[dict[str, Any], dict[str, DataFrame]]:
     """The summary and the tables of the groups that match."""
     names = names_of(group)
-    matches = F.col("group").rlike(rf"\A(?:{group})\z") if names is None else _among(names)
+    matches = F.col("group_id").rlike(rf"\A(?:{group})\z") if names is None else _among(names)
     chosen = {
-        name: frame.where(_of_all(name) | matches) if "group" in frame.columns else frame
+        name: frame.where(_of_all(name) | matches) if "group_id" in frame.columns else frame
         for name, frame in tables.items()
     }
     counts = chosen["findings"].groupBy("severity", "kind").count().collect()
@@ -134,15 +134,15 @@ def _of_groups(
 
 def _of_all(table: str) -> Column:
     """Whether a row concerns all groups: a finding about time that no log covers."""
-    return F.col("group").isNull() if table == "findings" else F.lit(False)
+    return F.col("group_id").isNull() if table == "findings" else F.lit(False)
 
 
 def _moves_of(summary: dict[str, Any], chosen: DataFrame) -> list[dict[str, Any]]:
     """What the summary says of those groups that have a mode."""
     found: list[dict[str, Any]] = summary.get("migrations", [])
-    names = chosen.select("chroot", "group").distinct().collect() if found else ()
-    kept = {(row["chroot"], row["group"]) for row in names}
-    return [row for row in found if (row["chroot"], row["group"]) in kept]
+    names = chosen.select("chroot", "group_id").distinct().collect() if found else ()
+    kept = {(row["chroot"], row["group_id"]) for row in names}
+    return [row for row in found if (row["chroot"], row["group_id"]) in kept]
 
 
 def render(data: dict[str, Any]) -> str:
@@ -233,7 +233,7 @@ def _listed(found: DataFrame, summary: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "id": row["id"],
             "severity": row["severity"], "kind": row["kind"], "chroot": row["chroot"],
-            "group": row["group"], "topic": row["topic"], "partition": row["partition"],
+            "group_id": row["group_id"], "topic": row["topic"], "partition": row["partition"],
             "zxid": row["zxid"], "t": row["t"], "u": row["u"], "basis": row["basis"],
             "sentence": row["sentence"], "member": row["member"],
             "effect": row["effect"], "messages": row["messages"],
@@ -258,7 +258,7 @@ def _earliest(summary: dict[str, Any]) -> int | None:
 def _modes(summary: dict[str, Any]) -> dict[tuple[str, str], str]:
     """The mode of each group that still has one, by chroot and name."""
     return {
-        (row["chroot"], row["group"]): row["mode"]
+        (row["chroot"], row["group_id"]): row["mode"]
         for row in summary.get("migrations", ())
         if row["mode"] and row["ended"] == "still"
     }
@@ -276,7 +276,7 @@ def _counts(found: DataFrame) -> list[Count]:
     """The findings, counted: a few dozen rows."""
     counted = found.groupBy("severity", "kind", "effect").agg(
         F.count(F.lit(1)).alias("findings"),
-        F.count_distinct("chroot", "group").alias("groups"),
+        F.count_distinct("chroot", "group_id").alias("groups"),
         F.coalesce(F.sum("messages"), F.lit(0)).alias("messages"),
         F.count_if(F.col("messages").isNull()).alias("unknown"),
         F.min(F.col("basis") == "proven").alias("proven"),
@@ -294,10 +294,10 @@ def _rank() -> Column:
 def _group_names(tables: dict[str, DataFrame]) -> DataFrame:
     """Chroot and name of every group of the audit, once."""
     named = [
-        tables[name].select("chroot", "group")
+        tables[name].select("chroot", "group_id")
         for name in ("findings", "registrations", "ownership", "commits")
     ]
-    return reduce(DataFrame.unionByName, named).where(F.col("group").isNotNull()).distinct()
+    return reduce(DataFrame.unionByName, named).where(F.col("group_id").isNotNull()).distinct()
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class _Group:
 
 def _all_groups(tables: dict[str, DataFrame]) -> list[_Group]:
     """Every group of the audit: those with the worst findings first, then those with most."""
-    counts = tables["findings"].groupBy("chroot", "group", "severity", "kind").count().toArrow()
+    counts = tables["findings"].groupBy("chroot", "group_id", "severity", "kind").count().toArrow()
     kinds: dict[tuple[str, str], list[tuple[int, str, int]]] = {}
     for chroot, group, severity, kind, count in _rows_of(counts):
         kinds.setdefault((chroot, group), []).append((SEVERITIES.index(severity), kind, count))
@@ -351,14 +351,14 @@ def _groups(
     among = _among(group.name for group in carried)
 
     def counted(frame: DataFrame, value: Column) -> dict[tuple[str, str], int]:
-        rows = frame.where(among).groupBy("chroot", "group").agg(value.alias("n")).collect()
-        return {(row["chroot"], row["group"]): row["n"] for row in rows}
+        rows = frame.where(among).groupBy("chroot", "group_id").agg(value.alias("n")).collect()
+        return {(row["chroot"], row["group_id"]): row["n"] for row in rows}
 
     partitions = counted(owned, F.count_distinct("topic", "partition"))
     changes = counted(tables["herds"], F.count(F.lit(1)))
     return [
         {
-            "chroot": group.chroot, "group": group.name, "worst": group.worst,
+            "chroot": group.chroot, "group_id": group.name, "worst": group.worst,
             "findings": group.findings, "partitions": partitions.get((group.chroot, group.name), 0),
             "changes": changes.get((group.chroot, group.name), 0),
             "mode": modes.get((group.chroot, group.name)),
@@ -369,7 +369,7 @@ def _groups(
 
 def _worst_groups(listed: Sequence[dict[str, Any]], carried: Sequence[_Group]) -> set[str]:
     """Names of the groups whose partitions may be in the timeline."""
-    bad = [f["group"] for f in listed if f["partition"] is not None][:MAX_ROWS]
+    bad = [f["group_id"] for f in listed if f["partition"] is not None][:MAX_ROWS]
     return {*bad, *(group.name for group in carried)}
 
 
@@ -405,19 +405,19 @@ def _base64(content: bytes) -> str:
 
 
 def _as_frame(spark: SparkSession, groups: list[dict[str, Any]]) -> DataFrame:
-    listed = [(group["chroot"], group["group"], place) for place, group in enumerate(groups)]
-    return spark.createDataFrame(listed, "chroot string, `group` string, place int")
+    listed = [(group["chroot"], group["group_id"], place) for place, group in enumerate(groups)]
+    return spark.createDataFrame(listed, "chroot string, group_id string, place int")
 
 
 def _herds(herds: DataFrame, groups: DataFrame) -> list[dict[str, Any]]:
     """The changes that woke most members: of all groups, and of each group in the page."""
     figures = ("notified", "rebalances", "reads")
-    names = ("chroot", "group", "member", "change", "basis", "cause", *figures)
-    order = (F.col("notified").desc(), "chroot", "group", "zxid", "idx", "member")
+    names = ("chroot", "group_id", "member", "change", "basis", "cause", *figures)
+    order = (F.col("notified").desc(), "chroot", "group_id", "zxid", "idx", "member")
     woke = herds.where("notified > 0")
     largest = woke.orderBy(*order).limit(MAX_HERDS)
-    ranked = woke.join(F.broadcast(groups), ["chroot", "group"]).withColumn(
-        "rank", F.row_number().over(Window.partitionBy("chroot", "group").orderBy(*order))
+    ranked = woke.join(F.broadcast(groups), ["chroot", "group_id"]).withColumn(
+        "rank", F.row_number().over(Window.partitionBy("chroot", "group_id").orderBy(*order))
     )
     of_groups = ranked.where(F.col("rank") <= MAX_HERDS_OF_GROUP).select(herds.columns)
     taken = largest.unionByName(of_groups).distinct().orderBy(*order)
@@ -438,10 +438,10 @@ def _rows(
     found, owned = found.where(among), owned.where(among)
     bad = found.where("partition is not null").select(*KEY).distinct().withColumn("bad", F.lit(1))
     every = owned.select(*KEY).distinct().join(bad, list(KEY), "left")
-    every = every.join(F.broadcast(groups), ["chroot", "group"], "left")
+    every = every.join(F.broadcast(groups), ["chroot", "group_id"], "left")
     order = F.col("bad").desc_nulls_last(), F.col("place").asc_nulls_last(), *KEY
     taken = every.orderBy(*order).limit(MAX_ROWS)
-    listed = [(r["place"], (r["chroot"], r["group"], r["topic"], r["partition"]))
+    listed = [(r["place"], (r["chroot"], r["group_id"], r["topic"], r["partition"]))
               for r in taken.collect()]  # fmt: skip
     return [key for _, key in sorted(listed, key=lambda r: (r[0] is None, r[0] or 0, r[1]))]
 
@@ -449,7 +449,7 @@ def _rows(
 def _numbered(spans: DataFrame, rows: list[tuple[str, str, str, int]]) -> DataFrame:
     spark = spans.sparkSession
     listed = [(*row, number) for number, row in enumerate(rows)]
-    ddl = "chroot string, `group` string, topic string, `partition` bigint, row int"
+    ddl = "chroot string, group_id string, topic string, `partition` bigint, row int"
     numbered = F.broadcast(spark.createDataFrame(listed, ddl))
     return spans.where(_among(row[1] for row in rows)).join(numbered, list(KEY)).where("b >= a")
 
@@ -594,7 +594,7 @@ def _series(
         return (
             tables[name]
             .where(among)
-            .join(chosen, ["chroot", "group"])
+            .join(chosen, ["chroot", "group_id"])
             .where("time is not null")
             .withColumn("bucket", bucket)
             .where(F.col("bucket").between(0, BUCKETS))
@@ -603,7 +603,7 @@ def _series(
             .withColumn("kind", F.lit(kind))
         )
 
-    among = _among(group["group"] for group in groups)
+    among = _among(group["group_id"] for group in groups)
     chosen = F.broadcast(_as_frame(tables["commits"].sparkSession, groups))
     every = (
         points("membership", F.max_by("members", F.struct("zxid", "idx")), "members")

@@ -180,7 +180,7 @@ def moves(summary: dict[str, Any]) -> list[str]:
             now = "its mode was deleted"
         elif row["ended"] == "unknown":
             now = f"in mode {row['mode'] or '?'} before a log gap"
-        lines.append(f"Live move of group {row['group']}: {now}.")
+        lines.append(f"Live move of group {row['group_id']}: {now}.")
     if len(found) > _MOST_GROUPS:
         lines.append(f"{len(found) - _MOST_GROUPS:,} more groups have a mode for live moves.")
     return lines

@@ -60,7 +60,7 @@ def read(
     """
     config = None if command_config is None else os.path.abspath(command_config)
     rows = direct.rows(spark, _OffsetsReader(bootstrap, config), schema.OFFSETS)
-    return rows if group is None else rows.where(F.col("group").rlike(rf"\A(?:{group})\z"))
+    return rows if group is None else rows.where(F.col("group_id").rlike(rf"\A(?:{group})\z"))
 
 
 def commits(rows: DataFrame) -> DataFrame:
@@ -69,11 +69,11 @@ def commits(rows: DataFrame) -> DataFrame:
 
     ``kind`` is commit, same, or deleted (a tombstone: the offset expired or was deleted).
     """
-    order = Window.partitionBy("log_partition", "group", "topic", "partition").orderBy("log_offset")
-    before = F.lag(F.col("committed")).over(order)
+    place = ("log_partition", "group_id", "topic", "partition")
+    before = F.lag("committed").over(Window.partitionBy(*place).orderBy("log_offset"))
     return rows.where("kind = 'offset'").select(
         F.lit("").alias("chroot"),
-        "group",
+        "group_id",
         "topic",
         F.col("partition").cast("bigint").alias("partition"),
         F.lit("kafka").alias("store"),
@@ -86,7 +86,7 @@ def commits(rows: DataFrame) -> DataFrame:
             "time",
         ).alias("time"),
         F.lit(None).alias("session"),
-        F.col("committed").alias("offset"),
+        F.col("committed").alias("committed_offset"),
         *[F.lit(None).alias(name) for name in ("content", "previous_zxid", "previous_time")],
         before.alias("previous"),
         F.when(F.col("deleted"), "deleted")

@@ -112,10 +112,10 @@ lines.where("fault is not null").select("file", "line", "fault").show()""",
         {"records": schema.OFFSETS},
         """CREATE TEMPORARY VIEW records USING zkaudit_offsets OPTIONS (bootstrap 'kafka1:9092');
 
-SELECT `group`, topic, partition, committed FROM records
+SELECT group_id, topic, partition, committed FROM records
 WHERE kind = 'offset' AND NOT deleted;""",
         """records = spark.read.format("zkaudit_offsets").option("bootstrap", "kafka1:9092").load()
-records.where("kind = 'group'").select("group", "generation", "members").show()""",
+records.where("kind = 'group'").select("group_id", "generation", "members").show()""",
     ),
 )
 

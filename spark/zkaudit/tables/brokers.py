@@ -33,7 +33,7 @@ def generations(stored: DataFrame) -> DataFrame:
     """Return table ``generations``: classic and KIP-848 groups, and groups that change their
     protocol."""
     changed = F.when(F.col("commit_ms").between(0, LAST_MS), F.timestamp_millis("commit_ms"))
-    group = ("log_partition", "group")
+    group = ("log_partition", "group_id")
     rows = stored.where(F.col("kind").isin("group", *KINDS.values())).select(
         *group, "log_offset", F.coalesce("time", changed).alias("time"), "kind", "deleted",
         "member", "generation", "protocol", "leader", "members", "hosts", "clients", "assignment",
@@ -53,7 +53,7 @@ def _states(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
     rows = (row for batch in batches for row in batch.to_pylist())
     found = (
         state
-        for _, group in groupby(rows, itemgetter("log_partition", "group"))
+        for _, group in groupby(rows, itemgetter("log_partition", "group_id"))
         for state in states(_of_maps(row) for row in group)
     )
     while some := list(islice(found, _ROWS)):
@@ -72,22 +72,22 @@ def ownership(generations_: DataFrame) -> DataFrame:
     later."""
     every = generations_.withColumn(
         "next_time",
-        F.lead("time").over(Window.partitionBy("log_partition", "group").orderBy("log_offset")),
+        F.lead("time").over(Window.partitionBy("log_partition", "group_id").orderBy("log_offset")),
     ).withColumn(
         "number",
-        F.row_number().over(Window.partitionBy("log_partition", "group").orderBy("log_offset")),
+        F.row_number().over(Window.partitionBy("log_partition", "group_id").orderBy("log_offset")),
     )
     rows = every.select(
-        "group", "log_partition", "number", "generation", "time", "next_time", "hosts",
+        "group_id", "log_partition", "number", "generation", "time", "next_time", "hosts",
         F.explode("assignment").alias("place", "member"),
     )  # fmt: skip
-    order = Window.partitionBy("group", "log_partition", "place").orderBy("number")
+    order = Window.partitionBy("group_id", "log_partition", "place").orderBy("number")
     same = (F.lag("member").over(order) == F.col("member")) & (
         F.lag("number").over(order) == F.col("number") - 1
     )
     rows = rows.withColumn("opens", F.when(F.coalesce(same, F.lit(False)), 0).otherwise(1))
     rows = rows.withColumn("interval", F.sum("opens").over(order))
-    return rows.groupBy("group", "log_partition", "place", "interval", "member").agg(
+    return rows.groupBy("group_id", "log_partition", "place", "interval", "member").agg(
         F.regexp_extract("place", _PLACE, 1).alias("topic"),
         F.regexp_extract("place", _PLACE, 2).alias("partition"),
         F.max_by(F.col("hosts")[F.col("member")], "number").alias("host"),

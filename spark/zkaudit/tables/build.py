@@ -15,9 +15,8 @@ from pyspark.sql import DataFrame, functions as F
 from zkaudit.group import Facts
 from zkaudit.history.staging import Stage, text_of
 from zkaudit.schema import arrow_of
-from zkaudit.tables.catalog import SESSIONS
+from zkaudit.tables.catalog import GROUP, SESSIONS
 
-GROUP = ("chroot", "group")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _REGISTRATION = "version int, subscription map<string,int>, pattern string"
 

@@ -6,7 +6,7 @@ only: no Spark until ``spark_type`` is called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from zkaudit.schema import parsed
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-SCHEMA_VERSION: Final = 1
-"""Incremented when a column changes its meaning or is removed, not for new columns. It is in the
-summary."""
+SCHEMA_VERSION: Final = 2
+"""Incremented when a column changes its meaning or its name, is removed, or becomes nullable, not
+for new columns. It is in the summary."""
+GROUP: Final = ("chroot", "group_id")
+"""The columns that name a group."""
 EVIDENCE: Final = (
     "array<struct<table:string,zxid:bigint,idx:int,session:bigint,what:string,server:string,"
     "file:string,position:bigint>>"
@@ -29,11 +31,13 @@ EVIDENCE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: ``type`` is a Spark SQL type."""
+    """One column: ``type`` is a Spark SQL type. A ``nullable`` column is null in rows where its
+    value is not known, or to which ``meaning`` does not apply."""
 
     name: str
     type: str
     meaning: str
+    nullable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,15 @@ _SHARED: Final[dict[str, tuple[Column, ...]]] = {}
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    """The columns in a text (``schema.parsed``). ``*NAME`` stands for those of ``_SHARED``."""
+    """The columns in a text (``schema.parsed``). ``!`` after the type: the column is never null.
+    ``*NAME`` stands for the columns of ``_SHARED``, ``*NAME?`` for the same as nullable columns."""
     found: list[Column] = []
-    for name, *rest in parsed(text):
-        found += _SHARED[name[1:]] if name.startswith("*") else [Column(name, *rest)]
+    for name, kind, meaning in parsed(text):
+        if name.startswith("*"):
+            shared = _SHARED[name[1:].rstrip("?")]
+            found += (replace(c, nullable=c.nullable or name.endswith("?")) for c in shared)
+        else:
+            found.append(Column(name, kind.rstrip("!"), meaning, not kind.endswith("!")))
     return tuple(found)
 
 
@@ -86,17 +95,17 @@ def _table(name: str, key: str, grain: str, columns: str) -> Table:
 
 
 _SHARED["GROUP"] = _columns("""
-    chroot string: path before `/consumers`, empty without a chroot
-    group string: group id
+    chroot string!: path before `/consumers`, empty without a chroot
+    group_id string!: group id
 """)
 _SHARED["PARTITION"] = _columns("""
     *GROUP
-    topic string: topic
-    partition bigint: partition
+    topic string!: topic
+    partition bigint!: partition
 """)
 _SHARED["AT"] = _columns("""
-    zxid bigint: the transaction
-    idx int: index in its multi; 0 otherwise
+    zxid bigint!: the transaction
+    idx int!: index in its multi; 0 otherwise
     time timestamp: time of the transaction; never used to order rows
 """)
 _SHARED["LIFE"] = _columns("""
@@ -108,7 +117,7 @@ _SHARED["LIFE"] = _columns("""
     end_time timestamp: time of that transaction
     end_after_zxid bigint: if `ended` is `unknown`: last transaction at which the znode is known to
         have existed
-    ended string: `released` (its session deleted it), `closed` (the client closed the session),
+    ended string!: `released` (its session deleted it), `closed` (the client closed the session),
         `expired` (the server ended the session), `foreign delete` (another session deleted it),
         `still held`, `unknown` (the logs begin later or have a gap)
     ended_by bigint: session of the delete or close that ended it
@@ -120,7 +129,7 @@ SESSIONS: Final = _table(
     "one row for each session that was created, closed or used in a group; with `--group`, "
     "sessions that did not use the group may be missing",
     """
-    session bigint: session id
+    session bigint!: session id
     created_zxid bigint: transaction that created the session
     created_time timestamp: time of that transaction
     timeout_ms int: session timeout that the server granted
@@ -136,11 +145,11 @@ SESSIONS: Final = _table(
 
 REGISTRATIONS: Final = _table(
     "registrations",
-    "chroot group member start_zxid start_idx",
+    "chroot group_id member start_zxid start_idx",
     "one row for each lifetime of a registration znode (`/consumers/G/ids/C`)",
     """
     *GROUP
-    member string: consumer id
+    member string!: consumer id
     session bigint: session that the znode belongs to
     *LIFE
     pattern string: `static`, `white_list` or `black_list`; null if unreadable
@@ -150,7 +159,7 @@ REGISTRATIONS: Final = _table(
 
 OWNERSHIP: Final = _table(
     "ownership",
-    "chroot group topic partition start_zxid start_idx",
+    "chroot group_id topic partition start_zxid start_idx",
     "one row for each lifetime of an owner znode (`/consumers/G/owners/T/P`): an interval of "
     "ownership",
     """
@@ -164,23 +173,24 @@ OWNERSHIP: Final = _table(
 
 COMMITS: Final = _table(
     "commits",
-    "chroot group topic partition store zxid idx log_partition log_offset",
+    "chroot group_id topic partition store zxid idx log_partition log_offset",
     "one row for each write of an offset znode (`/consumers/G/offsets/T/P`), and for each offset "
     "record that compaction has kept in `__consumer_offsets`",
     """
     *PARTITION
-    store string: `zookeeper` or `kafka`; an offset in Kafka has no transaction, session or owner
-    *AT
+    store string!: `zookeeper` or `kafka`; an offset in Kafka has no transaction, session or owner
+    *AT?
     session bigint: session that wrote it
-    offset bigint: the offset; null if the data is not a number, or a negative one
+    committed_offset bigint: the offset; null if the data is not a number, or a negative one
     content string: the data, if it is not an offset
     previous bigint: offset before this write
     previous_zxid bigint: transaction that wrote the previous offset
     previous_time timestamp: time of that transaction
-    kind string: `commit`; `same`: a write that did not change the offset; `claim`: such a write in
-        the multi that created the owner znode, which fences the previous owner
+    kind string!: `commit`; `same`: a write that did not change the offset; `claim`: such a write in
+        the multi that created the owner znode, which fences the previous owner; `deleted`: kafka:
+        the offset expired or was deleted
     created boolean: whether this write created the offset znode
-    owner_state string: `owner`, `none` or `unknown`, at this transaction
+    owner_state string!: `owner`, `none` or `unknown`, at this transaction
     owner_session bigint: session of the owner znode at this transaction
     owner_member string: consumer id in the owner znode at this transaction; if only the end of its
         session shows the znode, the session's only registration in the group
@@ -199,12 +209,12 @@ PARTITIONS: Final = _table(
     "one row for each partition of each topic in `/brokers/topics/T`; no rows if neither logs nor "
     "snapshots reach back to the topic's creation",
     """
-    chroot string: path before `/brokers`, empty without a chroot
-    topic string: topic
-    partition bigint: partition
-    zxid bigint: transaction that added the partition, or that of the oldest known data
+    chroot string!: path before `/brokers`, empty without a chroot
+    topic string!: topic
+    partition bigint!: partition
+    zxid bigint!: transaction that added the partition, or that of the oldest known data
     time timestamp: time of that transaction
-    created boolean: whether that transaction created the partition; if not, it may be older
+    created boolean!: whether that transaction created the partition; if not, it may be older
     gone_zxid bigint: transaction that deleted the topic; null while the topic exists
     deleted_zxid bigint: last transaction that deleted a topic of this name, even if it exists again
     """,
@@ -212,7 +222,7 @@ PARTITIONS: Final = _table(
 
 MOVES: Final = _table(
     "moves",
-    "chroot group zxid idx",
+    "chroot group_id zxid idx",
     "one row for each change of a group's migration marker (`/consumers/G/migration`), which "
     "records that its offsets were moved to another store",
     """
@@ -225,14 +235,14 @@ MOVES: Final = _table(
 
 MEMBERSHIP: Final = _table(
     "membership",
-    "chroot group zxid idx member",
+    "chroot group_id zxid idx member",
     "one row for each start or end of a registration",
     """
     *GROUP
     *AT
-    member string: consumer id
+    member string!: consumer id
     session bigint: session of the registration
-    change string: `join` or `leave`
+    change string!: `join` or `leave`
     cause string: leave: how the registration ended
     members bigint: registrations that existed after this change
     """,
@@ -240,37 +250,37 @@ MEMBERSHIP: Final = _table(
 
 FAILED_CLAIMS: Final = _table(
     "failed_claims",
-    "chroot group zxid idx member",
+    "chroot group_id zxid idx member",
     "one row for each write that ZooKeeper refused because the znode existed (error -110), if the "
     "session had registered a member. The log does not name the znode, which may also be a parent "
     "of the owner znode",
     """
     *GROUP
     *AT
-    member string: consumer id
-    session bigint: session that sent the request
+    member string!: consumer id
+    session bigint!: session that sent the request
     """,
 )
 
 REBALANCES: Final = _table(
     "rebalances",
-    "chroot group first_zxid",
+    "chroot group_id first_zxid",
     "one row for each burst of changes in a group that includes a claim or release; a burst ends "
     "when nothing has happened in the group for 5 seconds",
     """
     *GROUP
-    first_zxid bigint: first change of an owner or of the membership
-    last_zxid bigint: last such change
+    first_zxid bigint!: first change of an owner or of the membership
+    last_zxid bigint!: last such change
     start_time timestamp: when it began
     end_time timestamp: when it ended
-    claims bigint: owner znodes created
-    ends bigint: owner znodes deleted
-    partitions bigint: number of partitions that were claimed or released
-    members bigint: members that claimed
-    rounds bigint: number of claims of the partition that was claimed most often
-    refused bigint: refused writes of members
-    joins bigint: registrations that began
-    leaves bigint: registrations that ended
+    claims bigint!: owner znodes created
+    ends bigint!: owner znodes deleted
+    partitions bigint!: number of partitions that were claimed or released
+    members bigint!: members that claimed
+    rounds bigint!: number of claims of the partition that was claimed most often
+    refused bigint!: refused writes of members
+    joins bigint!: registrations that began
+    leaves bigint!: registrations that ended
     """,
 )
 
@@ -281,37 +291,37 @@ ATTEMPTS: Final = _table(
     "triggered the rebalance",
     """
     *GROUP
-    member string: consumer id
+    member string!: consumer id
     attempt bigint: number of the attempt, from 1 in each run of the member
     time timestamp: when it began, by the member's clock
     trigger_zxid bigint: the transaction that triggered the rebalance; null when the member starts
     trigger_path string: if `basis` is `proven`: path whose watch fired, without the chroot
     basis string: `proven`: ZooKeeper (3.9 and later) sent the transaction with the watch event;
         `inferred`: this was the last change of membership in the 30 seconds before
-    file string: journal
-    line bigint: its line
+    file string!: journal
+    line bigint!: its line
     """,
 )
 
 HERDS: Final = _table(
     "herds",
-    "chroot group zxid idx member",
+    "chroot group_id zxid idx member",
     "one row for each change of membership (as in `membership`), with the members that it "
     "notified and their operations in the first 30 seconds",
     """
     *GROUP
     *AT
-    member string: member that joined or left
-    change string: `join` or `leave`
+    member string!: member that joined or left
+    change string!: `join` or `leave`
     members bigint: number of members after the change, including one that joined
-    basis string: `measured`: all members wrote journals; `measured in part`: some did, so the
+    basis string!: `measured`: all members wrote journals; `measured in part`: some did, so the
         figures are lower bounds; `modelled`: none did, so the figures are upper bounds
     cause string: how the figures are known to be effects of this change. `proven`: ZooKeeper (3.9
         and later) sent the transaction with each watch event; `inferred`: no other change of
         membership came between. Null if modelled
-    notified bigint: members that a watch notified; modelled: all other members
-    rebalances bigint: rebalance attempts begun; modelled: one for each member
-    reads bigint: znodes read; modelled: each member reads one for each member
+    notified bigint!: members that a watch notified; modelled: all other members
+    rebalances bigint!: rebalance attempts begun; modelled: one for each member
+    reads bigint!: znodes read; modelled: each member reads one for each member
     writes bigint: write operations without commits; null if modelled
     """,
 )
@@ -323,9 +333,9 @@ GENERATIONS: Final = _table(
     "a generation of a classic group; a change of a KIP-848 group's epoch, members or assignment; "
     "or the end of the group. Compaction keeps only the last ones",
     """
-    group string: group id
-    log_partition int: partition of `__consumer_offsets`
-    log_offset bigint: offset of the last record of this state; it orders a group's states
+    group_id string!: group id
+    log_partition int!: partition of `__consumer_offsets`
+    log_offset bigint!: offset of the last record of this state; it orders a group's states
     time timestamp: when the coordinator wrote it, by its clock
     group_protocol string: `classic` or `consumer` (KIP-848)
     generation int: generation, or epoch of a KIP-848 group; null if the group was deleted
@@ -341,14 +351,14 @@ GENERATIONS: Final = _table(
 
 BROKER_OWNERSHIP: Final = _table(
     "broker_ownership",
-    "group topic partition start_time first_generation",
+    "group_id topic partition start_time first_generation",
     "one row for each period in which a partition was assigned to a member of a group on the "
     "brokers, for one or more generations or epochs; the times are those of `generations`",
     """
-    group string: group id
-    topic string: topic
-    partition bigint: partition
-    member string: id of the member
+    group_id string!: group id
+    topic string!: topic
+    partition bigint!: partition
+    member string!: id of the member
     host string: the member's host, as the coordinator recorded it
     first_generation int: first generation with this assignment
     last_generation int: last generation with this assignment
@@ -360,7 +370,7 @@ BROKER_OWNERSHIP: Final = _table(
 
 MIGRATIONS: Final = _table(
     "migrations",
-    "chroot group start_zxid version",
+    "chroot group_id start_zxid version",
     "one row for each mode that was written for a group that moves while it runs "
     "(`/consumers/G/live/mode`), which lasts until the next one",
     """
@@ -372,7 +382,7 @@ MIGRATIONS: Final = _table(
     start_time timestamp: time of that transaction
     end_zxid bigint: first transaction known to be after the end of the mode
     end_time timestamp: time of that transaction
-    ended string: `next mode`, `deleted`, `still`, `unknown` (the logs have a gap)
+    ended string!: `next mode`, `deleted`, `still`, `unknown` (the logs have a gap)
     session bigint: session that wrote it; null if only a snapshot shows it
     address string: address of its client, from `--server-logs`
     members bigint: migratable members that were registered when it was written
@@ -386,7 +396,7 @@ MIGRATIONS: Final = _table(
 
 GROUP_OWNERSHIP: Final = _table(
     "group_ownership",
-    "chroot group topic partition source member start_zxid start_time",
+    "chroot group_id topic partition source member start_zxid start_time",
     "one row for each period in which a partition belonged to a member under one coordination, in "
     "groups that have a mode or had an owner on the coordinator. The coordinator's records have no "
     "chroot: it is that of the group of this name in ZooKeeper. If several chroots have one, the "
@@ -396,8 +406,8 @@ GROUP_OWNERSHIP: Final = _table(
     member string: consumer id; for source `generation`, the member id on the coordinator
     session bigint: session of the owner znode
     host string: source `generation`: the member's host
-    coordination string: `zookeeper` or `coordinator`: whose assignment the member followed
-    source string: `owner znode`; `generation` (a consumer that is not migratable, from
+    coordination string!: `zookeeper` or `coordinator`: whose assignment the member followed
+    source string!: `owner znode`; `generation` (a consumer that is not migratable, from
         `broker_ownership`); `journal` (such a consumer, from its journal)
     first_generation int: source `generation`: first generation with this assignment
     last_generation int: source `generation`: last generation with this assignment
@@ -416,12 +426,12 @@ DELIVERIES: Final = _table(
     "one row for each period in which a member delivered messages of a partition, from its journal",
     """
     *PARTITION
-    member string: consumer id
+    member string!: consumer id
     session bigint: the member's session when the period began
     coordination string: `zookeeper` or `coordinator`: whose assignment the member then followed
     start_time timestamp: when the period began, by the member's clock
     end_time timestamp: when the period ended; for `open`, the end of the journal
-    ended string: `stopped` (the partition was released), `dropped` (it was lost), `reset` (the
+    ended string!: `stopped` (the partition was released), `dropped` (it was lost), `reset` (the
         position was reset, which begins the next row), `open` (the journal ends)
     start_offset bigint: first offset known to be delivered
     end_offset bigint: offset after the last one known to be consumed
@@ -429,8 +439,8 @@ DELIVERIES: Final = _table(
         first offset may be lower
     reset_from bigint: the offset that was not in the log; null also if none was stored
     reset_to bigint: the offset that `auto.offset.reset` chose
-    file string: journal
-    line bigint: line at which delivery began
+    file string!: journal
+    line bigint!: line at which delivery began
     """,
 )
 
@@ -440,12 +450,12 @@ VIEWS: Final = _table(
     "one row for each time that a member read the group, from its journal",
     """
     *GROUP
-    member string: consumer id
+    member string!: consumer id
     start_time timestamp: when the member had read the group, by its clock
     end_time timestamp: when the member read the group again or left, or when its journal ends
     members array<string>: consumer ids of the members that it read, sorted
-    file string: journal
-    line bigint: its line
+    file string!: journal
+    line bigint!: its line
     """,
 )
 
@@ -454,9 +464,9 @@ UNREADABLE: Final = _table(
     "file line",
     "one row for each line of a journal that could not be read",
     """
-    file string: journal
-    line bigint: its number
-    fault string: why
+    file string!: journal
+    line bigint!: its number
+    fault string!: why
     text string: the line, at most 4,096 characters
     """,
 )
@@ -466,18 +476,18 @@ FINDINGS: Final = _table(
     "id",
     "one row for each finding",
     f"""
-    id string: the same in every audit that has this finding
-    severity string: `critical`, `high`, `medium`, `low` or `info`
-    kind string: name of the rule
-    *PARTITION
+    id string!: the same in every audit that has this finding
+    severity string!: `critical`, `high`, `medium`, `low` or `info`
+    kind string!: name of the rule
+    *PARTITION?
     member string: consumer id the finding is about
     session bigint: session the finding is about
     zxid bigint: transaction at which it begins
     end_zxid bigint: transaction at which it ends; null if it is a single transaction, or lasts
     time timestamp: when it begins
     end_time timestamp: when it ends
-    basis string: `proven` by the log (a herd: also by journals), `inferred`, `measured` (journals),
-        `modelled` (an upper bound)
+    basis string!: `proven` by the log (a herd: also by journals), `inferred`, `measured`
+        (journals), `modelled` (an upper bound)
     effect string: effect of a wrong offset: `repeated`, `lost`, `repaired` (before a member started
         from it), `none` (no member has started from it) or `unknown`
     messages bigint: number of offsets that were delivered again or not delivered; the log may have
@@ -486,8 +496,8 @@ FINDINGS: Final = _table(
     file string: that log
     position bigint: byte where the transaction's record begins in it
     address string: address of the session's client, from `--server-logs`
-    sentence string: what happened
-    evidence {EVIDENCE}: the rows that it is based on, each with its place in the logs
+    sentence string!: what happened
+    evidence {EVIDENCE}!: the rows that it is based on, each with its place in the logs
     """,
 )
 

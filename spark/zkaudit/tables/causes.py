@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
-from zkaudit.tables.journals import GROUP
+from zkaudit.tables.catalog import GROUP
 
 CAUSED_US: Final = 30_000_000
 """What a member does later than this after a change, or after the start of a rebalance, does not

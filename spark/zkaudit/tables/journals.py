@@ -17,9 +17,9 @@ from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.sources import direct
 from zkaudit.sources.journal import JournalReader
 from zkaudit.storage import missing, place_of
+from zkaudit.tables.catalog import GROUP
 from zkconsumer.core.migration.modes import RULES, Follows
 
-GROUP = ("chroot", "group")
 _PLACE = (*GROUP, "member", "file", "topic", "partition")
 LAST_US = 32_503_680_000_000_000
 """The start of the year 3000, in microseconds since 1970."""
@@ -91,22 +91,22 @@ def lines(
     entries = rows.where(f"fault is null and member is not null and at between 0 and {LAST_US}")
     used = F.regexp_extract("path", r"(?s)\A/consumers/([^/]+)/", 1)
     whose = entries.groupBy("file", "member").agg(F.min(F.nullif(used, F.lit(""))).alias("used"))
-    places = registered.groupBy("group", "member").agg(F.min("chroot").alias("in_chroot"))
+    places = registered.groupBy("group_id", "member").agg(F.min("chroot").alias("in_chroot"))
     whose = (
         whose.join(runs, "file", "left")
-        .withColumn("group", F.coalesce("named", "used"))
-        .where("group is not null")
-        .join(places, ["group", "member"], "left")
+        .withColumn("group_id", F.coalesce("named", "used"))
+        .where("group_id is not null")
+        .join(places, ["group_id", "member"], "left")
     )
     found = ["in_chroot", "at"]
     if chroots is not None:
-        whose = whose.join(chroots.withColumnRenamed("chroot", "of_name"), "group", "left")
+        whose = whose.join(chroots.withColumnRenamed("chroot", "of_name"), "group_id", "left")
         found.append("of_name")
     chroot = F.coalesce(*found, F.lit("")).alias("chroot")
-    whose = whose.select("file", "member", "group", chroot)
+    whose = whose.select("file", "member", "group_id", chroot)
     members_lines = entries.join(whose, ["file", "member"])
     if group is not None:
-        members_lines = members_lines.where(F.col("group").rlike(rf"\A(?:{group})\z"))
+        members_lines = members_lines.where(F.col("group_id").rlike(rf"\A(?:{group})\z"))
     return members_lines.drop("fault", "text", "clock", "settings", "schema")
 
 

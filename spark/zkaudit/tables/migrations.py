@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, functions as F
 
 from zkaudit.history.staging import Stage
-from zkaudit.tables.build import GROUP
+from zkaudit.tables.catalog import GROUP
 
 
 def migrations(stage: Stage, addresses: Mapping[int, str]) -> DataFrame:

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, functions as F
 
 from zkaudit.group.records.coordinator import OWN_PROTOCOL
 from zkaudit.history.staging import Stage
+from zkaudit.tables.catalog import GROUP
 
-GROUP = ("chroot", "group")
 _LAST: Final = 2**63 - 1
 
 
@@ -25,20 +25,20 @@ def chroots(stage: Stage) -> DataFrame:
     each = (
         stage.rows("names").where("tree != 'lock'").groupBy(*GROUP).agg(F.max(moves).alias("moves"))
     )
-    of_name = each.groupBy("group").agg(
+    of_name = each.groupBy("group_id").agg(
         F.collect_list("chroot").alias("every"),
         F.collect_list(F.when(F.col("moves"), F.col("chroot"))).alias("moving"),
     )
     chosen = F.when(F.size("moving") > 0, F.col("moving")).otherwise(F.col("every"))
-    return of_name.select("group", F.when(F.size(chosen) == 1, chosen[0]).alias("chroot"))
+    return of_name.select("group_id", F.when(F.size(chosen) == 1, chosen[0]).alias("chroot"))
 
 
 def placed(rows: DataFrame, chroots_: DataFrame) -> DataFrame:
     """Add ``chroot`` to rows of groups on the brokers: empty if ZooKeeper has no such group, null
     if ``chroots`` has null."""
-    known = chroots_.select("group", F.struct("chroot").alias("place"))
+    known = chroots_.select("group_id", F.struct("chroot").alias("place"))
     chroot = F.when(F.col("place").isNull(), "").otherwise(F.col("place.chroot"))
-    return rows.join(known, "group", "left").withColumn("chroot", chroot).drop("place")
+    return rows.join(known, "group_id", "left").withColumn("chroot", chroot).drop("place")
 
 
 def with_mode(stage: Stage) -> DataFrame:
@@ -114,12 +114,12 @@ def _plain(stage: Stage, on_brokers: DataFrame, generations: DataFrame) -> DataF
     """Partitions that the coordinator assigned to consumers that are not migratable."""
     known = stage.rows("member_ids").select(*GROUP, "member")
     alone = generations.where(F.col("protocol").startswith(OWN_PROTOCOL)).select(
-        "group", F.col("generation").alias("first_generation")
+        "group_id", F.col("generation").alias("first_generation")
     )
     return (
         on_brokers.where("chroot is not null")
         .join(F.broadcast(known), [*GROUP, "member"], "left_anti")
-        .join(alone, ["group", "first_generation"], "left_anti")
+        .join(alone, ["group_id", "first_generation"], "left_anti")
         .select(
             *GROUP, "topic", "partition", "member", "host",
             F.lit("coordinator").alias("coordination"), F.lit("generation").alias("source"),

@@ -120,7 +120,7 @@ def compare(verdict: Verdict, variant: str, rows: list[dict[str, Any]], corpus: 
     """Add one variant's findings to a verdict."""
     for name, incident in corpus.incidents.items():
         labels = Counter(getattr(incident, "must" if variant == "whole" else variant))
-        for row in (row for row in rows if row["group"] == name):
+        for row in (row for row in rows if row["group_id"] == name):
             label = next((label for label in labels if labels[label] and fits(label, row)), None)
             if label is not None:
                 labels[label] -= 1
@@ -133,7 +133,7 @@ def compare(verdict: Verdict, variant: str, rows: list[dict[str, Any]], corpus: 
         verdict.missed += [f"{variant} {name}: {label}" for label in labels.elements()]
     for row in rows:
         assert is_declared(row), row
-    unknown = {str(row["group"]) for row in rows} - corpus.incidents.keys()
+    unknown = {str(row["group_id"]) for row in rows} - corpus.incidents.keys()
     assert not unknown, unknown
 
 

@@ -34,9 +34,9 @@ def test_spark_and_the_fold_read_paths_alike(spark: SparkSession, group: str | N
     znodes = [znode for path in paths if (znode := znode_of(path))]
     chosen = [z for z in znodes if group is None or z.group in group.split("|")]
     assert {
-        tuple(row) for row in staged.rows("names").select("chroot", "group", "tree").collect()
+        tuple(row) for row in staged.rows("names").select("chroot", "group_id", "tree").collect()
     } == {(z.chroot, z.group, z.tree) for z in chosen}
-    commits = staged.commits.select("chroot", "group", "topic", "partition").collect()
+    commits = staged.commits.select("chroot", "group_id", "topic", "partition").collect()
     assert sorted(map(tuple, commits)) == sorted(
         (z.chroot, z.group, z.topic, z.partition) for z in chosen if z.tree == "offsets"
     )

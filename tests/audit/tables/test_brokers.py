@@ -27,7 +27,7 @@ def test_generations_become_intervals(spark: SparkSession) -> None:
     rows = []
     for number, assignment in enumerate(given):
         row = dict.fromkeys(column.name for column in schema.OFFSETS)
-        row |= {"log_partition": 3, "log_offset": 10 * number, "kind": "group", "group": "g"}
+        row |= {"log_partition": 3, "log_offset": 10 * number, "kind": "group", "group_id": "g"}
         row |= {"time": EPOCH + timedelta(seconds=number), "deleted": assignment is None}
         if assignment is not None:
             row |= {"generation": number + 1, "assignment": assignment, "members": ["a", "b"],

@@ -63,7 +63,7 @@ def test_damage_and_copies_change_no_history(
     alone = reported(plain(findings(read_logs(Question(logs, None)), LIMITS), logs))
     assert "stalled owner" in {kind for kind, *_ in alone}
     assert reported(read(every["out"])) == alone
-    assert queries.doubled(Path(every["out"])) == {}
+    assert queries.broken(Path(every["out"])) == {}
     assert every["commits"] == len(history.commits)
     (text,) = every["damaged"]
     assert text.startswith(f"{tmp_path / 'zk2'}: {NEWEST}: byte {place}: checksum")

@@ -153,7 +153,7 @@ def test_fewer_logs_give_no_worse_answer(
     alone, what follows from its last proposals is one severity lower, inferred, and says that they
     may never have been committed."""
     rows = findings[f"/{'rejoined' if rejoined else 'dead'}-{servers}-{voters}"]
-    found = {(row["group"], row["kind"], row["severity"]) for row in rows}
+    found = {(row["group_id"], row["kind"], row["severity"]) for row in rows}
     doubted = [row for row in rows if "may never have been committed" in row["sentence"]]
     for row in doubted:
         assert row["basis"] == "inferred", row

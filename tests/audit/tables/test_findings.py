@@ -182,7 +182,7 @@ def planted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pl
     lines = journals.lines(journals.read(spark, (folder,)), made.registrations)
     by: dict[tuple[str, str], list[Any]] = {}
     for row in findings_of(made, stage, limits).orderBy("time").collect():
-        by.setdefault((row["group"], row["kind"]), []).append(row)
+        by.setdefault((row["group_id"], row["kind"]), []).append(row)
     used = stage.read("used", "session")["session"].combine_chunks()
     shared = shared_rows(logged(spark, h.rows))
     return Planted(h, stage, made, lines, by, tables_build.sessions(shared, used, {}, {}))
@@ -277,11 +277,11 @@ def test_findings_can_be_read_and_checked(planted: Planted) -> None:
 
 def test_deliveries_end_at_a_reset(planted: Planted) -> None:
     """Unless it is the first position of a group, or arrives after the stop."""
-    rows = planted.tables.deliveries.where("`group` in ('begins', 'first', 'skips', 'stops')")
+    rows = planted.tables.deliveries.where("group_id in ('begins', 'first', 'skips', 'stops')")
     periods = [
-        (row["group"], row["ended"], row["start_offset"], row["end_offset"], row["reset"],
+        (row["group_id"], row["ended"], row["start_offset"], row["end_offset"], row["reset"],
          row["reset_from"], row["reset_to"])
-        for row in rows.orderBy("group", "member", "line").collect()
+        for row in rows.orderBy("group_id", "member", "line").collect()
     ]  # fmt: skip
     assert periods == [
         ("begins", "stopped", 50, 70, True, None, 50),
@@ -299,7 +299,7 @@ def test_causes_that_zookeeper_names_are_proven(planted: Planted) -> None:
     wrong one. A rebalance without a watch event has no cause, although members have just joined."""
     figures = {
         (row["member"], row["cause"]): (row["notified"], row["rebalances"], row["reads"])
-        for row in planted.tables.herds.where("`group` in ('named', 'unnamed')").collect()
+        for row in planted.tables.herds.where("group_id in ('named', 'unnamed')").collect()
     }
     assert figures == {
         ("named_a", "inferred"): (0, 0, 0),
@@ -310,7 +310,7 @@ def test_causes_that_zookeeper_names_are_proven(planted: Planted) -> None:
         ("unnamed_c", "inferred"): (2, 4, 10),
     }
     attempts = causes.attempts(planted.stage.rows("membership"), planted.lines)
-    found = tables.ATTEMPTS.shape(attempts).where("`group` in ('named', 'unnamed')").collect()
+    found = tables.ATTEMPTS.shape(attempts).where("group_id in ('named', 'unnamed')").collect()
     second, third = planted.zxid("named", "b"), planted.zxid("named", "c")
     unnamed = planted.zxid("unnamed", "c")
     assert {(r["member"], r["attempt"], r["trigger_zxid"], r["basis"], r["trigger_path"])
@@ -336,7 +336,7 @@ def test_tables_of_a_small_history(planted: Planted) -> None:
     assert sessions == {1: (1, 6000, 12, "client"), 2: (2, 4000, 10, "server")}
 
     def rows(table: str, order: str) -> list[Any]:
-        return stage.rows(table).where("`group` = 'g'").orderBy(order).collect()
+        return stage.rows(table).where("group_id = 'g'").orderBy(order).collect()
 
     changes = [
         (r["zxid"], r["member"], r["change"], r["cause"], r["members"])
@@ -391,12 +391,12 @@ def test_findings_of_a_time(spark: SparkSession) -> None:
         return EPOCH + timedelta(seconds=seconds)
 
     rows: list[dict[str, Any]] = [
-        {"kind": "orphan partition", "group": "open", "time": after(0)},
-        {"kind": "unowned interval", "group": "over", "time": after(0), "end_time": after(40)},
-        {"kind": "unowned interval", "group": "across", "time": after(0), "end_time": after(60)},
-        {"kind": "zombie commit", "group": "once", "time": after(0)},
-        {"kind": "zombie commit", "group": "later", "time": after(60)},
-        {"kind": "herd", "group": "any"},
+        {"kind": "orphan partition", "group_id": "open", "time": after(0)},
+        {"kind": "unowned interval", "group_id": "over", "time": after(0), "end_time": after(40)},
+        {"kind": "unowned interval", "group_id": "across", "time": after(0), "end_time": after(60)},
+        {"kind": "zombie commit", "group_id": "once", "time": after(0)},
+        {"kind": "zombie commit", "group_id": "later", "time": after(60)},
+        {"kind": "herd", "group_id": "any"},
     ]
     last = round(after(100).timestamp() * 1e6)
     wrong = frame_of(spark, tables.FINDINGS.spark_type(), rows)
@@ -405,7 +405,7 @@ def test_findings_of_a_time(spark: SparkSession) -> None:
         times = [None if at is None else after(at).isoformat(" ") for at in (start, end)]
         kept = job.within(wrong, last, *times)
         assert kept.columns == wrong.columns
-        return {row["group"] for row in kept.collect()}
+        return {row["group_id"] for row in kept.collect()}
 
     assert told(50, None) == {"any", "open", "across", "later"}
     assert told(50, 55) == {"any", "open", "across"}

@@ -94,12 +94,20 @@ def test_logs_before_the_snapshot_are_not_read(
         assert summary["log_gaps"] == ([] if name == "whole" else [(0, first["zxid"])])
         found[name] = read(Path(out))
         table = load(spark, out)[1]["commits"].where(f"zxid >= {first['zxid']}")
-        columns = ("zxid", "group", "offset", "previous", "kind", "owner_member", "owner_state")
+        columns = (
+            "zxid",
+            "group_id",
+            "committed_offset",
+            "previous",
+            "kind",
+            "owner_member",
+            "owner_state",
+        )
         commits[name] = sorted(map(str, table.select(*columns).collect()))
     assert commits["part"] == commits["whole"]
     assert len(commits["part"]) > 100
     whole, part = (
-        {(r["group"], r["kind"], r["severity"], r["basis"], r["sentence"]) for r in rows}
+        {(r["group_id"], r["kind"], r["severity"], r["basis"], r["sentence"]) for r in rows}
         for rows in (found["whole"], found["part"])
     )
     begun = [row for row in found["whole"] if datetime.fromisoformat(row["time"]) >= first["time"]]

@@ -124,11 +124,11 @@ def by_spark(
         "stream",
     )  # fmt: skip
     commits = stage.commits.select(
-        F.concat(F.lit("/consumers/"), "group", F.lit("/offsets/"), "topic", F.lit("/"),
+        F.concat(F.lit("/consumers/"), "group_id", F.lit("/offsets/"), "topic", F.lit("/"),
                  "partition"),
-        "zxid", "idx", F.unix_micros("time"), "session", "offset", "previous", "previous_zxid",
-        F.unix_micros("previous_time"), "kind", "created", "owner_state", "owner_session",
-        "owner_start_zxid", "owner_member", "free_since_zxid",
+        "zxid", "idx", F.unix_micros("time"), "session", "committed_offset", "previous",
+        "previous_zxid", F.unix_micros("previous_time"), "kind", "created", "owner_state",
+        "owner_session", "owner_start_zxid", "owner_member", "free_since_zxid",
     )  # fmt: skip
     return (
         sorted(map(tuple, lifetimes.collect()), key=repr),
@@ -173,12 +173,14 @@ def test_the_events_of_two_groups_whose_names_are_alike(spark: SparkSession) -> 
         ]
     events.append(Event(100, 0, 0, 5, Act.CLOSE, cxid=0))
     stage = staging.stage(frame(spark, events), keep=keep)
-    commits = stage.commits.select("chroot", "group", "offset", "owner_session").collect()
+    commits = stage.commits.select(
+        "chroot", "group_id", "committed_offset", "owner_session"
+    ).collect()
     names = [("", "g"), ("/a", "g"), ("", "consumers"), ("", "offsets")]
     assert {tuple(row) for row in commits} == {
         (*name, number, 5) for number, name in enumerate(names)
     }
-    owned = stage.rows("owners").select("chroot", "group", "ended", "end_zxid").collect()
+    owned = stage.rows("owners").select("chroot", "group_id", "ended", "end_zxid").collect()
     assert {tuple(row) for row in owned} == {(*name, "expired", 100) for name in names}
-    used = stage.rows("used").select("chroot", "group", "session").collect()
+    used = stage.rows("used").select("chroot", "group_id", "session").collect()
     assert {tuple(row) for row in used} == {(*name, 5) for name in names}

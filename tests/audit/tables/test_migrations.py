@@ -173,7 +173,7 @@ class Audited:
 
     def rows(self, table: str, group: str, *order: str) -> list[Any]:
         """Rows of one group."""
-        return self.tables[table].where(f"`group` = '{group}'").orderBy(*order).collect()
+        return self.tables[table].where(f"group_id = '{group}'").orderBy(*order).collect()
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +214,7 @@ def test_a_real_move_is_one_history(audited: Audited) -> None:
         assert all(row["start_zxid"] < ack["zxid"] for ack in row["acknowledged"])
     assert all(one["end_zxid"] == two["start_zxid"] for one, two in pairwise(rows))
     assert len({row["session"] for row in rows}) == 6, "to-zookeeper writes two modes"
-    assert [f for f in audited.findings if f["group"] == "live"] == []
+    assert [f for f in audited.findings if f["group_id"] == "live"] == []
 
 
 def test_a_partition_has_one_timeline_for_both_coordinations(audited: Audited) -> None:
@@ -249,7 +249,7 @@ def test_a_partition_has_one_timeline_for_both_coordinations(audited: Audited) -
 
 def test_what_went_wrong_is_found_with_its_transactions(audited: Audited) -> None:
     """Each finding of the group by hand, with file, byte and the command that shows it."""
-    found = [row for row in audited.findings if row["group"] == "bad"]
+    found = [row for row in audited.findings if row["group_id"] == "bad"]
     kinds = Counter(row["kind"] for row in found)
     assert kinds["mode written too early"] == 3
     assert kinds["mode out of order"] == 1
@@ -270,7 +270,7 @@ def test_what_went_wrong_is_found_with_its_transactions(audited: Audited) -> Non
 
 def test_the_summary_and_the_report_name_moves(audited: Audited) -> None:
     """The mode of each group, since when, and who has not acknowledged it."""
-    moves = {row["group"]: row for row in audited.summary["migrations"]}
+    moves = {row["group_id"]: row for row in audited.summary["migrations"]}
     assert moves.keys() == {"live", "bad"}
     assert (moves["live"]["mode"], moves["live"]["changes"]) == ("zookeeper", 6)
     assert (moves["bad"]["mode"], moves["bad"]["late"]) == ("kafka", [])
@@ -326,7 +326,7 @@ def test_logs_that_begin_during_a_move(spark: SparkSession) -> None:
     (group,) = migrations.summary(modes.toArrow().to_pylist())
     since = START + timedelta(seconds=120)
     assert group == {
-        "chroot": "/kafka", "group": "g", "mode": "kafka", "since": since.isoformat(" "),
+        "chroot": "/kafka", "group_id": "g", "mode": "kafka", "since": since.isoformat(" "),
         "ended": "still", "changes": 1, "late": [],
     }  # fmt: skip
     assert [tuple(row) for row in timeline.chroots(stage).collect()] == [("g", "/kafka")]
@@ -338,9 +338,9 @@ def test_two_owners_during_a_move(spark: SparkSession) -> None:
 
     def piece(partition: int, source: str, member: str, *seconds: int, **more: Any) -> Any:
         begin, end = (START + timedelta(seconds=at) for at in seconds)
-        return {"chroot": "", "group": "g", "topic": "t", "partition": partition, "member": member,
-                "source": source, "start_time": begin, "end_time": end, "ended": "released",
-                "coordination": "coordinator", **more}  # fmt: skip
+        return {"chroot": "", "group_id": "g", "topic": "t", "partition": partition,
+                "member": member, "source": source, "start_time": begin, "end_time": end,
+                "ended": "released", "coordination": "coordinator", **more}  # fmt: skip
 
     znode = {"session": 5, "start_zxid": 9}
     rows = [

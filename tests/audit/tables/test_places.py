@@ -38,7 +38,7 @@ def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> 
         evidence = [("commits", also, 0, SESSION, "wrote", None, None, None),
                     ("deliveries", None, None, None, "j:1", None, None, None)]  # fmt: skip
         if zxid == 7:
-            row |= {"chroot": "/é", "group": "g", "topic": "t", "partition": 0, "member": "m"}
+            row |= {"chroot": "/é", "group_id": "g", "topic": "t", "partition": 0, "member": "m"}
         row |= {"severity": "critical", "kind": "k", "basis": "proven", "sentence": "It was so.",
                 "zxid": zxid, "session": SESSION if zxid == 5 else None,
                 "evidence": evidence}  # fmt: skip

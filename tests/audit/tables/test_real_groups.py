@@ -52,7 +52,7 @@ class Audited:
 
     def kinds(self, group: str) -> set[str]:
         """Kinds of findings of one group."""
-        rows = self.tables["findings"].where(f"`group` = '{group}'").select("kind", "sentence")
+        rows = self.tables["findings"].where(f"group_id = '{group}'").select("kind", "sentence")
         return {row["kind"] for row in rows.collect()}
 
 
@@ -270,7 +270,7 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
         )
         summary = job.run(spark, options)
         narrow = sources_offsets.read(spark, cluster.bootstrap, "f.*th")
-        assert {row["group"] for row in narrow.collect()} == {"forth"}
+        assert {row["group_id"] for row in narrow.collect()} == {"forth"}
     return Audited(summary, load(spark, folder / "out")[1], scene.delivered, folder / "out")
 
 
@@ -292,7 +292,7 @@ def test_planted_faults_are_found(audited: Audited) -> None:
     found = audited.kinds("mixed")
     planted = {"tool write", "foreign release"}
     assert planted <= found <= planted | {"delivered twice", "orphan commit"}
-    owned = audited.tables["ownership"].where("`group` = 'mixed'")
+    owned = audited.tables["ownership"].where("group_id = 'mixed'")
     ends = {row["ended"] for row in owned.select("ended").distinct().collect()}
     assert {"released", "expired", "foreign delete"} <= ends
     killed = owned.where("member = 'mixed_killed'").select("ended").distinct().collect()
@@ -303,7 +303,7 @@ def test_a_move_is_no_fault_and_a_commit_behind_it_is(audited: Audited) -> None:
     """Moving a group to Kafka and back gives no finding. A member or tool that writes to ZooKeeper
     after a move is found."""
     moves = audited.tables["moves"].orderBy("zxid").collect()
-    told = [(row["group"], row["moved_to"]) for row in moves]
+    told = [(row["group_id"], row["moved_to"]) for row in moves]
     assert told == [("theirs", "kafka"), ("theirs", "zookeeper"), ("past", "kafka")]
     assert audited.kinds("theirs") == set()
     # A tool made both writes. The first one is where the group began.
@@ -314,9 +314,11 @@ def test_a_stopped_and_moved_group_has_one_timeline(audited: Audited) -> None:
     """The owners of each partition in ZooKeeper, then on the coordinator, in one table. So are the
     claims of ``zkmigrate`` at each move. Groups that the coordinator never had are not in it."""
     owned = audited.tables["group_ownership"].orderBy("start_time").collect()
-    assert {row["group"] for row in owned} == {"theirs", "early"}
+    assert {row["group_id"] for row in owned} == {"theirs", "early"}
     for partition in range(PARTITIONS):
-        mine = [row for row in owned if (row["group"], row["partition"]) == ("theirs", partition)]
+        mine = [
+            row for row in owned if (row["group_id"], row["partition"]) == ("theirs", partition)
+        ]
         assert all(one["end_time"] <= two["start_time"] for one, two in pairwise(mine))
         *legacy, there, newer, back = mine
         assert {row["member"] for row in legacy} <= {"theirs_jane", "theirs_john"}
@@ -329,7 +331,7 @@ def test_a_stopped_and_moved_group_has_one_timeline(audited: Audited) -> None:
 def test_a_consumer_that_starts_too_early_is_found(audited: Audited) -> None:
     """A consumer on the coordinator that starts while a legacy member runs: two owners of each
     partition."""
-    found = audited.tables["findings"].where("`group` = 'early'").orderBy("partition").collect()
+    found = audited.tables["findings"].where("group_id = 'early'").orderBy("partition").collect()
     assert [(row["kind"], row["partition"]) for row in found] == [
         ("two owners", partition) for partition in range(PARTITIONS)
     ]
@@ -359,7 +361,10 @@ def test_deliveries_of_journals_are_those_of_the_streams(audited: Audited) -> No
             seen[member, found.partition].add(found.offset)
     # What a member read without a stored offset is known only from its first commit.
     commits = audited.tables["commits"].where("store = 'zookeeper' and previous is null")
-    first = {(row["owner_member"], row["partition"]): row["offset"] for row in commits.collect()}
+    first = {
+        (row["owner_member"], row["partition"]): row["committed_offset"]
+        for row in commits.collect()
+    }
     assert len(told) >= 2 * PARTITIONS
     for key, offsets in told.items():
         assert offsets <= seen[key], key
@@ -374,14 +379,14 @@ def test_herds_are_measured_where_members_kept_journals(audited: Audited) -> Non
     rows = audited.tables["herds"].collect()
     by: dict[str, set[str]] = defaultdict(set)
     for row in rows:
-        by[row["group"]].add(row["basis"])
+        by[row["group_id"]].add(row["basis"])
     assert by["ours"] == {"measured"}
     assert by["theirs"] == {"modelled"}
     assert "measured in part" in by["mixed"]
     (left,) = [
         row
         for row in rows
-        if row["group"] == "ours" and row["change"] == "leave" and row["members"] == 1
+        if row["group_id"] == "ours" and row["change"] == "leave" and row["members"] == 1
     ]
     assert left["notified"] == 1
     assert left["rebalances"] >= 1
@@ -393,15 +398,17 @@ def test_offsets_in_kafka_are_commits_too(audited: Audited) -> None:
     marked. Of the commits in transactions, only those of committed transactions count."""
     rows = audited.tables["commits"].where("store = 'kafka'").orderBy("log_offset").collect()
     told = [
-        (r["offset"], r["previous"], r["kind"], r["metadata"]) for r in rows if r["group"] == "back"
+        (r["committed_offset"], r["previous"], r["kind"], r["metadata"])
+        for r in rows
+        if r["group_id"] == "back"
     ]
     assert told == [(10, None, "commit", "at 10"), (20, 10, "commit", "at 20"),
                     (5, 20, "commit", "at 5")]  # fmt: skip
-    kinds = [r["kind"] for r in rows if r["group"] == "forth"]
+    kinds = [r["kind"] for r in rows if r["group_id"] == "forth"]
     assert kinds == ["commit", "commit", "same"]
     assert all(r["time"] and r["log_partition"] is not None and r["zxid"] is None for r in rows)
     assert audited.kinds("back") == {"offset regression"}
-    assert [r["offset"] for r in rows if r["group"] == "undone"] == [20]
+    assert [r["committed_offset"] for r in rows if r["group_id"] == "undone"] == [20]
     assert audited.tables["commits"].where("store = 'zookeeper'").count() > 100
 
 
@@ -464,7 +471,7 @@ def test_numbers_that_are_no_times(spark: SparkSession) -> None:
     null."""
     names = [column.name for column in schema.OFFSETS]
     rows: list[dict[str, Any]] = [
-        {"log_partition": 0, "log_offset": number, "kind": "offset", "group": "g", "topic": "t",
+        {"log_partition": 0, "log_offset": number, "kind": "offset", "group_id": "g", "topic": "t",
          "partition": 0, "deleted": False, "committed": value, "commit_ms": value}
         for number, value in enumerate((2**63 - 1, -(2**63), 0, 1_700_000_000_000))
     ]  # fmt: skip
@@ -473,5 +480,5 @@ def test_numbers_that_are_no_times(spark: SparkSession) -> None:
         schema.spark_type(schema.OFFSETS),
     )
     made = tables.COMMITS.shape(sources_offsets.commits(frame)).orderBy("log_offset").collect()
-    assert [row["offset"] for row in made] == [row["committed"] for row in rows]
+    assert [row["committed_offset"] for row in made] == [row["committed"] for row in rows]
     assert [row["time"] is None for row in made] == [True, True, False, False]

@@ -51,7 +51,7 @@ def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict
     """The result of ``data_of`` for one group of this name."""
     finding = {
         "id": "0123456789",
-        "severity": "critical", "kind": "zombie commit", "chroot": "", "group": name,
+        "severity": "critical", "kind": "zombie commit", "chroot": "", "group_id": name,
         "topic": name, "partition": 0, "zxid": 3, "t": 500, "u": None, "basis": "proven",
         "sentence": f"Member {name} did it.", "member": name, "effect": "lost", "messages": 7,
         "place": "zk1: log.1, byte 16", "command": "zkaudit show 0x3 --zookeeper-logs zk1",
@@ -71,12 +71,12 @@ def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict
         "findings": [finding], "begin": 0, "end": 480_000, "width": 1000,
         "rows": [["", name, name, number] for number in range(rows)],
         "partitions": rows, "cells": cells or [[0, 400, 0]], "exact": None,
-        "groups": [{"chroot": "", "group": name, "worst": "critical", "findings": 1,
+        "groups": [{"chroot": "", "group_id": name, "worst": "critical", "findings": 1,
                     "partitions": rows, "changes": 1, "members": [[0, 2]], "commits": [[1, 5]],
                     "refused": []}],
         "all_groups": 1, "others": None, "changes": 1,
         "members": [name],
-        "herds": [{"chroot": "", "group": name, "member": name, "change": "join", "t": 5,
+        "herds": [{"chroot": "", "group_id": name, "member": name, "change": "join", "t": 5,
                    "basis": "modelled", "notified": 1999, "rebalances": 2000, "reads": 4000000}],
     }  # fmt: skip
 
@@ -105,7 +105,7 @@ def test_a_group_shows_the_mode_of_its_live_move(browse: Any, tmp_path: Path) ->
     """The group's row has the mode that holds. A mode that was deleted or lies before a log gap is
     not shown."""
     moves = [
-        {"chroot": "", "group": name, "mode": "kafka", "ended": ended}
+        {"chroot": "", "group_id": name, "mode": "kafka", "ended": ended}
         for name, ended in (("orders", "still"), ("gone", "deleted"), ("gap", "unknown"))
     ]
     modes = report._modes({"migrations": moves})
@@ -167,7 +167,7 @@ def history(groups: int, bad: dict[str, str], partitions: int = 1) -> dict[str, 
         name: [] for name in ("registrations", "ownership", "membership", "herds", "findings")
     }
     for group in (f"g{number:04}" for number in range(groups)):
-        place = {"chroot": "", "group": group}
+        place = {"chroot": "", "group_id": group}
         made["registrations"].append(place | {"member": "m0"})
         for number in (0, 1):
             row = place | {"zxid": 1 + number, "idx": 0, "time": second(number), "change": "join",
@@ -284,7 +284,7 @@ def test_groups_with_the_worst_findings_can_be_chosen(
 ) -> None:
     """The page has room for fewer groups than there are. It shows groups with the worst findings
     first, even if their names sort last. It prints how many groups it omits and how to see them."""
-    assert [(g["group"], g["worst"]) for g in crowded["groups"]][:4] == [
+    assert [(g["group_id"], g["worst"]) for g in crowded["groups"]][:4] == [
         ("g0249", "critical"), ("g0240", "high"), ("g0001", "info"), ("g0000", None),
     ]  # fmt: skip
     shown = browse(render(crowded), tmp_path)
@@ -314,7 +314,7 @@ def test_every_group_that_can_be_chosen_shows_its_members(
     members. It never says that no member joined when some did."""
     rows = history(40, {})
     for row in rows["herds"]:
-        if row["group"] != "g0039" and row["notified"]:
+        if row["group_id"] != "g0039" and row["notified"]:
             row["notified"] = 99
     page = render(report.data_of(summary_of(rows), frames(spark, rows)))
     shown = browse(choose(page, "g0039"), tmp_path)
@@ -336,7 +336,7 @@ def test_partitions_that_are_not_in_the_timeline_are_counted(
     rows = history(3, {"g0001": "high"}, MAX_ROWS // 2)
     for table in rows.values():
         for row in table:
-            row["group"] = {"g0002": "it's.late"}.get(row["group"], row["group"])
+            row["group_id"] = {"g0002": "it's.late"}.get(row["group_id"], row["group_id"])
     page = render(report.data_of(summary_of(rows), frames(spark, rows)))
     assert "Not in this page: 250 of 750 partitions." in part(browse(page, tmp_path), "rows-cut")
     shown = browse(choose(page, "g0001"), tmp_path)
@@ -372,7 +372,7 @@ def test_the_search_finds_groups_that_the_page_has_no_room_for(
     names = {f"g{MAX_GROUPS:04}": "it's.late<b>\u202e", f"g{MAX_GROUPS + 1:04}": "late.fine"}
     for table in rows.values():
         for row in table:
-            row["group"] = names.get(row["group"], row["group"])
+            row["group_id"] = names.get(row["group_id"], row["group_id"])
     page = render(report.data_of(summary_of(rows), frames(spark, rows)))
     assert "\u202e" not in page
     shown = browse(choose(page, searched="LATE"), tmp_path, WAIT)
@@ -400,7 +400,7 @@ def test_the_page_fits_narrow_windows_and_both_colour_schemes(
     the light and in the dark scheme, the text of a finding contrasts with the background by at
     least 4.5 (WCAG AA), and no text is smaller than 11 pixels."""
     shown = data("a-long-name-without-any-space." * 8)
-    shown["groups"].append(shown["groups"][0] | {"group": "second"})
+    shown["groups"].append(shown["groups"][0] | {"group_id": "second"})
     shown["findings"].append(shown["findings"][0] | {"zxid": 4, "t": None, "kind": "x" * 80})
     inner = then(render(shown), MEASURE)
     outer = f"""<!doctype html><style>:root {{ color-scheme: light dark }}
@@ -438,7 +438,7 @@ def test_the_timeline_of_a_time_range_begins_an_hour_before_it(spark: SparkSessi
 
 def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> None:
     """A member that registered before the first interval is drawn from the start of the chart."""
-    place: dict[str, Any] = {"chroot": "", "group": "g"}
+    place: dict[str, Any] = {"chroot": "", "group_id": "g"}
     rows = {
         "registrations": [place],
         "membership": [
@@ -485,7 +485,7 @@ def test_exact_intervals_are_unpacked_by_the_page(
         )
         for n in range(20_000)
     ]
-    ddl = "chroot string, `group` string, topic string, `partition` long, member string, "
+    ddl = "chroot string, group_id string, topic string, `partition` long, member string, "
     frame = spark.createDataFrame(spans, ddl + "ended string, a long, b long")
     members: dict[str, int] = {}
     intervals = report._intervals(frame, rows)
@@ -550,7 +550,7 @@ def test_cells_are_the_same_from_memory_and_from_spark(spark: SparkSession) -> N
         for row in range(2)
         for n, (a, b) in enumerate(times[row].reshape(-1, 2))
     ]
-    ddl = "chroot string, `group` string, topic string, `partition` long, member string, "
+    ddl = "chroot string, group_id string, topic string, `partition` long, member string, "
     frame = spark.createDataFrame(spans, ddl + "ended string, a long, b long")
     begin, end = int(times[:2].min()), int(times[:2].max())
     width = -(-(end - begin + 1) // BUCKETS)

@@ -339,7 +339,7 @@ def test_only_findings_of_the_timelines_groups_are_drawn_in_it(browse: Any, tmp_
     shown["cells"] = [[], []]
     first = shown["findings"][0]
     shown["findings"] = [
-        first | {"t": t, "group": group, "topic": None, "partition": None, "zxid": t}
+        first | {"t": t, "group_id": group, "topic": None, "partition": None, "zxid": t}
         for t, group in ((100_000, "b"), (200_000, "elsewhere"), (300_000, None))
     ]
     steps = """

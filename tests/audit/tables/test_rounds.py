@@ -143,14 +143,14 @@ def test_old_history_is_deleted_and_its_owners_stay_known(
 
     lasting = f"(end_zxid is null or end_zxid >= {begin})"
     for name, where, columns in (
-        ("ownership", lasting, "group topic partition start_zxid session member end_zxid ended"),
-        ("registrations", lasting, "group member start_zxid session subscription end_zxid ended"),
-        ("membership", f"zxid >= {begin}", "group member zxid change members"),
+        ("ownership", lasting, "group_id topic partition start_zxid session member end_zxid ended"),
+        ("registrations", lasting,
+         "group_id member start_zxid session subscription end_zxid ended"),
+        ("membership", f"zxid >= {begin}", "group_id member zxid change members"),
         ("partitions", "gone_zxid is null", "topic partition"),
         ("commits", f"zxid >= {begin} and owner_state = 'owner'",
-         "group topic partition zxid offset kind owner_member owner_start_zxid"),
+         "group_id topic partition zxid committed_offset kind owner_member owner_start_zxid"),
     ):  # fmt: skip
-        columns = columns.replace("group", "`group`")
         expected = rows(whole, name, where, columns)
         assert expected, name
         assert rows(found, name, where, columns) == expected, name
@@ -193,17 +193,19 @@ def test_a_session_that_ends_in_two_groups_and_a_mirrored_group(
     growing.grow(1)
     state = growing.check(spark)
     assert len(state.audited or ()) == 1
-    ended = load(spark, growing.options.out)[1]["ownership"].where("`group` in ('first', 'second')")
-    columns = ("group", "topic", "partition", "session", "end_zxid")
+    ended = load(spark, growing.options.out)[1]["ownership"].where(
+        "group_id in ('first', 'second')"
+    )
+    columns = ("group_id", "topic", "partition", "session", "end_zxid")
     found = sorted(map(tuple, ended.select(*columns).collect()))
     assert found == [(group, "t", 0, 5, end) for group in ("first", "second")]
     logs = growing.options.logs
     history = read_logs(Question(logs, None, servers=1))
     batches = folded(history, growing.options.limits)
     rows = [row for batch in batches for row in batch.to_pylist() if row["table"] == "owners"]
-    rows = [row for row in rows if row["group"] != "g"]
+    rows = [row for row in rows if row["group_id"] != "g"]
     assert sorted(tuple(row[name] for name in columns) for row in rows) == found
     local = findings(read_logs(Question(logs, None, servers=1)), growing.options.limits)
     for told in (plain(local, logs), read(Path(growing.options.out))):
-        mine = [(one["kind"], one["session"]) for one in told if one["group"] == "g"]
+        mine = [(one["kind"], one["session"]) for one in told if one["group_id"] == "g"]
         assert mine == [("tool write", "0x11")]

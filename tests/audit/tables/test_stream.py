@@ -203,7 +203,7 @@ def test_what_is_purged_stays_and_nothing_is_left_undone(
         snapshot.unlink()
     assert look() == 2
     assert told[1]["torn_snapshots"] == []
-    found = load(spark, options.out)[1]["registrations"].where("`group` = 'kept'")
+    found = load(spark, options.out)[1]["registrations"].where("group_id = 'kept'")
     ((begun,),) = found.select("start_zxid").collect()
     assert 0 < begun < int(log.name[4:], 16)
     assert look() == 2

@@ -33,15 +33,15 @@ def znode(
     chroot: str, group: str, begin: float, end: float | None, session: int | None = 5
 ) -> dict[str, Any]:
     """An owner znode of t-0."""
-    return {"chroot": chroot, "group": group, "topic": "t", "partition": 0, "member": f"{group}_a",
-            "session": session, "start_zxid": int(begin), "start_time": at(begin),
-            "end_zxid": end and int(end), "end_time": at(end),
+    return {"chroot": chroot, "group_id": group, "topic": "t", "partition": 0,
+            "member": f"{group}_a", "session": session, "start_zxid": int(begin),
+            "start_time": at(begin), "end_zxid": end and int(end), "end_time": at(end),
             "ended": "still held" if end is None else "released"}  # fmt: skip
 
 
 def assigned(group: str, begin: float, end: float | None, generation: int = 1) -> dict[str, Any]:
     """An assignment of t-0 by the coordinator."""
-    return {"group": group, "topic": "t", "partition": 0, "member": f"{group}-new", "host": "/h",
+    return {"group_id": group, "topic": "t", "partition": 0, "member": f"{group}-new", "host": "/h",
             "first_generation": generation, "last_generation": generation + 1,
             "start_time": at(begin), "end_time": at(end)}  # fmt: skip
 
@@ -49,7 +49,7 @@ def assigned(group: str, begin: float, end: float | None, generation: int = 1) -
 def stage_of(spark: SparkSession, *names: tuple[str, str, str]) -> staging.Stage:
     """Groups that have znodes (chroot, group and tree), in which nothing happened."""
     columns = spark_type(OUTPUT)
-    keys = ("table", "chroot", "group", "tree")
+    keys = ("table", "chroot", "group_id", "tree")
     rows = [dict(zip(keys, ("names", *name), strict=True)) for name in names]
     return staging.Stage(frame_of(spark, columns, rows))
 
@@ -74,14 +74,14 @@ def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) 
         assigned("moved", 30, 50), assigned("moved", 60, None, 4), assigned("new", 30, None),
         assigned("twice", 30, None), assigned("own", 30, None, 7),
     )  # fmt: skip
-    migratable = {"group": "own", "generation": 7, "protocol": f"{timeline.OWN_PROTOCOL}x"}
+    migratable = {"group_id": "own", "generation": 7, "protocol": f"{timeline.OWN_PROTOCOL}x"}
     generations = frame(spark, catalog.GENERATIONS, migratable)
     journal = {"topic": "t", "partition": 0, "member": "j", "start_time": at(1), "end_time": at(2),
                "ended": "stopped"}  # fmt: skip
     delivered = frame(
         spark, catalog.DELIVERIES,
-        {"chroot": "", "group": "with-log", "coordination": "coordinator", **journal},
-        {"chroot": "", "group": "stays", "coordination": "zookeeper", **journal},
+        {"chroot": "", "group_id": "with-log", "coordination": "coordinator", **journal},
+        {"chroot": "", "group_id": "stays", "coordination": "zookeeper", **journal},
     )  # fmt: skip
     on_brokers = timeline.placed(every, chroots)
     groups = kept(timeline.groups(stage, on_brokers, delivered))
@@ -90,9 +90,9 @@ def test_one_history_of_a_group_that_was_stopped_and_moved(spark: SparkSession) 
     }  # fmt: skip
     registered = frame(spark, catalog.REGISTRATIONS)
     made = timeline.ownership(stage, groups, registered, owned, on_brokers, generations, delivered)
-    rows = catalog.GROUP_OWNERSHIP.shape(made).orderBy("group", "start_time").collect()
+    rows = catalog.GROUP_OWNERSHIP.shape(made).orderBy("group_id", "start_time").collect()
     found = [
-        (row["chroot"], row["group"], row["coordination"], row["source"], row["member"],
+        (row["chroot"], row["group_id"], row["coordination"], row["source"], row["member"],
          row["first_generation"], row["last_generation"], row["ended"])
         for row in rows
     ]  # fmt: skip
