@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from zkaudit.tables.catalog import SCHEMA_VERSION, TABLES, Column
+from zkaudit.schema import Column
+from zkaudit.tables.catalog import SCHEMA_VERSION, TABLES
 
 
 def tables_page() -> str:
@@ -44,11 +45,7 @@ def tables_page() -> str:
 
 def _rows(columns: Iterable[Column]) -> list[str]:
     rows = [
-        f"| `{c.name}` {_plain(c.type)}{'' if c.nullable else ', never null'} | {c.meaning} |"
+        f"| `{c.name}` {c.kind.value}{'' if c.nullable else ', never null'} | {c.meaning} |"
         for c in columns
     ]
     return ["| Column | Meaning |", "|---|---|", *rows]
-
-
-def _plain(type: str) -> str:
-    return f"`{type}`" if "<" in type else type

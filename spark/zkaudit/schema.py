@@ -6,7 +6,6 @@ There is one table of columns each for transaction logs, snapshots and journals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from inspect import signature
@@ -95,29 +94,29 @@ DELETES: Final = ("delete", "deleteContainer")
 znodes."""
 
 
-def parsed(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield name, type and meaning of the columns in a text, one per line. A line with a larger
-    indent than the first continues the previous one."""
-    for line in dedent(text).strip().replace("\n    ", " ").splitlines():
-        name, _, rest = line.partition(" ")
-        kind, _, meaning = rest.partition(": ")
-        yield name, kind, meaning
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text. One with a larger indent than the first continues the previous
+    one."""
+    return dedent(text).strip().replace("\n    ", " ").splitlines()
 
 
-def _columns(text: str) -> tuple[Column, ...]:
-    """``!`` after the type: the column is never null."""
-    return tuple(
-        Column(name, Kind[kind.rstrip("!").upper()], not kind.endswith("!"), meaning)
-        for name, kind, meaning in parsed(text)
-    )
+def columns_in(text: str) -> tuple[Column, ...]:
+    """Return the columns in a text: name, type and meaning, one per line. ``!`` after the type: the
+    column is never null."""
+    found = []
+    for line in lines_of(text):
+        about, _, meaning = line.partition(": ")
+        name, kind = about.split(" ")
+        found.append(Column(name, Kind[kind.rstrip("!").upper()], not kind.endswith("!"), meaning))
+    return tuple(found)
 
 
-_PLACE: Final = _columns("""
+_PLACE: Final = columns_in("""
     server string!: name of the server that wrote the file
     file string!: name of the file, without its directory
 """)
 
-TXNLOG: Final = _PLACE + _columns("""
+TXNLOG: Final = _PLACE + columns_in("""
     position long!: byte where the transaction's record begins in the unpacked file
     zxid long!: the transaction; it defines the order
     idx int!: index in a multi; otherwise 0
@@ -147,7 +146,7 @@ fail themselves then have code 0, their type in ``tried``, and all their fields.
 as if they had been applied.) So a row whose type is not ``error`` was applied.
 """
 
-TXNLOG_FILES: Final = _PLACE + _columns("""
+TXNLOG_FILES: Final = _PLACE + columns_in("""
     transactions long!: complete transactions in the file
     first_zxid long: zxid of the first one
     last_zxid long: zxid of the last one
@@ -163,7 +162,7 @@ SAMPLE_AT_BEGIN: Final = 16
 """The same of the first ``BEGIN`` transactions of an epoch, because short logs are compared too."""
 BEGIN: Final = 1024
 
-TXNLOG_RUNS: Final = _PLACE + _columns(f"""
+TXNLOG_RUNS: Final = _PLACE + columns_in(f"""
     first_zxid long: zxid of the run's first transaction; null: the file is damaged before its first
         one
     last_zxid long: zxid of the run's last transaction; no zxid in between is missing, and all are
@@ -187,7 +186,7 @@ _IN_GROUPS: Final = (
 RUN: Final = "run"
 
 TXNLOG_GROUPS: Final = (
-    *_columns(f"kind string: null: an operation; `{RUN}`: an unbroken run of zxids"),
+    *columns_in(f"kind string: null: an operation; `{RUN}`: an unbroken run of zxids"),
     *(
         replace(column, nullable=column.nullable or column.name not in ("server", "file"))
         for column in TXNLOG
@@ -210,7 +209,7 @@ NODE_EXISTS: Final = -110
 """The error of a write that was refused because the znode already exists."""
 
 
-SNAPSHOT: Final = _PLACE + _columns("""
+SNAPSHOT: Final = _PLACE + columns_in("""
     zxid long!: last transaction when the server began to write the snapshot
     complete_zxid long: every transaction up to this one is in the snapshot, so a missing znode did
         not exist (3.6+)
@@ -232,14 +231,14 @@ Snapshots are fuzzy: a znode may be newer than ``zxid``. A row proves that the z
 its ``czxid``. That a znode is missing proves only that it did not exist at ``complete_zxid``.
 """
 
-SNAPSHOT_SESSIONS: Final = _PLACE + _columns("""
+SNAPSHOT_SESSIONS: Final = _PLACE + columns_in("""
     zxid long!: last transaction when the server began to write the snapshot
     session long!: a live session
     timeout int!: milliseconds
 """)
 """One row for each live session of each snapshot."""
 
-OFFSETS: Final = _columns("""
+OFFSETS: Final = columns_in("""
     log_partition int!: partition of `__consumer_offsets`
     log_offset long!: offset of the record
     time timestamp: timestamp of the record
@@ -296,7 +295,7 @@ def journal_columns() -> tuple[Column, ...]:
     }
     fields = {f.name: f for f in journal.FIELDS if f.type is not journal.Type.OBJECT}
     return (
-        *_columns("""
+        *columns_in("""
             file string!: path of the journal
             line long!: number of the line, from 1
             fault string: why the line could not be read

@@ -164,7 +164,7 @@ def write_tables(
         at(_hash(of, 7, SECONDS)).alias("time"),
         F.lit("proven").alias("basis"),
         F.concat(F.lit("Partition events-0 had no owner for "), of, F.lit(" s.")).alias("sentence"),
-        F.array().cast(catalog.EVIDENCE).alias("evidence"),
+        F.array().cast(catalog.FINDINGS.spark_type()["evidence"].dataType).alias("evidence"),
     )
     save(catalog.FINDINGS, wrong)
     for table in catalog.TABLES:
@@ -200,7 +200,7 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
                 seconds = []
                 for _ in range(1 + rounds):
                     begin = time.perf_counter()
-                    page = report.write(spark, folder / case)
+                    page = report.write(folder / case)
                     seconds.append(time.perf_counter() - begin)
                 what = "1,000,000 intervals" if case == "intervals" else "100,000 groups"
                 yield f"{what}, report written", "seconds", seconds[1:]

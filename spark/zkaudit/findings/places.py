@@ -93,8 +93,6 @@ def located(found: DataFrame, transactions: DataFrame, addresses: Mapping[int, s
     """
     from pyspark.sql import functions as F
 
-    from zkaudit.schema import arrow_of
-
     zxids = F.concat(F.array("zxid"), F.transform("evidence", lambda part: part["zxid"]))
     wanted = found.select(F.explode(zxids).alias("zxid"))
     rows = transactions.join(wanted, "zxid", "left_semi").select("zxid", *Place._fields).toArrow()
@@ -104,7 +102,7 @@ def located(found: DataFrame, transactions: DataFrame, addresses: Mapping[int, s
         first = places.setdefault(zxid, Place(*place))
         places[zxid] = first._replace(confirmed=first.confirmed and confirmed)
     columns = FINDINGS.spark_type()
-    return found.mapInArrow(partial(_placed, arrow_of(columns), places, addresses), columns)
+    return found.mapInArrow(partial(_placed, FINDINGS.arrow_schema(), places, addresses), columns)
 
 
 def _placed(

@@ -129,7 +129,7 @@ class Store:
 
     def rows(self, spec: catalog.Table, values: list[dict[str, Any]]) -> None:
         """Write a table that is not split by group, and of which the driver has all rows."""
-        rows = pa.Table.from_pylist(values, schema=arrow_of(spec.spark_type()))
+        rows = pa.Table.from_pylist(values, schema=spec.arrow_schema())
         put(rows, self.place / spec.name)
 
     def read(self, spec: catalog.Table, *columns: str) -> pa.Table:

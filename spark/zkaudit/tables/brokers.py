@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, Window, functions as F
 
 from zkaudit.decode.offsets_topic import KINDS
 from zkaudit.history.generations import states
-from zkaudit.schema import arrow_of
 from zkaudit.sources.offsets import LAST_MS
 from zkaudit.tables.catalog import GENERATIONS
 
@@ -42,7 +41,7 @@ def generations(stored: DataFrame) -> DataFrame:
     return (
         rows.repartition(*group)
         .sortWithinPartitions(*group, "log_offset")
-        .mapInArrow(partial(_states, arrow_of(columns)), columns)
+        .mapInArrow(partial(_states, GENERATIONS.arrow_schema()), columns)
     )
 
 

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, functions as F
 
 from zkaudit.group import Facts
 from zkaudit.history.staging import Stage, text_of
-from zkaudit.schema import arrow_of
 from zkaudit.tables.catalog import GROUP, SESSIONS
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,7 +58,7 @@ def sessions(
     found = found.join(created, "session").join(closed, "session")
     closer = pc.if_else(pc.equal(found["cxid"], 0), "server", "client")
     closer = pc.if_else(pc.is_valid(found["closed_zxid"]), closer, None)
-    wanted = arrow_of(SESSIONS.spark_type())
+    wanted = SESSIONS.arrow_schema()
     return found.append_column("closed_by", closer).select(wanted.names).cast(wanted)
 
 

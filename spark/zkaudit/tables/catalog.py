@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from zkaudit.schema import parsed
+from zkaudit.schema import Column, arrow_schema, columns_in, lines_of, spark_type
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -22,22 +23,6 @@ SCHEMA_VERSION: Final = 2
 for new columns. It is in the summary."""
 GROUP: Final = ("chroot", "group_id")
 """The columns that name a group."""
-EVIDENCE: Final = (
-    "array<struct<table:string,zxid:bigint,idx:int,session:bigint,what:string,server:string,"
-    "file:string,position:bigint>>"
-)
-"""As ``zkaudit.schema.EVIDENCE_ROW``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: ``type`` is a Spark SQL type. A ``nullable`` column is null in rows where its
-    value is not known, or to which ``meaning`` does not apply."""
-
-    name: str
-    type: str
-    meaning: str
-    nullable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +35,23 @@ class Table:
     grain: str
     columns: tuple[Column, ...]
 
-    @property
-    def ddl(self) -> str:
-        """The schema as Spark SQL text."""
-        return ", ".join(f"`{c.name}` {c.type}" for c in self.columns)
-
     def spark_type(self) -> StructType:
-        """Return the Spark schema. Spark parses it, so a session must be running."""
-        from pyspark.sql.types import StructType
+        """Return the Spark schema. All columns are nullable there, as in any file of Spark's."""
+        return spark_type(tuple(replace(column, nullable=True) for column in self.columns))
 
-        return StructType.fromDDL(self.ddl)
+    def arrow_schema(self) -> pa.Schema:
+        """Return the same as an Arrow schema."""
+        return arrow_schema(tuple(replace(column, nullable=True) for column in self.columns))
 
     def shape(self, frame: DataFrame, missing: Collection[str] = ()) -> DataFrame:
         """Return exactly this table's columns, in order, each cast to its type. Those in
         ``missing`` are null."""
         # As SQL: a Column object for each takes seven calls to the JVM.
+        columns = ((f"`{c.name}`", c.dataType.simpleString()) for c in self.spark_type())
         return frame.selectExpr(
             *(
-                f"cast({'null' if c.name in missing else f'`{c.name}`'} as {c.type}) as `{c.name}`"
-                for c in self.columns
+                f"cast({'null' if name.strip('`') in missing else name} as {kind}) as {name}"
+                for name, kind in columns
             )
         )
 
@@ -78,15 +61,15 @@ _SHARED: Final[dict[str, tuple[Column, ...]]] = {}
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    """The columns in a text (``schema.parsed``). ``!`` after the type: the column is never null.
-    ``*NAME`` stands for the columns of ``_SHARED``, ``*NAME?`` for the same as nullable columns."""
+    """The columns in a text (``schema.columns_in``). ``*NAME`` stands for the columns of
+    ``_SHARED``, ``*NAME?`` for the same as nullable columns."""
     found: list[Column] = []
-    for name, kind, meaning in parsed(text):
-        if name.startswith("*"):
-            shared = _SHARED[name[1:].rstrip("?")]
-            found += (replace(c, nullable=c.nullable or name.endswith("?")) for c in shared)
+    for line in lines_of(text):
+        if line.startswith("*"):
+            shared = _SHARED[line[1:].rstrip("?")]
+            found += (replace(c, nullable=c.nullable or line.endswith("?")) for c in shared)
         else:
-            found.append(Column(name, kind.rstrip("!"), meaning, not kind.endswith("!")))
+            found += columns_in(line)
     return tuple(found)
 
 
@@ -101,26 +84,26 @@ _SHARED["GROUP"] = _columns("""
 _SHARED["PARTITION"] = _columns("""
     *GROUP
     topic string!: topic
-    partition bigint!: partition
+    partition long!: partition
 """)
 _SHARED["AT"] = _columns("""
-    zxid bigint!: the transaction
+    zxid long!: the transaction
     idx int!: index in its multi; 0 otherwise
     time timestamp: time of the transaction; never used to order rows
 """)
 _SHARED["LIFE"] = _columns("""
-    start_zxid bigint: transaction that created the znode
+    start_zxid long: transaction that created the znode
     start_idx int: index in that multi; 2147483647 if only a snapshot shows the znode
     start_time timestamp: time of that transaction
-    end_zxid bigint: first transaction at which the znode is known to be gone
+    end_zxid long: first transaction at which the znode is known to be gone
     end_idx int: index in that multi
     end_time timestamp: time of that transaction
-    end_after_zxid bigint: if `ended` is `unknown`: last transaction at which the znode is known to
+    end_after_zxid long: if `ended` is `unknown`: last transaction at which the znode is known to
         have existed
     ended string!: `released` (its session deleted it), `closed` (the client closed the session),
         `expired` (the server ended the session), `foreign delete` (another session deleted it),
         `still held`, `unknown` (the logs begin later or have a gap)
-    ended_by bigint: session of the delete or close that ended it
+    ended_by long: session of the delete or close that ended it
 """)
 
 SESSIONS: Final = _table(
@@ -129,11 +112,11 @@ SESSIONS: Final = _table(
     "one row for each session that was created, closed or used in a group; with `--group`, "
     "sessions that did not use the group may be missing",
     """
-    session bigint!: session id
-    created_zxid bigint: transaction that created the session
+    session long!: session id
+    created_zxid long: transaction that created the session
     created_time timestamp: time of that transaction
     timeout_ms int: session timeout that the server granted
-    closed_zxid bigint: transaction that closed the session; null if it is open, or was closed in a
+    closed_zxid long: transaction that closed the session; null if it is open, or was closed in a
         log gap
     closed_time timestamp: time of that transaction
     closed_by string: `client`, or `server` (the session expired)
@@ -150,10 +133,10 @@ REGISTRATIONS: Final = _table(
     """
     *GROUP
     member string!: consumer id
-    session bigint: session that the znode belongs to
+    session long: session that the znode belongs to
     *LIFE
     pattern string: `static`, `white_list` or `black_list`; null if unreadable
-    subscription map<string,int>: topic or regex to number of streams
+    subscription numbers: topic or regex to number of streams
     """,
 )
 
@@ -166,7 +149,7 @@ OWNERSHIP: Final = _table(
     *PARTITION
     member string: consumer id stored in the znode
     stream string: stream number stored in the znode
-    session bigint: session that the znode belongs to
+    session long: session that the znode belongs to
     *LIFE
     """,
 )
@@ -180,25 +163,25 @@ COMMITS: Final = _table(
     *PARTITION
     store string!: `zookeeper` or `kafka`; an offset in Kafka has no transaction, session or owner
     *AT?
-    session bigint: session that wrote it
-    committed_offset bigint: the offset; null if the data is not a number, or a negative one
+    session long: session that wrote it
+    committed_offset long: the offset; null if the data is not a number, or a negative one
     content string: the data, if it is not an offset
-    previous bigint: offset before this write
-    previous_zxid bigint: transaction that wrote the previous offset
+    previous long: offset before this write
+    previous_zxid long: transaction that wrote the previous offset
     previous_time timestamp: time of that transaction
     kind string!: `commit`; `same`: a write that did not change the offset; `claim`: such a write in
         the multi that created the owner znode, which fences the previous owner; `deleted`: kafka:
         the offset expired or was deleted
     created boolean: whether this write created the offset znode
     owner_state string!: `owner`, `none` or `unknown`, at this transaction
-    owner_session bigint: session of the owner znode at this transaction
+    owner_session long: session of the owner znode at this transaction
     owner_member string: consumer id in the owner znode at this transaction; if only the end of its
         session shows the znode, the session's only registration in the group
-    owner_start_zxid bigint: transaction that created that owner znode
-    free_since_zxid bigint: if `owner_state` is `none`: transaction by which the last owner znode
+    owner_start_zxid long: transaction that created that owner znode
+    free_since_zxid long: if `owner_state` is `none`: transaction by which the last owner znode
         was gone; null if there was none
     log_partition int: kafka: partition of `__consumer_offsets`
-    log_offset bigint: kafka: offset of the record; it orders a group's commits
+    log_offset long: kafka: offset of the record; it orders a group's commits
     metadata string: kafka: metadata that the member stored with the offset
     """,
 )
@@ -211,12 +194,12 @@ PARTITIONS: Final = _table(
     """
     chroot string!: path before `/brokers`, empty without a chroot
     topic string!: topic
-    partition bigint!: partition
-    zxid bigint!: transaction that added the partition, or that of the oldest known data
+    partition long!: partition
+    zxid long!: transaction that added the partition, or that of the oldest known data
     time timestamp: time of that transaction
     created boolean!: whether that transaction created the partition; if not, it may be older
-    gone_zxid bigint: transaction that deleted the topic; null while the topic exists
-    deleted_zxid bigint: last transaction that deleted a topic of this name, even if it exists again
+    gone_zxid long: transaction that deleted the topic; null while the topic exists
+    deleted_zxid long: last transaction that deleted a topic of this name, even if it exists again
     """,
 )
 
@@ -228,7 +211,7 @@ MOVES: Final = _table(
     """
     *GROUP
     *AT
-    session bigint: session that wrote or deleted it
+    session long: session that wrote or deleted it
     moved_to string: `kafka` or `zookeeper`; null if deleted or unreadable
     """,
 )
@@ -241,10 +224,10 @@ MEMBERSHIP: Final = _table(
     *GROUP
     *AT
     member string!: consumer id
-    session bigint: session of the registration
+    session long: session of the registration
     change string!: `join` or `leave`
     cause string: leave: how the registration ended
-    members bigint: registrations that existed after this change
+    members long: registrations that existed after this change
     """,
 )
 
@@ -258,7 +241,7 @@ FAILED_CLAIMS: Final = _table(
     *GROUP
     *AT
     member string!: consumer id
-    session bigint!: session that sent the request
+    session long!: session that sent the request
     """,
 )
 
@@ -269,18 +252,18 @@ REBALANCES: Final = _table(
     "when nothing has happened in the group for 5 seconds",
     """
     *GROUP
-    first_zxid bigint!: first change of an owner or of the membership
-    last_zxid bigint!: last such change
+    first_zxid long!: first change of an owner or of the membership
+    last_zxid long!: last such change
     start_time timestamp: when it began
     end_time timestamp: when it ended
-    claims bigint!: owner znodes created
-    ends bigint!: owner znodes deleted
-    partitions bigint!: number of partitions that were claimed or released
-    members bigint!: members that claimed
-    rounds bigint!: number of claims of the partition that was claimed most often
-    refused bigint!: refused writes of members
-    joins bigint!: registrations that began
-    leaves bigint!: registrations that ended
+    claims long!: owner znodes created
+    ends long!: owner znodes deleted
+    partitions long!: number of partitions that were claimed or released
+    members long!: members that claimed
+    rounds long!: number of claims of the partition that was claimed most often
+    refused long!: refused writes of members
+    joins long!: registrations that began
+    leaves long!: registrations that ended
     """,
 )
 
@@ -292,14 +275,14 @@ ATTEMPTS: Final = _table(
     """
     *GROUP
     member string!: consumer id
-    attempt bigint: number of the attempt, from 1 in each run of the member
+    attempt long: number of the attempt, from 1 in each run of the member
     time timestamp: when it began, by the member's clock
-    trigger_zxid bigint: the transaction that triggered the rebalance; null when the member starts
+    trigger_zxid long: the transaction that triggered the rebalance; null when the member starts
     trigger_path string: if `basis` is `proven`: path whose watch fired, without the chroot
     basis string: `proven`: ZooKeeper (3.9 and later) sent the transaction with the watch event;
         `inferred`: this was the last change of membership in the 30 seconds before
     file string!: journal
-    line bigint!: its line
+    line long!: its line
     """,
 )
 
@@ -313,16 +296,16 @@ HERDS: Final = _table(
     *AT
     member string!: member that joined or left
     change string!: `join` or `leave`
-    members bigint: number of members after the change, including one that joined
+    members long: number of members after the change, including one that joined
     basis string!: `measured`: all members wrote journals; `measured in part`: some did, so the
         figures are lower bounds; `modelled`: none did, so the figures are upper bounds
     cause string: how the figures are known to be effects of this change. `proven`: ZooKeeper (3.9
         and later) sent the transaction with each watch event; `inferred`: no other change of
         membership came between. Null if modelled
-    notified bigint!: members that a watch notified; modelled: all other members
-    rebalances bigint!: rebalance attempts begun; modelled: one for each member
-    reads bigint!: znodes read; modelled: each member reads one for each member
-    writes bigint: write operations without commits; null if modelled
+    notified long: members that a watch notified; modelled: all other members
+    rebalances long: rebalance attempts begun; modelled: one for each member
+    reads long: znodes read; modelled: each member reads one for each member
+    writes long: write operations without commits; null if modelled
     """,
 )
 
@@ -335,16 +318,16 @@ GENERATIONS: Final = _table(
     """
     group_id string!: group id
     log_partition int!: partition of `__consumer_offsets`
-    log_offset bigint!: offset of the last record of this state; it orders a group's states
+    log_offset long!: offset of the last record of this state; it orders a group's states
     time timestamp: when the coordinator wrote it, by its clock
     group_protocol string: `classic` or `consumer` (KIP-848)
     generation int: generation, or epoch of a KIP-848 group; null if the group was deleted
     protocol string: the assignor; null for a KIP-848 group with the broker's default
     leader string: the member that computed the assignment; KIP-848 has none
-    members array<string>: ids of the members
-    hosts map<string,string>: member id to host
-    clients map<string,string>: member id to client id
-    assignment map<string,string>: `topic-partition` to the id of its member, until that member has
+    members strings: ids of the members
+    hosts texts: member id to host
+    clients texts: member id to client id
+    assignment texts: `topic-partition` to the id of its member, until that member has
         released it. KIP-848: a topic that was deleted since appears with its id
     """,
 )
@@ -357,7 +340,7 @@ BROKER_OWNERSHIP: Final = _table(
     """
     group_id string!: group id
     topic string!: topic
-    partition bigint!: partition
+    partition long!: partition
     member string!: id of the member
     host string: the member's host, as the coordinator recorded it
     first_generation int: first generation with this assignment
@@ -377,20 +360,20 @@ MIGRATIONS: Final = _table(
     *GROUP
     mode string: `zookeeper`, `locked`, `kafka` or `open`; null if the content is not a mode
     coordination string: whose assignment applies: `zookeeper` or `coordinator`
-    version bigint: number of the mode: the znode's version
-    start_zxid bigint: transaction that wrote it
+    version long: number of the mode: the znode's version
+    start_zxid long: transaction that wrote it
     start_time timestamp: time of that transaction
-    end_zxid bigint: first transaction known to be after the end of the mode
+    end_zxid long: first transaction known to be after the end of the mode
     end_time timestamp: time of that transaction
     ended string!: `next mode`, `deleted`, `still`, `unknown` (the logs have a gap)
-    session bigint: session that wrote it; null if only a snapshot shows it
+    session long: session that wrote it; null if only a snapshot shows it
     address string: address of its client, from `--server-logs`
-    members bigint: migratable members that were registered when it was written
-    acknowledged array<struct<member:string,session:bigint,zxid:bigint,time:timestamp>>: members
+    members long: migratable members that were registered when it was written
+    acknowledged acknowledgements: members
         that acknowledged it, each with the transaction
-    settled_zxid bigint: first transaction at which all registered members had acknowledged it
+    settled_zxid long: first transaction at which all registered members had acknowledged it
     settled_time timestamp: time of that transaction
-    late array<string>: members that had not acknowledged it when it ended
+    late strings: members that had not acknowledged it when it ended
     """,
 )
 
@@ -404,16 +387,16 @@ GROUP_OWNERSHIP: Final = _table(
     """
     *PARTITION
     member string: consumer id; for source `generation`, the member id on the coordinator
-    session bigint: session of the owner znode
+    session long: session of the owner znode
     host string: source `generation`: the member's host
     coordination string!: `zookeeper` or `coordinator`: whose assignment the member followed
     source string!: `owner znode`; `generation` (a consumer that is not migratable, from
         `broker_ownership`); `journal` (such a consumer, from its journal)
     first_generation int: source `generation`: first generation with this assignment
     last_generation int: source `generation`: last generation with this assignment
-    start_zxid bigint: source `owner znode`: transaction that began the period
+    start_zxid long: source `owner znode`: transaction that began the period
     start_time timestamp: when the period began, by the leader's, broker's or member's clock
-    end_zxid bigint: source `owner znode`: transaction that ended the period; null while owned
+    end_zxid long: source `owner znode`: transaction that ended the period; null while owned
     end_time timestamp: when the period ended
     ended string: as in `ownership`, or `next coordination` (the member kept the partition); source
         `generation`: `still held` or `reassigned`; source `journal`: as in `deliveries`
@@ -427,20 +410,20 @@ DELIVERIES: Final = _table(
     """
     *PARTITION
     member string!: consumer id
-    session bigint: the member's session when the period began
+    session long: the member's session when the period began
     coordination string: `zookeeper` or `coordinator`: whose assignment the member then followed
     start_time timestamp: when the period began, by the member's clock
     end_time timestamp: when the period ended; for `open`, the end of the journal
     ended string!: `stopped` (the partition was released), `dropped` (it was lost), `reset` (the
         position was reset, which begins the next row), `open` (the journal ends)
-    start_offset bigint: first offset known to be delivered
-    end_offset bigint: offset after the last one known to be consumed
+    start_offset long: first offset known to be delivered
+    end_offset long: offset after the last one known to be consumed
     reset boolean: whether `auto.offset.reset` chose the first position; if `reset_to` is null, the
         first offset may be lower
-    reset_from bigint: the offset that was not in the log; null also if none was stored
-    reset_to bigint: the offset that `auto.offset.reset` chose
+    reset_from long: the offset that was not in the log; null also if none was stored
+    reset_to long: the offset that `auto.offset.reset` chose
     file string!: journal
-    line bigint!: line at which delivery began
+    line long!: line at which delivery began
     """,
 )
 
@@ -453,9 +436,9 @@ VIEWS: Final = _table(
     member string!: consumer id
     start_time timestamp: when the member had read the group, by its clock
     end_time timestamp: when the member read the group again or left, or when its journal ends
-    members array<string>: consumer ids of the members that it read, sorted
+    members strings: consumer ids of the members that it read, sorted
     file string!: journal
-    line bigint!: its line
+    line long!: its line
     """,
 )
 
@@ -465,7 +448,7 @@ UNREADABLE: Final = _table(
     "one row for each line of a journal that could not be read",
     """
     file string!: journal
-    line bigint!: its number
+    line long!: its number
     fault string!: why
     text string: the line, at most 4,096 characters
     """,
@@ -475,29 +458,29 @@ FINDINGS: Final = _table(
     "findings",
     "id",
     "one row for each finding",
-    f"""
+    """
     id string!: the same in every audit that has this finding
     severity string!: `critical`, `high`, `medium`, `low` or `info`
     kind string!: name of the rule
     *PARTITION?
     member string: consumer id the finding is about
-    session bigint: session the finding is about
-    zxid bigint: transaction at which it begins
-    end_zxid bigint: transaction at which it ends; null if it is a single transaction, or lasts
+    session long: session the finding is about
+    zxid long: transaction at which it begins
+    end_zxid long: transaction at which it ends; null if it is a single transaction, or lasts
     time timestamp: when it begins
     end_time timestamp: when it ends
     basis string!: `proven` by the log (a herd: also by journals), `inferred`, `measured`
         (journals), `modelled` (an upper bound)
     effect string: effect of a wrong offset: `repeated`, `lost`, `repaired` (before a member started
         from it), `none` (no member has started from it) or `unknown`
-    messages bigint: number of offsets that were delivered again or not delivered; the log may have
+    messages long: number of offsets that were delivered again or not delivered; the log may have
         fewer messages
     server string: server whose log holds transaction `zxid`
     file string: that log
-    position bigint: byte where the transaction's record begins in it
+    position long: byte where the transaction's record begins in it
     address string: address of the session's client, from `--server-logs`
     sentence string!: what happened
-    evidence {EVIDENCE}!: the rows that it is based on, each with its place in the logs
+    evidence evidence!: the rows that it is based on, each with its place in the logs
     """,
 )
 

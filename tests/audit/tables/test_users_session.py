@@ -16,6 +16,7 @@ from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job import output, spark as settings
 from zkaudit.job.place import finished
 from zkaudit.report.found import read
+from zkaudit.schema import Kind
 from zkaudit.sources import selection
 from zkaudit.tables import catalog
 
@@ -49,7 +50,7 @@ def rows(frames: dict[str, Any]) -> dict[str, list[str]]:
     """All rows of all tables; times as microseconds, because a session would show local times."""
     found = {}
     for table in catalog.TABLES:
-        times = [c.name for c in table.columns if c.type == "timestamp"]
+        times = [c.name for c in table.columns if c.kind is Kind.TIMESTAMP]
         frame = frames[table.name].selectExpr(
             *[f"unix_micros(`{c.name}`) as `{c.name}`" if c.name in times else f"`{c.name}`"
               for c in table.columns if c.name != "evidence"]
