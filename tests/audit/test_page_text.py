@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,15 +27,14 @@ def test_a_full_disk_leaves_the_page_that_was_there(
 ) -> None:
     """Part of a page would be newer than the tables, so a stream would not write it again."""
     fakes: dict[str, Any] = {
-        "load": lambda *_: ({}, {}),
-        "settings_of": lambda *_: nullcontext(),
+        "finished": lambda *_: ({}, tmp_path),
+        "Tables": SimpleNamespace(at=lambda *_: None),
         "data_of": lambda *_: {"groups": ["\u00e9"]},
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(report, name, fake)
-    spark: Any = None
     page = tmp_path / "report.html"
-    assert report.write(spark, tmp_path) == page
+    assert report.write(tmp_path) == page
     whole = page.read_bytes()
     write = Path.write_text
 
@@ -46,11 +45,11 @@ def test_a_full_disk_leaves_the_page_that_was_there(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", full)
         with pytest.raises(OSError, match="No space left"):
-            report.write(spark, tmp_path)
+            report.write(tmp_path)
     assert page.read_bytes() == whole
     other = tmp_path / "link.html"
     other.symlink_to("another.html")
-    assert report.write(spark, tmp_path, page=other) == other
+    assert report.write(tmp_path, page=other) == other
     assert other.is_symlink()
     assert other.read_bytes() == whole
 

@@ -42,7 +42,7 @@ def audit(spark: SparkSession, logs: Path, out: Path) -> float:
     """Seconds of a whole audit and its report."""
     begin = time.perf_counter()
     job.run(spark, job.Options([str(logs)], str(out)))
-    report.write(spark, out)
+    report.write(out)
     return time.perf_counter() - begin
 
 

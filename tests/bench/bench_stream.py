@@ -52,7 +52,7 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
             nonlocal begin
             took.append(time.perf_counter() - begin)
             begin = time.perf_counter()
-            report.write(spark, folder / "out")
+            report.write(folder / "out")
             reports.append(time.perf_counter() - begin)
             if len(took) > rounds:
                 stop.set()

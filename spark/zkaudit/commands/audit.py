@@ -76,7 +76,7 @@ def run_command(
     options = replace(options, start=start, end=end, allow_damage=allow_damage)
     with spark_session(master, options) as spark:
         summary = run(spark, options)
-        page = write(spark, options.out)
+        page = write(options.out)
     print_summary(summary)
     click.echo(f"report: {page}")
     return status_of(summary, fail_on, count_expected(options.out, expected))

@@ -36,7 +36,7 @@ def demo_command(out: str, clean: bool) -> int:
     logs, journals = [str(demo.data_directory(cluster))], [str(demo.journal_directory(cluster))]
     with spark_session("local[*]") as spark, locked(place / "audit"):
         summary = run(spark, Options(logs, str(place / "audit"), journals=journals))
-        page = write(spark, place / "audit")
+        page = write(place / "audit")
     print_summary(summary)
     click.echo(f"report: {page}")
     found = {row["kind"] for row in summary["findings"]}

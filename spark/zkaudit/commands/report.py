@@ -6,25 +6,22 @@ from contextlib import nullcontext
 
 import click
 
-from zkaudit.commands.inputs import (
-    group_option,
-    group_regex,
-    master_option,
-    regex_option,
-    spark_session,
-)
+from zkaudit.commands.inputs import group_option, group_regex
 
 
 @click.command("report")
 @click.argument("out", type=click.Path(exists=True, file_okay=False))
 @group_option
-@regex_option
+@click.option(
+    "--groups-regex",
+    metavar="REGEX",
+    help="Only groups whose whole name matches (a Python regex).",
+)
 @click.option("--page", metavar="FILE", help="Write the page here.  [default: OUT/report.html]")
-@master_option
 def report_command(
-    out: str, groups: tuple[str, ...], groups_regex: str | None, page: str | None, master: str
+    out: str, groups: tuple[str, ...], groups_regex: str | None, page: str | None
 ) -> None:
-    """Write OUT/report.html again from the tables of an audit.
+    """Write OUT/report.html again from the tables of an audit. Needs no Spark.
 
     A page shows up to 200 groups, those with the worst findings first, and up to 500 partitions.
     With --group or --groups-regex it shows the groups that you choose.
@@ -33,7 +30,7 @@ def report_command(
     from zkaudit.report.page import write
 
     group = group_regex(groups, groups_regex)
-    finished(out)  # Spark takes seconds to start
+    finished(out)
     # Another page only reads the audit.
-    with locked(out) if page is None else nullcontext(), spark_session(master) as spark:
-        click.echo(f"report: {write(spark, out, group, page)}")
+    with locked(out) if page is None else nullcontext():
+        click.echo(f"report: {write(out, group, page)}")

@@ -110,7 +110,7 @@ def stream_command(
     stop = Stop()
     with spark_session(master, options) as spark:
         stop.listen()
-        report = Report(Path(options.out), lambda: write(spark, options.out))
+        report = Report(Path(options.out), lambda: write(options.out))
 
         status = 0
 

@@ -114,7 +114,7 @@ function inGroup(item) {
   const group = chosenGroup();
   return !group || (item.chroot === group.chroot && item.group_id === group.group_id);
 }
-const asItem = (row) => ({ chroot: row[0], group: row[1], topic: row[2] });
+const asItem = (row) => ({ chroot: row[0], group_id: row[1], topic: row[2] });
 function fillTopics() {
   const select = byId("topic");
   select.replaceChildren();

@@ -49,6 +49,6 @@ if __name__ == "__main__":
         logs = str(directories(folder)["whole"])
         limits = Limits(**WRITTEN_WITH_THE_RULES.limits)
         run(spark, Options([logs], str(folder / "out"), limits=limits))
-        page = write(spark, folder / "out")
+        page = write(folder / "out")
         spark.stop()
         draw(page, folder)

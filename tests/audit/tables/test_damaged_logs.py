@@ -79,6 +79,6 @@ def test_damage_and_copies_change_no_history(
     shown = capsys.readouterr().out
     assert "is unknown: the logs end earlier." in shown
     assert "is unknown: no log has zxids 0x2 to 0x64." in shown
-    page = write_page(spark, part["out"], "g").read_text()
+    page = write_page(part["out"], "g").read_text()
     assert "the logs end earlier" in page
     assert "No log covers 3 times that the audit is about" in page

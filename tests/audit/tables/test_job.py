@@ -157,7 +157,7 @@ def test_an_audit_of_a_real_log(
     (lifetime,) = tables["ownership"].where("group_id = 'g'").collect()
     assert (lifetime["member"], lifetime["ended"]) == ("g_a", "released")
     assert not (out / "staging").exists()
-    page = report.write(spark, out).read_text()
+    page = report.write(out).read_text()
     assert "zombie commit" in page
     shown = browse(page, tmp_path)
     assert 'data-drawn="yes"' in shown
@@ -256,7 +256,7 @@ def test_errors_that_are_not_ours_are_one_line_too(
 
     monkeypatch.setattr("zkaudit.job.spark.session", fail)
     (tmp_path / "summary.json").write_text('{"findings": []}')
-    assert run(["report", str(tmp_path)]) == 1
+    assert run(["export", str(tmp_path), "--to", str(tmp_path / "lake")]) == 1
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
     assert shown.endswith(f"{told}\n")

@@ -8,17 +8,23 @@ import html
 import json
 import re
 import zlib
+from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyarrow import dataset
 from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.report import page as report
-from zkaudit.report.page import BUCKETS, MAX_GROUPS, MAX_ROWS, render
+from zkaudit.report import data as report
+from zkaudit.report.data import BUCKETS, MAX_GROUPS, MAX_ROWS
+from zkaudit.report.page import render, write
 from zkaudit.tables.catalog import TABLES
+
+from tests.audit.test_local import alone
 
 WAIT = "--virtual-time-budget=20000"
 """Lets Chromium unpack what is packed in the page."""
@@ -145,14 +151,16 @@ def test_the_page_is_whole_in_itself() -> None:
     assert json.loads(found[1]) == data("g")
 
 
-def frames(spark: SparkSession, rows: dict[str, list[dict[str, Any]]]) -> dict[str, DataFrame]:
+def tables_of(rows: dict[str, list[dict[str, Any]]]) -> report.Tables:
     """Tables of an audit with these rows. Columns that are not named are null."""
-    made = {}
-    for table in TABLES:
-        names = [column.name for column in table.columns]
-        values = [tuple(row.get(name) for name in names) for row in rows.get(table.name, [])]
-        made[table.name] = spark.createDataFrame(values, table.spark_type())
-    return made
+    return report.Tables(
+        {
+            table.name: dataset.dataset(
+                pa.Table.from_pylist(rows.get(table.name, []), schema=table.arrow_schema())
+            )
+            for table in TABLES
+        }
+    )
 
 
 def second(number: int) -> datetime:
@@ -273,10 +281,10 @@ def test_findings_are_reached_by_keys_and_links_and_leave_as_files(
 
 
 @pytest.fixture(scope="module")
-def crowded(spark: SparkSession) -> dict[str, Any]:
+def crowded() -> dict[str, Any]:
     """The data of a page that has room for fewer groups than there are."""
     rows = history(MAX_GROUPS + 50, {"g0240": "high", "g0249": "critical", "g0001": "info"})
-    return report.data_of(summary_of(rows), frames(spark, rows))
+    return report.data_of(summary_of(rows), tables_of(rows))
 
 
 def test_groups_with_the_worst_findings_can_be_chosen(
@@ -307,16 +315,14 @@ def test_unknown_numbers_of_members_are_named(browse: Any, tmp_path: Path) -> No
     assert text == "Grey: the logs do not show how many members were registered."
 
 
-def test_every_group_that_can_be_chosen_shows_its_members(
-    spark: SparkSession, browse: Any, tmp_path: Path
-) -> None:
+def test_every_group_that_can_be_chosen_shows_its_members(browse: Any, tmp_path: Path) -> None:
     """The page shows the joins of a small group between larger ones, although other joins woke more
     members. It never says that no member joined when some did."""
     rows = history(40, {})
     for row in rows["herds"]:
         if row["group_id"] != "g0039" and row["notified"]:
             row["notified"] = 99
-    page = render(report.data_of(summary_of(rows), frames(spark, rows)))
+    page = render(report.data_of(summary_of(rows), tables_of(rows)))
     shown = browse(choose(page, "g0039"), tmp_path)
     assert "g0039: join of m1" in part(shown, "herds")
     assert part(shown, "herds-cut").startswith("Not in this page: 1 of 2 joins and leaves of this")
@@ -328,16 +334,14 @@ def test_every_group_that_can_be_chosen_shows_its_members(
     assert "No member joined or left." in part(browse(render(alone), tmp_path), "herds")
 
 
-def test_partitions_that_are_not_in_the_timeline_are_counted(
-    spark: SparkSession, browse: Any, tmp_path: Path
-) -> None:
+def test_partitions_that_are_not_in_the_timeline_are_counted(browse: Any, tmp_path: Path) -> None:
     """The timeline has room only for the partitions of the worst groups. For any other group the
     page says so and prints the command that shows them, quoted for the shell."""
     rows = history(3, {"g0001": "high"}, MAX_ROWS // 2)
     for table in rows.values():
         for row in table:
             row["group_id"] = {"g0002": "it's.late"}.get(row["group_id"], row["group_id"])
-    page = render(report.data_of(summary_of(rows), frames(spark, rows)))
+    page = render(report.data_of(summary_of(rows), tables_of(rows)))
     assert "Not in this page: 250 of 750 partitions." in part(browse(page, tmp_path), "rows-cut")
     shown = browse(choose(page, "g0001"), tmp_path)
     assert part(shown, "rows-cut") == ""
@@ -361,9 +365,7 @@ def test_the_search_box_finds_a_group(crowded: dict[str, Any], browse: Any, tmp_
     assert part(shown, "groups-cut") == "No group of the audit has such a name."
 
 
-def test_the_search_finds_groups_that_the_page_has_no_room_for(
-    spark: SparkSession, browse: Any, tmp_path: Path
-) -> None:
+def test_the_search_finds_groups_that_the_page_has_no_room_for(browse: Any, tmp_path: Path) -> None:
     """For a group that the page does not contain, the search shows its findings by severity and
     kind, and the command that makes its page. The name is quoted for the shell and stays text. A
     link to such a group searches for it."""
@@ -373,7 +375,7 @@ def test_the_search_finds_groups_that_the_page_has_no_room_for(
     for table in rows.values():
         for row in table:
             row["group_id"] = names.get(row["group_id"], row["group_id"])
-    page = render(report.data_of(summary_of(rows), frames(spark, rows)))
+    page = render(report.data_of(summary_of(rows), tables_of(rows)))
     assert "\u202e" not in page
     shown = browse(choose(page, searched="LATE"), tmp_path, WAIT)
     assert part(shown, "groups-cut") == "Not in this page: 2 groups with such a name."
@@ -419,7 +421,7 @@ def test_the_page_fits_narrow_windows_and_both_colour_schemes(
     assert measured["smallest"] >= 11
 
 
-def test_the_timeline_of_a_time_range_begins_an_hour_before_it(spark: SparkSession) -> None:
+def test_the_timeline_of_a_time_range_begins_an_hour_before_it() -> None:
     """Owners have been there for weeks when a time range begins. Those that left before it are not
     in the timeline."""
     rows = history(2, {})
@@ -427,7 +429,7 @@ def test_the_timeline_of_a_time_range_begins_an_hour_before_it(spark: SparkSessi
     times = {"last_time": "1970-01-01T03:00:00+00:00", "from": None}
 
     def seen(**more: str) -> tuple[int, int, bool, list[str]]:
-        made = report.data_of(summary_of(rows) | times | more, frames(spark, rows))
+        made = report.data_of(summary_of(rows) | times | more, tables_of(rows))
         groups = [row[1] for row, cells in zip(made["rows"], made["cells"], strict=True) if cells]
         return made["begin"], made["end"], made["clamped"], groups
 
@@ -436,7 +438,7 @@ def test_the_timeline_of_a_time_range_begins_an_hour_before_it(spark: SparkSessi
     assert late == (3_600_000, 10_800_000, True, ["g0001"])
 
 
-def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> None:
+def test_members_from_before_the_first_claim_are_drawn() -> None:
     """A member that registered before the first interval is drawn from the start of the chart."""
     place: dict[str, Any] = {"chroot": "", "group_id": "g"}
     rows = {
@@ -452,7 +454,7 @@ def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> N
              "start_time": second(10), "end_time": second(10 + 10 * BUCKETS - 1)},
         ],
     }  # fmt: skip
-    made = report.data_of(summary_of(history(0, {})) | {"intervals": 1}, frames(spark, rows))
+    made = report.data_of(summary_of(history(0, {})) | {"intervals": 1}, tables_of(rows))
     (series,) = made["groups"]
     assert made["begin"] == 10_000
     assert series["members"] == [[0, 2], [1, 1], [2, None]]
@@ -467,29 +469,17 @@ def test_the_largest_page_stays_small(browse: Any, rows: int, tmp_path: Path) ->
     assert 'data-drawn="yes"' in browse(page, tmp_path)
 
 
-def test_exact_intervals_are_unpacked_by_the_page(
-    spark: SparkSession, browse: Any, tmp_path: Path
-) -> None:
+def test_exact_intervals_are_unpacked_by_the_page(browse: Any, tmp_path: Path) -> None:
     """With 20,000 intervals of two partitions, one without a known member, the page has the begin
     and end of each interval. If there are more than it can pack, the page says that it has cells
     only."""
     rows = [("", "g", "t", 0), ("", "g", "t", 1)]
     begin, end = 1_700_000_000_000, 1_700_000_200_000
-    spans = [
-        (
-            *rows[n % 2],
-            None if n == 7 else f"m{n % 9}",
-            "released",
-            begin + n * 10,
-            begin + n * 10 + 9,
-        )
-        for n in range(20_000)
-    ]
-    ddl = "chroot string, group_id string, topic string, `partition` long, member string, "
-    frame = spark.createDataFrame(spans, ddl + "ended string, a long, b long")
+    owners = [None if n == 7 else f"m{n % 9}" for n in range(20_000)]
+    intervals = intervals_of(
+        rows, [(n % 2, owner, begin + n * 10, begin + n * 10 + 9) for n, owner in enumerate(owners)]
+    )
     members: dict[str, int] = {}
-    intervals = report._intervals(frame, rows)
-    assert intervals
     exact = report._packed(intervals, members, begin, end)
     assert (exact["count"], exact["unit"], exact["ends"]) == (20_000, 1, ["released"])
     content = zlib.decompress(base64.b64decode(exact["packed"]))
@@ -505,8 +495,8 @@ def test_exact_intervals_are_unpacked_by_the_page(
     b = np.cumsum(lengths, axis=1).ravel()
     a = b - length
     assert sorted(zip(partition, a, b, who, strict=True)) == [
-        (n % 2, n * 10, n * 10 + 9, members[span[4] or "?"])
-        for n, span in sorted(enumerate(spans), key=lambda item: (item[0] % 2, item[0]))
+        (n % 2, n * 10, n * 10 + 9, members[owner or "?"])
+        for n, owner in sorted(enumerate(owners), key=lambda item: (item[0] % 2, item[0]))
     ]
     shown = data("g") | {"exact": exact, "begin": begin, "end": end, "members": list(members)}
     shown["rows"] = [list(row) for row in rows]
@@ -516,16 +506,20 @@ def test_exact_intervals_are_unpacked_by_the_page(
     assert "in cells of 1 s" in browse(render(shown | {"exact": None}), tmp_path)
 
 
-def test_a_page_of_the_groups_that_were_asked_for(
-    spark: SparkSession, browse: Any, tmp_path: Path
-) -> None:
-    """The page of ``report --group`` counts and shows only those groups. A pattern that matches no
-    whole name, or is not a valid Java regex, is an error that names it."""
+def test_a_page_of_the_groups_that_were_asked_for(browse: Any, tmp_path: Path) -> None:
+    """The page of ``report --group`` counts and shows only those groups, and needs no Spark. A
+    pattern that matches no
+    whole name, or is not a valid Python regex, is an error that names it."""
     rows = history(3, {"g0001": "high", "g0002": "low"})
-    for name, frame in frames(spark, rows).items():
-        frame.coalesce(1).write.parquet(str(tmp_path / "tables" / name))
+    for table in TABLES:
+        (place := tmp_path / "tables" / table.name).mkdir(parents=True)
+        some = pa.Table.from_pylist(rows.get(table.name, []), schema=table.arrow_schema())
+        pq.write_table(some, place / "part-0.parquet")
     (tmp_path / "summary.json").write_text(json.dumps(summary_of(rows)))
-    page = report.write(spark, tmp_path, "g000[13]", tmp_path / "one.html")
+    page = write(tmp_path, "g000[13]", tmp_path / "one.html")
+    done = alone("report", tmp_path, "--groups-regex", "g000[13]", "--page", tmp_path / "two.html")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "two.html").read_text() == page.read_text()
     shown = browse(page.read_text(), tmp_path)
     assert part(shown, "group") == "|all||g0001 (high)|"
     assert part(shown, "findings-head") == "Findings: 1 shown of 1"
@@ -534,37 +528,53 @@ def test_a_page_of_the_groups_that_were_asked_for(
     with pytest.raises(
         InputMissingError, match=r"--groups-regex 'g000': .* has no group with such a name"
     ):
-        report.write(spark, tmp_path, "g000")
-    with pytest.raises(AuditError, match="not a valid Java regex"):
-        report.write(spark, tmp_path, "[")
+        write(tmp_path, "g000")
+    with pytest.raises(AuditError, match="not a valid Python regex"):
+        write(tmp_path, "[")
 
 
-def test_cells_are_the_same_from_memory_and_from_spark(spark: SparkSession) -> None:
-    """If the page has room for all intervals, cells are computed from these, otherwise by Spark.
-    Both show the member that owned the partition longest in each bucket."""
+def intervals_of(
+    rows: list[tuple[str, str, str, int]], spans: list[tuple[int, str | None, int, int]]
+) -> report._Intervals:
+    """Intervals of the partitions in ``rows``: the row, the member, begin and end in
+    milliseconds."""
+    owned = [
+        dict(zip(report.KEY, rows[row], strict=True))
+        | {"member": member, "ended": "released",
+           "start_time": a * 1000, "end_time": b * 1000}
+        for row, member, a, b in spans
+    ]  # fmt: skip
+    return report._intervals(tables_of({"ownership": owned}), rows, report._Spans(None, 0))
+
+
+def test_a_cell_has_the_member_that_owned_the_partition_longest() -> None:
+    """Each bucket of time shows one member, and consecutive buckets of one member are one run."""
     random = np.random.default_rng(7)
     rows = [("", "g", "t", number) for number in range(3)]
     times = np.cumsum(random.integers(1, 9_999, (3, 2, 400)).reshape(3, -1), axis=1)
     spans = [
-        (*rows[row], f"m{n % 5}" if n % 11 else None, "released", int(a), int(b))
+        (row, f"m{n % 5}" if n % 11 else None, int(a), int(b))
         for row in range(2)
         for n, (a, b) in enumerate(times[row].reshape(-1, 2))
     ]
-    ddl = "chroot string, group_id string, topic string, `partition` long, member string, "
-    frame = spark.createDataFrame(spans, ddl + "ended string, a long, b long")
     begin, end = int(times[:2].min()), int(times[:2].max())
     width = -(-(end - begin + 1) // BUCKETS)
-    one: dict[str, int] = {}
-    two: dict[str, int] = {}
-    slow = report._cells(frame, rows, one, begin, width)
-    intervals = report._intervals(frame, rows)
-    assert intervals
-    fast = report._cells_of(intervals, len(rows), two, begin, width)
-    named = [
-        [[(a, b, names[n]) for a, b, n in zip(*[iter(row)] * 3, strict=True)] for row in cells]
-        for cells, known in ((slow, one), (fast, two))
-        for names in (list(known),)
-    ]
-    assert named[0] == named[1]
-    assert len(named[0][0]) > 100
-    assert named[0][2] == []
+    owned: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+    for row, member, a, b in spans:
+        for bucket in range((a - begin) // width, (b - begin) // width + 1):
+            low = begin + bucket * width
+            owned[row, bucket][member or "?"] += min(b, low + width) - max(a, low)
+    members: dict[str, int] = {}
+    cells = report._cells(intervals_of(rows, spans), len(rows), members, begin, width)
+    names, shown = list(members), dict[tuple[int, int], str]()
+    for row, runs in enumerate(cells):
+        last = None
+        for first, until, number in zip(*[iter(runs)] * 3, strict=True):
+            assert last != (first - 1, number), "one run"
+            last = (until, number)
+            shown |= {(row, bucket): names[number] for bucket in range(first, until + 1)}
+    assert shown.keys() == owned.keys()
+    for place, member in shown.items():
+        assert owned[place][member] == max(owned[place].values())
+    assert len(cells[0]) > 300
+    assert cells[2] == []

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from zkaudit.report.page import _Intervals, _packed, render
+from zkaudit.report.data import _Intervals, _packed
+from zkaudit.report.page import render
 
 from tests.audit.tables.test_report import WAIT, data, part, then
 
