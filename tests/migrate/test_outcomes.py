@@ -426,3 +426,18 @@ def test_what_was_taken_back_is_reported(
         {"topic": "t", "partition": 0, "store": "kafka", "before": 5, "after": None}
     ]
     assert "changed by zkmigrate undo" in Path("page.html").read_text()
+
+
+def test_cut_over_and_complete_are_reported(
+    simulated: Simulated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From their journals, like ``live`` and ``lock``."""
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("a", "t", 5)
+    assert simulated.run("mirror", "--group", "a", "--execute", "--once").status == 0
+    for command in ("cut-over", "complete"):
+        assert simulated.run(command, "--group", "a", "--execute").status == 0
+        capsys.readouterr()
+        assert run(["report", "--json", "--journal", f"zkmigrate-{command}.journal"]) == 0
+        (row,) = rows_of(capsys.readouterr().out)
+        assert row["state"] == "done"

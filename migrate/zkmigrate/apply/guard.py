@@ -39,13 +39,12 @@ from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal, refusal
 from zkmigrate.apply.outcome import Outcome, Result, by_table
 from zkmigrate.errors import check_members, refused
-from zkmigrate.model import Store
+from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
 
 LOCKED_MEANWHILE: Final = "another operator has locked the group meanwhile"
-NOT_LOCKED: Final = "is not locked by zkmigrate"
 UNLOCKED_MEANWHILE: Final = "another operator has unlocked the group meanwhile"
 NOT_ENFORCED: Final = (
     "ZooKeeper does not enforce access lists, or zkmigrate has logged in as its super user: then "
@@ -208,17 +207,24 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
     return Result(group, Outcome.FAILED, 0, why, (Reason.CANNOT_LOCK,))
 
 
+def nothing_to_unlock(state: GroupState) -> Script[Result | None]:
+    """Return the outcome of a group that is not locked, unless Kafka leads in its mirror. Raises
+    Refused."""
+    if state.record.mirror_leads is Store.KAFKA or (yield from look(state.group)).record:
+        return None
+    return Result(state.group, Outcome.NOTHING, 0, "is not locked by zkmigrate")
+
+
 def release(group: str, execute: bool, live: bool = False) -> Script[Result]:
     """Let a group's consumers start again. Without ``execute`` only check.
 
     Refused in a group that is moved while it runs: there the lock belongs to the group's mode.
     ``live``: see ``unlock_recorded``. Raises GroupRefusedError, Refused.
     """
-    refusal = by_table((yield from migration_marker.state_of(group)), Action.UNLOCK)
-    if refusal is not None:
-        return refusal
-    if (yield from look(group)).record is None:
-        return Result(group, Outcome.NOTHING, 0, NOT_LOCKED)
+    state = yield from migration_marker.state_of(group)
+    done = by_table(state, Action.UNLOCK) or (yield from nothing_to_unlock(state))
+    if done is not None:
+        return done
     if not execute:
         return Result(group, Outcome.WOULD, 0)
     yield from unlock_recorded(group, int(time.time() * 1000), live)

@@ -23,6 +23,7 @@ from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.apply.parallel import Parallel, Run
 from zkmigrate.apply.records import begun_by, histories_of, moves_by, recorded
 from zkmigrate.apply.steps import Steps, changes_of
+from zkmigrate.apply.way_back import Asked
 from zkmigrate.errors import GroupInUseError, refused
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile
@@ -58,6 +59,7 @@ class Migrator:
         parallel: int = 1,
     ) -> None:
         self._stores = stores
+        self._force = force
         stopped = Event()
         run = uuid.uuid4().hex[:8]
         self._parallel = Parallel(
@@ -141,6 +143,7 @@ class Migrator:
         undo. Without a journal only check.
         """
         begun = moves_by(run.records)
+        asked = Asked(plan.digest, self._force, again)
 
         def one(steps: Steps, group: GroupPlan) -> Result:
             def first() -> None:
@@ -148,7 +151,7 @@ class Migrator:
                 run.begin(names[0], lambda: case_in(steps.stores, *names), names[1])
 
             records = begun.get(group.group, [])
-            return steps.roll_back(group, plan.digest, records, run.journal, first, again)
+            return steps.roll_back(group, asked, records, run.journal, first)
 
         return self._each(plan.groups, one, on_group, run)
 

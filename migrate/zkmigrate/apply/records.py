@@ -27,14 +27,14 @@ PLAN: Final = "plan"
 RESET: Final = "reset"
 """The step of a reset."""
 ALONE: Final = frozenset(
-    {
-        action.value
-        for action in Action
-        if action.value.startswith("live ") or action in (Action.LOCK, Action.UNLOCK, Action.UNDO)
-    }
-)
-"""Steps of live moves, and locks. No later run resumes from one, since the group shows all."""
-WITHOUT_PLAN: Final = ("reset", "undo", "live", "lock", "unlock")
+    one.value
+    for one in (
+        Action.PREPARE, Action.TO_KAFKA, Action.FINALIZE, Action.TO_ZOOKEEPER, Action.LOCK,
+        Action.UNLOCK, Action.CUT_OVER, Action.COMPLETE, Action.UNDO,
+    )
+)  # fmt: skip
+"""Steps that no later run resumes from, since the group shows all."""
+WITHOUT_PLAN: Final = ("live", RESET, *(one for one in ALONE if " " not in one))
 """In place of a plan's digest, the journal of such a command has the command's name."""
 _UNWRITTEN: Final = (PLAN, "claim")
 _MOVE: Final = ("claim", "write", "mark", "done")

@@ -32,14 +32,15 @@ from zkmigrate.apply.journal import Effect, Journal
 from zkmigrate.apply.outcome import NOT_LOCKED, Changed, Outcome, Result, by_table
 from zkmigrate.apply.permission import InKafka, Permission, check_accepted
 from zkmigrate.apply.records import last_done, late_partitions, names_in, since_plan
+from zkmigrate.apply.way_back import Asked, way_back
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Before, GroupState, Record, Stage, Store, number, numbers
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
-from zkmigrate.plan.table import Action, Way, decide
-from zkmigrate.plan.values import LIVE, GroupPlan, Verdict
-from zkmigrate.reasons import MEANING, Reason
+from zkmigrate.plan.table import Action, Way
+from zkmigrate.plan.values import LIVE, GroupPlan
+from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.offset_znodes import offset_in
@@ -47,9 +48,6 @@ from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import late_text, show, shown
 
 _POLL: Final = 0.2
-TAKEN_BACK: Final = (
-    "undo has taken back its last change; undo --again takes back the one before, or the copy"
-)
 
 
 class Steps:
@@ -315,60 +313,30 @@ class Steps:
     def roll_back(
         self,
         planned: GroupPlan,
-        digest: str,
+        asked: Asked,
         records: list[dict[str, Any]],
         journal: Journal | None,
         first: Callable[[], object],
-        again: bool = False,
     ) -> Result:
         """Restore what the group's record has from before its last change.
 
-        ``planned``: the group, with the plan's marker and verdict. ``digest``: of the plan that
-        must have made the change, or that ``undo`` copies back; empty: whatever made it, unless
-        ``undo`` has taken the group back and ``again`` is not given. Then a group that is in Kafka
-        is refused. ``first`` is called before anything is changed. Without a journal only check.
-        Raises GroupRefusedError.
+        See ``way_back`` for ``planned`` and ``asked``. ``first`` is called before anything is
+        changed. Without a journal only check. Raises GroupRefusedError.
         """
         group = planned.group
         state = self.stores.zk.run(migration_marker.state_of(group))
         found = state.record
-        other = bool(digest) and digest not in (found.of_plan, found.undoes)
         self._without_doubt(group, records, found)
-        if journal is not None and not other and self._settle_lock(state):
+        ours = asked.digest in ("", found.of_plan, found.undoes)
+        if journal is not None and ours and self._settle_lock(state):
             journal.write(group=group, step="undo-done")
             return Result(group, Outcome.DONE, 0)
-        refusal = by_table(state, Action.UNDO, self._force)
-        if refusal is not None and not (other and refusal.outcome is Outcome.WAS_DONE):
-            return refusal
-        if state.record.mirror:
-            why = " ".join(MEANING[Reason.MIRRORED]).replace("`", "")
-            return Result(group, Outcome.REFUSED, 0, why, (Reason.MIRRORED,))
-        marker = None if state.marker is None else state.marker.data
-        if found.stage is Stage.NONE or digest not in ("", found.of_plan):
-            last = records[-1]["step"] if records else ""
-            finished = found.stage in (Stage.DONE, Stage.UNDONE)
-            undone = last in ("undo-mark", "undo-done") and finished
-            if undone or (digest and found.taken_back and digest == found.undoes):
-                return Result(group, Outcome.WAS_DONE, 0)
-            since = found.interrupted or (found.stage is Stage.DONE and marker != planned.marker)
-            stands = since and planned.verdict is Verdict.READY
-            # ``write`` is in the journal before the group's record says that it begins.
-            if stands or (since_plan(records) and last not in ("claim", "write")):
-                whose = f"the plan with the SHA-256 {found.of_plan}" if found.of_plan else "no plan"
-                text = f"its last change was made by {found.by} with {whose}"
-                raise refused(group, Reason.MOVED_SINCE, text)
-            return Result(group, Outcome.NOTHING, 0, "was not begun", (Reason.NOT_MOVED,))
-        if digest and not again and state.copied_back:
-            return Result(group, Outcome.WAS_DONE, 0)
-        if found.taken_back and not digest and not again:
-            if state.moved_to is Store.KAFKA:
-                return Result(group, Outcome.REFUSED, 0, TAKEN_BACK, (Reason.MOVED,))
-            why = "" if found.stage is Stage.UNDONE else TAKEN_BACK
-            return Result(group, Outcome.WAS_DONE, 0, why)
-        if found.stage is Stage.UNDONE:
-            return Result(group, Outcome.WAS_DONE, 0)
-        if decide(state, Action.UNDO).way is Way.LIVE_BACK:
+        way = way_back(state, asked, planned, records)
+        if isinstance(way, Result):
+            return way
+        if way not in (Way.ROLL_BACK, Way.COPY_BACK):  # the command has chosen between these
             raise refused(group, Reason.OTHER_OPERATOR, record.MEANWHILE)
+        marker = None if state.marker is None else state.marker.data
         old = self.stores.zk.run(record.read_before(group))
         if old is None:
             text = "its record does not have what was there before: move it back with a plan"

@@ -32,7 +32,7 @@ def report(plan: str | None, out: str | None, as_json: bool, journal: str | None
     It writes an HTML page or JSON. It reads PLAN and its journal, and connects to no server.
     Groups that are not moved need attention. Without PLAN it reports what zkmigrate reset has
     done, and with --journal zkmigrate-undo.journal what zkmigrate undo has done; likewise live,
-    lock and unlock.
+    lock, unlock, cut-over and complete.
     """
     if out is None and not as_json:
         raise click.UsageError("name a file with --out, or give --json")

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from zkconsumer.admin import ids_lock
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import ZnodeFormatError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
-from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read
+from zkmigrate.apply.journal import read_records
+from zkmigrate.apply.outcome import Outcome, Result, not_read
 from zkmigrate.apply.parallel import Run
+from zkmigrate.apply.records import moves_by
+from zkmigrate.apply.way_back import Asked, way_back
 from zkmigrate.commands.options.running import (
     Work,
     check_cluster,
@@ -32,7 +35,7 @@ from zkmigrate.exits import HELP
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction, GroupState, Stage as Recorded, Store, number, numbers
 from zkmigrate.plan.options import Options, covers
-from zkmigrate.plan.table import Action, Way, decide
+from zkmigrate.plan.table import Action, Way
 from zkmigrate.plan.values import GroupPlan
 from zkmigrate.stores.record import read_before
 
@@ -99,7 +102,8 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
         planned = (
             {} if loaded is None else {one.group: _in_short(one, loaded) for one in loaded.groups}
         )
-        how = _How(plan, "" if loaded is None else loaded.digest, force, again, planned)
+        asked = Asked("" if loaded is None else loaded.digest, force, again)
+        how = _How(plan, asked, planned)
         left: Sequence[str] = names
         while left:
             left = _take_all_back(stores, left, how, work, outcomes)
@@ -107,16 +111,10 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
 
 
 class _How(NamedTuple):
-    """The options of ``undo``.
-
-    ``digest``: of the plan; empty without one. ``planned``: its groups, with their markers and
-    verdicts.
-    """
+    """The options of ``undo``. ``planned``: the plan's groups, with their markers and verdicts."""
 
     plan: str | None
-    digest: str
-    force: bool
-    again: bool
+    asked: Asked
     planned: Mapping[str, GroupPlan]
 
 
@@ -134,12 +132,17 @@ def _take_all_back(
     """Take groups back, each in its way. Return those whose interrupted copy back was ended, so
     that it has to begin again."""
     ways: dict[Way, list[GroupState]] = {}
-    for found in _ways(stores, names, how):
+    done: list[GroupState] = []
+    for found in _ways(stores, names, how, journal_path(how.plan, work.journal)):
         if isinstance(found, Result):
             outcomes.add(found)
+        elif found[1] is None:
+            done.append(found[0])
         else:
             ways.setdefault(found[1], []).append(found[0])
-    _announce(ways, work.execute, how)
+    _announce(ways, work.execute)
+    if done:  # a rollback finds that out, too, and settles the lock
+        ways[Way.ROLL_BACK] = [*ways.get(Way.ROLL_BACK, ()), *done]
     copied = {one.group for some in ways.values() for one in some if one.record.copies_back}
     left: list[str] = []
 
@@ -155,8 +158,8 @@ def _take_all_back(
         direction = Direction.KAFKA_TO_ZK if back else Direction.ZK_TO_KAFKA
         # A plan's journal has the records of the plan alone.
         own = journal_path(None, None) if back and how.plan is not None else None
-        options = {"force": how.force, "again": how.again}
-        more = (options, direction, how.plan, "" if back else how.digest, own)
+        options = {"force": how.asked.force, "again": how.asked.again}
+        more = (options, direction, how.plan, "" if back else how.asked.digest, own)
         with open_run(work, stores.cluster_id(), *more) as run:
             _take_back(stores, run, way, states, work, how, say)
     return left
@@ -189,7 +192,7 @@ def _take_back(
         for result in each_mirrored(run, stores, groups, work, Mirroring.back):
             on_group(result)
         return
-    migrator = Migrator(stores, force=how.force, parallel=work.parallel)
+    migrator = Migrator(stores, force=how.asked.force, parallel=work.parallel)
     chosen = [GroupPlan(one.group, kafka_group=one.kafka_group) for one in states]
     if way is Way.COPY_BACK:
         made = PlanFile(Direction.KAFKA_TO_ZK, 0, chosen, "", Options())
@@ -198,72 +201,33 @@ def _take_back(
         plans = [
             replace(how.planned.get(one.group, one), kafka_group=one.kafka_group) for one in chosen
         ]
-        made = PlanFile(Direction.ZK_TO_KAFKA, 0, plans, how.digest)
-        migrator.rollback(made, run, on_group, how.again)
+        made = PlanFile(Direction.ZK_TO_KAFKA, 0, plans, how.asked.digest)
+        migrator.rollback(made, run, on_group, how.asked.again)
 
 
 def _ways(
-    stores: Stores, names: Sequence[str], how: _How
-) -> Iterator[Result | tuple[GroupState, Way]]:
-    """Yield how each group is taken back, or why it is not."""
+    stores: Stores, names: Sequence[str], how: _How, journal: Path
+) -> Iterator[Result | tuple[GroupState, Way | None]]:
+    """Yield how each group is taken back, or why it is not; ``None``: it was done before."""
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
+    records = moves_by(read_records(journal, how.asked.digest or "undo"))
     for state in read_states(stores, names, {}, False):
         if not isinstance(state, GroupState):
             yield not_read(*state)
             continue
-        record = state.record
-        way = decide(state, Action.UNDO).way or Way.ROLL_BACK
-        if way is Way.UNLOCK and how.again and state.copied_back:
-            way = Way.ROLL_BACK  # it was moved live, which has left it a mode
-        refused = by_table(state, Action.UNDO, how.force)
-        if _is_other(state, how):
-            yield state, Way.ROLL_BACK  # which finds out whether the plan has changed the group
-        elif refused is not None and refused.outcome is not Outcome.WAS_DONE:
-            yield refused
-        elif _only_unlocks(state, way) and (idle := _not_locked(stores, state.group)) is not None:
-            yield idle
-        elif _is_done(state, how):
-            yield state, Way.ROLL_BACK  # which finds that out, too, and settles the lock
-        elif way is Way.COPY_BACK and (how.force or _unused(stores, state)):
-            yield state, Way.ROLL_BACK
-        elif way is Way.ROLL_BACK and record.stage in (Recorded.NONE, Recorded.UNDONE):
-            # A copy back that was ended may have left no plan.
-            undone = how.digest and record.plan and record.stage is Recorded.UNDONE
-            if state.moved_to is Store.KAFKA and not undone:
-                yield state, Way.COPY_BACK
-            else:
-                yield state, Way.ROLL_BACK
-        else:
+        name = state.group
+        planned = how.planned.get(name, GroupPlan(name))
+        way = way_back(state, how.asked, planned, records.get(name, []))
+        if way is Way.COPY_BACK and _unused(stores, state):
+            way = Way.ROLL_BACK
+        if way in (Way.UNLOCK, Way.MIRROR_BACK):
+            idle = stores.zk.run(or_refusal(guard.nothing_to_unlock(state)))
+            way = idle if isinstance(idle, Result) else way
+        if isinstance(way, Way):
             yield state, way
-
-
-def _is_other(state: GroupState, how: _How) -> bool:
-    """Whether the last change is not that of the plan which is to be undone."""
-    return bool(how.digest) and how.digest != state.record.of_plan
-
-
-def _is_done(state: GroupState, how: _How) -> bool:
-    """Whether ``undo`` has taken the group back already, and should not take that back."""
-    if how.again or not state.record.taken_back:
-        return False
-    if how.digest and not (state.copied_back or state.record.stage is Recorded.UNDONE):
-        return False
-    return decide(state, Action.UNDO).way not in (Way.LIVE_BACK, Way.MIRROR_BACK, Way.UNLOCK)
-
-
-def _not_locked(stores: Stores, group: str) -> Result | None:
-    """Return the outcome of a group that has no lock to lift."""
-    lock = stores.zk.run(or_refusal(ids_lock.look(group)))
-    if isinstance(lock, ids_lock.Found) and lock.record is None:
-        return Result(group, Outcome.NOTHING, 0, guard.NOT_LOCKED)
-    return None
-
-
-def _only_unlocks(state: GroupState, way: Way) -> bool:
-    """Whether a way has nothing to do in a group that is not locked."""
-    leads = state.record.mirror_leads is Store.ZOOKEEPER
-    return way is Way.UNLOCK or (way is Way.MIRROR_BACK and leads)
+        else:
+            yield (state, None) if way.outcome is Outcome.WAS_DONE else way
 
 
 def _unused(stores: Stores, state: GroupState) -> bool:
@@ -283,13 +247,10 @@ def _unused(stores: Stores, state: GroupState) -> bool:
     return all(number(state.kafka.get(tp)) == offset for tp, offset in written.items())
 
 
-def _announce(ways: dict[Way, list[GroupState]], execute: bool, how: _How) -> None:
+def _announce(ways: Mapping[Way, Sequence[GroupState]], execute: bool) -> None:
     """Say how each group is taken back, before anything is changed."""
     verb = "now" if execute else "would"
-    for way, every in ways.items():
-        states = [one for one in every if not (_is_other(one, how) or _is_done(one, how))]
-        if not states:
-            continue
-        names = ", ".join(state.group for state in states[:5])
+    for way, states in ways.items():
         more = f" and {len(states) - 5} more" if len(states) > 5 else ""
+        names = ", ".join(state.group for state in states[:5])
         click.echo(f"{verb} {way.value}: {names}{more}", err=True)

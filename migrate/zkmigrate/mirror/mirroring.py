@@ -23,7 +23,6 @@ from math import inf
 from threading import Event
 from typing import Final, TypeGuard, TypeVar
 
-from zkconsumer.admin import ids_lock
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
@@ -491,12 +490,9 @@ class Mirroring:
         ``wait``: seconds to wait until the new members have left.
         """
         state = self._zk(migration_marker.state_of(group))
-        refusal = by_table(state, Action.UNDO)
-        if refusal is not None:
-            return refusal
-        open_ = self._zk(ids_lock.look(group)).record is None
-        if open_ and state.record.mirror_leads is Store.ZOOKEEPER:
-            return Result(group, Outcome.NOTHING, 0, guard.NOT_LOCKED)
+        done = by_table(state, Action.UNDO) or self._zk(guard.nothing_to_unlock(state))
+        if done is not None:
+            return done
         if not execute:
             return Result(group, Outcome.WOULD, 0)
         copied = 0
