@@ -24,6 +24,7 @@ from zkmigrate.commands.reset import reset
 from zkmigrate.commands.root import cli as migrate_cli
 from zkmigrate.exits import STATUSES
 from zkmigrate.plan.cases import MEANING
+from zkmigrate.plan.client_layouts import LAYOUTS
 from zkmigrate.reasons import MEANING as REASONS
 
 from zkconsumer.cli.main import cli
@@ -151,6 +152,30 @@ def migrate_cases_page() -> str:
         "| Code | Meaning | What to do |",
         "|---|---|---|",
         *(f"| `{one.value}` | {meaning} | {fix} |" for one, (meaning, fix) in REASONS.items()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def migrate_layouts_page() -> str:
+    """The layouts in which other clients store offsets."""
+    lines = [
+        "# Layouts of other clients\n",
+        NOTE,
+        "`zkmigrate plan --layout` and `zkconsumer offsets export --layout` read offsets that",
+        "other clients store in ZooKeeper, as in `--layout storm:/kafka-storm/id`. `zkmigrate",
+        "gate --all` finds these znodes in the whole ensemble. Stop the client before you plan:",
+        "`zkmigrate` cannot see whether it runs, and `apply` does not read its znodes again.\n",
+        "| Layout | Client | Znodes | A number is the | Without a commit |",
+        "|---|---|---|---|---|",
+        *(
+            f"| `{name}` | {one.client} | {one.where} | {one.means.value} | {one.never} |"
+            for name, one in LAYOUTS.items()
+        ),
+        "",
+        "`--source-means next` or `last` replaces what the table says of a number.",
+        "If the client uses another ZooKeeper than the cluster, export its offsets there and plan",
+        "with `--from-file`.",
         "",
     ]
     return "\n".join(lines)
@@ -548,6 +573,7 @@ PAGES = {
     "migrate-cases.md": migrate_cases_page,
     "migrate-cli.md": migrate_cli_page,
     "migrate-json.md": migrate_json_page,
+    "migrate-layouts.md": migrate_layouts_page,
     "states.md": states_page,
 }
 

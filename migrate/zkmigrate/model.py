@@ -274,6 +274,8 @@ class GroupState:
     faults: tuple[str, ...] = ()
     hidden: frozenset[str] = frozenset()
     from_file: Mapping[TopicPartition, int] | None = None
+    layout: str = ""
+    """The layout from which ``from_file`` was read, if it is not from a file."""
     kafka_group: str = ""
     """The group's name in Kafka, if it differs."""
     exists: bool = False
@@ -294,6 +296,11 @@ class GroupState:
     def in_kafka(self) -> str:
         """The group's name in Kafka."""
         return self.kafka_group or self.group
+
+    @property
+    def given_by(self) -> str:
+        """Where ``from_file`` comes from, for people."""
+        return f"the layout {self.layout}" if self.layout else "the file"
 
     def offsets(self, store: Store) -> dict[TopicPartition, int]:
         """Return the offsets in a store, except those that cannot be read and negative ones."""

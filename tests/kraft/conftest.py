@@ -50,7 +50,9 @@ class LeftBehind:
         self.client.chroot = f"/{chroot}"
 
     def close(self) -> None:
-        """End the session."""
+        """Delete the tree, since ``gate`` looks through the whole ensemble, and end the session."""
+        chroot, self.client.chroot = self.client.chroot, ""
+        self.client.delete(chroot, recursive=True)
         self.client.stop()
         self.client.close()
 

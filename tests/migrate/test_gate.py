@@ -281,7 +281,9 @@ def test_places_that_are_not_looked_at_are_named(safe: Simulated, command: str) 
 
     def lines() -> list[str]:
         ran = (
-            gate(safe) if command == "gate" else safe.run("offsets", "export", "--all", rows=False)
+            safe.run("gate", "--group", "g")
+            if command == "gate"
+            else safe.run("offsets", "export", "--all", rows=False)
         )
         return [line for line in ran.err.splitlines() if "not looked at" in line]
 

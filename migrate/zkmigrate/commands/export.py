@@ -26,6 +26,7 @@ from zkconsumer.core.zookeeper.znodes import is_legal_group, is_legal_topic
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.commands.options.files import write_out
+from zkmigrate.commands.options.layout import FromLayout, layout_option
 from zkmigrate.commands.options.selection import Selection, selection
 from zkmigrate.commands.options.servers import (
     open_stores,
@@ -46,6 +47,7 @@ from zkmigrate.text import shown, unlisted_note
 
 @click.command(epilog=HELP)
 @selection
+@layout_option
 @click.option(
     "--store",
     type=click.Choice([one.value for one in Store]),
@@ -67,6 +69,7 @@ from zkmigrate.text import shown, unlisted_note
 @server_options
 def export(
     which: Selection,
+    layout: FromLayout | None,
     store: str,
     form: str,
     as_json: bool,
@@ -86,7 +89,13 @@ def export(
         no_effect("--json", "form")
         form = "json"
     with no_collector(), Progress("reading", bad="left out") as progress:
-        if store == Store.ZOOKEEPER.value:
+        if layout is not None:
+            no_effect("--layout", "store")
+            with open_zookeeper(servers) as zk:
+                found = layout.read_next(zk)
+            offsets = {OffsetKey(layout.group, *tp): next_ for tp, next_ in found.items()}
+            left_out, away = 0, False
+        elif store == Store.ZOOKEEPER.value:
             offsets, left_out = _offsets_in_zookeeper(which, servers, progress)
             away = False
         else:

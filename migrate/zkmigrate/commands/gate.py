@@ -40,15 +40,21 @@ def gate(
     """Check whether ZooKeeper can be switched off without loss.
 
     A group needs attention if an offset or a member is only in ZooKeeper, or if a znode of it is
-    not understood. Its row shows which, and when the group last stored an offset. Only /consumers
-    in this chroot is judged; other places where clients may keep offsets are named. Groups that
-    --decisions ignores do not count.
+    not understood. Its row shows which, and when the group last stored an offset.
+
+    With --all, it also looks through the whole ensemble, above the chroot too, for znodes of other
+    clients that look like offsets. Each place has a row with its path and its layout, see zkmigrate
+    plan --layout.
+
+    Groups that --decisions ignores do not count. A rule with a path in place of a group ignores
+    that znode and all below it.
     """
     options = Options(rules=rules_in(decisions))
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
-    from zkmigrate.stores.surroundings import below_leaves
+    from zkmigrate.stores.surroundings import Sweep, below_leaves
 
     rows: list[Left] = []
+    places: list[Left] = []
     with reading(servers, "looking", "left") as (progress, stores):
         names = which.of_store(partial(stores.group_names, Store.ZOOKEEPER), Store.ZOOKEEPER)
         progress.total = len(names)
@@ -68,19 +74,30 @@ def gate(
             reason = options.ignored(one.group)
             rows.append(one.ignored(reason) if one.left and reason else one)
             progress.group(one.group, not rows[-1].left)
-        print_not_looked_at(stores.zk, servers)
+        if which.everything:
+            sweep = Sweep(options.ignored)
+            sweep.look(stores.zk, servers)
+            places += [Left.elsewhere(*one) for one in sorted(sweep.places.values())]
+            skipped = ((path, "", path, 0, 0, "") for path in sweep.left_out)
+            places += [Left.elsewhere(*one).ignored(sweep.left_out[one[0]]) for one in skipped]
+            print_notes(sweep.said())
+        else:
+            print_not_looked_at(stores.zk, servers)
     left = [one for one in rows if one.left]
-    shown = left if only_problems else rows
+    elsewhere = [one for one in places if one.left]
+    shown = [*left, *elsewhere] if only_problems else [*rows, *places]
     print_table("gate", shown, how)
     live = sum(one.members > 0 for one in left)
     click.echo(
         f"{len(left)} of {len(rows)} groups would lose something without ZooKeeper: "
-        f"{sum(one.lost for one in left)} offsets; {live} groups have live members",
+        f"{sum(one.lost for one in left)} offsets; {live} groups have live members"
+        + (f"; {len(elsewhere)} other places may have offsets" if elsewhere else ""),
         err=True,
     )
-    ignored = [one for one in rows if Reason.IGNORED in one.reasons]
-    print_notes(f"group {one.group} is {one.why}" for one in ignored)
+    ignored = [one for one in (*rows, *places) if Reason.IGNORED in one.reasons]
+    print_notes(f"{one.group} is {one.why}" for one in places if one in ignored)
+    print_notes(f"group {one.group} is {one.why}" for one in rows if one in ignored)
     decided = sum(one.decided for one in rows)
     if decided:
         print_notes([f"{decided} offsets stay in ZooKeeper because a plan skipped them"])
-    click.get_current_context().exit(exit_status(attention=bool(left)))
+    click.get_current_context().exit(exit_status(attention=bool(left or elsewhere)))

@@ -11,6 +11,7 @@ from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
 from zkmigrate.commands.options.decisions import decisions
 from zkmigrate.commands.options.files import write_out
+from zkmigrate.commands.options.layout import FromLayout, layout_option
 from zkmigrate.commands.options.renaming import Rename, choose, rename_option
 from zkmigrate.commands.options.selection import Selection, offsets_in, selection
 from zkmigrate.commands.options.servers import reading, server_options
@@ -31,21 +32,20 @@ from zkmigrate.stores.cluster import Servers
 @click.option(
     "--at-apply",
     is_flag=True,
-    help="Let the groups run until apply, which then reads their offsets. The plan records only "
-    "the decisions.",
+    help="The plan records decisions only. Groups may run until apply, which reads their offsets.",
 )
 @click.option("--out", metavar="PLAN", help="A new file for the plan.")
 @click.option(
     "--decisions-out",
     metavar="FILE",
-    help="Instead of --out: write a new file for --decisions, with a rule for each group that "
-    "needs a decision.",
+    help="Instead of --out: a new file for --decisions, with a rule for each group that needs one.",
 )
 @click.option(
     "--from-file",
     metavar="FILE",
     help="Take the offsets from a CSV, JVM export or JSON file, not from the source store.",
 )
+@layout_option
 @rename_option
 @server_options
 @only_problems_option
@@ -58,6 +58,7 @@ def plan(
     out: str | None,
     decisions_out: str | None,
     from_file: str | None,
+    layout: FromLayout | None,
     renames: tuple[Rename, ...],
     servers: Servers,
     only_problems: bool,
@@ -74,16 +75,23 @@ def plan(
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply:
-        no_effect("--at-apply", "from_file")
+        no_effect("--at-apply", "from_file", "layout")
+    if layout is not None:
+        no_effect("--layout", "from_file")
+    if direction is Direction.KAFKA_TO_ZK and (layout or options.source_means != "default"):
+        raise click.UsageError("--layout and --source-means require --direction zk-to-kafka")
     if out is not None:
         no_effect("--out", "decisions_out")
     offsets = offsets_in(from_file, which) if from_file else None
     with reading(servers, "planning", "not ready") as (progress, stores):
+        if layout is not None:
+            offsets = {layout.group: layout.read(stores.zk)}
         own, renamed = choose(stores, direction, which, renames, offsets)
         if offsets is not None:
             offsets = {own[name]: offset for name, offset in offsets.items()}
         chosen = list(own.values())
-        made = plan_groups(stores, direction, options, chosen, progress, offsets, at_apply, renamed)
+        more = (offsets, at_apply, renamed, layout)
+        made = plan_groups(stores, direction, options, chosen, progress, *more)
         plans = summary.watch(made)
         if out is not None:
             lines = plan_file.render(

@@ -27,6 +27,7 @@ from zkmigrate.reasons import Reason
 from zkmigrate.text import Note, unlisted_note
 
 if TYPE_CHECKING:
+    from zkmigrate.commands.options.layout import FromLayout
     from zkmigrate.stores.sessions import Stores
 
 _NO_WAY_BACK: Final = (
@@ -43,12 +44,13 @@ def plan_groups(
     from_file: Mapping[str, Mapping[TopicPartition, int]] | None = None,
     may_run: bool = False,
     renamed: Mapping[str, str] | None = None,
+    layout: FromLayout | None = None,
 ) -> Iterator[GroupPlan]:
     """Yield the plan of each group. If a group cannot be read, its plan has a problem instead of
     partitions.
 
     ``may_run``: members of a group do not prevent its plan. ``renamed``: groups' names in Kafka if
-    these differ.
+    these differ. ``layout``: where ``from_file`` was read, if it is not from a file.
     """
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
@@ -70,6 +72,9 @@ def plan_groups(
     )
     for state in read_states(stores, wanted, from_file or {}, times, renamed):
         if isinstance(state, GroupState):
+            if layout is not None:
+                below = tuple(one for one in state.foreign if not layout.covers(one))
+                state = replace(state, layout=layout.name, foreign=below)
             plan = plan_group(state, direction, options, now_ms, retention)
         elif state[1].kind is Reason.UNREADABLE and options.skips_all(state[0]):
             why = f"it is skipped, and cannot be read: {state[1].what}"

@@ -280,9 +280,21 @@ class _Planner:
         if unset:
             self.notes.append(Note("no offset, so auto.offset.reset decides: ", unset))
         if self.left_out.stays:
-            source = self.direction.source.value if self.state.from_file is None else "the file"
+            given = self.state.from_file is not None
+            source = self.state.given_by if given else self.direction.source.value
             left = map(str, sorted(self.left_out.stays))
             self.notes.append(Note(f"stays behind in {source}: ", left))
+        if self.state.layout:
+            self.notes.append(
+                f"read from the layout {self.state.layout}: apply does not read it again, so that "
+                "client must have stopped before this plan was made"
+            )
+        forwards = self.direction is Direction.ZK_TO_KAFKA
+        if forwards and self.options.of_group(self.state.group).source_means == "last":
+            self.notes.append(
+                "ZooKeeper has the last record read: after new commits, undo copies next offsets "
+                "back, with which the old client would skip a record of each partition"
+            )
         marker = self.state.marker
         if marker is not None:
             where = f"moved to {marker.moved_to.value}" if marker.moved_to else "rolled back"

@@ -41,6 +41,21 @@ class Left(NamedTuple):
         """Return the row of a group that could not be read and so counts as left behind."""
         return cls(group, True, 0, 0, 0, 0, "", "", f"{reason.value}: {why}", (reason,))
 
+    @classmethod
+    def elsewhere(
+        cls, path: str, layout: str, example: str, znodes: int, newest_ms: int, fault: str
+    ) -> Left:
+        """Return the row of znodes outside of groups that look like offsets; see ``Place``."""
+        newest = moment(newest_ms) if newest_ms else ""
+        if fault:
+            why, reason = f"cannot be looked at: {fault}", Reason.UNREADABLE
+        elif layout:
+            why = f"offsets in the layout {layout}, such as {example}"
+            reason = Reason.FOREIGN_LAYOUT
+        else:
+            why, reason = f"not understood: {example} looks like an offset", Reason.FOREIGN_LAYOUT
+        return cls(path, True, 0, 0, znodes, 0, newest, "", why, (reason,))
+
     def ignored(self, reason: str) -> Left:
         """Return the row of a group that an operator decided to leave behind."""
         return self._replace(left=False, why=f"ignored: {reason}", reasons=(Reason.IGNORED,))

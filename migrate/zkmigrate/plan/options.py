@@ -89,6 +89,9 @@ class Options:
     Messages that were consumed since are consumed again."""
     other_znodes: Literal["refuse", "ignore"] = "refuse"
     """For groups with znodes that no JVM consumer makes, next to its own."""
+    source_means: Literal["default", "next", "last"] = "default"
+    """What the numbers in ZooKeeper are: the next record to read, or the last one that was read;
+    ``default``: what the client of a layout stores, otherwise the next."""
     max_idle_days: int = 30
     """Groups without a commit for more days are refused."""
     skips: tuple[Skip, ...] = ()

@@ -7,6 +7,7 @@ from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, GroupState, Log, Store
+from zkmigrate.plan.client_layouts import LAYOUTS, Means
 from zkmigrate.plan.findings import Findings
 from zkmigrate.plan.options import (
     Options,
@@ -81,7 +82,9 @@ class PartitionRules:
             value, reason = self._from_file(tp, zk, committed)
             stays = tp not in state.from_file
         else:
-            value, reason = self._choose(tp, source_zk, committed)
+            source, remark = (None, "") if source_zk is None else self._next(tp, source_zk)
+            value, reason = self._choose(tp, source, committed)
+            reason += remark
             stays = (source_zk if self.direction.source is Store.ZOOKEEPER else committed) is None
         if source_zk != zk:
             reason += "; stored below offset by a 1.1.0 broker"
@@ -137,8 +140,20 @@ class PartitionRules:
         target = kafka if self.direction is Direction.ZK_TO_KAFKA else zk
         if tp in self.state.from_file:
             self._decided.add(Reason.FROM_FILE)
-            return self.state.from_file[tp], "from the file"
-        return target, "not in the file: it stays"
+            value, remark = self._next(tp, self.state.from_file[tp])
+            return value, f"from {self.state.given_by}{remark}"
+        return target, f"not in {self.state.given_by}: it stays"
+
+    def _next(self, tp: TopicPartition, number: int) -> tuple[int, str]:
+        """Return the next offset to read for a number that a client has stored, and a remark."""
+        means = self._options(tp).source_means
+        layout = LAYOUTS.get(self.state.layout)
+        of_client = layout is not None and layout.means is Means.LAST
+        if self.direction is Direction.KAFKA_TO_ZK or not (
+            means == "last" or (means == "default" and of_client)
+        ):
+            return number, ""
+        return number + 1, f": {number} was read last"
 
     def _moved_before(
         self, tp: TopicPartition, zk: int | None, kafka: int | None

@@ -1,8 +1,10 @@
-"""What else ZooKeeper holds, where zkmigrate does not look for groups. Scripts; any thread."""
+"""What ZooKeeper holds in addition to the groups of a cluster. One thread uses a ``Sweep``."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Set
+from typing import Final, NamedTuple
 
 from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.snapshot import LIVE, MISPLACED
@@ -12,9 +14,11 @@ from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
+from zkmigrate.plan.client_layouts import looks_like_offsets, recognized
 from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.offset_znodes import partitions_at
+from zkmigrate.stores.tree import walk
 
 _KAFKA: Final = frozenset(
     {
@@ -27,6 +31,9 @@ _KAFKA: Final = frozenset(
 """What Kafka keeps at its root in addition to the groups; none of it belongs to a consumer."""
 _ZOOKEEPER: Final = "zookeeper"
 _CLUSTERS: Final = ("consumers", "brokers")
+"""What the root of a cluster has. Groups are below the first."""
+_MOST_PLACES: Final = 10_000
+"""Further ones are counted together."""
 
 
 def not_looked_at(zk: BlockingZk, servers: Servers) -> list[str]:
@@ -70,6 +77,95 @@ def _others(above: str, known: set[str] | frozenset[str]) -> Script[list[tuple[s
         (path, [name for name in _CLUSTERS if name in has])
         for path, has in zip(paths, below, strict=True)
     ]
+
+
+class Place(NamedTuple):
+    """Znodes outside of the groups of this chroot that look like offsets, or cannot be read.
+
+    ``path``: from the ensemble's root. ``layout``: its name; empty if none matches. ``example``:
+    the first of the znodes. ``fault``: why one cannot be read.
+    """
+
+    path: str
+    layout: str
+    example: str
+    znodes: int = 1
+    newest_ms: int = 0
+    fault: str = ""
+
+
+class Sweep:
+    """Looks for offsets of other clients in the whole tree of an ensemble.
+
+    ``places``: what was found. ``looked_at``: how many znodes each name at a root has below it.
+    ``left_out``: paths that were not looked at, and why. ``ignored``: returns why an operator
+    leaves a path out, with all below it, otherwise no text.
+    """
+
+    def __init__(self, ignored: Callable[[str], str]) -> None:
+        self.places: dict[tuple[str, str], Place] = {}
+        self.looked_at: Counter[str] = Counter()
+        self.left_out: dict[str, str] = {}
+        self._ignored = ignored
+
+    def look(self, zk: BlockingZk, servers: Servers) -> None:
+        """Walk through the chroot, and everything above it. ``zk``: a session, opened."""
+        hosts, chroot = split_connect(servers.zookeeper)
+        self._walk(zk, chroot, {f"{chroot}/{name}" for name in _KAFKA})
+        if not chroot:
+            return
+        try:
+            with BlockingZk(hosts, servers.timeout, servers.security, servers.pace) as whole:
+                self._walk(whole, "", {chroot})
+        except ZooKeeperError as error:
+            self._add(Place("/", "", "/", fault=str(error)))
+
+    def said(self) -> list[str]:
+        """Return what was looked at, for people."""
+        names = ", ".join(sorted(_KAFKA - {_CLUSTERS[0]}))
+        looked = [f"{top}: {count} znodes" for top, count in sorted(self.looked_at.items())]
+        return [
+            *(f"looked at {one}" for one in looked if not one.endswith("/: 1 znodes")),
+            f"not looked at: /{_ZOOKEEPER}, and what Kafka itself keeps in ZooKeeper: {names}",
+        ]
+
+    def _walk(self, zk: BlockingZk, chroot: str, known: Set[str]) -> None:
+        """Walk through all that a session shows. ``known``: paths that are looked at elsewhere."""
+        known = {*known, f"/{_ZOOKEEPER}"}
+
+        def descend(path: str, names: list[str]) -> list[str]:
+            here = chroot + path.rstrip("/")
+            other_cluster = set(_CLUSTERS).issubset(names)
+            own = _KAFKA.difference(_CLUSTERS[:1]) if other_cluster else ()
+            return [
+                name for name in names if name not in own and self._wanted(f"{here}/{name}", known)
+            ]
+
+        for path, node in walk(zk, "/", descend):
+            whole = chroot + path.rstrip("/") or "/"
+            self.looked_at[f"{chroot}/{path.split('/', 2)[1]}"] += 1
+            if isinstance(node, ZooKeeperError):
+                self._add(Place(whole, "", whole, fault=str(node)))
+            elif looks_like_offsets(whole, node.data):
+                layout, root = recognized(whole, node.data)
+                self._add(Place(root, layout, whole, 1, node.stat.mtime_ms))
+
+    def _wanted(self, path: str, known: Set[str]) -> bool:
+        why = self._ignored(path)
+        if why:
+            self.left_out[path] = why
+        return not why and path not in known
+
+    def _add(self, place: Place) -> None:
+        key = (place.path, place.layout)
+        if key not in self.places and len(self.places) >= _MOST_PLACES:
+            key, place = ("/", ""), place._replace(path="/", layout="")
+        known = self.places.get(key)
+        if known is not None:
+            newest = max(known.newest_ms, place.newest_ms)
+            fault = known.fault or place.fault
+            place = known._replace(znodes=known.znodes + 1, newest_ms=newest, fault=fault)
+        self.places[key] = place
 
 
 def below_leaves(group: str) -> Script[tuple[str, ...]]:

@@ -20,14 +20,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 _HELP: Final = {
     "on_conflict": "Which offset to use if the stores differ.",
     "out_of_range": "Offsets outside of the log; clamp: use the nearest one in it.",
-    "misplaced": "Offsets that a 1.1.0 broker stored below 'offset'.",
-    "missing_topics": "Offsets of topics and partitions that do not exist.",
-    "unproven_topics": "Offsets of topics without an id in ZooKeeper, after the change to KRaft; "
-    "trust: it is the same topic.",
+    "misplaced": "Offsets below 'offset', of a 1.1.0 broker.",
+    "missing_topics": "Topics and partitions that do not exist.",
+    "unproven_topics": "After the change to KRaft: topics without an id in ZooKeeper; trust: they "
+    "are the same.",
     "recreated_topics": "Offsets that are older than their topic.",
     "expired_offsets": "Offsets that an earlier move wrote and that are gone since; moved: write "
     "them again.",
     "other_znodes": "Groups with other znodes next to their offsets; ignore: leave these znodes.",
+    "source_means": "The record that a number means: the next to read, or the last that was read.",
     "without_offset": "Partitions without any offset; leave: auto.offset.reset decides.",
 }
 """The decisions that are a choice, in the order of the help."""
@@ -49,7 +50,7 @@ def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[S
 
 def _choice(name: str, values: Sequence[str], what: str) -> Callable[[F], F]:
     """Return an option that takes one of the values; the first is the default."""
-    shown = values[0] != "refuse"
+    shown = values[0] not in ("refuse", "default")
     option = f"--{name.replace('_', '-')}"
     return click.option(
         option, type=click.Choice(values), default=values[0], show_default=shown, help=what
@@ -110,7 +111,7 @@ def decisions(command: F) -> F:
             "repeated.",
         ),
         *(_choice(name, CHOICES[name], what) for name, what in reversed(_HELP.items())),
-        _choice("direction", [one.value for one in Direction], "Source store and target store."),
+        _choice("direction", [one.value for one in Direction], "Source and target."),
     ):
         bundled = option(bundled)
     return bundled  # type: ignore[return-value]

@@ -168,9 +168,9 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "gate": Schema(
         1,
         ("gate",),
-        "each group",
+        "each group, and each other place with znodes that look like offsets",
         (
-            _GROUP,
+            Column("group", "string", "Name of the group in ZooKeeper, or the path of the place."),
             Column("left", "boolean", "Whether something would be lost without ZooKeeper."),
             Column("lost", "integer", "Partitions whose offset is missing or lower in Kafka."),
             Column("decided", "integer", "Offsets that a plan left behind on purpose."),

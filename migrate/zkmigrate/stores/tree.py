@@ -1,0 +1,68 @@
+"""Walks trees of znodes of any size: little is kept, whatever their number. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from zkconsumer.admin.reads import children_of
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.errors import ZooKeeperError
+from zkconsumer.zk.blocking import BlockingZk, or_refusal
+
+_TOGETHER = 100
+"""How many znodes are read together."""
+
+
+def every_znode(path: str, names: list[str]) -> list[str]:
+    """Descend into all children."""
+    return names
+
+
+def walk(
+    zk: BlockingZk,
+    top: str,
+    descend: Callable[[str, list[str]], list[str]] = every_znode,
+) -> Iterator[tuple[str, Node | ZooKeeperError]]:
+    """Yield each znode at and below a path, or why it or its children cannot be read.
+
+    What is created or deleted meanwhile may be missing. ``descend``: returns into which of a
+    znode's children to descend. Memory grows with the most children that a znode has.
+    """
+    stack = [top]
+    while stack:
+        some = [stack.pop() for _ in range(min(len(stack), _TOGETHER))]
+        found = zk.run(or_refusal(_look(some)))
+        if isinstance(found, ZooKeeperError) and len(some) == 1:
+            yield some[0], found
+            continue
+        if isinstance(found, ZooKeeperError):  # of one of them, which is looked for
+            for path in some:
+                yield from walk(zk, path, descend)
+            continue
+        for path, (node, names) in zip(some, found, strict=True):
+            if node is not None:
+                yield path, node
+                above = "" if path == "/" else path
+                stack += [f"{above}/{name}" for name in descend(path, names)]
+
+
+def _look(paths: list[str]) -> Script[list[tuple[Node | None, list[str]]]]:
+    nodes = yield from read_many(paths)
+    lists = yield from children_of(paths)
+    return list(zip(nodes, lists, strict=True))
+
+
+def read_below(zk: BlockingZk, top: str, most: int = 200_000) -> dict[str, Node]:
+    """Return every znode at and below a path. Raises ZooKeeperError if one cannot be read, and
+    ValueError if there are more than ``most``, or there is none."""
+    found: dict[str, Node] = {}
+    for path, node in walk(zk, top):
+        if isinstance(node, ZooKeeperError):
+            raise node
+        found[path] = node
+        if len(found) > most:
+            raise ValueError(f"{top}: has more than {most} znodes below it: name a lower path")
+    if not found:
+        raise ValueError(f"{top}: does not exist in this chroot")
+    return found
