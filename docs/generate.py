@@ -24,7 +24,7 @@ from zkmigrate.commands.reset import reset
 from zkmigrate.commands.root import cli as migrate_cli
 from zkmigrate.exits import STATUSES
 from zkmigrate.plan.cases import MEANING
-from zkmigrate.plan.client_layouts import LAYOUTS
+from zkmigrate.plan.layout import LAYOUTS
 from zkmigrate.reasons import MEANING as REASONS
 
 from zkconsumer.cli.main import cli

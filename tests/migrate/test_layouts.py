@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import pytest
 from hypothesis import event, given, strategies as st
-from zkmigrate.plan.client_layouts import LAYOUTS, looks_like_offsets, read_offsets, recognized
+from zkmigrate.plan.layout import LAYOUTS, looks_like_offsets, read_offsets, recognized
 from zkmigrate.stores.surroundings import Place, Sweep
 
 from tests.migrate.simulated import Ran, Simulated, simulated

@@ -17,13 +17,12 @@ from typing import Final
 from zkconsumer.admin.snapshot import list_members
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.apply.change import forward
+from zkmigrate.apply.change import Asked, forward
 from zkmigrate.apply.journal import Effect, no_effect
 from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.apply.parallel import Parallel, Run
 from zkmigrate.apply.records import begun_by, histories_of, moves_by, recorded
 from zkmigrate.apply.steps import Steps, changes_of
-from zkmigrate.apply.way_back import Asked
 from zkmigrate.errors import GroupInUseError, refused
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile

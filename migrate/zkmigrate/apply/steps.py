@@ -26,13 +26,12 @@ from zkconsumer.core.zookeeper.scripts.common import Script, T
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
 from zkmigrate.apply import guard, ownership
-from zkmigrate.apply.change import Change, Held, back, before as before_of
+from zkmigrate.apply.change import Asked, Change, Held, back, before as before_of, way_back
 from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal
 from zkmigrate.apply.outcome import NOT_LOCKED, Changed, Outcome, Result, by_table
 from zkmigrate.apply.permission import InKafka, Permission, check_accepted
 from zkmigrate.apply.records import last_done, late_partitions, names_in, since_plan
-from zkmigrate.apply.way_back import Asked, way_back
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Before, GroupState, Record, Stage, Store, number, numbers

@@ -15,11 +15,11 @@ from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import ZnodeFormatError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
+from zkmigrate.apply.change import Asked, way_back
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.outcome import Outcome, Result, not_read
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import moves_by
-from zkmigrate.apply.way_back import Asked, way_back
 from zkmigrate.commands.options.running import (
     Work,
     check_cluster,

@@ -1,17 +1,345 @@
-"""Znodes of a group that neither Kafka's nor this project's programs create. Pure."""
+"""How other clients store offsets in ZooKeeper: one reader for each layout, and their table; and
+which znodes of a group are not those of a JVM consumer. Pure.
+
+A reader gets the znodes below a path and yields an offset for each partition. It raises
+ZnodeFormatError, which names the znode, for everything that its client does not write.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple
 
+from zkconsumer.admin.reads import json_object
 from zkconsumer.admin.snapshot import CHILDREN, CONSUMERS
+from zkconsumer.core.common.foreign_layout import BROKER_PARTITION
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.znodes import decode_offset, is_legal_topic
+from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.model import GroupState
 from zkmigrate.reasons import Reason
 
-_STORM: Final = re.compile(r"partition_[0-9]+")
-"""Where storm-kafka stores offsets in a group's znode."""
+Nodes = Mapping[str, Node]
+_MOST: Final = 2**63 - 2
+_MOST_PARTITION: Final = 2**31 - 1
+
+
+class Means(Enum):
+    """What a stored number is. The reference shows the value."""
+
+    NEXT = "next record to read"
+    LAST = "last record read"
+    BATCH = "start of the last batch, which is read again"
+
+
+class Stored(NamedTuple):
+    """An offset as a znode has it. ``offset``: ``None`` if nothing was committed."""
+
+    path: str
+    tp: TopicPartition
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a client stores offsets.
+
+    Args:
+        client: its name and releases.
+        where: the znodes, for people.
+        pattern: of the whole path of a znode with an offset. Its group ``root`` is what
+            ``--layout`` names.
+        means: what the numbers are.
+        never: what a partition without a commit looks like, for people.
+        read: yields the offsets of ``Nodes``; the text is the topic if the znodes do not name it.
+        others: pattern of the last parts of paths whose znodes hold no offsets.
+    """
+
+    client: str
+    where: str
+    pattern: re.Pattern[str]
+    means: Means
+    never: str
+    read: Callable[[Layout, Nodes, str], Iterator[Stored]]
+    others: re.Pattern[str] | None = None
+
+    def matched(self, nodes: Nodes) -> Iterator[tuple[str, re.Match[str], Node]]:
+        """Yield the znodes with offsets."""
+        for path, node in nodes.items():
+            if match := self.pattern.fullmatch(path):
+                yield path, match, node
+
+
+def _storm(layout: Layout, nodes: Nodes, _topic: str) -> Iterator[Stored]:
+    for path, match, node in layout.matched(nodes):
+        document = json_object(path, node.data)
+        offset = _integer(path, document, "offset")
+        yield Stored(path, _named(path, document, match), offset if offset > 0 else None)
+
+
+def _trident(layout: Layout, nodes: Nodes, _topic: str) -> Iterator[Stored]:
+    """A transaction is committed once the coordinator has begun the next one."""
+    found: dict[str, list[tuple[int, str, re.Match[str], Node]]] = {}
+    for path, match, node in layout.matched(nodes):
+        parent = path.rpartition("/")[0]
+        found.setdefault(parent, []).append((_digits(path, match["txn"]), path, match, node))
+    for some in found.values():
+        current = f"{some[0][2]['root']}/coordinator/currtx"
+        if current not in nodes:
+            raise ZnodeFormatError(current, "is missing: it says which transactions are committed")
+        begun = decode_offset(current, nodes[current].data)
+        some.sort(key=lambda one: one[0])
+        done = [one for one in some if one[0] < begun]
+        _, path, match, node = done[-1] if done else some[0]
+        document = json_object(path, node.data)
+        offset = _integer(path, document, "nextOffset" if done else "offset")
+        yield Stored(path, _named(path, document, match), offset)
+
+
+def _spark_list(layout: Layout, nodes: Nodes, topic: str) -> Iterator[Stored]:
+    for path, _, node in layout.matched(nodes):
+        if not node.data:
+            continue
+        for part in _text(path, node.data).split(","):
+            number, colon, offset = part.partition(":")
+            if not colon:
+                raise ZnodeFormatError(path, "is not a list of PARTITION:OFFSET")
+            tp = _partition(path, topic, number)
+            yield Stored(path, tp, decode_offset(path, offset.encode()))
+
+
+def _brooklin(layout: Layout, nodes: Nodes, topic: str) -> Iterator[Stored]:
+    for path, _, node in layout.matched(nodes):
+        for checkpoint in json_object(path, node.data).values() if node.data else ():
+            text = checkpoint if isinstance(checkpoint, str) else ""
+            if text.count("/") == 2:  # BrooklinMirrorMaker
+                name, number, offset = text.split("/")
+            elif text.count("-") == 1:
+                name, (number, offset) = topic, text.split("-")
+            else:
+                raise ZnodeFormatError(path, "has a checkpoint that is not of a Kafka connector")
+            yield Stored(path, _partition(path, name, number), decode_offset(path, offset.encode()))
+
+
+def _decimal(layout: Layout, nodes: Nodes, _topic: str) -> Iterator[Stored]:
+    for path, match, node in layout.matched(nodes):
+        if re.fullmatch(BROKER_PARTITION, match["partition"]):
+            raise ZnodeFormatError(
+                path,
+                "is named by broker and partition, as in Kafka 0.7: its number is a position in a "
+                "file, which no later broker understands",
+            )
+        tp = _partition(path, match["topic"], match["partition"])
+        yield Stored(path, tp, decode_offset(path, node.data))
+
+
+def _ureplicator(layout: Layout, nodes: Nodes, topic: str) -> Iterator[Stored]:
+    """Its controller creates znodes with 0, and its worker empty ones."""
+    begun = {path: one for path, one in nodes.items() if one.data and not _is_first(one, b"0")}
+    yield from _decimal(layout, begun, topic)
+
+
+def _secor(layout: Layout, nodes: Nodes, topic: str) -> Iterator[Stored]:
+    """It creates a znode with Curator's default data, its own address, and then sets the number."""
+    address = re.compile(rb"[0-9.]*\.[0-9.]+|[0-9a-f:%.]*:[0-9a-z:%.]*")
+    begun = {
+        path: one
+        for path, one in nodes.items()
+        if not (one.stat.version == 0 and address.fullmatch(one.data))
+    }
+    yield from _decimal(layout, begun, topic)
+
+
+def _is_first(node: Node, data: bytes) -> bool:
+    return node.stat.version == 0 and node.data == data
+
+
+def _text(path: str, data: bytes) -> str:
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError:
+        raise ZnodeFormatError(path, "is not text") from None
+
+
+def _digits(path: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,19}", text, re.ASCII):
+        raise ZnodeFormatError(path, f"{text[:40]!a} is not a number")
+    return int(text)
+
+
+def _partition(path: str, topic: object, number: str) -> TopicPartition:
+    if topic == "":
+        raise ZnodeFormatError(path, "does not name the topic: add :TOPIC to --layout")
+    if not isinstance(topic, str) or not is_legal_topic(topic):
+        raise ZnodeFormatError(path, f"{str(topic)[:40]!a} is not a topic")
+    partition = _digits(path, number)
+    if partition > _MOST_PARTITION:
+        raise ZnodeFormatError(path, f"{partition} is not a partition")
+    return TopicPartition(topic, partition)
+
+
+def _integer(path: str, document: Mapping[str, Any], key: str) -> int:
+    value = document.get(key)
+    if type(value) is not int or not -1 <= value <= _MOST:
+        raise ZnodeFormatError(path, f"has no usable {key}")
+    return value
+
+
+def _named(path: str, document: Mapping[str, Any], match: re.Match[str]) -> TopicPartition:
+    """Return the partition in a document of Storm, which its path must confirm."""
+    tp = _partition(path, document.get("topic"), str(document.get("partition")))
+    if tp.partition != _digits(path, match["partition"]):
+        raise ZnodeFormatError(path, f"has the offset of {tp}")
+    return tp
+
+
+_OFFSETS: Final = r"/(?P<topic>[^/]+)/(?P<partition>[^/]+)"
+
+LAYOUTS: Final[Mapping[str, Layout]] = {
+    "storm": Layout(
+        "`KafkaSpout` of storm-kafka, until 1.2",
+        "`ZKROOT/ID/partition_N`, with `topic_wildcard` `ZKROOT/ID/TOPIC/partition_N`: JSON",
+        re.compile(r"(?P<root>/.+)/partition_(?P<partition>[0-9]+)"),
+        Means.NEXT,
+        "no znode. The spout treats 0 in the same way: it starts by its `startOffsetTime`",
+        _storm,
+    ),
+    "trident": Layout(
+        "`TridentKafkaSpout` of storm-kafka, until 1.2",
+        "`ROOT/TXID/user/partition_N/TRANSACTION`: JSON, `nextOffset` of the last committed "
+        "transaction; if none is, `offset` of the first",
+        re.compile(
+            r"(?P<root>/.+?)/user(?:/[^/]+)?/partition_(?P<partition>[0-9]+)/(?P<txn>[0-9]+)"
+        ),
+        Means.NEXT,
+        "no transaction below `partition_N`",
+        _trident,
+        re.compile(r"/coordinator/(?:currtx|currattempts|meta)(?:/[^/]+)*"),
+    ),
+    "spark-list": Layout(
+        "`ZooKeeperOffsetsStore` of spark-kafka-source, and its copies",
+        "one znode of any name: `PARTITION:OFFSET,PARTITION:OFFSET`. `--layout` names the topic",
+        re.compile(r"(?P<root>/.+)"),
+        Means.BATCH,
+        "no znode, or an empty one. 0 is an offset",
+        _spark_list,
+    ),
+    "brooklin": Layout(
+        "the Kafka connectors of Brooklin",
+        "`CLUSTER/connectors/TYPE/TASK/state/sourceCheckpoint`: JSON, `TOPIC/PARTITION/OFFSET`, or "
+        "`PARTITION-OFFSET`, whose topic `--layout` names. A task has one entry for each number of "
+        "a partition, whatever the topic",
+        re.compile(r"(?P<root>/.+)/connectors/[^/]+/[^/]+/state/sourceCheckpoint"),
+        Means.LAST,
+        "no entry. 0 is an offset",
+        _brooklin,
+        re.compile(r"/config|/state/(?!sourceCheckpoint)[^/]+|/lock(?:/[^/]+)*"),
+    ),
+    "ureplicator": Layout(
+        "uReplicator",
+        "`/consumers/GROUP/offsets/TOPIC/PARTITION`, perhaps in a ZooKeeper of its own: a number",
+        re.compile(rf"(?P<root>(?:/.+)?/consumers/ureplicator-[^/]+)/offsets{_OFFSETS}"),
+        Means.NEXT,
+        "an empty znode, or 0 that was never set",
+        _ureplicator,
+    ),
+    "secor": Layout(
+        "Secor",
+        "`KAFKA_ZOOKEEPER_PATH/consumers/GROUP/offsets/TOPIC/PARTITION`: a number",
+        re.compile(rf"(?P<root>(?:/.+)?/consumers/[^/]+)/offsets{_OFFSETS}"),
+        Means.NEXT,
+        "no znode, -1, or the address of a Secor that ended before it set the number",
+        _secor,
+        re.compile(r"/lastSeen(?:/[^/]+)*"),
+    ),
+    "offset": Layout(
+        "brokers of 1.1.0, which get commits of old clients",
+        "`/consumers/GROUP/offset/TOPIC/PARTITION`: a number",
+        re.compile(rf"(?P<root>(?:/.+)?/consumers/[^/]+)/offset{_OFFSETS}"),
+        Means.NEXT,
+        "no znode, or -1. 0 is an offset",
+        _decimal,
+    ),
+    "kafka": Layout(
+        "JVM consumers, here those of another chroot",
+        "`/consumers/GROUP/offsets/TOPIC/PARTITION`: a number. Those of Kafka 0.7, named "
+        "`BROKER-PARTITION`, are refused",
+        re.compile(rf"(?P<root>(?:/.+)?/consumers/[^/]+)/offsets{_OFFSETS}"),
+        Means.NEXT,
+        "no znode, or -1. 0 is an offset",
+        _decimal,
+    ),
+}
+"""Each layout by its name."""
+
+_SWEPT: Final = ("trident", "storm", "brooklin", "ureplicator", "kafka", "offset")
+"""Layouts whose paths show what they are, the most specific first."""
+_LIST: Final = re.compile(rb"[0-9]+:[0-9]+(?:,[0-9]+:[0-9]+)*")
+_NUMBER: Final = re.compile(rb"\s*-?[0-9]{1,20}\s*")
+_PARTITION: Final = re.compile(rf"(?:.*[^0-9])?[0-9]+|{BROKER_PARTITION}")
+_KEY: Final = re.compile(rb"offset", re.IGNORECASE)
+
+
+def looks_like_offsets(path: str, data: bytes) -> bool:
+    """Whether a znode may hold offsets of some client.
+
+    That is one whose path is that of a layout; a number in a znode whose name ends with one; any
+    data if they or the path contain the word offset; and a list of pairs of numbers.
+    """
+    if not data:
+        return False
+    if "offset" in path.lower() or _KEY.search(data) or _LIST.fullmatch(data):
+        return True
+    if _PARTITION.fullmatch(path.rpartition("/")[2]) and _NUMBER.fullmatch(data):
+        return True
+    return any(LAYOUTS[name].pattern.fullmatch(path) for name in _SWEPT)
+
+
+def recognized(path: str, data: bytes) -> tuple[str, str]:
+    """Return the layout of a znode that looks like offsets, and the path to name with ``--layout``.
+
+    If no layout matches, its name is empty and the path is that of the znode's parent.
+    """
+    for name in _SWEPT:
+        if match := LAYOUTS[name].pattern.fullmatch(path):
+            return name, match["root"]
+    seen = LAYOUTS["secor"].others
+    if seen is not None and (match := seen.search(path)):
+        return "secor", path[: match.start()]
+    if _LIST.fullmatch(data):
+        return "spark-list", path
+    return "", path.rpartition("/")[0] or "/"
+
+
+def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, int]:
+    """Return the number that is stored for each partition, from znodes in a layout.
+
+    Args:
+        name: of the layout.
+        nodes: every znode at and below a path.
+        topic: for layouts whose znodes do not name it.
+
+    Raises ZnodeFormatError.
+    """
+    layout = LAYOUTS[name]
+    found: dict[TopicPartition, Stored] = {}
+    for one in layout.read(layout, nodes, topic):
+        held = found.setdefault(one.tp, one)
+        if held.offset != one.offset:
+            raise ZnodeFormatError(one.path, f"holds another offset of {one.tp} than {held.path}")
+    for path, node in nodes.items():
+        known = layout.pattern.fullmatch(path) or (layout.others and layout.others.search(path))
+        if not known and looks_like_offsets(path, node.data):
+            raise ZnodeFormatError(path, f"looks like an offset, and is not in the layout {name}")
+    return {
+        tp: one.offset
+        for tp, one in sorted(found.items())
+        if one.offset is not None and one.offset >= 0
+    }
 
 
 def is_foreign_layout(group: str, foreign: Sequence[str], has_offsets: bool) -> bool:
@@ -33,5 +361,5 @@ def reason_for(state: GroupState) -> Reason | None:
 def _is_other(group: str, path: str) -> bool:
     """Whether a znode is next to those of a JVM consumer, and not where Storm has offsets."""
     parent, _, name = path.rpartition("/")
-    own = name in CHILDREN or _STORM.fullmatch(name)
+    own = name in CHILDREN or LAYOUTS["storm"].pattern.fullmatch(path)
     return parent == f"{CONSUMERS}/{group}" and not own

@@ -7,8 +7,8 @@ from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, GroupState, Log, Store
-from zkmigrate.plan.client_layouts import LAYOUTS, Means
 from zkmigrate.plan.findings import Findings
+from zkmigrate.plan.layout import LAYOUTS, Means
 from zkmigrate.plan.options import (
     Options,
 )

@@ -14,7 +14,7 @@ from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
-from zkmigrate.plan.client_layouts import looks_like_offsets, recognized
+from zkmigrate.plan.layout import looks_like_offsets, recognized
 from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.offset_znodes import partitions_at

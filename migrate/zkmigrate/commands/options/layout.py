@@ -12,7 +12,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate.commands.options.selection import Selection
 from zkmigrate.errors import MigrationError
-from zkmigrate.plan.client_layouts import LAYOUTS, Means, read_offsets
+from zkmigrate.plan.layout import LAYOUTS, Means, read_offsets
 from zkmigrate.stores.tree import read_below
 
 F = TypeVar("F", bound=Callable[..., Any])
