@@ -252,6 +252,7 @@ def test_ends_of_logs() -> None:
         return translate(offset, source, target)
 
     assert found(10, log(records, 12))[:3] == (PROVEN, 10, 10)
+    assert found(13, log(records, 12))[:3] == (BOUNDED, 10, 12)  # beyond an open transaction
     more = [*records, Seen(11, 50, b"its own")]
     assert found(10, log(more, 12))[:3] == (PROVEN, 10, 10)
     assert found(6, log(records[:6], 6))[:3] == (PROVEN, 6, 6)  # the next one will be there

@@ -127,7 +127,8 @@ class _Content(Protocol):
 def translate(offset: int, source: Excerpt, target: Excerpt) -> Translation:
     """Return the position in ``target`` of a consumer that reads ``offset`` of ``source`` next.
 
-    ``source`` contains ``offset``, or ends there; it was read after ``target``.
+    ``source`` is the part of the log around ``offset``. A consumer may have read past its end: an
+    open transaction ends what can be read now.
     """
     return _Comparison(offset, source, target).result()
 
@@ -142,7 +143,7 @@ class _Pair:
 
 class _Comparison:
     def __init__(self, offset: int, source: Excerpt, target: Excerpt) -> None:
-        self.source, self.target = source, target
+        self.offset, self.source, self.target = offset, source, target
         timed = NO_TIME not in (source.times[0], target.times[0])
         self.content: _Content = _with_time if timed else _without_time
         self.timed = timed
@@ -270,7 +271,7 @@ class _Comparison:
         if after and after[0].source == self.next:
             return self._offset(after[0].target), "the next record and its neighbours are equal"
         if self.next == len(records):
-            if previous and self.source.ends:
+            if previous and self.source.ends and self.offset <= self.source.latest:
                 at = self._offset(before[0].target) + 1
                 return at, "the last record and those before it are equal"
             return None, "the last records are not unique"
