@@ -48,26 +48,10 @@ _LIBRARIES: Final = (
 )
 
 
-class _Root(LazyGroup):
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the subcommands in the groups of ``SECTIONS``."""
-        there = self.list_commands(ctx)
-        width = formatter.width - 6 - max(map(len, there))
-        for heading, names in SECTIONS.items():
-            commands = [(name, self.get_command(ctx, name)) for name in names if name in there]
-            with formatter.section(heading):
-                formatter.write_dl(
-                    [
-                        (name, command.get_short_help_str(width))
-                        for name, command in commands
-                        if command
-                    ]
-                )
-
-
 @click.group(
-    cls=_Root,
+    cls=LazyGroup,
     lazy=COMMANDS,
+    sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     invoke_without_command=True,

@@ -5,10 +5,12 @@ Importing all of them takes longer than many of them run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import ast
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,12 +21,20 @@ from zkconsumer.console.run import discard
 class LazyGroup(click.Group):
     """A group that also has the subcommands in ``lazy``: name to ``module:attribute``.
 
-    One whose module is not installed is left out.
+    One whose module is not installed is left out. ``sections``: how the help groups the
+    subcommands, as heading to names.
     """
 
-    def __init__(self, *args: Any, lazy: Mapping[str, str], **keys: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, str],
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **keys: Any,
+    ) -> None:
         super().__init__(*args, **keys)
         self._lazy = lazy
+        self._sections = sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names; those of ``lazy`` follow the others, in its order."""
@@ -37,6 +47,33 @@ class LazyGroup(click.Group):
         module, _, attribute = self._lazy[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the subcommands and what each does, without importing them."""
+        there = self.list_commands(ctx)
+        width = formatter.width - 6 - max(map(len, there))
+        for heading, names in (self._sections or {"Commands": there}).items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [
+                        (name, self._described(name).get_short_help_str(width))
+                        for name in names
+                        if name in there
+                    ]
+                )
+
+    def _described(self, name: str) -> click.Command:
+        """Return a subcommand that has at least its help."""
+        if name not in self._lazy:
+            return self.commands[name]
+        module, _, attribute = self._lazy[name].partition(":")
+        spec = find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        for node in ast.parse(Path(spec.origin).read_bytes()).body:
+            if isinstance(node, ast.FunctionDef) and node.name == attribute:
+                return click.Command(name, help=ast.get_docstring(node))
+        raise AssertionError(f"{module} has no {attribute}")
 
     def make_context(self, *args: Any, **keys: Any) -> click.Context:
         """Parse the arguments, and print help or the version."""
