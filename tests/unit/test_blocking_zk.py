@@ -6,14 +6,27 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from zkconsumer.admin.reads import children, children_of
 from zkconsumer.cli.main import run
-from zkconsumer.core.zookeeper.ops import Code, Exists, Failed, Ok, Reply, ZkOp
-from zkconsumer.core.zookeeper.scripts.common import Script, read
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Exists,
+    Failed,
+    GetChildren,
+    GetMany,
+    Node,
+    Ok,
+    Reply,
+    Stat,
+    ZkOp,
+)
+from zkconsumer.core.zookeeper.scripts.common import Script, read, read_many
 from zkconsumer.errors import SessionExpiredError, ZkUnavailableError
-from zkconsumer.zk.blocking import BlockingZk
+from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkconsumer.zk.driver import SessionEvent
 
 TIMEOUT = 0.5
@@ -60,6 +73,115 @@ class ExpiringDriver(LosingDriver):
             self._on_session(SessionEvent.LOST, 1)
             self.session_id = 2
             self._on_session(SessionEvent.OPENED, 2)
+
+
+class AnsweringDriver(LosingDriver):
+    """Answers reads at once. Each znode has the data, and the only child, of its own name; names
+    that begin with ``no`` do not exist, and ``secret`` may not be read."""
+
+    def __init__(self, *args: object, security: object) -> None:
+        super().__init__(*args, security=security)
+        self.sent: list[ZkOp] = []
+        self.lost = 0
+
+    def submit(self, op: ZkOp, session: int, on_reply: Callable[[Reply], object]) -> None:
+        self.sent.append(op)
+        if len(self.sent) <= self.lost:
+            on_reply(Failed(Code.CONNECTION_LOSS))
+        elif isinstance(op, GetMany):
+            if "/secret" in op.paths:
+                on_reply(Failed(Code.NO_AUTH, op.paths.index("/secret"), "not you"))
+            else:
+                on_reply(Ok(tuple(self._value(path, op.children) for path in op.paths)))
+        else:
+            assert isinstance(op, GetChildren)
+            value = self._value(op.path, True)
+            failed = Failed(Code.NO_AUTH, detail="not you") if op.path == "/secret" else None
+            on_reply(failed or (Ok(value) if value else Failed(Code.NO_NODE)))
+
+    def _value(self, path: str, children: bool) -> Any:
+        if path.startswith("/no"):
+            return None
+        return (path[1:],) if children else Node(path.encode(), Stat(0, 0, 0, 0))
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ZooKeeper that answers."""
+    monkeypatch.setattr("zkconsumer.zk.blocking.ZkDriver", AnsweringDriver)
+
+
+def read_one(name: str) -> Script[tuple[list[str] | None, list[str] | None, list[list[str]]]]:
+    """Read a znode's children and data, and the children of two others."""
+    names = yield from children(f"/{name}")
+    nodes = yield from read_many([f"/{name}/a", f"/no-{name}"])
+    lists = yield from children_of([f"/{name}/x", f"/no-{name}"])
+    return names, [node.data.decode() for node in nodes if node], lists
+
+
+def wanted(name: str) -> object:
+    """The result of ``read_one``."""
+    there = None if name.startswith("no") else [name]
+    nodes = [] if name.startswith("no") else [f"/{name}/a"]
+    return there, nodes, [[] if name.startswith("no") else [f"{name}/x"], []]
+
+
+@pytest.mark.usefixtures("answering")
+@pytest.mark.parametrize("lost", range(4))
+def test_scripts_read_together(lost: int) -> None:
+    """What several scripts read at the same time is one request, and each gets its own answer.
+    After a lost connection they read again."""
+    names = ["a", "no1", "b", "no2"]
+    with BlockingZk("127.0.0.1:1", TIMEOUT) as zk:
+        zk._driver.lost = lost
+        assert list(zk.run_all(map(read_one, names))) == list(map(wanted, names))
+        assert [len(op.paths) for op in zk._driver.sent] == [4] * (lost + 1) + [8, 8]
+
+
+@pytest.mark.usefixtures("answering")
+def test_a_refused_znode_concerns_one_script() -> None:
+    """The others get their answers, and the error names the znode."""
+    names = ["a", "secret", "b"]
+    with BlockingZk("127.0.0.1:1", TIMEOUT) as zk:
+        a, refused, b = zk.run_all(or_refusal(read_one(name)) for name in names)
+        assert (a, b) == (wanted("a"), wanted("b"))
+        assert str(refused) == "/secret: not you"
+
+
+@pytest.mark.usefixtures("answering")
+def test_requests_of_many_scripts_are_bounded() -> None:
+    """By the number of znodes and by bytes. Scripts that read much do not all begin at once."""
+    begun = 0
+
+    def large(number: int) -> Script[int]:
+        nonlocal begun
+        begun += 1
+        nodes = yield from read_many(f"/{number}/{at}" for at in range(700))
+        return len(nodes)
+
+    with BlockingZk("127.0.0.1:1", TIMEOUT) as zk:
+        results = zk.run_all(map(large, range(100)))
+        assert next(results) == 700
+        assert begun < 30
+        assert list(results) == [700] * 99
+        sizes = [len(op.paths) for op in zk._driver.sent]
+        assert max(sizes) == 1400
+        zk._driver.sent.clear()
+        long = "x" * 100_000
+        assert len(list(zk.run_all(read_many([f"/{long}{at}"]) for at in range(9)))) == 9
+        assert [len(op.paths) for op in zk._driver.sent] == [2, 2, 2, 2, 1]
+        zk._driver.sent.clear()
+        assert len(list(zk.run_all(map(children, (f"/{at}" for at in range(250)))))) == 250
+        assert [len(op.paths) for op in zk._driver.sent] == [200, 50]
+
+
+@pytest.mark.usefixtures("answering")
+def test_reads_that_leave_a_watch_or_count_are_sent_alone() -> None:
+    """A multi-read can do neither."""
+    ops = [GetChildren("/a", watch=True), GetChildren("/b", counted=True), GetMany(("/c",), True)]
+    with BlockingZk("127.0.0.1:1", TIMEOUT) as zk:
+        list(zk.run_all(map(read, ops)))
+        assert zk._driver.sent == ops
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from typing import Final
 from zkconsumer.admin.snapshot import MOVED
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LIVE_CREDENTIAL, LivePaths, read_mode
-from zkconsumer.core.zookeeper.ops import Acl, AclEntry, Failed, GetAcl, GetData, Node
+from zkconsumer.core.zookeeper.ops import Acl, AclEntry, Failed, GetAcl
 from zkconsumer.core.zookeeper.scripts.common import Script, read, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
@@ -101,11 +101,9 @@ class Found:
 def look(group: str) -> Script[Found]:
     """Return whether a group is locked."""
     path = GroupPaths(group).ids
-    reply = yield from read(GetData(path))
-    if isinstance(reply, Failed):
+    (node,) = yield from read_many([path])
+    if node is None:
         return Found(Guard.OPEN)
-    assert isinstance(reply.value, Node)
-    node = reply.value
     reply = yield from read(GetAcl(path))
     if isinstance(reply, Failed):
         return Found(Guard.OPEN)

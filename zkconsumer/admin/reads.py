@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Node, Ok
-from zkconsumer.core.zookeeper.scripts.common import Script, read, read_many
+from zkconsumer.core.zookeeper.scripts.common import LISTS, Script, read, read_many
 from zkconsumer.core.zookeeper.znodes import MAX_TOPIC_ZNODE_BYTES
 from zkconsumer.errors import ZnodeFormatError
-
-_LISTS: Final = 200
-"""Lists of children in one request: each may be long."""
 
 
 def children(path: str, watch: bool = False) -> Script[list[str] | None]:
@@ -38,8 +35,8 @@ def children_of(paths: Iterable[str]) -> Script[list[list[str]]]:
     """Return the sorted names of many znodes' children; none for a znode that does not exist."""
     wanted = list(paths)
     children: list[list[str]] = []
-    for start in range(0, len(wanted), _LISTS):
-        reply = yield from read(GetMany(tuple(wanted[start : start + _LISTS]), children=True))
+    for start in range(0, len(wanted), LISTS):
+        reply = yield from read(GetMany(tuple(wanted[start : start + LISTS]), children=True))
         assert isinstance(reply, Ok)
         assert isinstance(reply.value, tuple)
         children += [

@@ -1,8 +1,8 @@
 """A synchronous interface of the ZooKeeper driver, for tools that do one thing and end.
 
 Threads: one thread opens and closes the session. Any thread may carry out scripts; it waits for the
-replies that kazoo's threads put into its mailbox. Several scripts may be in progress at once, so
-that one script's answer is processed while ZooKeeper prepares the next one's.
+replies that kazoo's threads put into its mailbox. Several scripts may be in progress at once. What
+they read at the same time is one request, if ZooKeeper can answer that (version 3.6).
 """
 
 from __future__ import annotations
@@ -11,22 +11,45 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, Self, TypeVar
+from itertools import islice
+from typing import Any, Final, Self, TypeGuard, TypeVar
 
 from zkconsumer.config.security_keys import SecurityKeys
 from zkconsumer.config.values import split_connect
-from zkconsumer.core.zookeeper.ops import Code, Failed, GetMany, Reply, SessionEvent, ZkOp
-from zkconsumer.core.zookeeper.scripts.common import Refused, Script, SessionGone, attempt
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Failed,
+    GetChildren,
+    GetMany,
+    Multi,
+    Ok,
+    Reply,
+    SessionEvent,
+    ZkOp,
+)
+from zkconsumer.core.zookeeper.scripts.common import (
+    LISTS,
+    PACKET_BYTES,
+    READ_BATCH,
+    Refused,
+    Script,
+    SessionGone,
+    attempt,
+)
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.driver import ZkDriver
 from zkconsumer.zk.security import ZkSecurity
 
 logger = logging.getLogger("zkconsumer.zk")
 
-AT_ONCE: Final = 32
+AT_ONCE: Final = 256
 """How many scripts ``run_all`` runs at the same time."""
+
+_ZNODES: Final = 8_000
+"""If the scripts in progress have read and written so many znodes, no other begins."""
 
 _HASTY_CLOSE_SECONDS: Final = 1.0
 """How long the session's end may take after an error or an interruption."""
@@ -53,6 +76,53 @@ def or_refusal(script: Script[T]) -> Script[T | ZooKeeperError]:
         if refused.code is Code.AUTH_REQUIRED:
             raise  # nothing else would be allowed either
         return refusal(refused)
+
+
+_Read = GetMany | GetChildren
+_Answers = list[tuple[int, Reply]]
+"""Number of the script, and the reply to its operation."""
+_Put = Callable[[_Answers], object]
+
+
+def _is_plain_read(op: ZkOp) -> TypeGuard[_Read]:
+    """Whether an operation may be part of another ``GetMany``."""
+    if isinstance(op, GetChildren):
+        return not op.watch and not op.counted
+    return isinstance(op, GetMany) and not op.watch
+
+
+def _is_of_children(read: _Read) -> bool:
+    return isinstance(read, GetChildren) or read.children
+
+
+def _paths(read: _Read) -> tuple[str, ...]:
+    return read.paths if isinstance(read, GetMany) else (read.path,)
+
+
+def _answer_to(read: _Read, values: Iterator[Any]) -> Reply:
+    """Take the reply to a read from the values of a ``GetMany`` that contained it."""
+    if isinstance(read, GetMany):
+        return Ok(tuple(islice(values, len(read.paths))))
+    names = next(values)
+    return Failed(Code.NO_NODE) if names is None else Ok(names)
+
+
+def _together(reads: Sequence[tuple[int, _Read]]) -> Iterator[list[tuple[int, _Read]]]:
+    """Yield the reads that one request may contain: of the same kind, and bounded by size."""
+    for children, most in ((False, READ_BATCH), (True, LISTS)):
+        some: list[tuple[int, _Read]] = []
+        count = size = 0
+        for number, read in reads:
+            if _is_of_children(read) is children:
+                paths = _paths(read)
+                count += len(paths)
+                size += sum(map(len, paths))
+                if some and (count > most or size > PACKET_BYTES):
+                    yield some
+                    some, count, size = [], len(paths), sum(map(len, paths))
+                some.append((number, read))
+        if some:
+            yield some
 
 
 class BlockingZk:
@@ -174,13 +244,15 @@ class BlockingZk:
 
         Raises the errors of ``run``, and then the unfinished scripts are abandoned.
         """
-        mailbox: queue.SimpleQueue[tuple[int, Reply]] = queue.SimpleQueue()
+        mailbox: queue.SimpleQueue[_Answers] = queue.SimpleQueue()
         if not self._opened.wait(self._timeout):  # the one before has ended
             raise self._silent()
         session = self._driver.session_id
         silence = 0.0  # seconds waited since the last answer; a lost connection is not one
         waiting = enumerate(scripts)
         active: dict[int, Script[T]] = {}
+        znodes: Counter[int] = Counter()  # of each active script: how many it has read and written
+        reads: list[tuple[int, _Read]] = []
         done: dict[int, T] = {}
         yielded = 0
 
@@ -189,33 +261,48 @@ class BlockingZk:
             try:
                 op = next(script) if reply is None else script.send(reply)
             except StopIteration as end:
-                del active[number]
+                del active[number], znodes[number]
                 done[number] = end.value
                 return
-            answer = self._known(op)
-            if answer is not None:
-                mailbox.put((number, answer))
+            known = self._known(op)
+            if known is not None:
+                mailbox.put([(number, known)])
                 return
+            size = len(op.paths) if isinstance(op, GetMany) else 1
             if self._before_requests is not None:
-                self._before_requests(len(op.paths) if isinstance(op, GetMany) else 1)
-            self._driver.submit(op, session, lambda answer: mailbox.put((number, answer)))
+                self._before_requests(size)
+            znodes[number] += len(op.ops) if isinstance(op, Multi) else size
+            if _is_plain_read(op):
+                reads.append((number, op))
+            else:
+                self._submit(number, op, session, mailbox.put)
 
         try:
             while True:
-                while len(active) < AT_ONCE and (following := next(waiting, None)) is not None:
+                while (
+                    len(active) < AT_ONCE
+                    and znodes.total() < _ZNODES
+                    and (following := next(waiting, None)) is not None
+                ):
                     active[following[0]] = following[1]
                     go_on(following[0], None)
                 while yielded in done:
                     yield done.pop(yielded)
                     yielded += 1
                 if active:
+                    if mailbox.empty():
+                        for some in _together(reads):
+                            self._read(some, session, mailbox.put)
+                        reads.clear()
                     began = time.monotonic()
-                    number, reply = mailbox.get(timeout=max(0.0, self._timeout - silence))
+                    answers = mailbox.get(timeout=max(0.0, self._timeout - silence))
+                    reply = answers[0][1]
                     if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:
                         silence += time.monotonic() - began
                     else:
                         silence = 0.0
-                    go_on(number, reply)
+                    for number, reply in answers:
+                        go_on(number, reply)
                 elif not done:
                     return
         except queue.Empty:
@@ -230,6 +317,34 @@ class BlockingZk:
         finally:
             for script in active.values():
                 script.close()
+
+    def _submit(self, number: int, op: ZkOp, session: int, put: _Put) -> None:
+        self._driver.submit(op, session, lambda reply: put([(number, reply)]))
+
+    def _read(self, some: Sequence[tuple[int, _Read]], session: int, put: _Put) -> None:
+        """Send reads of several scripts as one request, and give each script its own answer."""
+
+        def alone() -> None:
+            for number, read in some:
+                self._submit(number, read, session, put)
+
+        def split(reply: Reply) -> None:
+            """kazoo's thread."""
+            if isinstance(reply, Failed) and reply.index is not None:
+                alone()  # ZooKeeper refuses one of them, which concerns its script only
+            elif isinstance(reply, Failed):
+                put([(number, reply) for number, _ in some])
+            else:
+                assert isinstance(reply.value, tuple)
+                values = iter(reply.value)
+                put([(number, _answer_to(read, values)) for number, read in some])
+
+        if len(some) == 1:
+            alone()
+        else:
+            paths = tuple(path for _, read in some for path in _paths(read))
+            children = _is_of_children(some[0][1])
+            self._driver.submit(GetMany(paths, children=children), session, split)
 
     def _known(self, op: ZkOp) -> Reply | None:
         """Return the reply to an operation that needs no request to ZooKeeper."""

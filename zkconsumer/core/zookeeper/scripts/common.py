@@ -36,6 +36,8 @@ PACKET_BYTES = 256 * 1024
 PACKET_PARTITIONS = 500
 #: Paths of one ``GetMany``.
 READ_BATCH = 2000
+#: Lists of children in one ``GetMany``: each may be long.
+LISTS = 200
 _REFUSALS = frozenset(
     {Code.NO_AUTH, Code.AUTH_REQUIRED, Code.NO_CHILDREN_FOR_EPHEMERALS, Code.OTHER}
 )
