@@ -6,9 +6,9 @@ are; ``describe`` and ``verify`` judge them. Scripts and pure functions; any thr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from zkconsumer.admin.reads import children, children_of, listing
 from zkconsumer.core.common.expansion import expand
@@ -39,6 +39,10 @@ LIVE: Final = "live"
 
 CHILDREN: Final = frozenset({"ids", "owners", "offsets", MISPLACED, MOVED, RECORD, LIVE})
 """All children of a group's znode that Kafka's and this project's programs create."""
+
+_BATCH: Final = 10_000
+
+T = TypeVar("T")
 
 Nodes = Mapping[str, Mapping[str, Node]]
 """Topic, then name of a child (a partition's number, or anything), then the znode."""
@@ -73,11 +77,34 @@ class GroupSnapshot:
         """The group's paths."""
         return GroupPaths(self.group)
 
+    @property
+    def znodes(self) -> int:
+        """About how many znodes were read."""
+        trees = (*self.owners.values(), *self.offsets.values(), *self.misplaced.values())
+        return 10 + len(self.members) + sum(map(len, trees))
+
     def consumer_of(self, owner: Node) -> str:
         """Return the consumer id in the text of an owner znode: ``<consumer id>-<number>``, or the
         id alone, as kafka-node and Go ports write it."""
         text = owner.data.decode(errors="replace")
         return text if text in self.members else text.rpartition("-")[0]
+
+
+def in_batches(groups: Iterable[tuple[str, T]]) -> Iterator[dict[str, T]]:
+    """Yield groups by name, so many at a time that about ``_BATCH`` znodes were read of them.
+
+    A group has its snapshot, or what is known instead.
+    """
+    some: dict[str, T] = {}
+    znodes = 0
+    for name, one in groups:
+        some[name] = one
+        znodes += one.znodes if isinstance(one, GroupSnapshot) else 1
+        if znodes >= _BATCH:
+            yield some
+            some, znodes = {}, 0
+    if some:
+        yield some
 
 
 @dataclass(frozen=True, slots=True)

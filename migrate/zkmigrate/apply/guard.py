@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -232,10 +232,12 @@ def release(group: str, execute: bool, live: bool = False) -> Script[Result]:
     return Result(group, Outcome.DONE, 0)
 
 
-def look_at_all(zk: BlockingZk, groups: Iterable[str]) -> dict[str, Found | ZooKeeperError]:
-    """Return the lock of each group that can be in ZooKeeper, or why it cannot be read."""
+def look_at_all(
+    zk: BlockingZk, groups: Iterable[str]
+) -> Iterator[tuple[str, Found | ZooKeeperError]]:
+    """Yield the lock of each group that can be in ZooKeeper, or why it cannot be read."""
     names = list(filter(is_legal_group, groups))
-    return dict(zip(names, zk.run_all(or_refusal(look(name)) for name in names), strict=True))
+    return zip(names, zk.run_all(or_refusal(look(name)) for name in names), strict=True)
 
 
 def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]:

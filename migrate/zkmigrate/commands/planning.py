@@ -97,27 +97,25 @@ def plan_groups(
         progress.group(plan.group, not plan.problems)
 
 
-def _without_rights(
-    stores: Stores, groups: Sequence[str]
-) -> tuple[dict[str, Problem], frozenset[str]]:
+def _without_rights(stores: Stores, groups: Sequence[str]) -> tuple[dict[str, Problem], set[str]]:
     """Return the problem of each group in which the migrator may not register, as it has to.
 
     Also the groups that it may not lock.
     """
-    found = guard.look_at_all(stores.zk, groups)
-    locks = {name: one for name, one in found.items() if not isinstance(one, ZooKeeperError)}
-    closed = {
-        name: findings.problem(
-            Reason.CLOSED,
-            f"/consumers/{name}/ids: its access list does not let zkmigrate register",
-            "allow its identity, as --command-config gives it, to create znodes there",
-        )
-        for name, one in locks.items()
-        if not one.may_register(stores.zk.identities)
-    }
-    return closed, frozenset(
-        name for name, one in locks.items() if not one.may_lock(stores.zk.identities)
-    )
+    closed: dict[str, Problem] = {}
+    unlockable: set[str] = set()
+    for name, found in guard.look_at_all(stores.zk, groups):
+        if isinstance(found, ZooKeeperError):
+            continue
+        if not found.may_register(stores.zk.identities):
+            closed[name] = findings.problem(
+                Reason.CLOSED,
+                f"/consumers/{name}/ids: its access list does not let zkmigrate register",
+                "allow its identity, as --command-config gives it, to create znodes there",
+            )
+        if not found.may_lock(stores.zk.identities):
+            unlockable.add(name)
+    return closed, unlockable
 
 
 class Summary:

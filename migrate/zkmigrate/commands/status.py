@@ -89,7 +89,7 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
         now_ms = int(time.time() * 1000)
         retention = stores.retention()
         in_zookeeper = set(stores.zk.run(list_groups()))
-        locks = guard.look_at_all(stores.zk, names)
+        locks = dict(guard.look_at_all(stores.zk, names))
         for state in read_states(stores, names, {}, False):
             if isinstance(state, GroupState):
                 first = state if differing(state) else None

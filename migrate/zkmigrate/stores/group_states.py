@@ -6,13 +6,13 @@ instead of a state. Used from the thread that uses ``Stores``.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from zkconsumer.admin.printable import printable
-from zkconsumer.admin.snapshot import GroupSnapshot, interpret, read_group
+from zkconsumer.admin.snapshot import GroupSnapshot, in_batches, interpret, read_group
 from zkconsumer.admin.verifier import Kind as Finding, verify
 from zkconsumer.broker.groups.coordinator_calls import PendingOffsetsError
 from zkconsumer.core.common.types import TopicPartition
@@ -47,8 +47,6 @@ from zkmigrate.stores.offset_znodes import (
 )
 from zkmigrate.stores.sessions import Stores
 
-_CHUNK: Final = 100
-
 
 def read_states(
     stores: Stores,
@@ -67,31 +65,28 @@ def read_states(
     called = dict(renamed or {})
     times = stores.commit_times([called.get(name, name) for name in every]) if commit_times else {}
     hidden = stores.hidden_topics()
-    names = iter(every)
-    while chunk := list(islice(names, _CHUNK)):
-        legal = [name for name in chunk if is_legal_group(name)]
-        problems = {name: bad_name(name) for name in chunk if not is_legal_group(name)}
-        parts: dict[str, GroupSnapshot] = {}
-        known: dict[str, Known] = {}
-        scripts = map(or_refusal, map(read_group, legal))
-        for name, content in zip(legal, stores.zk.run_all(scripts), strict=True):
-            if isinstance(content, ZooKeeperError):
-                problems[name] = _unreadable(name, content)
-            else:
-                part = parts[name] = content or GroupSnapshot(name, exists=False)
-                known[name] = decoded(name, part.moved, part.mode, part.record)
+    for chunk in in_batches(zip(every, stores.zk.run_all(map(_read, every)), strict=True)):
+        problems = {name: one for name, one in chunk.items() if isinstance(one, Problem)}
+        parts = {name: one for name, one in chunk.items() if isinstance(one, GroupSnapshot)}
+        known = {
+            name: decoded(name, part.moved, part.mode, part.record) for name, part in parts.items()
+        }
         _learn(stores, ((*part.offsets, *part.owners, *part.misplaced) for part in parts.values()))
-        kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
+        asked: defaultdict[str, set[TopicPartition]] = defaultdict(set)
         for name, snapshot in parts.items():
-            asked = _partitions(stores, snapshot)
             there = called.setdefault(name, known[name].kafka_group or name)
-            try:
+            asked[there].update(_partitions(stores, snapshot))
+        committed = stores.fetch_each(asked)
+        kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
+        for name in parts:
+            there = called[name]
+            found = committed[there]
+            if isinstance(found, BrokerError):
+                problems[name] = _unreadable(name, found)
+            else:
                 kafka[name] = {
-                    tp: KafkaOffset(*stored, times.get((there, tp)))
-                    for tp, stored in stores.kafka.fetch(there, asked).items()
+                    tp: KafkaOffset(*stored, times.get((there, tp))) for tp, stored in found.items()
                 }
-            except BrokerError as error:
-                problems[name] = _unreadable(name, error)
         partitions = ((*kafka[name], *from_file.get(name, ())) for name in kafka)
         _learn(stores, ((tp.topic for tp in some) for some in partitions))
         for name in kafka:
@@ -112,13 +107,23 @@ def read_states(
                 offsets = from_file.get(name)
                 part = parts[name]
                 state = _state(stores, part, known[name], kafka[name], members, offsets, unseen)
-                if isinstance(found := mirrors.get(name), tuple):
-                    agreed, by, faults = found
+                if isinstance(mirror := mirrors.get(name), tuple):
+                    agreed, by, faults = mirror
                     faults = (*state.faults, *faults)
                     state = replace(state, mirror=agreed, mirrored_by=by, faults=faults)
                 if called[name] != name:
                     state = replace(state, kafka_group=called[name])
                 yield state
+
+
+def _read(group: str) -> Script[GroupSnapshot | Problem]:
+    """Return a group in ZooKeeper, or why it cannot be read."""
+    if not is_legal_group(group):
+        return bad_name(group)
+    content = yield from or_refusal(read_group(group))
+    if isinstance(content, ZooKeeperError):
+        return _unreadable(group, content)
+    return content or GroupSnapshot(group, exists=False)
 
 
 def _mirror(

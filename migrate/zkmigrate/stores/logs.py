@@ -160,6 +160,8 @@ class Logs:
 
     def _learn(self, topics: Sequence[str]) -> None:
         """Describe topics, and read the ranges of all of their partitions."""
+        if not topics:
+            return
         wanted = self._describe(topics)
         self._ranges.update((topic, {}) for topic in topics)
         self._partitions += len(wanted)
