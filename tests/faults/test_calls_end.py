@@ -232,10 +232,10 @@ def disturbed(cluster: LocalCluster, trouble: Mapping[str, str]) -> Iterator[Non
 
 TOOLS: dict[str, tuple[int, Callable[[GroupTools, str], object]]] = {
     "group_names": (0, lambda tools, _: tools.group_names()),
-    "summaries": (0, lambda tools, _: tools.summaries()),
-    "describe": (1, lambda tools, group: tools.describe([group])),
-    "describe, Kafka": (2, lambda tools, group: tools.describe([group], kafka_offsets=True)),
-    "verify": (1, lambda tools, group: tools.verify([group], idle=True)),
+    "counts": (0, lambda tools, group: list(tools.counts([group]))),
+    "describe": (1, lambda tools, group: list(tools.describe([group]))),
+    "describe, Kafka": (2, lambda tools, group: list(tools.describe([group], kafka_offsets=True))),
+    "verify": (1, lambda tools, group: list(tools.verify([group], idle=True))),
     "plan_delete": (0, lambda tools, group: tools.plan_delete(group)),
     "delete": (0, lambda tools, group: tools.delete(group)),
     "list_topics": (0, lambda tools, _: tools.list_topics()),

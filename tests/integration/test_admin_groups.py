@@ -10,12 +10,13 @@ import csv
 import io
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
+from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.verifier import Kind
 from zkconsumer.cli.main import run
@@ -111,12 +112,45 @@ def test_list_old_consumer_groups(zk: KazooClient, tools: GroupTools) -> None:
     """ListConsumerGroupTest.testListOldConsumerGroups: both groups, with members and topics."""
     fill(zk, "test.group")
     fill(zk, "other", ("a", "b"), member="other_c1")
-    assert tools.summaries() == [("other", 1, 2), ("test.group", 0, 1)]
+    assert list(tools.counts(tools.group_names())) == [("other", 1, 2), ("test.group", 0, 1)]
 
 
 def test_list_group_with_no_existing_group(tools: GroupTools) -> None:
     """ListConsumerGroupTest.testListGroupWithNoExistingGroup: an empty list, no error."""
-    assert tools.summaries() == []
+    assert tools.group_names() == []
+
+
+# -- Many groups -------------------------------------------------------------------------------
+
+
+def test_reading_many_groups_takes_few_requests(
+    zk: KazooClient, tools: GroupTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names need one request, the counts one for 200 lists, and a description ten for 256 groups.
+    The first rows do not wait for the last group."""
+    groups = [f"g{number:03}" for number in range(600)]
+    for group in groups:
+        fill(zk, group, partitions=2)
+    driver = tools._zk._driver
+
+    def requests(read: Callable[[], object]) -> int:
+        before = driver.operations
+        read()
+        return driver.operations - before
+
+    assert requests(lambda: tools.group_names()) == 1
+    counts: list[object] = []
+    assert requests(lambda: counts.extend(tools.counts(groups))) <= 600 * 3 / 200 + 3
+    assert counts == [(group, 0, 1) for group in groups]
+    rows: list[GroupRow] = []
+    assert requests(lambda: rows.extend(tools.describe(groups, lag=False))) <= 50
+    assert [row[:4] for row in rows] == [
+        (group, "orders", number, 10 + number) for group in groups for number in range(2)
+    ]
+    monkeypatch.setattr("zkconsumer.admin.snapshot._BATCH", 100)
+    described = tools.describe(groups, lag=False)
+    assert requests(lambda: next(described)) <= 25
+    assert list(described) == rows[1:]
 
 
 # -- DescribeConsumerGroupTest -----------------------------------------------------------------
@@ -127,9 +161,9 @@ def test_describe_non_existing_group(zk: KazooClient, tools: GroupTools) -> None
     with similar names. The JVM's tool prints no rows."""
     fill(zk, "test.group")
     with pytest.raises(UnknownGroupError, match=r"no group missing\.group .*"):
-        tools.describe(["missing.group"])
+        list(tools.describe(["missing.group"]))
     with pytest.raises(UnknownGroupError, match=r"did you mean test\.group\?"):
-        tools.describe(["test.gruop"])
+        list(tools.describe(["test.gruop"]))
 
 
 def test_describe_existing_group(zk: KazooClient, tools: GroupTools) -> None:
@@ -140,7 +174,7 @@ def test_describe_existing_group(zk: KazooClient, tools: GroupTools) -> None:
     assert row == ("g", "orders", 0, 10, None, None, "g_c1-0", "", "")
     hint, note = tools.notes
     assert "ZooKeeper lists no broker that can be used: give one with --bootstrap-server" in hint
-    assert note == "broker 0 leads 1 partition but has no usable registration"
+    assert note == "broker 0 has no usable registration: no log end of 1 partition"
 
 
 # -- DeleteConsumerGroupTest -------------------------------------------------------------------
@@ -342,6 +376,8 @@ def test_hostile_znodes_stop_nothing(
     zk.create("/brokers/topics/worse", b'{"partitions":{"0":"x"}}')
     expected = {
         ("groups", "list"): 0,
+        ("groups", "list", "--counts"): 0,
+        ("groups", "list", "--state"): 0,
         ("groups", "describe", "--all"): 0,
         ("groups", "verify", "--all", "--strategy", "range"): 1,
         ("groups", "delete", "g"): 1,

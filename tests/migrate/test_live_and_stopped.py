@@ -72,7 +72,7 @@ def test_a_prepared_group_can_be_moved_stopped(simulated: Simulated) -> None:
     group(simulated)
     tools = GroupTools("sim:1")
     tools._zk = simulated.zk  # type: ignore[assignment]
-    assert tools.verify(["g"], lag=False) == []
+    assert list(tools.verify(["g"], lag=False)) == []
     assert plan(simulated)["verdict"] == "ready"
     assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
     assert simulated.held("g", "t")[1] == {0: 40}

@@ -6,13 +6,15 @@ import csv
 import io
 import json
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from zkconsumer.admin.offset_files import MAX_FAULTS, OffsetKey, parse, render
 from zkconsumer.admin.printable import printable
+from zkconsumer.console import tables
 from zkconsumer.console.tables import print_rows
-from zkconsumer.errors import OffsetsFileError
+from zkconsumer.errors import OffsetsFileError, UnknownGroupError
 
 
 def test_the_file_is_the_jvm_tools_own() -> None:
@@ -171,6 +173,53 @@ def test_json_is_one_array(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out) == [{"group": EVIL, "log_end": -5, "owner": None}]
     print_rows(COLUMNS, [], "json")
     assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize("how", ["table", "json", "csv"])
+def test_rows_are_printed_as_they_appear(
+    capsys: pytest.CaptureFixture[str], how: tables.How
+) -> None:
+    """The first lines do not wait for the last row, and no more rows are kept than decide the
+    width of columns. Later rows of a table have the same columns, and push aside what does not
+    fit."""
+    printed: list[str] = []
+
+    def rows() -> Iterator[tuple[object, ...]]:
+        for number in range(3 * tables._LAID_OUT):
+            if number == 2 * tables._LAID_OUT + 1:
+                printed.append(capsys.readouterr().out)
+            yield f"g{number}", number, None
+        yield "a longer name", 5, "o"
+
+    print_rows(COLUMNS, rows(), how)
+    first, rest = printed[0], capsys.readouterr().out
+    assert first.count("\n") > tables._LAID_OUT
+    assert rest.count("\n") > tables._LAID_OUT / 2
+    if how == "json":
+        assert json.loads(first + rest)[-1] == {
+            "group": "a longer name",
+            "log_end": 5,
+            "owner": "o",
+        }
+    elif how == "table":
+        lines = (first + rest).splitlines()
+        assert lines[:2] == ["GROUP  LOG-END  OWNER", "g0           0  -"]
+        assert lines[-2:] == ["g14999    14999  -", "a longer name        5  o"]
+
+
+@pytest.mark.parametrize("how", ["table", "json", "csv"])
+def test_an_error_before_the_first_row_prints_nothing(
+    capsys: pytest.CaptureFixture[str], how: tables.How
+) -> None:
+    """Not even a heading, which would look like an empty result."""
+
+    def rows() -> Iterator[tuple[object, ...]]:
+        raise UnknownGroupError("there is no group g")
+        yield ()
+
+    with pytest.raises(UnknownGroupError):
+        print_rows(COLUMNS, rows(), how)
+    assert capsys.readouterr().out == ""
 
 
 def test_csv_holds_no_formulas(capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,8 +173,9 @@ def test_each_kind_of_missing_log_end_has_its_own_example(monkeypatch: pytest.Mo
         TPS[2]: LeaderUnavailableError("t-2: moved"),
     }
     monkeypatch.setattr(log_ends, "list_offsets", lambda *_: answers)
-    _, notes = log_ends.fetch_log_ends({0: HERE}, dict.fromkeys(answers, 0), 1.0)
-    assert notes == [
+    asker = log_ends.LogEnds(1.0)
+    assert asker.of({0: HERE}, dict.fromkeys(answers, 0)) == {}
+    assert asker.notes() == [
         "broker 0 gave no log end of 2 partitions, such as: t-0: moved",
         "broker 0 gave no log end of 1 partition, such as: t-1: refused",
     ]
@@ -195,13 +196,17 @@ def test_log_ends_that_were_not_read_are_counted(
         return dict.fromkeys(batch, 9)
 
     monkeypatch.setattr(log_ends, "list_offsets", ask)
-    ends, notes = log_ends.fetch_log_ends({0: HERE}, dict.fromkeys(TPS, 0), 1.0)
+    asker = log_ends.LogEnds(1.0)
+    ends = asker.of({0: HERE}, dict.fromkeys(TPS, 0))
     read = min(3 * answered, len(TPS))
     assert set(ends) == set(TPS[:read])
     left = len(TPS) - read
-    assert notes == (
-        [f"broker 0 is gone: no log end of {log_ends._count(TPS[read:])}"] * bool(left)
-    )
+    note = [f"broker 0 is gone: no log end of {log_ends._count(left)}"] * bool(left)
+    assert asker.notes() == note
+    if left:  # it is not asked again, and what is not known adds up
+        assert asker.of({0: HERE}, {TPS[0]: 0}) == {}
+        assert len(requests) == answered
+        assert asker.notes() == [f"broker 0 is gone: no log end of {left + 1} partitions"]
 
 
 @pytest.mark.parametrize("readable", [True, False])

@@ -6,11 +6,11 @@ those of ``log_ends``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple, Self
 
 from zkconsumer.admin.describe import GroupRow
-from zkconsumer.admin.log_ends import CLIENT_ID, fetch_log_ends
+from zkconsumer.admin.log_ends import CLIENT_ID, LogEnds
 from zkconsumer.broker.cluster_reader import ClusterReader
 from zkconsumer.broker.groups.describe_groups import DEAD, DescribedGroup, DescribedMember
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
@@ -54,7 +54,7 @@ class CoordinatorGroups:
     """
 
     columns: ClassVar[dict[str, tuple[str, ...]]] = {
-        "summary": ("group",),
+        "names": ("group",),
         "offsets": GroupRow._fields,
         "members": MemberRow._fields,
         "state": StateRow._fields,
@@ -87,70 +87,51 @@ class CoordinatorGroups:
         """Return the names of all groups, sorted."""
         return self._groups.list_groups()
 
-    def summaries(self) -> list[tuple[str]]:
-        """Return a row for each group."""
-        return [(name,) for name in self.group_names()]
-
-    def states(self, groups: Sequence[str]) -> list[StateRow]:
-        """Return state and number of members of each group. Raises UnknownGroupError."""
-        return [
-            StateRow(
+    def states(self, groups: Sequence[str]) -> Iterator[StateRow]:
+        """Yield state and number of members of each group. Raises UnknownGroupError."""
+        for group in groups:
+            description = self._describe(group)
+            yield StateRow(
                 group,
                 _shown(description.coordinator),
                 description.strategy,
                 description.state,
                 len(description.members),
             )
-            for group in groups
-            for description in [self._describe(group)]
-        ]
 
-    def members(self, groups: Sequence[str]) -> list[MemberRow]:
-        """Return a row for each member of these groups. Raises UnknownGroupError."""
-        return [
-            MemberRow(
-                group,
-                member.member_id,
-                member.host,
-                member.client_id,
-                len(member.partitions),
-                ", ".join(map(str, member.partitions)),
-            )
-            for group in groups
-            for member in self._describe(group).members
-        ]
+    def members(self, groups: Sequence[str]) -> Iterator[MemberRow]:
+        """Yield a row for each member of these groups. Raises UnknownGroupError."""
+        for group in groups:
+            for member in self._describe(group).members:
+                yield MemberRow(
+                    group,
+                    member.member_id,
+                    member.host,
+                    member.client_id,
+                    len(member.partitions),
+                    ", ".join(map(str, member.partitions)),
+                )
 
-    def describe(self, groups: Sequence[str], lag: bool = True) -> list[GroupRow]:
-        """Return a row for each partition that has an offset or an owner, and for each member
+    def describe(self, groups: Sequence[str], lag: bool = True) -> Iterator[GroupRow]:
+        """Yield a row for each partition that has an offset or an owner, and for each member
         without a partition. Raises UnknownGroupError."""
-        rows: list[GroupRow] = []
+        asker = LogEnds(self._timeout, self._security)
         for group in groups:
             description = self._describe(group)
             owners = {tp: member for member in description.members for tp in member.partitions}
             stored = self._groups.fetch(group, owners, stable=False)
             partitions = sorted(stored.keys() | owners.keys())
-            ends = self._log_ends(partitions) if lag else {}
+            ends = self._log_ends(asker, partitions) if lag else {}
             for tp in partitions:
                 offset = stored[tp].offset if tp in stored else None
                 end, owner = ends.get(tp), owners.get(tp)
                 behind = end - offset if end is not None and offset is not None else None
-                rows.append(GroupRow(group, *tp, offset, end, behind, _id(owner), *_place(owner)))
-            rows += [
-                GroupRow(
-                    group,
-                    None,
-                    None,
-                    None,
-                    None,
-                    None,
-                    member.member_id,
-                    member.host,
-                    member.client_id,
-                )
-                for member in description.members
-                if not member.partitions
-            ]
-        return rows
+                yield GroupRow(group, *tp, offset, end, behind, _id(owner), *_place(owner))
+            for member in description.members:
+                if not member.partitions:
+                    nothing = (None,) * 5
+                    yield GroupRow(group, *nothing, member.member_id, member.host, member.client_id)
+        self.notes += asker.notes()
 
     def _describe(self, group: str) -> DescribedGroup:
         description = self._groups.describe(group)
@@ -163,7 +144,9 @@ class CoordinatorGroups:
                 )
         return description
 
-    def _log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def _log_ends(
+        self, asker: LogEnds, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         try:
             view = self._reader.read()
         except BrokerError as error:
@@ -176,9 +159,7 @@ class CoordinatorGroups:
             if part is not None and part.leader >= 0:
                 leaders[tp] = part.leader
         endpoints = {broker.broker_id: broker for broker in view.brokers}
-        ends, notes = fetch_log_ends(endpoints, leaders, self._timeout, self._security)
-        self.notes += [note for note in notes if note not in self.notes]
-        return ends
+        return asker.of(endpoints, leaders)
 
 
 def _shown(broker: BrokerEndpoint) -> str:

@@ -6,7 +6,7 @@ of their own, which are closed at the end.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -24,64 +24,78 @@ _BATCH: Final = 2000
 _THREADS: Final = 16
 
 
-def fetch_log_ends(
-    endpoints: Mapping[int, BrokerEndpoint],
-    leaders: Mapping[TopicPartition, int],
-    timeout: float,
-    security: KafkaSecurity | None = None,
-) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the next offset of each readable partition, and notes on the others.
+class LogEnds:
+    """Asks brokers where logs end. Used from one thread.
 
-    ``timeout``: seconds for each connection and answer. A broker that cannot be reached causes one
-    note, and its partitions are missing. Nothing is raised.
+    Args:
+        timeout: seconds for each connection and answer.
+        security: how to encrypt and log in; None for neither.
+
+    A broker that did not answer is not asked again.
     """
-    by_broker: defaultdict[int, list[TopicPartition]] = defaultdict(list)
-    for partition, broker in leaders.items():
-        by_broker[broker].append(partition)
-    ends: dict[TopicPartition, int] = {}
-    notes: list[str] = []
-    reachable: list[tuple[BrokerEndpoint, list[TopicPartition]]] = []
-    for broker, partitions in sorted(by_broker.items()):
-        if broker in endpoints:
-            reachable.append((endpoints[broker], partitions))
-        else:
-            notes.append(
-                f"broker {broker} leads {_count(partitions)} but has no usable registration"
-            )
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="zkconsumer-log-ends") as pool:
-        for answer, remarks in pool.map(
-            lambda part: _ask(part[0], part[1], timeout, security), reachable
-        ):
-            ends |= answer
-            notes += remarks
-    return ends, notes
 
+    def __init__(self, timeout: float, security: KafkaSecurity | None = None) -> None:
+        self._timeout = timeout
+        self._security = security
+        self._silent: dict[int, str] = {}
+        """Brokers that did not answer, or have no registration, and why."""
+        self._unanswered: Counter[int] = Counter()
+        self._refused: dict[tuple[int, type[BrokerError]], tuple[BrokerError, int]] = {}
+        """Of each broker and kind of refusal: the first one, and how many there are."""
 
-def _ask(
-    endpoint: BrokerEndpoint,
-    partitions: list[TopicPartition],
-    timeout: float,
-    security: KafkaSecurity | None,
-) -> tuple[dict[TopicPartition, int], list[str]]:
-    ends: dict[TopicPartition, int] = {}
-    faults: defaultdict[type[BrokerError], list[BrokerError]] = defaultdict(list)
-    connection = BrokerConnection(endpoint, CLIENT_ID, timeout, 0, security)
-    try:
-        for batch in _batches(partitions):
-            for partition, answer in list_offsets(connection, batch, LATEST).items():
-                if isinstance(answer, int):
-                    ends[partition] = answer
-                else:
-                    faults[type(answer)].append(answer)
-    except BrokerError as error:
-        left = [partition for partition in partitions if partition not in ends]
-        return ends, [f"{error}: no log end of {_count(left)}"]
-    finally:
-        connection.close()
-    return ends, [
-        f"broker {endpoint.broker_id} gave no log end of {_count(several)}, such as: {several[0]}"
-        for several in faults.values()
-    ]
+    def of(
+        self, endpoints: Mapping[int, BrokerEndpoint], leaders: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Return the next offset of each readable partition. Nothing is raised."""
+        by_broker: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        for partition, broker in leaders.items():
+            by_broker[broker].append(partition)
+        ends: dict[TopicPartition, int] = {}
+        for broker in by_broker.keys() - endpoints.keys():
+            self._silent[broker] = f"broker {broker} has no usable registration"
+        asked = [
+            (endpoints[broker], partitions)
+            for broker, partitions in sorted(by_broker.items())
+            if broker not in self._silent
+        ]
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="zkconsumer-log-ends") as pool:
+            for answer in pool.map(self._ask, asked):
+                ends |= answer
+        for broker, partitions in by_broker.items():
+            if broker in self._silent:
+                self._unanswered[broker] += sum(one not in ends for one in partitions)
+        return ends
+
+    def notes(self) -> list[str]:
+        """Return why the ends of some logs are not known."""
+        notes = [
+            f"{self._silent[broker]}: no log end of {_count(number)}"
+            for broker, number in sorted(self._unanswered.items())
+        ]
+        return notes + [
+            f"broker {broker} gave no log end of {_count(number)}, such as: {first}"
+            for (broker, _), (first, number) in self._refused.items()
+        ]
+
+    def _ask(self, part: tuple[BrokerEndpoint, list[TopicPartition]]) -> dict[TopicPartition, int]:
+        """One broker; on a thread of its own."""
+        endpoint, partitions = part
+        ends: dict[TopicPartition, int] = {}
+        connection = BrokerConnection(endpoint, CLIENT_ID, self._timeout, 0, self._security)
+        try:
+            for batch in _batches(partitions):
+                for partition, answer in list_offsets(connection, batch, LATEST).items():
+                    if isinstance(answer, int):
+                        ends[partition] = answer
+                    else:
+                        kind = endpoint.broker_id, type(answer)
+                        first, number = self._refused.get(kind, (answer, 0))
+                        self._refused[kind] = first, number + 1
+        except BrokerError as error:
+            self._silent[endpoint.broker_id] = str(error)
+        finally:
+            connection.close()
+        return ends
 
 
 def _batches(partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
@@ -90,8 +104,8 @@ def _batches(partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]
         yield batch
 
 
-def _count(partitions: Sequence[object]) -> str:
-    return f"{len(partitions)} partition{'s' if len(partitions) != 1 else ''}"
+def _count(partitions: int) -> str:
+    return f"{partitions} partition{'s' if partitions != 1 else ''}"
 
 
 _GROUP_THREADS = 8

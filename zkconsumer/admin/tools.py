@@ -7,7 +7,7 @@ topics; a group of a name that no group can have raises ConfigError.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
@@ -31,13 +31,13 @@ from zkconsumer.admin.describe import (
     with_stored_offsets,
 )
 from zkconsumer.admin.offset_files import OffsetKey
-from zkconsumer.admin.reads import children, children_of, read_tree
+from zkconsumer.admin.reads import children_of, read_tree
 from zkconsumer.admin.snapshot import (
     GroupSnapshot,
     Registrations,
+    in_batches,
     interpret,
     list_groups,
-    list_members,
     read_group,
     topics_of,
     uses_filter,
@@ -76,11 +76,15 @@ from zkconsumer.errors import (
 )
 
 if TYPE_CHECKING:
+    from zkconsumer.admin.log_ends import LogEnds
     from zkconsumer.broker.security import KafkaSecurity
 
 
-class GroupSummary(NamedTuple):
-    """One row of ``groups list``: registered members, and topics that are owned or have offsets."""
+class GroupCounts(NamedTuple):
+    """One row of ``groups list --counts``.
+
+    ``members`` are registered, ``topics`` are owned or have offsets.
+    """
 
     group: str
     members: int
@@ -131,7 +135,8 @@ class GroupTools:
     """
 
     columns: ClassVar[dict[str, tuple[str, ...]]] = {
-        "summary": GroupSummary._fields,
+        "names": ("group",),
+        "counts": GroupCounts._fields,
         "offsets": GroupRow._fields[:-1],  # only members on brokers have a client id
         "members": GroupMemberRow._fields,
         "state": GroupStateRow._fields,
@@ -184,37 +189,38 @@ class GroupTools:
                 self.notes.append(f"{root}/{name} is skipped: no {kind} can have that name")
         return legal
 
-    def summaries(self) -> list[GroupSummary]:
-        """Return a row for each group."""
-        names = self.group_names()
-        return list(self._zk.run_all(_summary(name) for name in names))
+    def counts(self, groups: Iterable[str]) -> Iterator[GroupCounts]:
+        """Yield a row for each of these groups."""
+        return self._zk.run_all(map(_counts, groups))
 
     def describe(
         self, groups: Sequence[str], lag: bool = True, kafka_offsets: bool = False
-    ) -> list[GroupRow]:
-        """Return the rows of these groups. Raises UnknownGroupError.
+    ) -> Iterator[GroupRow]:
+        """Yield the rows of these groups. Raises UnknownGroupError.
 
         Without ``lag`` no broker is asked for log ends. With ``kafka_offsets`` a group's offset in
         Kafka takes precedence over the one in ZooKeeper. A broker that does not answer causes a
         note.
         """
-        known = self._read(groups, lag)
-        rows: list[GroupRow] = []
-        for snapshot, registrations in known.groups:
-            table, notes = group_rows(snapshot, registrations, known.topics, known.ends)
-            rows += table
-            self.notes += notes
-        return self._with_stored_offsets(rows) if kafka_offsets else rows
+        for known in self._read(groups, lag):
+            rows: list[GroupRow] = []
+            for snapshot, registrations in known.groups:
+                table, notes = group_rows(snapshot, registrations, known.topics, known.ends)
+                rows += table
+                self.notes += notes
+            yield from self._with_stored_offsets(rows) if kafka_offsets else rows
 
-    def members(self, groups: Sequence[str]) -> list[GroupMemberRow]:
-        """Return a row for each registered member of these groups. Raises UnknownGroupError."""
-        known = self._read(groups, lag=False)
-        return [row for pair in known.groups for row in member_rows(*pair)]
+    def members(self, groups: Sequence[str]) -> Iterator[GroupMemberRow]:
+        """Yield a row for each registered member of these groups. Raises UnknownGroupError."""
+        for known in self._read(groups, lag=False):
+            for pair in known.groups:
+                yield from member_rows(*pair)
 
-    def states(self, groups: Sequence[str]) -> list[GroupStateRow]:
-        """Return the state of each of these groups. Raises UnknownGroupError."""
-        known = self._read(groups, lag=False)
-        return [state_row(*pair, known.topics) for pair in known.groups]
+    def states(self, groups: Sequence[str]) -> Iterator[GroupStateRow]:
+        """Yield the state of each of these groups. Raises UnknownGroupError."""
+        for known in self._read(groups, lag=False):
+            for pair in known.groups:
+                yield state_row(*pair, known.topics)
 
     def tree(self, group: str) -> dict[str, Node]:
         """Return every znode of a group by its path. Raises UnknownGroupError."""
@@ -243,19 +249,14 @@ class GroupTools:
         assignor: Assignor | None = None,
         *,
         idle: bool = False,
-    ) -> list[Finding]:
-        """Return the problems of these groups. Raises UnknownGroupError.
+    ) -> Iterator[Finding]:
+        """Yield the problems of these groups. Raises UnknownGroupError.
 
         ``idle``: also report members that own nothing although any strategy gives them partitions.
         """
-        known = self._read(groups, lag)
-        return [
-            finding
-            for snapshot, registrations in known.groups
-            for finding in verify(
-                snapshot, registrations, known.topics, known.ends, assignor, idle=idle
-            )
-        ]
+        for known in self._read(groups, lag):
+            for pair in known.groups:
+                yield from verify(*pair, known.topics, known.ends, assignor, idle=idle)
 
     def plan_delete(self, group: str, topic: str | None = None, force: bool = False) -> Deletion:
         """Return the znodes that ``delete`` would remove. Raises its errors."""
@@ -368,41 +369,42 @@ class GroupTools:
         return {topic.topic: topic for topic in descriptions if topic is not None}
 
     def _existing(self, groups: Sequence[str]) -> list[str]:
-        known = self._zk.run(list_groups())
+        known = dict.fromkeys(self._zk.run(list_groups()))
         for group in groups:
             if group not in known:
-                raise UnknownGroupError(_unknown("group", group, known))
+                raise UnknownGroupError(_unknown("group", group, list(known)))
         return list(dict.fromkeys(groups))
 
     def _with_near_names(self, group: str, script: Script[Deletion]) -> Deletion:
         self._existing([group])
         return self._zk.run(script)
 
-    def _read(self, groups: Sequence[str], lag: bool) -> _Known:
+    def _read(self, groups: Sequence[str], lag: bool) -> Iterator[_Known]:
+        """Yield the groups, some at a time, so that many need little memory."""
         chosen = self._existing(groups)
-        snapshots = [
-            snapshot
-            for snapshot in self._zk.run_all(map(read_group, chosen))
-            if snapshot is not None
-        ]
-        names: list[str] = []
-        if any(map(uses_filter, snapshots)):
-            names = self._zk.run(list_topics())
-        interpreted = [(snapshot, interpret(snapshot, names)) for snapshot in snapshots]
-        wanted = {topic for pair in interpreted for topic in topics_of(*pair)}
-        topics = self._topics(sorted(wanted))
-        ends: dict[TopicPartition, int] = {}
-        if lag and topics:
-            # Not above: loading kafka-python takes longer than most of the other commands.
-            from zkconsumer.admin.log_ends import fetch_log_ends
+        names: list[str] | None = None
+        asker: LogEnds | None = None
+        found = zip(chosen, self._zk.run_all(map(read_group, chosen)), strict=True)
+        for some in in_batches(found):
+            snapshots = list(filter(None, some.values()))
+            if names is None and any(map(uses_filter, snapshots)):
+                names = self._zk.run(list_topics())
+            interpreted = [(snapshot, interpret(snapshot, names or ())) for snapshot in snapshots]
+            wanted = {topic for pair in interpreted for topic in topics_of(*pair)}
+            topics = self._topics(sorted(wanted))
+            ends: dict[TopicPartition, int] = {}
+            if lag and topics:
+                if asker is None:
+                    # Not above: loading kafka-python takes longer than most of the other commands.
+                    from zkconsumer.admin.log_ends import LogEnds
 
-            brokers = self._zk.run(read_brokers(self._keys.security_protocol))
-            self.notes += unusable(brokers, self._zk.has_bootstrap)
-            ends, notes = fetch_log_ends(
-                brokers.endpoints, leaders(topics.values()), self._timeout, self._security()
-            )
-            self.notes += notes
-        return _Known(interpreted, topics, ends)
+                    brokers = self._zk.run(read_brokers(self._keys.security_protocol))
+                    self.notes += unusable(brokers, self._zk.has_bootstrap)
+                    asker = LogEnds(self._timeout, self._security())
+                ends = asker.of(brokers.endpoints, leaders(topics.values()))
+            yield _Known(interpreted, topics, ends)
+        if asker is not None:
+            self.notes += asker.notes()
 
 
 class _Known(NamedTuple):
@@ -411,12 +413,10 @@ class _Known(NamedTuple):
     ends: dict[TopicPartition, int]
 
 
-def _summary(group: str) -> Script[GroupSummary]:
+def _counts(group: str) -> Script[GroupCounts]:
     paths = GroupPaths(group)
-    members = yield from list_members(group)
-    owned = (yield from children(paths.owners)) or []
-    stored = (yield from children(paths.offsets)) or []
-    return GroupSummary(group, len(members), len({*owned, *stored}))
+    members, owned, stored = yield from children_of((paths.ids, paths.owners, paths.offsets))
+    return GroupCounts(group, len(members), len({*owned, *stored}))
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> str:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -93,25 +93,41 @@ def either_tools(
 
 
 @groups.command("list")
-@click.option("--state", is_flag=True, help="Also show the state and the number of members.")
+@flags(
+    "what",
+    "names",
+    {
+        "counts": "Also show the numbers of members and topics of each group in ZooKeeper.",
+        "state": "Also show the state and the number of members.",
+    },
+)
 @servers_options
 @format_options
 def list_(
-    state: bool,
+    what: str,
     zookeeper: str | None,
     bootstrap: str | None,
     timeout: float,
     security: SecurityConfig,
     how: How,
 ) -> None:
-    """List all groups, with the number of members and topics.
+    """List all groups.
 
-    Without --zookeeper, list the groups on the brokers of --bootstrap-server by name.
+    Without --zookeeper, list the groups on the brokers of --bootstrap-server.
     """
+    rows: Iterable[tuple[object, ...]]
     with no_collector(), either_tools(zookeeper, bootstrap, timeout, security) as tools:
-        rows = tools.states(tools.group_names()) if state else tools.summaries()
+        names = tools.group_names()
+        if what == "state":
+            rows = tools.states(names)
+        elif what == "names":
+            rows = ((name,) for name in names)
+        elif isinstance(tools, GroupTools):
+            rows = tools.counts(names)
+        else:
+            raise click.UsageError("--counts is for groups in ZooKeeper: give --zookeeper")
+        print_rows(tools.columns[what], rows, how)
     print_notes(tools.notes)
-    print_rows(tools.columns["state" if state else "summary"], rows, how)
 
 
 def _check_choice(names: tuple[str, ...], everything: bool) -> None:
@@ -177,7 +193,7 @@ def describe(
         only_with("--members", "verbose")
     if what != "offsets":
         no_effect(f"--{what}", "no_lag", "kafka_offsets")
-    rows: Sequence[tuple[object, ...]]
+    rows: Iterable[tuple[object, ...]]
     with no_collector(), either_tools(zookeeper, bootstrap, timeout, security) as tools:
         wanted = choose(tools, names)
         if what == "members":
@@ -190,11 +206,11 @@ def describe(
             raise click.UsageError("--kafka-offsets is for groups in ZooKeeper: give --zookeeper")
         else:
             rows = tools.describe(wanted, lag=not no_lag)
-    columns = tools.columns[what]
-    if what == "members" and not verbose:
-        columns = columns[:-1]  # as Kafka's tool, which shows the assignment with --verbose
+        columns = tools.columns[what]
+        if what == "members" and not verbose:
+            columns = columns[:-1]  # as Kafka's tool, which shows the assignment with --verbose
+        print_rows(columns, (row[: len(columns)] for row in rows), how)
     print_notes(tools.notes)
-    print_rows(columns, [row[: len(columns)] for row in rows], how)
 
 
 @groups.command()
@@ -270,7 +286,8 @@ def verify(
         def look() -> list[Finding]:
             with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
                 wanted = choose(tools, names)
-                problems = tools.verify(wanted, lag=not no_lag, assignor=assignor, idle=True)
+                checked = tools.verify(wanted, lag=not no_lag, assignor=assignor, idle=True)
+                problems = list(checked)
             print_new_notes(tools.notes, noted)
             return problems
 
@@ -278,7 +295,7 @@ def verify(
         click.get_current_context().exit(status)
     with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
         wanted = choose(tools, names)
-        findings = tools.verify(wanted, lag=not no_lag, assignor=assignor)
+        findings = list(tools.verify(wanted, lag=not no_lag, assignor=assignor))
     print_notes(tools.notes)
     wrong = sum(finding.wrong for finding in findings)
     if findings or how != "table":

@@ -12,6 +12,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 from typing import Any, Final, Literal, TypeVar
 
 import click
@@ -24,8 +25,9 @@ from zkconsumer.console.times import duration_option
 How = Literal["table", "json", "csv"]
 F = TypeVar("F", bound=Callable[..., Any])
 
-_RICH_ROWS: Final = 5_000
-"""Longer tables are laid out without rich, which needs about 0.1 ms for each row."""
+_LAID_OUT: Final = 5_000
+"""So many rows decide how wide a table's columns are. A table of so many is laid out without rich,
+which needs about 0.1 ms for each row."""
 _PADDED: Final = 60
 """A longer cell moves the rest of its own row to the right, but not of other rows."""
 _DANGEROUS: Final = ("=", "+", "-", "@", "\t", "\r")
@@ -115,20 +117,31 @@ def format_options(command: F) -> F:
     return flags("how", "table", forms)(command)
 
 
-def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], how: How) -> None:
-    """Print rows on standard output; ``None`` is ``-``, ``null`` or an empty cell."""
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], how: How) -> None:
+    """Print rows on standard output as they appear; ``None`` is ``-``, ``null`` or an empty cell.
+
+    The first rows decide how wide a table's columns are.
+    """
+    rows = iter(rows)
+    rows = chain(list(islice(rows, 1)), rows)  # an error before the first row prints nothing
     if how == "json":
         encode = json.JSONEncoder().encode
-        lines = ",\n".join([encode(dict(zip(columns, row, strict=True))) for row in rows])
-        sys.stdout.write(f"[\n{lines}\n]\n" if rows else "[]\n")
+        begin = "[\n"
+        for row in rows:
+            sys.stdout.write(begin + encode(dict(zip(columns, row, strict=True))))
+            begin = ",\n"
+        sys.stdout.write("[]\n" if begin == "[\n" else "\n]\n")
     elif how == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows([guarded(cell) for cell in row] for row in rows)
-    elif sys.stdout.isatty() and len(rows) <= _RICH_ROWS:
-        _print_rich(columns, rows)
     else:
-        _print_plain(columns, rows)
+        blocks = iter(lambda: list(islice(rows, _LAID_OUT)), [])
+        first = next(blocks, [])
+        if sys.stdout.isatty() and len(first) < _LAID_OUT:
+            _print_rich(columns, first)
+        else:
+            _print_plain(columns, first, blocks)
 
 
 def guarded(cell: object) -> object:
@@ -153,7 +166,9 @@ def _columnwise(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Ite
     return [list(map(shown, column)) for column in zip(*rows, strict=True)]
 
 
-def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def _print_plain(
+    columns: Sequence[str], rows: list[Sequence[object]], more: Iterable[list[Sequence[object]]]
+) -> None:
     cells = list(_columnwise(columns, rows))
     pieces = []
     for number, (heading, column) in enumerate(zip(columns, cells, strict=True)):
@@ -165,7 +180,8 @@ def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> No
     template = "  ".join(pieces) + "\n"
     headings = (template % tuple(heading.upper().replace("_", "-") for heading in columns)).rstrip()
     sys.stdout.write(headings + "\n")
-    sys.stdout.write("".join([template % row for row in zip(*cells, strict=True)]))
+    for block in chain([cells], (_columnwise(columns, some) for some in more)):
+        sys.stdout.write("".join([template % row for row in zip(*block, strict=True)]))
 
 
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
