@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from kazoo.client import KazooClient
 
+from tests.support.processes import measured, program
 from zkconsumer.servers import LocalCluster, fetch_jars, java
 
 TOPIC = "wide"
@@ -61,26 +59,28 @@ def measure(zookeeper: str, rounds: int) -> Iterator[tuple[str, str, list[float]
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(rounds):
-        table, seconds = timed(command("groups", "describe", "--all", "--zookeeper", zookeeper))
+        words = ("groups", "describe", "--all", "--zookeeper", zookeeper)
+        result = measured(program("zkconsumer", *words))
+        table = result.output
         assert table.count(b"\n") == GROUPS * PARTITIONS + 1
         assert table.count(b"  0  group-") == GROUPS * PARTITIONS  # all lags are known
-        described.append(seconds)
-        exported, seconds = timed(
-            command("offsets", "export", "--all", "--zookeeper", f"{zookeeper}/export")
-        )
-        ours.append(seconds)
+        described.append(result.seconds)
+        words = ("offsets", "export", "--all", "--zookeeper", f"{zookeeper}/export")
+        exported = measured(program("zkconsumer", *words))
+        ours.append(exported.seconds)
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "offsets"
-            _, seconds = timed(
+            jvm = measured(
                 [
                     java(),
                     *("-cp", f"{fetch_jars('1.1')}/*", "kafka.tools.ExportZkOffsets"),
                     *("--zkconnect", f"{zookeeper}/export", "--output-file", str(file)),
                 ]
             )
-            theirs.append(seconds)
+            theirs.append(jvm.seconds)
+            assert jvm.status == 0, jvm.errors
             lines = sorted(file.read_bytes().splitlines())
-            assert lines == sorted(exported.splitlines())
+            assert lines == sorted(exported.output.splitlines())
             assert len(lines) == EXPORT_GROUPS * PARTITIONS
     yield "describe-200x1000", "zkconsumer s", described
     yield "describe-200x1000", "ratio", [DESCRIBE_TARGET / seconds for seconds in described]
@@ -88,18 +88,6 @@ def measure(zookeeper: str, rounds: int) -> Iterator[tuple[str, str, list[float]
     yield "export-20000", "JVM s", theirs
     ratios = [EXPORT_TARGET * b / a for a, b in zip(ours, theirs, strict=True)]
     yield "export-20000", "ratio", ratios
-
-
-def command(*arguments: str) -> list[str]:
-    """The command line of zkconsumer."""
-    return [sys.executable, "-c", "from zkconsumer.cli import main; main()", *arguments]
-
-
-def timed(arguments: Sequence[str]) -> tuple[bytes, float]:
-    """Run a command to its end. Return its output and the time in seconds."""
-    began = time.perf_counter()
-    ended = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
-    return ended.stdout, time.perf_counter() - began
 
 
 def fill(client: KazooClient, chroot: str, groups: int, members: bool) -> None:

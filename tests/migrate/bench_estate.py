@@ -9,7 +9,6 @@ checks that every broken group was named with its fix, and that all others were 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from zkmigrate.apply.journal import parse
 
 from tests.migrate.estate import FIXES, Estate
 from tests.migrate.rows import rows_of
+from tests.support.processes import measured, program
 from zkconsumer.servers import LocalCluster
 
 SEED = int(os.environ.get("ESTATE_SEED", "17"))
@@ -27,24 +27,15 @@ SEED = int(os.environ.get("ESTATE_SEED", "17"))
 
 def measure(name: str, *words: str, zookeeper: str, good: tuple[int, ...]) -> tuple[float, Any]:
     """Run a command, print its times and largest memory, and return seconds and rows."""
-    line = [sys.executable, "-c", "from zkmigrate.cli import main; main()", *words, "--json"]
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        started = time.monotonic()
-        process = subprocess.Popen([*line, "--zookeeper", zookeeper], stdout=out, stderr=err)
-        _, status, used = os.wait4(process.pid, 0)
-        seconds = time.monotonic() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        err.seek(0)
-        said = err.read().splitlines()
-        assert process.returncode in good, said
-        rows = rows_of(out.read())
+    result = measured(program("zkmigrate", *words, "--json", "--zookeeper", zookeeper))
+    said = result.errors.splitlines()
+    assert result.status in good, said
     sys.stdout.write(
-        f"{name:14} {seconds:6.2f} s  cpu {used.ru_utime + used.ru_stime:6.2f} s  "
-        f"{used.ru_maxrss / 1024:4.0f} MiB  {said[-1:]}\n"
+        f"{name:14} {result.seconds:6.2f} s  cpu {result.cpu:6.2f} s  "
+        f"{result.mib:4.0f} MiB  {said[-1:]}\n"
     )
     sys.stdout.flush()
-    return seconds, rows
+    return result.seconds, rows_of(result.output.decode())
 
 
 def main() -> None:

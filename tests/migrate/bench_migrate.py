@@ -10,15 +10,14 @@ has its normal JIT settings, in spite of the environment and the test servers' o
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 
 from kazoo.client import KazooClient
 
+from tests.support.processes import measured, program
 from zkconsumer.servers import LocalCluster, fetch_jars, java
 
 TOPICS, PARTITIONS = 4, 25
@@ -41,32 +40,22 @@ def fill(client: KazooClient, groups: range) -> None:
 
 def measure(name: str, words: list[str], offsets: int) -> float:
     """Run a process, print its times, largest memory and last word, and return the seconds."""
-    started = time.monotonic()
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    said = process.stderr.read().splitlines()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.monotonic() - started
+    result = measured(words)
+    said = result.errors.splitlines()
     sys.stdout.write(
-        f"{name:28} {seconds:7.2f} s  cpu {used.ru_utime + used.ru_stime:6.2f} s  "
-        f"{seconds / offsets * 1e6:5.0f} us/offset  {used.ru_maxrss / 1024:5.0f} MiB  "
-        f"status {process.returncode}  {said[-1:]}\n"
+        f"{name:28} {result.seconds:7.2f} s  cpu {result.cpu:6.2f} s  "
+        f"{result.seconds / offsets * 1e6:5.0f} us/offset  {result.mib:5.0f} MiB  "
+        f"status {result.status}  {said[-1:]}\n"
     )
     sys.stdout.flush()
-    assert process.returncode == 0, said
-    return seconds
-
-
-def command(name: str) -> list[str]:
-    """The words that start a command with this interpreter."""
-    return [sys.executable, "-c", f"from {name}.cli import main; main()"]
+    assert result.status == 0, said
+    return result.seconds
 
 
 def beside_the_jvm(zookeeper: str, folder: Path) -> None:
     """Export and import 20,000 offsets with both, and print how many times faster ours are."""
-    ours = [*command("zkconsumer"), "offsets", "export", "--all"]
-    imports = [*command("zkconsumer"), "offsets", "import", "--execute", "--force", "--csv"]
+    ours = [*program("zkconsumer"), "offsets", "export", "--all"]
+    imports = [*program("zkconsumer"), "offsets", "import", "--execute", "--force", "--csv"]
     jvm = [java(), "-cp", os.path.join(fetch_jars("1.1"), "*")]
     times: dict[str, list[float]] = {}
     for number in range(-1, 3):  # the first round only fills the bytecode and page caches
@@ -107,7 +96,7 @@ def whole_move(zookeeper: str, folder: Path, groups: int) -> None:
         "undo": ["undo", plan, "--execute"],
     }
     for name, arguments in steps.items():
-        words = [*command("zkmigrate"), *arguments, "--zookeeper", zookeeper]
+        words = program("zkmigrate", *arguments, "--zookeeper", zookeeper)
         measure(f"{name} {offsets:,}", words, offsets)
 
 
