@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
@@ -226,9 +226,13 @@ class SimulatedCoordinators:
     def fetch_several(
         self, groups: Iterable[str], _before: object = None
     ) -> dict[tuple[str, ...], Answered]:
-        """Return all offsets of several groups."""
+        """Return all offsets of those groups that can be read."""
+        offsets: dict[str, dict[TopicPartition, StoredOffset]] = {}
         some = tuple(group for group in groups if group not in self.away)
-        return {some: Answered(b"", {group: self.fetch(group, ()) for group in some})}
+        for group in some:
+            with suppress(BrokerError):
+                offsets[group] = self.fetch(group, ())
+        return {some: Answered(b"", offsets)}
 
     def hidden(self, topics: Iterable[str]) -> frozenset[str]:
         """Return which of these topics may not be described, existing or not."""

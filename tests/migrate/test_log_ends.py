@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import pytest
 from zkmigrate.formats import plan_file
 from zkmigrate.reasons import Reason
-from zkmigrate.stores import group_states, logs as logs_module
+from zkmigrate.stores import logs as logs_module
 
 from tests.migrate.simulated import Simulated, simulated
+from zkconsumer.admin import snapshot
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Multi, ZkOp
 
@@ -19,8 +20,8 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @pytest.fixture(autouse=True)
 def one_group_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups are read one after the other, as those of a large estate are in chunks."""
-    monkeypatch.setattr(group_states, "_CHUNK", 1)
+    """Groups are read one after the other, as those of a large estate are in batches."""
+    monkeypatch.setattr(snapshot, "_BATCH", 1)
 
 
 def grow(simulated: Simulated, group: str, ends: Mapping[TopicPartition, int]) -> None:
