@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from kazoo.client import KazooClient
 
 from tests.support.processes import measured, program
-from zkconsumer.servers import LocalCluster
+from zkconsumer.servers import LocalCluster, fetch_jars, java
 from zkconsumer.servers.servers import four_letters
 
 GROUPS: Final = int(os.environ.get("BENCH_GROUPS", "20000"))
@@ -76,6 +76,10 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
                 [case.seconds / one.seconds for one in results],
             )
             yield f"{name}: {MIB} MiB", "ratio", [MIB / one.mib for one in results]
+        words = ("-cp", f"{fetch_jars('1.1')}/*", "kafka.admin.ConsumerGroupCommand", "--list")
+        jvm = [measured([java(), *words, "--zookeeper", cluster.zookeeper]) for _ in range(rounds)]
+        assert {one.output.count(b"\n") for one in jvm} == {GROUPS + 1}, jvm[0].output[:1000]
+        yield f"the JVM's --list, {GROUPS:,}", "s", [one.seconds for one in jvm]
 
 
 def fill(client: KazooClient) -> None:
