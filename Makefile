@@ -102,7 +102,8 @@ test-audit: setup browser ## all tests of zkaudit
 
 test-corpus: setup ## all labelled incidents, also in a log that begins late, and in all rounds of a stream (test-audit: a part)
 	CORPUS=all $(BIN)/pytest tests/audit/tables/test_corpus.py tests/audit/tables/test_rounds.py \
-		tests/audit/tables/test_doubt.py tests/audit/tables/test_begin_at_snapshot.py
+		tests/audit/tables/test_doubt.py tests/audit/tables/test_begin_at_snapshot.py \
+		tests/audit/tables/test_local_findings.py
 
 report-pictures: setup ## the light and the dark picture of the report in docs/images, from the labelled incidents
 	$(BIN)/python -m tests.audit.corpus.picture

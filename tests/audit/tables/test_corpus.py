@@ -18,12 +18,16 @@ from zkaudit.cli import run
 from zkaudit.job import spark as job_spark
 from zkaudit.job.audit import Options, run as audit
 from zkaudit.limits import Limits
+from zkaudit.local.found import findings
+from zkaudit.local.history import Question, read as read_logs
+from zkaudit.report.found import plain, read
 
 from tests.audit import answers, queries
 from tests.audit.conftest import Judged
 from tests.audit.corpus import judge
 from tests.audit.corpus.incidents import INCIDENTS, WRITTEN_WITH_THE_RULES, Corpus
 from tests.audit.corpus.judge import Verdict
+from tests.audit.tables.test_local_findings import comparable
 
 pytestmark = pytest.mark.timeout(1200)  # Spark compiles long on a busy machine
 ALL = len(judge.IN_CI) > 1
@@ -63,6 +67,15 @@ def test_log_and_who_agree_with_the_tables(place: Path) -> None:
     tables (``test_held_out_incidents``: also for the other corpora)."""
     for variant in judge.IN_CI:
         assert answers.compare(place / f"logs-{variant}", place / variant) > 100
+
+
+def test_one_process_finds_the_same(place: Path) -> None:
+    """In all columns, and in their order (``test_local_findings``: also for the other corpora)."""
+    limits = Limits(**WRITTEN_WITH_THE_RULES.limits)
+    for variant in judge.IN_CI:
+        logs = str(place / f"logs-{variant}")
+        ours = plain(findings(read_logs(Question([logs], None)), limits), [logs])
+        assert list(map(comparable, ours)) == list(map(comparable, read(place / variant)))
 
 
 def check(verdict: Verdict) -> None:

@@ -12,9 +12,10 @@ from zkaudit.decode.batches import LogReader
 from zkaudit.job import audit as job
 from zkaudit.job.output import load
 from zkaudit.limits import Limits
-from zkaudit.report.found import read
+from zkaudit.report.found import Choice, read
 from zkaudit.sources import selection
 
+from tests.audit.conftest import Judged
 from tests.audit.corpus.incidents import LIMITS
 from tests.audit.corpus.judge import directories
 from tests.audit.corpus.play import CUT
@@ -78,31 +79,25 @@ def test_logs_before_the_snapshot_are_not_read(
     spark: SparkSession,
     tmp_path: Path,
     server: tuple[Path, dict[str, Any]],
+    judged: Judged,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The findings of the second half of the incidents, from the second half of the logs."""
     logs, first = server
     start = first["time"].isoformat()
-    found: dict[str, list[dict[str, Any]]] = {}
+    monkeypatch.setattr(selection, "BEFORE_START", timedelta())
+    out = str(tmp_path / "part")
+    options = job.Options([str(logs)], out, start=start, limits=Limits(**LIMITS))
+    assert job.run(spark, options)["log_gaps"] == [(0, first["zxid"])]
+    found = {
+        "part": read(Path(out)),
+        "whole": [*Choice(start=start).of(read(judged.place / "whole"))],
+    }
     commits = {}
-    for name, earlier in (("whole", 1 << 20), ("part", 0)):
-        monkeypatch.setattr(selection, "BEFORE_START", timedelta(seconds=earlier))
-        out = str(tmp_path / name)
-        limits = Limits(**LIMITS)
-        options = job.Options([str(logs)], out, start=start, limits=limits)
-        summary = job.run(spark, options)
-        assert summary["log_gaps"] == ([] if name == "whole" else [(0, first["zxid"])])
-        found[name] = read(Path(out))
-        table = load(spark, out)[1]["commits"].where(f"zxid >= {first['zxid']}")
-        columns = (
-            "zxid",
-            "group_id",
-            "committed_offset",
-            "previous",
-            "kind",
-            "owner_member",
-            "owner_state",
-        )
+    for name, place in (("part", out), ("whole", judged.place / "whole")):
+        table = load(spark, place)[1]["commits"].where(f"zxid >= {first['zxid']}")
+        columns = ("zxid", "group_id", "committed_offset", "previous", "kind", "owner_member",
+                   "owner_state")  # fmt: skip
         commits[name] = sorted(map(str, table.select(*columns).collect()))
     assert commits["part"] == commits["whole"]
     assert len(commits["part"]) > 100
