@@ -30,7 +30,7 @@ BY_TEST = -n $(WORKERS) --dist worksteal
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser kerberos jars test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
+.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-migrate bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -81,7 +81,7 @@ test-faults: setup ## members and tools on servers and connections that fail
 test-files: setup ## messages written to files, and read into data frames
 	$(BIN)/pytest $(BY_FILE) $(FILES)
 
-test-coordinator: setup browser ## groups on the broker's coordinator, and herds
+test-coordinator: setup browser spark-classes ## groups on the broker's coordinator, and herds
 	$(BIN)/pytest $(BY_FILE) $(COORDINATOR)
 
 test-migrate: setup ## all tests of zkmigrate
@@ -97,7 +97,7 @@ test-zombies: setup ## a suspended consumer of the JVM wakes up at 50 moments of
 estate: setup ## 2,000 groups of 20 partitions, 1 % of them broken: is each found, and how long does it take?
 	$(BIN)/python -m tests.migrate.bench_estate
 
-test-audit: setup browser ## all tests of zkaudit
+test-audit: setup browser spark-classes ## all tests of zkaudit
 	$(BIN)/pytest $(BY_FILE) --timeout=1500 tests/audit
 
 test-corpus: setup ## all labelled incidents, also in a log that begins late, and in all rounds of a stream (test-audit: a part)
@@ -158,6 +158,7 @@ test-spark: setup ## zkaudit on the oldest Spark that it supports: sources, stre
 	test -x build/spark/bin/python || $(PYTHON) -m venv build/spark
 	build/spark/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	ZKCONSUMER_COMPILE=no build/spark/bin/python -m pip install --quiet --editable '.[audit]' --group dev 'pyspark==4.0.0'
+	build/spark/bin/python -m tests.support.small_spark
 	build/spark/bin/pytest $(BY_FILE) tests/audit/test_sources.py tests/audit/tables/test_job.py
 	build/spark/bin/pytest tests/lakes
 
@@ -264,6 +265,9 @@ kerberos: $(STAMP)
 
 jars: $(STAMP)
 	@$(BIN)/python -m zkconsumer.servers
+
+spark-classes: $(STAMP)
+	@$(BIN)/python -m tests.support.small_spark
 
 # Python with venv, Java 17, Maven: installed where apt may, named where not.
 system:

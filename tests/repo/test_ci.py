@@ -16,7 +16,7 @@ import pytest
 
 from zkconsumer.servers import wait_until
 
-PROGRAMS = {"setup", "kerberos", "browser", "soak-sample"}
+PROGRAMS = {"setup", "kerberos", "browser", "spark-classes", "soak-sample"}
 """Targets of CI that run a program, or nothing, instead of test files."""
 ROOT = Path(__file__).parents[2]
 CI = ROOT / ".ci" / "run"
