@@ -4,7 +4,7 @@ Every change of a mirrored group is made from one reading, and names the version
 the group's record, what its mirror has agreed on, and the offset znodes. So a mirror, a cut-over
 and an undo may run at the same time, in any processes. The one that acted on an older reading
 changes nothing and reads again. Kafka knows no such versions. So each commit there is permitted
-right before it is sent, and carries a mark: a late one is recognized and put right.
+shortly before it is sent, and carries a mark: a late one is recognized and put right.
 
 One thread uses a ``Mirroring``.
 """

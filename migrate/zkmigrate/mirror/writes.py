@@ -1,6 +1,6 @@
 """Writes what was decided for mirrored groups, in both stores.
 
-Kafka has no versions. So each commit there is permitted right before it is sent, and carries a
+Kafka has no versions. So each commit there is permitted shortly before it is sent, and carries a
 mark: a late one is recognized and put right. A write to ZooKeeper names the versions of what was
 read.
 
