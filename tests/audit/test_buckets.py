@@ -342,7 +342,7 @@ def test_only_audited_groups_are_written(
     """Rows of other groups stay, also of those in the same bucket. Rows of an audited group that
     are gone do not stay, nor those of no group. In the long table, the files of other buckets are
     links to those of the round before, or copies where the file system has no links."""
-    named = spark.range(600).selectExpr("'' as chroot", "concat('g', id) as group")
+    named = spark.range(600).selectExpr("'' as chroot", "concat('g', id) as group_id")
     number = buckets.bucket(buckets.group_key())
     found = named.groupBy(number.alias("bucket")).agg(F.sort_array(F.collect_list("group_id")))
     (first_of, *same), *others = [row[1] for row in found.orderBy("bucket").collect() if row[1]]
