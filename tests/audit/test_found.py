@@ -37,7 +37,7 @@ FOUND = [
     finding("lost messages", 10, topic="t", partition=0, member="g_host-1", severity="critical"),
     finding("unowned interval", 20, end_time=BEGIN + timedelta(minutes=40), topic="u"),
     finding("orphan partition", 5, topic="t", member="g_host-2", severity="medium"),
-    finding("not covered", 60, group=None, zxid=None),
+    finding("not covered", 60, group_id=None, zxid=None),
     finding("view disagreement", None, zxid=None, member="=1+1", severity="low"),
 ]
 IDS = {row["kind"]: row["id"] for row in FOUND}
