@@ -78,8 +78,12 @@ def check_deliveries(producer: Producer, everyone: Sequence[Member]) -> None:
     sent = set(producer.stop())
     got = lambda: [found for member in everyone for found in member.got()]  # noqa: E731
     wait_until(lambda: set(got()) >= sent, SETTLED, "everything is delivered")
-    twice = len(got()) - len(set(got()))
-    assert not twice, f"{twice} of {len(sent)} are delivered twice"
+    receivers: dict[tuple[int, int], list[str]] = {}
+    for number, member in enumerate(everyone):
+        for place in member.got():
+            receivers.setdefault(place, []).append(f"{number} {type(member).__name__}")
+    twice = {place: names for place, names in sorted(receivers.items()) if len(names) > 1}
+    assert not twice, f"{len(twice)} of {len(sent)} are delivered twice: {list(twice.items())[:20]}"
     ours = [member for member in everyone if isinstance(member, Ours)]
     assert not sum(member.connector.metrics().lost_owners for member in ours)
 
