@@ -30,12 +30,13 @@ def class_archive() -> Path:
 
 
 def sharing() -> str:
-    """The option with which Java uses the recorded classes; empty if there are none."""
+    """The options with which Java uses the recorded classes; empty if there are none."""
     try:
         archive = class_archive()
     except (AssertionError, ClusterError):  # no Spark, no Java
         return ""
-    return f"-XX:SharedArchiveFile={archive}" if archive.exists() else ""
+    # Java prints a warning if it cannot use the file.
+    return f"-XX:SharedArchiveFile={archive} -Xlog:cds*=off" if archive.exists() else ""
 
 
 PLANS: Final = {
