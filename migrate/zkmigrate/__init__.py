@@ -15,6 +15,8 @@ The packages, each of which imports only those below it:
     One module for each verb: options, progress, rows. The only place that prints.
 ``report``
     The page that an operator hands in.
+``elsewhere``
+    Carries out a plan for another cluster.
 ``apply``, ``verify``
     ``apply`` changes the stores, several groups at a time; ``verify`` compares them with a plan.
 ``stores``

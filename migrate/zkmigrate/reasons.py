@@ -66,6 +66,7 @@ class Reason(Enum):
     MISPLACED = "misplaced-offsets"
     NO_OFFSET = "no-offset"
     IDLE = "idle"
+    NOT_PROVEN = "not-proven"
     IGNORED = "ignored"
     FROM_FILE = "from-file"
     # Gates of a live move
@@ -273,6 +274,10 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.IDLE: (
         "The group has stored no offset for a long time.",
         "If it is needed, give `--max-idle-days N`.",
+    ),
+    Reason.NOT_PROVEN: (
+        "The offset in another cluster is not proven.",
+        "Choose `--not-proven lower`, or leave it out with `--skip`.",
     ),
     Reason.IGNORED: ("An operator decided to leave the group as it is.", "Nothing."),
     Reason.FROM_FILE: ("No problem: the operator gave the offset.", "Nothing."),

@@ -9,6 +9,7 @@ import os
 import random
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from zlib import crc32
@@ -19,7 +20,7 @@ from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import offset_csv, plan_file, whole_file
 from zkmigrate.model import Before, Direction, KafkaOffset, Record, Store
 from zkmigrate.plan.options import Options, Rule
-from zkmigrate.plan.values import Entry, GroupPlan, Problem, StaysBehind
+from zkmigrate.plan.values import Entry, GroupPlan, Problem, StaysBehind, There
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
 
@@ -61,6 +62,30 @@ def test_a_plan_is_read_as_it_was_written() -> None:
     """Every value of a plan survives the file: extremes, metadata, missing offsets, odd names."""
     read = plan_file.parse("plan", whole())
     assert (read.direction, read.made_ms, read.groups) == (Direction.ZK_TO_KAFKA, 17, PLANS)
+
+
+def test_a_plan_for_another_cluster_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """With its cluster and every offset there. Only a reader that asks for it gets it, no plan for
+    this cluster has offsets of another, and one that is ready has them all."""
+    there = There("old.t", "id", 7, 9, "bounded", 3, "why")
+    one = Entry(TopicPartition("t", 0), 5, 4, None, 5, False, "why", there=there)
+    plan = GroupPlan("g", entries=(one,), kafka_group="new")
+    to = plan_file.To("b:1", None)
+
+    def made(plan: GroupPlan, to: plan_file.To | None) -> bytes:
+        return "".join(plan_file.render(Direction.ZK_TO_KAFKA, 17, [plan], to=to)).encode()
+
+    file = tmp_path / "plan"
+    file.write_bytes(made(plan, to))
+    read = plan_file.load(str(file), elsewhere=True)
+    assert (read.to, tuple(read.groups)) == (to, (plan,))
+    with pytest.raises(PlanFileError, match="plan for another cluster, which only apply"):
+        plan_file.load(str(file))
+    with pytest.raises(PlanFileError, match="t-0 has an offset in another cluster"):
+        plan_file.parse("plan", made(plan, None))
+    with pytest.raises(PlanFileError, match="t-0 has no offset in the other cluster"):
+        plan_file.parse("plan", made(replace(plan, entries=(replace(one, there=None),)), to))
+    assert plan_file.parse("plan", made(GroupPlan("g"), None)).to is None
 
 
 def test_a_plan_cut_at_any_byte_is_refused() -> None:
@@ -120,10 +145,10 @@ def test_a_plan_of_another_format_is_refused() -> None:
     """A plan has the number of the version that made it: its keys may mean something else."""
     first, *rest = whole().decode().splitlines(keepends=True)
     head = json.loads(first)
-    assert head["zkmigrate"] == 3
+    assert head["zkmigrate"] == 4
     for number, words in (
         (1, "in format 1"),
-        (4, "in format 4, which this zkmigrate does not know"),
+        (5, "in format 5, which this zkmigrate does not know"),
         ("2", "not a"),
     ):
         changed = json.dumps({**head, "zkmigrate": number}) + "\n"

@@ -41,13 +41,19 @@ def command_config(command: F) -> F:
         metavar="FILE",
         envvar="ZKCONSUMER_COMMAND_CONFIG",
         show_envvar=True,
-        callback=lambda _context, _option, path: _security(path),
+        callback=lambda _context, _option, path: (
+            NO_SECURITY if path is None else read_security(path)
+        ),
         help="Java .properties file of a client: security.protocol, sasl.*, ssl.*, and the keys "
         "for ZooKeeper.",
     )(command)
 
 
-def _security(path: str | None) -> SecurityConfig:
+def read_security(path: str | None) -> SecurityConfig:
+    """Return the configuration in a file, and print its warnings; without a file, no security.
+
+    Raises ConfigError.
+    """
     if path is None:
         return NO_SECURITY
     security = SecurityConfig.parse(path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from zkconsumer.console.exclusive import no_effect
+from zkconsumer.console.tables import read_security
 from zkmigrate.commands.options.running import (
     Work,
     check_cluster,
@@ -15,6 +17,7 @@ from zkmigrate.commands.options.running import (
 from zkmigrate.commands.options.servers import open_stores
 from zkmigrate.commands.output.outcomes import Outcomes
 from zkmigrate.exits import HELP
+from zkmigrate.formats.plan_file import PlanFile, To
 
 
 @click.command(epilog=HELP)
@@ -41,14 +44,33 @@ from zkmigrate.exits import HELP
     metavar="HEX",
     help="Do nothing unless this is the SHA-256 of PLAN. plan prints it; reviewers approve it.",
 )
-def apply(plan: str, work: Work, lock: bool, limit: int | None, sha256: str | None) -> None:
+@click.option(
+    "--to-config",
+    metavar="FILE",
+    help="As --command-config, for the brokers of the other cluster that PLAN is for.",
+)
+def apply(
+    plan: str,
+    work: Work,
+    lock: bool,
+    limit: int | None,
+    sha256: str | None,
+    to_config: str | None,
+) -> None:
     """Carry out PLAN.
 
     Before the command writes anything, it claims each group's partitions, as a member would do it.
     After a crash, run the same command again, and it resumes. A dry run shows the remaining groups.
+
+    A plan for another cluster is carried out there. Nothing is changed in this one.
     """
     where = journal_path(plan, work.journal)
-    loaded = load(plan, work.which, limit, where, sha256)
+    loaded = load(plan, work.which, limit, where, sha256, elsewhere=True)
+    if loaded.to is not None:
+        no_effect("a plan for another cluster", "lock", "wait")
+        _apply_elsewhere(plan, loaded, loaded.to, work, limit, sha256, to_config)
+        return
+    no_effect("a plan for this cluster", "to_config")
     with (
         Outcomes("moving", work) as outcomes,
         open_stores(work.servers, outcomes.progress) as stores,
@@ -64,3 +86,33 @@ def apply(plan: str, work: Work, lock: bool, limit: int | None, sha256: str | No
             wait = work.wait if work.execute else 0.0
             results = migrator.apply(loaded, run, outcomes.add, wait)
     outcomes.finish([one.group for one in results])
+
+
+def _apply_elsewhere(
+    plan: str,
+    loaded: PlanFile,
+    to: To,
+    work: Work,
+    limit: int | None,
+    sha256: str | None,
+    to_config: str | None,
+) -> None:
+    where = work.servers._replace(bootstrap=to.servers, security=read_security(to_config))
+    with (
+        Outcomes("storing", work) as outcomes,
+        open_stores(work.servers, outcomes.progress) as stores,
+    ):
+        from zkmigrate.elsewhere import store_elsewhere
+        from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
+
+        outcomes.progress.total = len(loaded.groups)
+        check_cluster(loaded, stores)
+        options = {"limit": limit, "sha256": sha256, "to": to.servers}
+        of_plan = (loaded.direction, plan, loaded.digest)
+        with (
+            OtherCluster(where, to.cluster) as other,
+            open_run(work, stores.cluster_id(), options, *of_plan, idle=True) as run,
+        ):
+            for result in store_elsewhere(loaded, stores, other, run):
+                outcomes.add(result)
+    outcomes.finish([group.group for group in loaded.groups])

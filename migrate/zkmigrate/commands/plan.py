@@ -15,6 +15,13 @@ from zkmigrate.commands.options.layout import FromLayout, layout_option
 from zkmigrate.commands.options.renaming import Rename, choose, rename_option
 from zkmigrate.commands.options.selection import Selection, offsets_in, selection
 from zkmigrate.commands.options.servers import reading, server_options
+from zkmigrate.commands.other_cluster import (
+    ToCluster,
+    Translated,
+    to_cluster_options,
+    translate_plans,
+    write_offsets,
+)
 from zkmigrate.commands.output.cells import only_problems_option
 from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.planning import Summary, plan_groups
@@ -47,6 +54,7 @@ from zkmigrate.stores.cluster import Servers
 )
 @layout_option
 @rename_option
+@to_cluster_options
 @server_options
 @only_problems_option
 @format_options
@@ -60,6 +68,7 @@ def plan(
     from_file: str | None,
     layout: FromLayout | None,
     renames: tuple[Rename, ...],
+    elsewhere: ToCluster | None,
     servers: Servers,
     only_problems: bool,
     how: How,
@@ -72,6 +81,9 @@ def plan(
     A group that needs a decision is refused, unless an option decides: skip leaves the offsets
     behind, earliest and latest are the beginning and the end of the log. Decisions in a file
     override these options.
+
+    With --to-cluster, the plan has the offset of each partition in another cluster, and what proves
+    it: the records around it are compared. The groups must be stopped.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply:
@@ -90,8 +102,15 @@ def plan(
         if offsets is not None:
             offsets = {own[name]: offset for name, offset in offsets.items()}
         chosen = list(own.values())
-        more = (offsets, at_apply, renamed, layout)
+        kept = renamed if elsewhere is None else None
+        more = (offsets, at_apply, kept, layout, elsewhere is not None)
         made = plan_groups(stores, direction, options, chosen, progress, *more)
+        found: Translated | None = None
+        if elsewhere is not None:
+            found = translate_plans(stores, made, renamed, elsewhere, servers, how)
+            if elsewhere.out is not None:
+                write_offsets(found.plans, elsewhere.out, which.only is not None)
+            made = iter(found.plans)
         plans = summary.watch(made)
         if out is not None:
             lines = plan_file.render(
@@ -101,6 +120,7 @@ def plan(
                 options if at_apply else None,
                 stores.cluster_id(),
                 {"version": version("zkconsumer"), "options": decisions_file.to_json(options)},
+                None if found is None else found.to,
             )
             digest = write_out(out, lines)
         elif decisions_out is not None:
@@ -108,9 +128,10 @@ def plan(
         for _ in plans:
             pass
         summary.unlisted = stores.unlisted
-    summary.print_all()
+    if found is None:
+        summary.print_all()
     if out is not None:
         ready = summary.verdicts[Verdict.READY]
         then = f"carry it out with zkmigrate apply {out} --execute" if ready else "none is ready"
         click.echo(f"the plan is in {out}, SHA-256 {digest}; {then}", err=True)
-    click.get_current_context().exit(summary.status)
+    click.get_current_context().exit(summary.status if found is None else found.status)

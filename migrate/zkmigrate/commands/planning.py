@@ -45,20 +45,23 @@ def plan_groups(
     may_run: bool = False,
     renamed: Mapping[str, str] | None = None,
     layout: FromLayout | None = None,
+    elsewhere: bool = False,
 ) -> Iterator[GroupPlan]:
     """Yield the plan of each group. If a group cannot be read, its plan has a problem instead of
     partitions.
 
     ``may_run``: members of a group do not prevent its plan. ``renamed``: groups' names in Kafka if
-    these differ. ``layout``: where ``from_file`` was read, if it is not from a file.
+    these differ. ``layout``: where ``from_file`` was read, if it is not from a file. ``elsewhere``:
+    they are for another cluster, and this one is not changed.
     """
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
     progress.total = len(groups)
     now_ms = int(time.time() * 1000)
-    retention = stores.retention() if direction is Direction.ZK_TO_KAFKA else None
+    here_to_kafka = direction is Direction.ZK_TO_KAFKA and not elsewhere
+    retention = stores.retention() if here_to_kafka else None
     times = options.needs_commit_times
-    closed, unlockable = _without_rights(stores, groups)
+    closed, unlockable = _without_rights(stores, () if elsewhere else groups)
     ignored = {name: why for name in groups if (why := options.ignored(name))}
     for name, why in ignored.items():
         yield GroupPlan(name, notes=(f"is ignored: {why}",), ignored=why)
@@ -66,9 +69,7 @@ def plan_groups(
     wanted = [name for name in groups if name not in ignored]
     in_kafka = {(renamed or {}).get(name, name): name for name in wanted}
     no_way_back = (
-        {in_kafka[name] for name in stores.kafka.undeletable(in_kafka)}
-        if direction is Direction.ZK_TO_KAFKA
-        else set()
+        {in_kafka[name] for name in stores.kafka.undeletable(in_kafka)} if here_to_kafka else set()
     )
     for state in read_states(stores, wanted, from_file or {}, times, renamed):
         if isinstance(state, GroupState):
@@ -87,8 +88,7 @@ def plan_groups(
             others = tuple(one for one in plan.problems if one.kind not in LIVE)
             note = "its members run: stop them before or during apply"
             plan = replace(plan, problems=others, notes=(*plan.notes, note))
-        to_kafka = direction is Direction.ZK_TO_KAFKA
-        if plan.group in unlockable and to_kafka and not plan.moved:
+        if plan.group in unlockable and here_to_kafka and not plan.moved:
             note = "cannot be locked: let zkmigrate change the access list of its ids znode (ADMIN)"
             plan = replace(plan, notes=(*plan.notes, note))
         if plan.group in closed and not plan.moved and not plan.ignored:

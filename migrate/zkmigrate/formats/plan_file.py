@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, Final, NoReturn, Protocol
+from typing import Any, BinaryIO, Final, NamedTuple, NoReturn, Protocol
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_group, is_legal_topic
@@ -22,13 +22,15 @@ from zkmigrate.errors import PlanFileError
 from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction, KafkaOffset
 from zkmigrate.plan.options import Options, covers
-from zkmigrate.plan.values import Entry, GroupPlan, Problem, StaysBehind, Verdict
+from zkmigrate.plan.values import Entry, GroupPlan, Problem, StaysBehind, There, Verdict
 from zkmigrate.reasons import Reason
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Raised whenever a key is added that changes what ``apply`` does, so that no older version applies
 the plan without it, and whenever a key has another meaning."""
-_HEAD: Final = frozenset({"zkmigrate", "direction", "made_ms", "cluster", "made_with", "at_apply"})
+_HEAD: Final = frozenset(
+    {"zkmigrate", "direction", "made_ms", "cluster", "made_with", "at_apply", "to"}
+)
 _GROUP: Final = frozenset(
     {"group", "verdict", "partitions", "writes", "problems", "notes", "marker", "topics", "skipped",
      "kafka_group", "stays_behind", "ignored", "znodes"}
@@ -37,8 +39,10 @@ _PROBLEM: Final = frozenset({"kind", "what", "names", "fix", "skips"})
 _STAYS: Final = frozenset({"topic", "partition", "offset", "why"})
 _ENTRY: Final = frozenset(
     {"topic", "partition", "zookeeper", "zk_version", "kafka", "to", "write", "reason", "decided",
-     "misplaced", "leader_epoch", "metadata"}
+     "misplaced", "leader_epoch", "metadata", "there"}
 )  # fmt: skip
+_TO: Final = frozenset({"servers", "cluster"})
+_THERE: Final = frozenset(There._fields)
 _TOTALS: Final = frozenset({"groups", "partitions", "sha256"})
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _INT64: Final = 2**63 - 1
@@ -49,6 +53,13 @@ class Groups(Protocol):
 
     def __iter__(self) -> Iterator[GroupPlan]: ...
     def __len__(self) -> int: ...
+
+
+class To(NamedTuple):
+    """The cluster in which a plan stores offsets: its brokers, and its id if it is known."""
+
+    servers: str
+    cluster: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,8 @@ class PlanFile:
     """The decisions by which each group is planned when it is applied; ``None``: it is planned."""
     cluster: str | None = None
     """The id of the plan's cluster, if known."""
+    to: To | None = None
+    """The other cluster, if the offsets are stored there."""
 
 
 def render(
@@ -72,6 +85,7 @@ def render(
     at_apply: Options | None = None,
     cluster: str | None = None,
     made_with: Mapping[str, Any] | None = None,
+    to: To | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a plan file, each with its newline. ``made_with``: version and options,
     for readers only."""
@@ -86,6 +100,8 @@ def render(
         first["made_with"] = made_with
     if at_apply is not None:
         first["at_apply"] = decisions_file.to_json(at_apply)
+    if to is not None:
+        first["to"] = to._asdict()
     digest = hashlib.sha256()
 
     def line(document: dict[str, Any]) -> str:
@@ -142,6 +158,8 @@ def render(
                 planned["leader_epoch"] = entry.kafka.leader_epoch
             if entry.kafka and entry.kafka.metadata:
                 planned["metadata"] = entry.kafka.metadata
+            if entry.there is not None:
+                planned["there"] = entry.there._asdict()
             yield line(planned)
     yield line({"groups": count, "partitions": partitions, "sha256": digest.hexdigest()})
 
@@ -165,13 +183,18 @@ def parse_one(name: str, text: str) -> GroupPlan:
     return replace(group, made_ms=plans.made_ms)
 
 
-def load(path: str) -> PlanFile:
+def load(path: str, elsewhere: bool = False) -> PlanFile:
     """Return the plan in a file, fully checked. Raises PlanFileError, also while its groups are
-    read later if the file has changed since."""
+    read later if the file has changed since. ``elsewhere``: it may be for another cluster."""
     with _open(path) as file:
         stamp = _stamp(file)
         reader = _Reader(path, file)
         count = sum(1 for _ in reader.groups())
+    if reader.to is not None and not elsewhere:
+        raise PlanFileError(
+            f"{path} is a plan for another cluster, which only apply carries out: it changes "
+            "nothing in this cluster, and the groups there are deleted with that cluster's tools"
+        )
     return reader.plan(_StoredGroups(path, stamp, count))
 
 
@@ -232,6 +255,7 @@ class _Reader:
             self.refuse("direction is neither zk-to-kafka nor kafka-to-zk")
         self.made_ms = self.number(head, "made_ms")
         self.cluster = None if head.get("cluster") is None else self.text(head, "cluster")
+        self.to = self._to(head["to"]) if "to" in head else None
         self.at_apply: Options | None = None
         if "at_apply" in head:
             self.at_apply = decisions_file.from_json(f"{name}:1", head["at_apply"])
@@ -239,7 +263,9 @@ class _Reader:
     def plan(self, groups: Groups) -> PlanFile:
         """Return the plan, once all groups are read."""
         digest = self._hash.hexdigest()
-        return PlanFile(self.direction, self.made_ms, groups, digest, self.at_apply, self.cluster)
+        return PlanFile(
+            self.direction, self.made_ms, groups, digest, self.at_apply, self.cluster, self.to
+        )
 
     def groups(self) -> Iterator[GroupPlan]:
         names: set[str] = set()
@@ -365,6 +391,10 @@ class _Reader:
             ignored=self.text(line, "ignored") if "ignored" in line else "",
             znodes=self.texts(line, "znodes") if "znodes" in line else (),
         )
+        if self.to is not None and plan.verdict is Verdict.READY:
+            for entry in entries:
+                if entry.to is not None and entry.there is None:
+                    self.refuse(f"{entry.tp} has no offset in the other cluster")
         if plan.ignored and (entries or parsed):
             self.refuse(f"group {group!a} is ignored, but has partitions or problems")
         if not parsed and not plan.ignored and not is_legal_group(group):
@@ -372,6 +402,30 @@ class _Reader:
         if line.get("verdict") != plan.verdict.value:
             self.refuse(f"verdict of group {group!a} does not follow from its problems")
         return plan
+
+    def _to(self, value: object) -> To:
+        if not isinstance(value, dict):
+            self.refuse("to is not an object")
+        self.known(value, _TO)
+        cluster = None if value.get("cluster") is None else self.text(value, "cluster")
+        return To(self.text(value, "servers"), cluster)
+
+    def _there(self, value: object) -> There:
+        if not isinstance(value, dict):
+            self.refuse("there is not an object")
+        self.known(value, _THERE)
+        topic = self.text(value, "topic")
+        if not is_legal_topic(topic):
+            self.refuse(f"{topic[:60]!a} is not a topic's name")
+        return There(
+            topic,
+            self.text(value, "topic_id"),
+            self.number(value, "offset"),
+            self.number(value, "highest"),
+            self.text(value, "proof"),
+            self.number(value, "compared"),
+            self.text(value, "why"),
+        )
 
     def _problem(self, problem: object) -> Problem:
         if not isinstance(problem, dict):
@@ -421,7 +475,11 @@ class _Reader:
         except ValueError:
             self.refuse(f"{tp}: decided names no known kind of problem")
         misplaced = self.number(line, "misplaced") if "misplaced" in line else None
-        return Entry(tp, zk, version, kafka, to, write, self.text(line, "reason"), kinds, misplaced)
+        there = self._there(line["there"]) if "there" in line else None
+        if there is not None and (self.to is None or to is None):
+            self.refuse(f"{tp} has an offset in another cluster, and the plan names none")
+        reason = self.text(line, "reason")
+        return Entry(tp, zk, version, kafka, to, write, reason, kinds, misplaced, there)
 
 
 def _no_constant(name: str) -> Any:

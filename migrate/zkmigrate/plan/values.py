@@ -38,6 +38,7 @@ _DECIDABLE = frozenset(
         Reason.OTHER_ZNODES,
         Reason.IDLE,
         Reason.UNREADABLE,
+        Reason.NOT_PROVEN,
     }
 )
 """An option of ``plan`` can solve these. For others, something else must change first."""
@@ -77,6 +78,21 @@ class Problem:
         return " ".join([self.advice, *(f"--skip {skip}" for skip in self.skips)])
 
 
+class There(NamedTuple):
+    """An offset in another cluster, and what proves it; see ``Translation``.
+
+    ``topic_id``: the topic's id there; empty if it has none. ``highest``: its upper bound.
+    """
+
+    topic: str
+    topic_id: str
+    offset: int
+    highest: int
+    proof: str
+    compared: int
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One partition of a plan: its offsets in both stores, and the offset that the target will
@@ -97,6 +113,8 @@ class Entry:
     decided: frozenset[Reason] = frozenset()
     misplaced: int | None = None
     """On the way to Kafka: the offset that a 1.1.0 broker has stored below ``offset``."""
+    there: There | None = None
+    """In a plan for another cluster: what ``to`` is there."""
 
     @property
     def in_zookeeper(self) -> int | None:

@@ -34,6 +34,7 @@ from zkmigrate.errors import MigrationError
 from zkmigrate.model import Retention, Store
 from zkmigrate.stores import cluster, migration_marker
 from zkmigrate.stores.cluster import Servers
+from zkmigrate.stores.contents import Contents
 from zkmigrate.stores.logs import CLIENT_ID, Logs
 
 _FRESH: Final = 10.0
@@ -174,6 +175,10 @@ class Stores:
             return self.kafka.commits_since(group, partition, position)
         except BrokerError:
             return []
+
+    def contents(self) -> Contents:
+        """Return a reader of records, for this thread, to be closed."""
+        return Contents(self._brokers, self.timeout, self._security, self._servers.pace)
 
     def cluster_id(self) -> str | None:
         """Return the cluster's id; brokers before 0.10.1 have none."""

@@ -37,7 +37,9 @@ class Rename(NamedTuple):
         return self.new.replace("*", name[len(head) : len(name) - len(tail)])
 
 
-def parse_renames(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[Rename, ...]:
+def parse_renames(
+    _context: object, option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[Rename, ...]:
     """Parse the option's values. Raises UsageError."""
     renames: list[Rename] = []
     for text in texts:
@@ -52,7 +54,8 @@ def parse_renames(_context: object, _option: object, texts: tuple[str, ...]) -> 
             or not all(not part or is_legal_group(part) for part in plain)
         ):
             raise click.UsageError(
-                f"--rename {text}: write OLD=NEW, or with one '*' in both, as in 'legacy-*=*'"
+                f"{option.opts[0]} {text}: write OLD=NEW, or with one '*' in both, as in "
+                "'legacy-*=*'"
             )
         renames.append(one)
     return tuple(renames)

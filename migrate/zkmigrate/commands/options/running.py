@@ -128,14 +128,16 @@ def load(
     limit: int | None = None,
     journal: Path | None = None,
     sha256: str | None = None,
+    elsewhere: bool = False,
 ) -> PlanFile:
     """Return a plan with the chosen groups.
 
     ``limit``: most groups, of those that are ready, and neither done nor rolled back according to
     the ``journal``.
-    ``sha256``: the digest that the file must have. Raises PlanFileError.
+    ``sha256``: the digest that the file must have. ``elsewhere``: it may be for another cluster.
+    Raises PlanFileError.
     """
-    loaded = plan_file.load(path)
+    loaded = plan_file.load(path, elsewhere)
     if sha256 is not None and sha256.lower() != loaded.digest:
         raise PlanFileError(
             f"{path}: its SHA-256 is {loaded.digest}, not that of --sha256: it is not the plan "

@@ -91,6 +91,29 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             _KAFKA,
         ),
     ),
+    "translation": Schema(
+        1,
+        ("plan --to-cluster",),
+        "each partition, and each problem of a group",
+        (
+            _GROUP,
+            Column("topic", "string", "Topic. Null, as the next six, for a problem.", True),
+            Column("partition", "integer", "Partition.", True),
+            Column("offset", "integer", "Offset in this cluster.", True),
+            Column("to_topic", "string", "Topic in the other cluster.", True),
+            Column("to_offset", "integer", "Offset in the other cluster. Unless it is proven, the "
+                   "lower bound; null if unknown.", True),
+            Column("highest", "integer", "Upper bound; null if unknown.", True),
+            Column("found", "integer", "Offset that the group has there now; null if there is "
+                   "none.", True, InTable.IF_ANY),
+            Column("proof", "string", "`proven`, `bounded` or `unknown`; empty if nothing was "
+                   "compared."),
+            Column("compared", "integer", "Records around the offset that are equal in both."),
+            Column("kind", "string", "Code of the reason why it is not ready; else empty."),
+            _WHY,
+            _KAFKA,
+        ),
+    ),
     "outcome": Schema(
         1,
         ("apply", "undo", "live", "lock", "unlock", "cut-over", "complete"),

@@ -1,0 +1,321 @@
+"""``zkmigrate plan --to-cluster``: the offsets of stopped groups in another cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import click
+
+from zkconsumer.admin.offset_files import OffsetKey
+from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.console.exclusive import no_effect, only_with
+from zkconsumer.console.tables import How, print_notes, read_security
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import BrokerError
+from zkmigrate.commands.options.files import write_out
+from zkmigrate.commands.options.renaming import Rename, parse_renames
+from zkmigrate.commands.output.cells import problem_cells
+from zkmigrate.commands.output.rows import print_table
+from zkmigrate.exits import exit_status
+from zkmigrate.formats import offset_csv
+from zkmigrate.formats.plan_file import To
+from zkmigrate.plan.findings import problem
+from zkmigrate.plan.translation import Proof, Translation
+from zkmigrate.plan.values import Entry, GroupPlan, Problem, There, Verdict
+from zkmigrate.reasons import Reason
+from zkmigrate.stores.cluster import Servers
+from zkmigrate.text import shown
+
+if TYPE_CHECKING:
+    from zkmigrate.stores.contents import Contents, OtherCluster
+    from zkmigrate.stores.sessions import Stores
+
+F = TypeVar("F", bound=Callable[..., Any])
+_OWN: Final = ("to_config", "topic_map", "not_proven", "offsets_out")
+_OTHERS: Final = ("layout", "decisions_out", "at_apply", "direction", "only_problems")
+
+
+class ToCluster(NamedTuple):
+    """The options.
+
+    ``lower``: use the lower bound of an offset that is not proven. ``out``: the file to write.
+    """
+
+    bootstrap: str
+    security: SecurityConfig
+    topics: tuple[Rename, ...]
+    lower: bool
+    out: str | None
+
+
+def to_cluster_options(command: F) -> F:
+    """Add the options, given to the command as ``elsewhere``: None without ``--to-cluster``."""
+
+    @wraps(command)
+    def bundled(
+        to_cluster: str | None,
+        to_config: str | None,
+        topic_map: tuple[Rename, ...],
+        not_proven: str,
+        offsets_out: str | None,
+        **others: Any,
+    ) -> Any:
+        if to_cluster is None:
+            only_with("--to-cluster", *_OWN)
+            return command(elsewhere=None, **others)
+        no_effect("--to-cluster", *_OTHERS)
+        lower = not_proven == "lower"
+        security = read_security(to_config)
+        elsewhere = ToCluster(to_cluster, security, topic_map, lower, offsets_out)
+        return command(elsewhere=elsewhere, **others)
+
+    for option in (
+        click.option(
+            "--offsets-out",
+            metavar="FILE",
+            help="A new file for the offsets in the other cluster, for kafka-consumer-groups "
+            "--from-file. Only groups whose offsets are all decided are in it.",
+        ),
+        click.option(
+            "--not-proven",
+            type=click.Choice(["refuse", "lower"]),
+            default="refuse",
+            help="Offsets in the other cluster that lie between two bounds; lower: use the lower "
+            "bound, so that records are repeated but none is skipped.",
+        ),
+        click.option(
+            "--topic-map",
+            metavar="OLD=NEW",
+            multiple=True,
+            callback=parse_renames,
+            help="The name of a topic in the other cluster, or of many, as in '*=source.*'. May be "
+            "repeated.",
+        ),
+        click.option(
+            "--to-config",
+            metavar="FILE",
+            help="As --command-config, for the brokers of --to-cluster.",
+        ),
+        click.option(
+            "--to-cluster",
+            metavar="HOST:PORT[,..]",
+            help="Plan the groups' offsets in another cluster, to which the topics are mirrored.",
+        ),
+    ):
+        bundled = option(bundled)
+    return bundled  # type: ignore[return-value]
+
+
+class _Found(NamedTuple):
+    """A partition with its offset in both clusters. ``now``: the group's offset there. ``kind``:
+    why it is not ready."""
+
+    entry: Entry
+    to: TopicPartition
+    topic_id: str
+    there: Translation | None
+    now: int | None
+    kind: Reason | None
+    why: str
+
+    def cells(self, plan: GroupPlan) -> tuple[object, ...]:
+        """Return the row."""
+        found = self.there
+        bounds = (None, None) if found is None else (found.low, found.high)
+        compared = ("", 0) if found is None else (found.proof.value, found.compared)
+        kind, why = "", self.why
+        if self.kind is not None:
+            kind, why = self.kind.value, f"{why or _WHY[self.kind][0]}: {_WHY[self.kind][1]}"
+        return (
+            plan.group, *self.entry.tp, self.entry.to, self.to.topic, *bounds, self.now, *compared,
+            kind, why, plan.kafka_group,
+        )  # fmt: skip
+
+    @property
+    def planned(self) -> Entry:
+        """The entry of a plan."""
+        found = self.there
+        if self.kind is not None or found is None or found.low is None or found.high is None:
+            return self.entry
+        proof = found.low, found.high, found.proof.value, found.compared, found.why
+        return replace(self.entry, there=There(self.to.topic, self.topic_id, *proof))
+
+
+_WHY: Final = {
+    Reason.TOPIC_MISSING: (
+        "the other cluster has no such topic",
+        "mirror it, correct --topic-map, or leave it out with --skip",
+    ),
+    Reason.PARTITION_MISSING: (
+        "the other cluster's topic has another number of partitions",
+        "records are in other partitions, so leave it out with --skip",
+    ),
+    Reason.NOT_PROVEN: (
+        "not proven",
+        "choose --not-proven lower if it is bounded, or leave it out with --skip",
+    ),
+    Reason.GROUP_EXISTS: (
+        "the group has another offset in the other cluster",
+        "delete the group there, and let no mirror write its offsets, or choose another name with "
+        "--rename",
+    ),
+    Reason.UNKNOWN: (
+        "the brokers did not answer",
+        "make sure that the partition has a leader in both clusters, then plan again",
+    ),
+}
+"""Why an offset is not ready, and what to do."""
+
+
+class Translated(NamedTuple):
+    """The plans of all groups, the other cluster, and the exit status."""
+
+    plans: list[GroupPlan]
+    to: To
+    status: int
+
+
+def translate_plans(
+    stores: Stores,
+    plans: Iterator[GroupPlan],
+    renamed: Mapping[str, str],
+    elsewhere: ToCluster,
+    servers: Servers,
+    how: How,
+) -> Translated:
+    """Find the offsets of planned groups in another cluster, and print them.
+
+    ``renamed``: the groups' names there, if these differ. Raises BrokerError, UsageError.
+    """
+    from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
+
+    rows: list[tuple[object, ...]] = []
+    made: list[GroupPlan] = []
+    proofs: Counter[Proof] = Counter()
+    away = False
+    where = servers._replace(bootstrap=elsewhere.bootstrap, security=elsewhere.security)
+    with OtherCluster(where) as other:
+        cluster = other.view.cluster_id
+        if cluster is not None and cluster == stores.cluster_id():
+            raise click.UsageError(
+                f"--to-cluster {elsewhere.bootstrap} is the cluster of the groups: its offsets are "
+                "the same"
+            )
+        here = stores.contents()
+        try:
+            for plan in plans:
+                there = replace(
+                    plan, moved=False, kafka_group=renamed.get(plan.group, plan.kafka_group)
+                )
+                members = stores.kafka.members(plan.in_kafka) if plan.moved else ()
+                members += other.kafka.members(there.in_kafka)
+                if members:
+                    text = f"joined at a coordinator: {shown(members)}"
+                    one = problem(Reason.COORDINATOR_MEMBER, text, "stop these consumers")
+                    there = replace(there, problems=(*plan.problems, one))
+                print_notes(f"group {plan.group}: {note}" for note in plan.notes)
+                found: list[_Found] = []
+                if there.problems:
+                    rows += [
+                        (plan.group, *(None,) * 7, "", 0, kind, f"{what}: {fix}", there.kafka_group)
+                        for kind, what, fix in (problem_cells(one, how) for one in there.problems)
+                    ]
+                else:
+                    found = list(_translate(stores, there, here, other, elsewhere))
+                    rows += [one.cells(there) for one in found]
+                    entries = tuple(one.planned for one in found)
+                    there = replace(there, entries=entries, problems=_problems(plan.group, found))
+                proofs.update(one.there.proof for one in found if one.there is not None)
+                away = away or any(one.kind is Reason.UNKNOWN for one in found)
+                made.append(there)
+        finally:
+            here.close()
+    print_table("translation", rows, how)
+    verdicts = Counter(one.verdict for one in made)
+    counts = ", ".join(f"{proofs[one]} {one.value}" for one in Proof)
+    groups = ", ".join(f"{count} {one.value}" for one, count in verdicts.items())
+    click.echo(f"groups: {groups}; offsets: {counts}", err=True)
+    attention = bool(verdicts.keys() - {Verdict.READY, Verdict.IGNORED})
+    status = exit_status(failed=away, attention=attention)
+    return Translated(made, To(elsewhere.bootstrap, cluster), status)
+
+
+def write_offsets(plans: Iterable[GroupPlan], out: str, one_group: bool) -> None:
+    """Write the offsets of the groups that are ready into a new file."""
+    offsets = {
+        OffsetKey(plan.in_kafka, one.there.topic, one.tp.partition): one.there.offset
+        for plan in plans
+        if plan.verdict is Verdict.READY
+        for one in plan.entries
+        if one.there is not None
+    }
+    write_out(out, [offset_csv.render(offsets, "csv", one_group)], "--offsets-out")
+    click.echo(f"{len(offsets)} offsets are in {out}", err=True)
+
+
+def _problems(group: str, found: Iterable[_Found]) -> tuple[Problem, ...]:
+    """Return a problem for each kind, with the values for ``--skip``."""
+    by_kind: dict[Reason, list[TopicPartition]] = {}
+    for one in found:
+        if one.kind is not None:
+            by_kind.setdefault(one.kind, []).append(one.entry.tp)
+    return tuple(
+        problem(
+            kind,
+            f"{_WHY[kind][0]}: ",
+            _WHY[kind][1].removesuffix(" --skip"),
+            map(str, tps),
+            [f"{group}:{tp.topic}:{tp.partition}" for tp in tps if _WHY[kind][1].endswith("skip")],
+        )
+        for kind, tps in by_kind.items()
+    )
+
+
+def _translate(
+    stores: Stores, plan: GroupPlan, here: Contents, other: OtherCluster, elsewhere: ToCluster
+) -> Iterator[_Found]:
+    from zkmigrate.stores.contents import find_offset
+
+    names = {entry.tp.topic: "" for entry in plan.entries}
+    names = {topic: _name_of(topic, elsewhere.topics) for topic in names}
+    twice = [new for new, count in Counter(names.values()).items() if count > 1]
+    if twice:
+        raise click.UsageError(f"--topic-map: two topics would be called {twice[0]}: correct it")
+    states, _ = stores.logs.of(names)
+    tps = [TopicPartition(names[one.tp.topic], one.tp.partition) for one in plan.entries]
+    held = {tp: one.offset for tp, one in other.kafka.fetch(plan.in_kafka, tps).items()}
+    for entry, to in zip(plan.entries, tps, strict=True):
+        if entry.to is None:
+            continue
+        view, state = other.view.topics.get(to.topic), states.get(entry.tp.topic)
+        topic_id = "" if view is None else view.topic_id
+        found: Translation | None = None
+        kind: Reason | None = None
+        now, why = held.get(to), ""
+        if view is None:
+            kind = Reason.TOPIC_MISSING
+        elif state is None or len(view.partitions) != len(state.partitions):
+            kind = Reason.PARTITION_MISSING
+        else:
+            try:
+                found = find_offset(here, entry.tp, entry.to, other.contents, to)
+            except BrokerError as error:
+                kind, why = Reason.UNKNOWN, str(error)
+            else:
+                lower = found.proof is Proof.BOUNDED and elsewhere.lower
+                if found.proof is not Proof.PROVEN and not lower:
+                    kind, why = Reason.NOT_PROVEN, found.why
+                elif now not in (None, found.low):
+                    kind = Reason.GROUP_EXISTS
+                else:
+                    why = found.why
+        yield _Found(entry, to, topic_id, found, now, kind, why)
+
+
+def _name_of(topic: str, renames: Sequence[Rename]) -> str:
+    """Return a topic's name in the other cluster. The first rule that matches counts."""
+    return next((new for one in renames if (new := one.of(topic)) is not None), topic)

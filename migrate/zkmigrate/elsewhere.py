@@ -1,0 +1,134 @@
+"""Stores a group's offsets in another cluster, as a plan with ``to`` says. One thread.
+
+The cluster of the plan is not changed: the group's record, its lock and its offsets stay as they
+are. So there is nothing to resume. What was stored before is found in the other cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.apply.outcome import Outcome, Result, by_table, unreadable
+from zkmigrate.apply.parallel import Run
+from zkmigrate.errors import MigrationError, check_members, in_use, refused
+from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.model import GroupState, number
+from zkmigrate.plan.options import covers
+from zkmigrate.plan.table import Action, Do, decide
+from zkmigrate.plan.values import GroupPlan, Verdict
+from zkmigrate.reasons import Reason
+from zkmigrate.stores.contents import OtherCluster
+from zkmigrate.stores.group_states import read_states
+from zkmigrate.stores.sessions import Stores
+from zkmigrate.text import shown
+
+
+def store_elsewhere(
+    plan: PlanFile, stores: Stores, other: OtherCluster, run: Run
+) -> Iterator[Result]:
+    """Store the offsets of each group that is ready, and yield the outcomes. Without a journal,
+    only check."""
+    plans = {one.group: one for one in plan.groups}
+
+    def one(_worker: None, name: str) -> Result:
+        return _store(plans[name], stores, other, run)
+
+    return run.each([None], list(plans), one, stores.kafka.stop_waiting)
+
+
+def _store(plan: GroupPlan, stores: Stores, other: OtherCluster, run: Run) -> Result:
+    name, to = plan.group, plan.in_kafka
+
+    def result(outcome: Outcome, offsets: int = 0, why: str = "") -> Result:
+        kinds = tuple(one.kind for one in plan.problems)
+        return Result(
+            name, outcome, offsets, why, kinds, kafka_group=plan.kafka_group, stays=plan.stays
+        )
+
+    if plan.verdict is Verdict.IGNORED:
+        return result(Outcome.NOTHING, why=plan.ignored)
+    if plan.verdict is not Verdict.READY:
+        return result(Outcome.SKIPPED, why="; ".join(one.what for one in plan.problems))
+    run.begin(name, in_kafka=to)
+    blocked = _check_source(plan, stores)
+    if blocked is not None:
+        return blocked
+    left = _check_target(plan, other)
+    if not left:
+        return result(Outcome.WAS_DONE)
+    if run.journal is None:
+        return result(Outcome.WOULD, len(left))
+    run.step(name, "to-cluster")
+    faults = other.kafka.commit(to, {tp: StoredOffset(offset) for tp, offset in left.items()})
+    if faults:
+        raise MigrationError(f"group {to}: {next(iter(faults.values()))}: then apply again")
+    if _check_target(plan, other):
+        raise refused(to, Reason.OTHER_WRITER, "its offsets in the other cluster have changed")
+    if (late := _check_source(plan, stores)) is not None:
+        return late
+    return result(Outcome.DONE, len(left))
+
+
+def _check_source(plan: GroupPlan, stores: Stores) -> Result | None:
+    """Check that the group is stopped and as it was planned; return its outcome if its case does
+    not allow it. Raises MigrationError, GroupRefusedError."""
+    name = plan.group
+    (state,) = read_states(stores, [name], {}, False)
+    if not isinstance(state, GroupState):
+        raise unreadable(*state)
+    answer = decide(state, Action.PLAN)
+    if answer.do in (Do.REFUSE, Do.FAIL) and answer.reason is not Reason.NOTHING:
+        return by_table(state, Action.PLAN)
+    check_members(name, state.members, state.coordinator_members)
+    if state.owners:
+        owners = shown(map(str, sorted(state.owners)))
+        raise in_use(name, Reason.OWNED, f"partitions are owned: {owners}: stop these members")
+    planned = {one.tp: (one.zk, number(one.kafka), one.misplaced) for one in plan.entries}
+    kept = {one.tp for one in plan.stays}
+    nothing = None, None, None
+    changed = [
+        tp
+        for tp in sorted({*planned, *state.zk, *state.kafka, *state.misplaced} - kept)
+        if not covers(plan.skipped, tp) and planned.get(tp, nothing) != _now(state, tp)
+    ]
+    if changed:
+        text = f"offsets have changed since the plan: {shown(map(str, changed))}: plan again"
+        raise refused(name, Reason.CHANGED, text)
+    return None
+
+
+def _now(state: GroupState, tp: TopicPartition) -> tuple[int | None, int | None, int | None]:
+    """Return a partition's offsets in this cluster, as an entry of a plan has them."""
+    znode = state.zk.get(tp)
+    held = None if znode is None else znode.offset
+    return held, number(state.kafka.get(tp)), state.misplaced.get(tp)
+
+
+def _check_target(plan: GroupPlan, other: OtherCluster) -> dict[TopicPartition, int]:
+    """Check that topics and group in the other cluster are as planned; return the offsets that are
+    to be stored. Raises GroupRefusedError."""
+    group = plan.in_kafka
+    if members := other.kafka.members(group):
+        text = f"consumers are on the coordinator of the other cluster: {shown(members)}: stop them"
+        raise in_use(group, Reason.COORDINATOR_MEMBER, text)
+    wanted = {
+        TopicPartition(one.there.topic, one.tp.partition): one.there
+        for one in plan.entries
+        if one.there is not None
+    }
+    held = {tp: stored.offset for tp, stored in other.kafka.fetch(group, list(wanted)).items()}
+    left: dict[TopicPartition, int] = {}
+    for tp, one in wanted.items():
+        topic = other.view.topics.get(tp.topic)
+        if topic is None or topic.topic_id != one.topic_id:
+            text = f"topic {tp.topic} of the other cluster has changed: plan again"
+            raise refused(group, Reason.CHANGED, text)
+        now = held.get(tp)
+        if now not in (None, one.offset):
+            text = f"{tp} has the offset {now} in the other cluster: plan again"
+            raise refused(group, Reason.CHANGED, text)
+        if now is None:
+            left[tp] = one.offset
+    return left

@@ -1,0 +1,223 @@
+"""Reads records around offsets, and translates offsets to another cluster. One thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import Final, Self, TypeVar
+
+from zkconsumer.broker.cluster_reader import ClusterReader
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.fetching.list_offsets import NONE, list_offsets
+from zkconsumer.broker.fetching.one_log import OneLog
+from zkconsumer.broker.fetching.records import Record, TimestampType
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
+from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError, LeaderUnavailableError, UnsupportedBrokerError
+from zkmigrate.errors import MigrationError
+from zkmigrate.plan.translation import NO_TIME, Excerpt, Proof, Seen, Translation, translate
+from zkmigrate.stores.cluster import Servers
+from zkmigrate.stores.logs import CLIENT_ID
+from zkmigrate.stores.pace import Pace
+
+_SPANS: Final = (16, 128, 1024, 8192)
+"""So many offsets on either side of a position are read, until it is proven."""
+_BYTES: Final = 64 * 1024
+_MOST_BYTES: Final = 32 * 1024 * 1024
+"""A larger part of a log is not read."""
+_TRIES: Final = 25
+_PAUSE: Final = 0.2
+T = TypeVar("T")
+
+
+class Contents:
+    """The records of a cluster's logs, as consumers see them with ``read_committed``.
+
+    Every method raises BrokerError.
+
+    Args:
+        brokers: called for the brokers registered now.
+        timeout: seconds for connecting and for each answer.
+    """
+
+    def __init__(
+        self,
+        brokers: Callable[[], Iterable[BrokerEndpoint]],
+        timeout: float,
+        security: KafkaSecurity | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._brokers = brokers
+        self._timeout = timeout
+        self._security = security
+        self._pace = pace
+        self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
+        self._leaders: dict[TopicPartition, BrokerConnection] = {}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def around(self, tp: TopicPartition, middle: int, span: int) -> Excerpt:
+        """Return the records of ``span`` offsets before and after one, or after and before the
+        nearest one that the log has."""
+        return self._at_leader(tp, lambda connection: self._read(connection, tp, middle, span))
+
+    def at(self, tp: TopicPartition, timestamp: int) -> int | None:
+        """Return the offset of the first record of that time or later; ``None`` if there is
+        none."""
+
+        def ask(connection: BrokerConnection) -> int | None:
+            found = list_offsets(connection, [tp], timestamp)[tp]
+            if isinstance(found, BrokerError):
+                raise found
+            return None if found == NONE else found
+
+        return self._at_leader(tp, ask)
+
+    def _read(
+        self, connection: BrokerConnection, tp: TopicPartition, middle: int, span: int
+    ) -> Excerpt:
+        log = OneLog(connection, tp, _BYTES, committed=True)
+        try:
+            latest = log.readable_end
+        except UnsupportedBrokerError:  # without transactions
+            log = OneLog(connection, tp, _BYTES)
+            latest = log.readable_end
+        earliest = log.start
+        middle = min(max(earliest, middle), latest)
+        begin = position = max(earliest, middle - span)
+        end = min(latest, middle + span)
+        records: list[Seen] = []
+        size = empty = 0
+        while position < end:
+            got, following = log.read(position, 0)
+            for record in got:
+                if record[2] < end:
+                    records.append(_seen(record))
+                    size += len(record[3] or b"") + len(record[4] or b"")
+            empty = 0 if following > position else empty + 1
+            position = following
+            if size > _MOST_BYTES:
+                end = min(position, end)
+            if empty == _TRIES:
+                raise BrokerError(f"{tp}: the broker sends nothing at offset {position}")
+            if empty:
+                time.sleep(_PAUSE)
+        return Excerpt(records, begin, end, earliest, latest)
+
+    def _at_leader(self, tp: TopicPartition, ask: Callable[[BrokerConnection], T]) -> T:
+        for left in reversed(range(_TRIES)):
+            try:
+                return ask(self._leader(tp))
+            except LeaderUnavailableError:
+                self._leaders.clear()
+                if not left:
+                    raise
+                time.sleep(_PAUSE)
+        raise AssertionError
+
+    def _leader(self, tp: TopicPartition) -> BrokerConnection:
+        if tp not in self._leaders:
+            brokers = {one.broker_id: one for one in self._brokers()}
+            failed: BrokerError | None = None
+            for broker in brokers.values():
+                try:
+                    leaders = fetch_metadata(self._connection(broker), {tp.topic}).leaders
+                except BrokerError as error:
+                    failed = error
+                    continue
+                self._leaders |= {
+                    one: self._connection(brokers[leader])
+                    for one, leader in leaders.items()
+                    if leader in brokers
+                }
+                break
+            else:
+                raise failed or LeaderUnavailableError("no broker is registered")
+        if tp not in self._leaders:
+            raise LeaderUnavailableError(f"{tp} has no leader")
+        return self._leaders[tp]
+
+    def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
+        if endpoint not in self._connections:
+            self._connections[endpoint] = BrokerConnection(
+                endpoint, CLIENT_ID, self._timeout, 0, self._security, self._pace
+            )
+        return self._connections[endpoint]
+
+
+class OtherCluster:
+    """A cluster that is found through its brokers alone. Use as a context manager.
+
+    Raises BrokerUnavailableError when no broker answers, ConfigError, and MigrationError when it is
+    not the ``expected`` cluster, if both ids are known.
+    """
+
+    def __init__(self, servers: Servers, expected: str | None = None) -> None:
+        assert servers.bootstrap is not None
+        security = KafkaSecurity(servers.security)
+        reader = ClusterReader(
+            servers.bootstrap, CLIENT_ID, servers.timeout, security, servers.pace
+        )
+        try:
+            self.view = reader.read()
+        finally:
+            reader.disconnect()
+        if None not in (expected, self.view.cluster_id) and expected != self.view.cluster_id:
+            raise MigrationError(
+                f"{servers.bootstrap} is the cluster {self.view.cluster_id}, and the plan is for "
+                f"{expected}: make a new plan"
+            )
+        self.kafka = GroupCoordinators(
+            CLIENT_ID,
+            lambda: self.view.brokers,
+            min(servers.timeout, servers.coordinator_timeout),
+            servers.coordinator_timeout,
+            security=security,
+            before_request=servers.pace,
+        )
+        self.contents = Contents(lambda: self.view.brokers, servers.timeout, security, servers.pace)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.kafka.close()
+        self.contents.close()
+
+
+def find_offset(
+    here: Contents, tp: TopicPartition, offset: int, there: Contents, other: TopicPartition
+) -> Translation:
+    """Return the offset of a partition's copy in another cluster. Raises BrokerError.
+
+    Its records are looked for where those of the same time are, in ever larger parts of the logs.
+    """
+    found: Translation | None = None
+    for span in _SPANS:
+        source = here.around(tp, offset, span)
+        following = [one for one in source.records if one.offset >= offset]
+        known = following[0] if following else next(reversed(source.records), None)
+        at: int | None = 0
+        if known is not None and known.timestamp != NO_TIME:
+            at = there.at(other, known.timestamp)
+        middle = 2**62 if at is None else at
+        found = translate(offset, source, there.around(other, middle, span))
+        if found.proof is Proof.PROVEN or not found.more:
+            break
+    assert found is not None
+    return found
+
+
+def _seen(record: Record) -> Seen:
+    _, _, offset, key, value, timestamp, kind, headers = record
+    digest = blake2b(digest_size=16)
+    for part in (key, value, *(part for name, data in headers for part in (name.encode(), data))):
+        digest.update(b"-" if part is None else b"%d:%b" % (len(part), part))
+    stamped = kind is not TimestampType.LOG_APPEND_TIME
+    return Seen(offset, timestamp if stamped else NO_TIME, digest.digest())

@@ -1,0 +1,213 @@
+"""Plans for another cluster: what they contain, who carries them out, and what is refused.
+
+Both clusters are simulated: the one of the groups by ``simulated``, the other by its logs and its
+coordinator's offsets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Self
+
+import pytest
+from zkmigrate.plan.translation import Seen
+from zkmigrate.stores import contents, sessions
+
+from tests.migrate.rows import run
+from tests.migrate.simulated import Simulated, simulated
+from tests.unit.test_find_offset import Log
+from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.cluster_view import ClusterView, PartitionView, TopicView
+from zkconsumer.errors import BrokerError, BrokerUnavailableError
+
+__all__ = ["simulated"]
+TO = ("--to-cluster", "there:9092", "--topic-map", "*=old.*")
+TP = TopicPartition("old.t", 0)
+
+
+class There:
+    """The other cluster. Takes the place of ``OtherCluster``, and of its coordinators."""
+
+    def __init__(self) -> None:
+        parts = {0: PartitionView(0, 0, (0,), (0,))}
+        self.view = ClusterView("id of there", (), {"old.t": TopicView("id of t", parts)})
+        records = [Seen(at, 1000 + at, b"%d" % at) for at in range(100)]
+        self.here = Log(records, 100)
+        self.contents = Log([one._replace(offset=one.offset + 30) for one in records], 130, 30)
+        self.kafka = self
+        self.joined: tuple[str, ...] = ()
+        self.offsets: dict[str, dict[TopicPartition, int]] = {}
+        self.fault: BrokerError | None = None
+
+    def __call__(self, *_: object) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def members(self, _group: str) -> tuple[str, ...]:
+        """The members of each group."""
+        return self.joined
+
+    def fetch(
+        self, group: str, _tps: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, StoredOffset]:
+        """A group's offsets."""
+        return {tp: StoredOffset(one) for tp, one in self.offsets.get(group, {}).items()}
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, StoredOffset]
+    ) -> dict[TopicPartition, BrokerError]:
+        """Store offsets, or refuse all."""
+        if self.fault is not None:
+            return dict.fromkeys(offsets, self.fault)
+        numbers = {tp: one.offset for tp, one in offsets.items()}
+        self.offsets.setdefault(group, {}).update(numbers)
+        return {}
+
+
+@pytest.fixture
+def there(simulated: Simulated, monkeypatch: pytest.MonkeyPatch) -> There:
+    """The other cluster, with a copy of ``t``; and two groups."""
+    found = There()
+    found.here.close = lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setattr(contents, "OtherCluster", found)
+    monkeypatch.setattr(sessions.Stores, "contents", lambda _stores: found.here)
+    simulated.topic("t", (0, 100))
+    for group in ("g", "h"):
+        simulated.in_zookeeper(group, "t", 5)
+    return found
+
+
+def plan(simulated: Simulated, *words: str, group: str = "g", status: int = 0) -> None:
+    """Write a plan."""
+    ran = simulated.run("plan", "--group", group, *TO, "--out", "a.plan", *words)
+    assert ran.status == status, ran.err
+
+
+def test_a_plan_is_carried_out_in_the_other_cluster(simulated: Simulated, there: There) -> None:
+    """The plan has offset and proof; apply stores it there under the new name, changes nothing in
+    this cluster, and finds its work done the second time."""
+    before = simulated.znodes("g")
+    plan(simulated, "--rename", "g=new")
+    head, _, entry, _ = map(json.loads, Path("a.plan").read_text().splitlines())
+    assert head["to"] == {"servers": "there:9092", "cluster": "id of there"}
+    assert entry["to"] == 5
+    assert entry["there"] == {
+        "topic": "old.t", "topic_id": "id of t", "offset": 35, "highest": 35, "proof": "proven",
+        "compared": 10, "why": "the next record and its neighbours are equal",
+    }  # fmt: skip
+    (row,) = simulated.run("apply", "a.plan").rows
+    assert (row["outcome"], row["offsets"], row["kafka_group"]) == ("would be done", 1, "new")
+    assert not there.offsets
+    (row,) = simulated.run("apply", "a.plan", "--execute").rows
+    assert (row["outcome"], row["offsets"]) == ("done", 1)
+    assert there.offsets == {"new": {TP: 35}}
+    (row,) = simulated.run("apply", "a.plan", "--execute").rows
+    assert (row["outcome"], row["offsets"]) == ("was done before", 0)
+    assert simulated.znodes("g") == before
+
+
+def test_no_other_command_takes_it(
+    simulated: Simulated, there: There, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """undo, status and report say what the plan is and change nothing; undo without it has nothing
+    to do."""
+    plan(simulated)
+    assert simulated.run("apply", "a.plan", "--execute").status == 0
+    where = ("--zookeeper", "sim:1")
+    for words in (("undo", "--execute", *where), ("status", *where), ("report", "--json")):
+        assert run([*words, "a.plan"]) == 2
+        err = capsys.readouterr().err
+        assert "is a plan for another cluster, which only apply carries out" in err
+    ran = simulated.run("undo", "--group", "g", "--execute")
+    assert [row["outcome"] for row in ran.rows] == ["nothing to do"]
+    assert there.offsets == {"g": {TP: 35}}
+    ran = simulated.run("gate", "--group", "g")
+    assert [row["left"] for row in ran.rows] == [True]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("members", "registered in ZooKeeper"),
+        ("commit", "offsets have changed since the plan: t-0"),
+        ("partition", "offsets have changed since the plan: u-0"),
+        ("joined", "consumers are on the coordinator of the other cluster"),
+        ("offset", "old.t-0 has the offset 7 in the other cluster"),
+        ("topic", "topic old.t of the other cluster has changed"),
+        ("mirrored", "mirror"),
+    ],
+)
+def test_what_has_changed_is_refused(
+    simulated: Simulated, there: There, change: str, why: str
+) -> None:
+    """Members on either side, a commit, a new partition, an offset or a recreated topic there, and
+    a group that is mirrored meanwhile: nothing is stored."""
+    plan(simulated)
+    match change:
+        case "members":
+            simulated.znode("/consumers/g/ids/m", b"{}")
+        case "commit":
+            simulated.in_zookeeper("g", "t", 6)
+        case "partition":
+            simulated.topic("u", (0, 100))
+            simulated.in_zookeeper("g", "u", 6)
+        case "joined":
+            there.joined = ("m",)
+        case "offset":
+            there.offsets["g"] = {TP: 7}
+        case "topic":
+            parts = there.view.topics["old.t"].partitions
+            there.view = ClusterView("id of there", (), {"old.t": TopicView("other", parts)})
+        case "mirrored":
+            words = ("mirror", "--group", "g", "--execute", "--once")
+            assert simulated.run(*words).status == 0
+    held = {group: dict(one) for group, one in there.offsets.items()}
+    ran = simulated.run("apply", "a.plan", "--execute")
+    (row,) = ran.rows
+    assert (ran.status, row["outcome"]) == (3, "refused")
+    assert why in row["why"]
+    assert there.offsets == held
+
+
+def test_what_is_not_ready_is_skipped(simulated: Simulated, there: There) -> None:
+    """A group without all offsets is not applied; what the coordinator refuses fails."""
+    simulated.topic("u", (0, 100))
+    simulated.in_zookeeper("h", "u", 6)
+    plan(simulated, group="h", status=3)
+    ran = simulated.run("apply", "a.plan", "--execute")
+    assert [(row["outcome"], row["reasons"]) for row in ran.rows] == [
+        ("skipped", ["topic-missing"])
+    ]
+    for file in ("a.plan", "a.plan.journal"):
+        Path(file).unlink()
+    plan(simulated, "--skip", "h:u", group="h")
+    there.fault = BrokerUnavailableError("no room")
+    ran = simulated.run("apply", "a.plan", "--execute")
+    assert (ran.status, [row["outcome"] for row in ran.rows]) == (1, ["failed"])
+    assert not there.offsets
+
+
+def test_options_that_have_no_effect_are_refused(simulated: Simulated, there: There) -> None:
+    """Those of a plan for this cluster, and the other way round."""
+    plan(simulated)
+    assert simulated.run("plan", "--group", "g", "--out", "b.plan").status == 0
+    for words, text in (
+        (("apply", "a.plan", "--no-lock"), "--lock has no effect with a plan for another cluster"),
+        (("apply", "b.plan", "--to-config", "x"), "--to-config has no effect with a plan for this"),
+        (("plan", "--group", "g", *TO, "--at-apply"), "--at-apply has no effect with --to-cluster"),
+        (("plan", "--group", "g", "--not-proven", "lower"), "--not-proven requires --to-cluster"),
+    ):
+        ran = simulated.run(*words)
+        assert (ran.status, text in ran.err) == (2, True), ran.err
+    simulated.zk.set("/cluster/id", b'{"version":"1","id":"id of there"}')
+    ran = simulated.run("plan", "--group", "g", *TO)
+    assert (ran.status, "is the cluster of the groups" in ran.err) == (2, True), ran.err
+    assert not there.offsets

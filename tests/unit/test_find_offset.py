@@ -1,0 +1,95 @@
+"""The search for a partition's copy in another cluster, in logs without a broker."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import cast
+
+from zkmigrate.plan.translation import NO_TIME, Excerpt, Proof, Seen
+from zkmigrate.stores.contents import Contents, find_offset
+
+from zkconsumer.core.common.types import TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+class Log:
+    """A log in memory, read as a broker's. Counts the records that were read."""
+
+    def __init__(self, records: Sequence[Seen], latest: int, earliest: int = 0) -> None:
+        self.records = records
+        self.earliest, self.latest = earliest, latest
+        self.offsets = [one.offset for one in records]
+        self.read = 0
+
+    def around(self, _tp: TopicPartition, middle: int, span: int) -> Excerpt:
+        """As ``Contents``."""
+        middle = min(max(self.earliest, middle), self.latest)
+        begin, end = max(self.earliest, middle - span), min(self.latest, middle + span)
+        some = self.records[bisect_left(self.offsets, begin) : bisect_left(self.offsets, end)]
+        self.read += len(some)
+        return Excerpt(some, begin, end, self.earliest, self.latest)
+
+    def at(self, _tp: TopicPartition, timestamp: int) -> int | None:
+        """As ``Contents``."""
+        return next((one.offset for one in self.records if one.timestamp >= timestamp), None)
+
+
+def found(offset: int, here: Log, there: Log) -> tuple[Proof, int | None, int | None]:
+    """The translation."""
+    result = find_offset(offset=offset, here=cast(Contents, here), tp=TP,
+                         there=cast(Contents, there), other=TP)  # fmt: skip
+    return result.proof, result.low, result.high
+
+
+def test_few_records_are_read_to_prove_a_position() -> None:
+    """Long logs with holes, of which the other has records before, other offsets, and many records
+    with equal times: each position is proven, and a small part of the logs is read."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201
+    rng = random.Random(seed)
+    source: list[Seen] = []
+    target = [Seen(at, 5, b"own %d" % at) for at in range(1000)]
+    offset, other = 0, 1000
+    for number in range(20_000):
+        offset += rng.choice((1, 1, 1, 2, 9))
+        other += rng.choice((1, 1, 2))
+        late = rng.randrange(4)  # the clocks of several producers
+        source.append(Seen(offset, 1000 + number // 10 - late, b"%d" % number))
+        target.append(source[-1]._replace(offset=other))
+    here, there = Log(source, offset + 1), Log(target, other + 1)
+    for number in rng.sample(range(20_000), 100):
+        at = target[1000 + number].offset
+        assert found(source[number].offset, here, there) == (Proof.PROVEN, at, at)
+    assert found(offset + 1, here, there) == (Proof.PROVEN, other + 1, other + 1)
+    assert here.read + there.read < 101 * 600
+    last = target[14_999].offset  # of a mirror that is behind
+    behind = Log(target[:15_000], last + 1)
+    assert found(source[14_000].offset, here, behind) == (Proof.PROVEN, last + 1, last + 1)
+    assert found(source[14_002].offset, here, behind) == (Proof.BOUNDED, last + 1, last + 1)
+
+
+def test_long_logs_of_equal_records_are_bounded() -> None:
+    """By the whole log, after a limited number of reads; with times that differ, by them."""
+    same = [Seen(at, 7, b"x") for at in range(100_000)]
+    here, there = Log(same, 100_000), Log(same[:90_000], 90_000)
+    assert found(50_000, here, there) == (Proof.BOUNDED, 0, 90_000)
+    assert here.read + there.read < 60_000
+    timed = [Seen(at, 7 + at // 50, b"x") for at in range(10_000)]
+    proof, low, high = found(5_020, Log(timed, 10_000), Log(timed, 10_000))
+    assert proof is Proof.BOUNDED
+    assert low is not None
+    assert high is not None
+    assert low <= 5_020 <= high
+
+
+def test_records_without_times_are_searched_from_the_beginning() -> None:
+    """They are proven in logs that are read completely, otherwise bounded or unknown."""
+    source = [Seen(at, NO_TIME, b"%d" % at) for at in range(3000)]
+    here = Log(source, 3000)
+    there = Log([one._replace(offset=one.offset + 100) for one in source], 3100, 100)
+    assert found(1500, here, there) == (Proof.PROVEN, 1600, 1600)
+    longer = [Seen(at, NO_TIME, b"%d" % at) for at in range(30_000)]
+    assert found(15_000, Log(longer, 30_000), Log(longer, 30_000))[0] is not Proof.PROVEN
