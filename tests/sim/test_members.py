@@ -130,7 +130,7 @@ class Kind(NamedTuple):
 
 
 KINDS: Mapping[str, Kind] = {
-    "live": Kind(150, 150, in_every_mode, events=30),
+    "live": Kind(100, 150, in_every_mode, events=30),
     "mixed": Kind(50, 150, by_both_protocols),
     "zookeeper": Kind(125, 100, in_zookeeper),
     "coordinator": Kind(125, 200, on_the_coordinator),
