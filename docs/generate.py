@@ -175,7 +175,15 @@ def migrate_layouts_page() -> str:
         "",
         "`--source-means next` or `last` replaces what the table says of a number.",
         "If the client uses another ZooKeeper than the cluster, export its offsets there and plan",
-        "with `--from-file`.",
+        "with `--from-file`.\n",
+        "After such a move, and once new consumers have committed, `undo` and `plan --direction",
+        "kafka-to-zk` refuse to copy Kafka's offsets to ZooKeeper with the reason `other-client`:",
+        "the client would skip a record of each partition if its numbers are the last records",
+        "read, and it does not look into `/consumers/GROUP/offsets` if it has another layout.",
+        "Before new consumers have committed, and with `--force`, `undo` rolls back. A rollback",
+        "never changes the client's numbers.\n",
+        "`live`, `mirror` with `cut-over`, and `reset` treat every number in ZooKeeper as the",
+        "next record to read. Do not use them for a group whose client stores the last one.",
         "",
     ]
     return "\n".join(lines)

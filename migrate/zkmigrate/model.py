@@ -117,7 +117,9 @@ class MigrationMarker:
     ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
     that the plan left out. ``misplaced``: what a move from ZooKeeper found below ``offset``.
     ``kept``: what the target had after the move where the source did not have the same, as with
-    ``offsets.storage=kafka``, or by a decision.
+    ``offsets.storage=kafka``, or by a decision. ``other_client``: set if Kafka's offsets are not
+    what the group's old client reads in ``/consumers/GROUP/offsets``: ``last`` if a number there is
+    the last record read, or the layout that was read in their place.
     """
 
     moved_to: Store | None
@@ -128,6 +130,7 @@ class MigrationMarker:
     left: Mapping[TopicPartition, int] = field(default_factory=dict)
     misplaced: Mapping[TopicPartition, int] = field(default_factory=dict)
     kept: Mapping[TopicPartition, int] = field(default_factory=dict)
+    other_client: str = ""
 
     @property
     def in_target(self) -> Mapping[TopicPartition, int]:

@@ -53,6 +53,7 @@ class Reason(Enum):
     # Offsets and znodes
     FOREIGN_LAYOUT = "foreign-layout"
     OTHER_ZNODES = "other-znodes"
+    OTHER_CLIENT = "other-client"
     GROUP_EXISTS = "group-exists"
     NOTHING = "nothing-stored"
     CONFLICT = "conflict"
@@ -230,6 +231,12 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.OTHER_ZNODES: (
         "Next to the group's offsets are znodes of an unknown kind.",
         "Look at them, then choose `--other-znodes ignore` if they hold no offsets.",
+    ),
+    Reason.OTHER_CLIENT: (
+        "The group was moved from a client whose numbers are not next offsets, or are in other "
+        "znodes. So Kafka's offsets cannot be copied back.",
+        "Roll back with `undo --force`, which repeats messages. Or write what the old client "
+        "reads: with `plan --direction kafka-to-zk --from-file`, or with that client's own tools.",
     ),
     Reason.GROUP_EXISTS: (
         "The target store has another group of that name, with offsets.",

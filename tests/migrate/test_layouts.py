@@ -342,6 +342,81 @@ def test_the_operator_may_know_better_what_a_number_means(simulated: Simulated, 
 
 
 @pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (("--source-means", "last"), 41),
+        (("--decisions", "rules"), 41),
+        (("--layout", "brooklin:/b:t"), 41),
+        (("--layout", "storm:/s"), 40),
+    ],
+)
+def test_next_offsets_are_not_copied_to_another_client(
+    simulated: Simulated, words: tuple[str, ...], first: int
+) -> None:
+    """A client that stores the last record would skip one, and one with a layout reads other
+    znodes. A roll back is possible, also with ``--force``. A later plan does not forget it."""
+    simulated.topic("t", (0, 10_000), (0, 10_000))
+    simulated.topic("u", (0, 10_000))
+    layout = "--layout" in words
+    old = {
+        "/s/partition_0": storm(0, 40).encode(),
+        "/b/connectors/type/task/state/sourceCheckpoint": compact({"0": "0-40"}).encode(),
+        "/consumers/g/offsets/t/0": b"40",
+    }
+    for path, data in list(old.items())[: 2 if layout else 3]:
+        simulated.zk.set(path, data)
+    rule = '[[rule]]\ngroup = "g"\ntopic = "t"\nsource_means = "last"\n'
+    (simulated.folder / "rules").write_text(rule)
+    more = [simulated.file(word) if word == "rules" else word for word in words]
+
+    def move(*more: str) -> None:
+        for file in simulated.folder.glob("plan*"):
+            file.unlink()
+        ran = simulated.run("plan", "--group", "g", *more, "--out", simulated.file("plan"))
+        assert ran.status == 0, ran
+        assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
+
+    def refused() -> None:
+        for dry in ((), ("--execute",)):
+            ran = simulated.run("undo", "--group", "g", *dry)
+            assert (ran.status, ran.rows[0]["reasons"]) == (3, ["other-client"]), ran
+        ran = simulated.run("plan", "--direction", "kafka-to-zk", "--group", "g")
+        assert (ran.status, ran.rows[0]["kind"]) == (3, "other-client"), ran
+        assert simulated.held("g", "t") == (before, {0: 60})
+
+    before = simulated.held("g", "t")[0]
+    for force in ((), ("--force",)):
+        move(*more)
+        assert simulated.held("g", "t") == (before, {0: first})
+        if force:
+            simulated.in_kafka("g", "t", 60)
+            refused()
+        assert simulated.run("undo", "--group", "g", *force, "--execute").status == 0
+        assert simulated.held("g", "t") == (before, {})
+    if not layout:
+        move(*more)
+        simulated.in_zookeeper("g", "u", 7)
+        move()
+        simulated.in_kafka("g", "t", 60)
+        refused()
+
+
+def test_an_operator_can_write_the_last_records_read(simulated: Simulated) -> None:
+    """With ``--from-file``, as the refusal advises."""
+    simulated.topic("t", (0, 10_000))
+    simulated.in_zookeeper("g", "t", 40)
+    words = ("--group", "g", "--source-means", "last", "--out", simulated.file("plan"))
+    assert simulated.run("plan", *words).status == 0
+    assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
+    simulated.in_kafka("g", "t", 60)
+    (simulated.folder / "file").write_text("t,0,59\n")
+    words = ("--group", "g", "--direction", "kafka-to-zk", "--from-file", simulated.file("file"))
+    assert simulated.run("plan", *words, "--out", simulated.file("back")).status == 0
+    assert simulated.run("apply", simulated.file("back"), "--execute").status == 0
+    assert simulated.held("g", "t")[0] == {0: 59}
+
+
+@pytest.mark.parametrize(
     ("words", "text"),
     [
         (("--layout", "storm"), "LAYOUT:ZNODE"),

@@ -105,6 +105,7 @@ def forward(plan: PlanFile, group: GroupPlan) -> Change:
         left,
         misplaced,
         group.kept(plan.direction),
+        group.other_client,
     )
     return Change(
         group.group,

@@ -33,7 +33,7 @@ _HEAD: Final = frozenset(
 )
 _GROUP: Final = frozenset(
     {"group", "verdict", "partitions", "writes", "problems", "notes", "marker", "topics", "skipped",
-     "kafka_group", "stays_behind", "ignored", "znodes"}
+     "kafka_group", "stays_behind", "ignored", "znodes", "other_client"}
 )  # fmt: skip
 _PROBLEM: Final = frozenset({"kind", "what", "names", "fix", "skips"})
 _STAYS: Final = frozenset({"topic", "partition", "offset", "why"})
@@ -136,6 +136,7 @@ def render(
             **({"kafka_group": group.kafka_group} if group.kafka_group else {}),
             **({"ignored": group.ignored} if group.ignored else {}),
             **({"znodes": group.znodes} if group.znodes else {}),
+            **({"other_client": group.other_client} if group.other_client else {}),
             "stays_behind": [one.document for one in group.stays],
         }
         yield line(head)
@@ -390,6 +391,7 @@ class _Reader:
             kafka_group=renamed,
             ignored=self.text(line, "ignored") if "ignored" in line else "",
             znodes=self.texts(line, "znodes") if "znodes" in line else (),
+            other_client=self.text(line, "other_client") if "other_client" in line else "",
         )
         if self.to is not None and plan.verdict is Verdict.READY:
             for entry in entries:

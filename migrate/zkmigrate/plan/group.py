@@ -44,6 +44,7 @@ class _Planner:
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ignored: tuple[str, ...] = ()
+    other_client: str = ""
 
     def __post_init__(self) -> None:
         self.findings = Findings(self.state.group)
@@ -55,6 +56,7 @@ class _Planner:
         self._live_move()
         self._layout()
         self._other_group()
+        self._other_client()
         rules = PartitionRules(state, self.direction, self.options, self.findings)
         wanted = sorted(
             tp
@@ -70,6 +72,7 @@ class _Planner:
             if not self.left_out.leaves_out(tp)
         )
         entries = [entry for tp in wanted if (entry := rules.entry(tp)) is not None]
+        self.other_client = self._new_other_client(rules.read_last)
         self.problems += self.findings.problems()
         stored = state.zk if self.direction.source is Store.ZOOKEEPER else state.kafka
         held = stored if state.from_file is None else state.from_file
@@ -108,6 +111,7 @@ class _Planner:
             moved=moved,
             kafka_group=state.kafka_group,
             znodes=self.ignored,
+            other_client=self.other_client,
         )
 
     def _is_moved(self, entries: Iterable[Entry]) -> bool:
@@ -259,6 +263,40 @@ class _Planner:
                 "choose another name with --rename",
             )
 
+    def _other_client(self) -> None:
+        """Refuse to copy Kafka's offsets to where the old client reads others, or does not read."""
+        if self.direction is Direction.ZK_TO_KAFKA or self.state.from_file is not None:
+            return
+        fix = "roll back with undo --force, which repeats messages, or write "
+        if self._moved_from == "last":
+            self._refuse(
+                Reason.OTHER_CLIENT,
+                "a number of its old client is the last record read: with Kafka's next offsets it "
+                "would skip a record of each partition",
+                f"{fix}one less than each of Kafka's offsets with --direction kafka-to-zk "
+                "--from-file",
+            )
+        elif self._moved_from:
+            self._refuse(
+                Reason.OTHER_CLIENT,
+                f"was moved from the layout {self._moved_from}: its old client may not read "
+                f"/consumers/{self.state.group}/offsets",
+                f"{fix}Kafka's offsets with that client's own tools",
+            )
+
+    @property
+    def _moved_from(self) -> str:
+        """What the marker records about the old client of a group that is in Kafka."""
+        marker = self.state.marker
+        in_kafka = marker is not None and marker.moved_to is Store.KAFKA
+        return marker.other_client if marker is not None and in_kafka else ""
+
+    def _new_other_client(self, read_last: bool) -> str:
+        """Return what the new marker records about the old client."""
+        if self.direction is Direction.KAFKA_TO_ZK:
+            return ""
+        return self.state.layout or ("last" if read_last else self._moved_from)
+
     def _idle(self) -> None:
         """Refuse groups that were idle for a long time: an operator must confirm that they are
         needed."""
@@ -289,11 +327,10 @@ class _Planner:
                 f"read from the layout {self.state.layout}: apply does not read it again, so that "
                 "client must have stopped before this plan was made"
             )
-        forwards = self.direction is Direction.ZK_TO_KAFKA
-        if forwards and self.options.of_group(self.state.group).source_means == "last":
+        if self.other_client:
             self.notes.append(
-                "ZooKeeper has the last record read: after new commits, undo copies next offsets "
-                "back, with which the old client would skip a record of each partition"
+                "its old client reads other numbers than Kafka's consumers: after new commits, "
+                "undo refuses to copy Kafka's offsets back"
             )
         marker = self.state.marker
         if marker is not None:

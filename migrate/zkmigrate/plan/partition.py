@@ -34,6 +34,8 @@ class PartitionRules:
         self._expired = frozenset() if state.from_file is not None else state.expired
         self._decided: set[Reason] = set()
         """What was decided about the partition at hand."""
+        self.read_last = False
+        """Whether a number was the last record read."""
 
     def _options(self, tp: TopicPartition) -> Options:
         if tp.topic not in self._by_topic:
@@ -153,6 +155,7 @@ class PartitionRules:
             means == "last" or (means == "default" and of_client)
         ):
             return number, ""
+        self.read_last = True
         return number + 1, f": {number} was read last"
 
     def _moved_before(

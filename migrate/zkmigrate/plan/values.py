@@ -168,6 +168,8 @@ class GroupPlan:
     """Why an operator decided to leave the group as it is."""
     znodes: tuple[str, ...] = ()
     """Znodes of an unknown kind that an operator decided to leave as they are."""
+    other_client: str = ""
+    """What the migration marker records about the numbers of the old client, see there."""
 
     @property
     def in_kafka(self) -> str:

@@ -2,7 +2,8 @@
 
 Content: JSON with the store that the group was moved to, the moment of the plan, the source store's
 offsets at that moment, those that the plan left out, those that a 1.1.0 broker stored below
-``offset``, those that only the target had, and the group's name in Kafka if it differs. A later
+``offset``, those that only the target had, the group's name in Kafka if it differs, and whether
+the old client's numbers are not next offsets in ``/consumers/GROUP/offsets``. A later
 plan compares the moved offsets with the current ones in the store. The time of the move is that of
 the znode, by ZooKeeper's clock: the plan may be old, and an operator's clock wrong. After a
 rollback of the first move the znode is empty, and its time is the moment when offsets were
@@ -33,8 +34,9 @@ FORMAT: Final = 1
 """Not raised for a new key: a reader refuses keys that it does not know, and the markers that the
 plans of older versions wrote must be found again byte for byte."""
 _KEYS: Final = frozenset(
-    {"version", "moved_to", "at_ms", "offsets", "left", "misplaced", "kept", "kafka_group"}
-)
+    {"version", "moved_to", "at_ms", "offsets", "left", "misplaced", "kept", "kafka_group",
+     "other_client"}
+)  # fmt: skip
 MAX_BYTES: Final = 900 * 1024
 """ZooKeeper takes 1 MiB in one request; a longer list of offsets is left out."""
 ROLLED_BACK: Final = b""
@@ -55,12 +57,13 @@ def encode(
     left: Mapping[TopicPartition, int] | None = None,
     misplaced: Mapping[TopicPartition, int] | None = None,
     kept: Mapping[TopicPartition, int] | None = None,
+    other_client: str = "",
 ) -> bytes:
     """Return a marker's content.
 
     ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
     that were not moved. ``misplaced``: those found below ``offset``. ``kept``: those of
-    the target that differ.
+    the target that differ. ``other_client``: see ``MigrationMarker``.
     """
     document: dict[str, object] = {
         "version": FORMAT,
@@ -72,6 +75,8 @@ def encode(
     document |= {name: by_topic(offsets) for name, offsets in others.items() if offsets}
     if kafka_group:
         document["kafka_group"] = kafka_group
+    if other_client:
+        document["other_client"] = other_client
     data = record.as_json(document)
     if len(data) > MAX_BYTES and document.pop("kept", None):
         data = record.as_json(document)
@@ -125,11 +130,15 @@ def decode(where: str, node: Node) -> MigrationMarker:
             raise ValueError
         values = offsets_in(document["offsets"])
         others = [offsets_in(document.get(name, {})) for name in ("left", "misplaced", "kept")]
-        renamed = document.get("kafka_group", "")
-        if not isinstance(renamed, str):
+        texts = [document.get(name, "") for name in ("kafka_group", "other_client")]
+        if not all(isinstance(text, str) for text in texts):
             raise ValueError
+        renamed, client = texts
         to = Store(document["moved_to"])
-        return MigrationMarker(to, node.stat.mtime_ms, values, data, renamed, *others)
+        left, misplaced, kept = others
+        return MigrationMarker(
+            to, node.stat.mtime_ms, values, data, renamed, left, misplaced, kept, client
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ZnodeFormatError(
             where, "is not a migration marker of zkmigrate; delete it if nothing else needs it"
