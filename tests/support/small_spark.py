@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,6 +80,7 @@ def record() -> None:
     written = archive.with_suffix(f".{os.getpid()}")
     option = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={written} -Xlog:disable"}
     os.environ["PYSPARK_SUBMIT_ARGS"] = "pyspark-shell"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark import SparkContext
     from pyspark.sql import SparkSession, functions as F
 
