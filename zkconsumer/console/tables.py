@@ -92,7 +92,7 @@ def _zookeeper_option(required: bool) -> Callable[[F], F]:
         envvar="ZKCONSUMER_ZOOKEEPER",
         show_envvar=True,
         metavar="HOST:PORT[,..][/CHROOT]",
-        help="ZooKeeper servers, separated by commas, then the chroot if there is one.",
+        help="ZooKeeper servers, and the chroot if any.",
     )
 
 
@@ -232,7 +232,7 @@ def bootstrap_option(command: F) -> F:
         metavar="HOST:PORT[,..]",
         envvar="ZKCONSUMER_BOOTSTRAP_SERVER",
         show_envvar=True,
-        help="Brokers to use instead of those that ZooKeeper lists, as after the change to KRaft.",
+        help="Brokers, if not those that ZooKeeper lists, as after the change to KRaft.",
     )(command)
 
 

@@ -77,33 +77,31 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--offsets-out",
             metavar="FILE",
-            help="A new file for the offsets in the other cluster, for kafka-consumer-groups "
-            "--from-file. Only groups whose offsets are all decided are in it.",
+            help="A new file of offsets for kafka-consumer-groups, of groups with nothing "
+            "undecided.",
         ),
         click.option(
             "--not-proven",
             type=click.Choice(["refuse", "lower"]),
             default="refuse",
-            help="Offsets in the other cluster that lie between two bounds; lower: use the lower "
-            "bound, so that records are repeated but none is skipped.",
+            help="Offsets there with only two bounds; lower: it repeats records, but skips none.",
         ),
         click.option(
             "--topic-map",
             metavar="OLD=NEW",
             multiple=True,
             callback=parse_renames,
-            help="The name of a topic in the other cluster, or of many, as in '*=source.*'. May be "
-            "repeated.",
+            help="A topic's name there, or of many, as in '*=source.*'. May be repeated.",
         ),
         click.option(
             "--to-config",
             metavar="FILE",
-            help="As --command-config, for the brokers of --to-cluster.",
+            help="As --command-config, for --to-cluster.",
         ),
         click.option(
             "--to-cluster",
             metavar="HOST:PORT[,..]",
-            help="Plan the groups' offsets in another cluster, to which the topics are mirrored.",
+            help="Plan offsets of stopped groups in the cluster to which topics are mirrored.",
         ),
     ):
         bundled = option(bundled)

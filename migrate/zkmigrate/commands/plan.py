@@ -45,12 +45,12 @@ from zkmigrate.stores.cluster import Servers
 @click.option(
     "--decisions-out",
     metavar="FILE",
-    help="Instead of --out: a new file for --decisions, with a rule for each group that needs one.",
+    help="A new file for --decisions instead of a plan.",
 )
 @click.option(
     "--from-file",
     metavar="FILE",
-    help="Take the offsets from a CSV, JVM export or JSON file, not from the source store.",
+    help="Offsets from a CSV, JVM export or JSON file.",
 )
 @layout_option
 @rename_option
@@ -78,12 +78,8 @@ def plan(
     With --out, also write a plan to review: each partition with its old and new offset and the
     reason. apply skips groups that are not ready. Nothing else is changed.
 
-    A group that needs a decision is refused, unless an option decides: skip leaves the offsets
-    behind, earliest and latest are the beginning and the end of the log. Decisions in a file
-    override these options.
-
-    With --to-cluster, the plan has the offset of each partition in another cluster, and what proves
-    it: the records around it are compared. The groups must be stopped.
+    A group that needs a decision is refused, unless an option or a file decides: skip leaves the
+    offsets behind, earliest and latest are those of the log.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply:

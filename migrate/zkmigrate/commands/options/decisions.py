@@ -25,8 +25,7 @@ _HELP: Final = {
     "unproven_topics": "After the change to KRaft: topics without an id in ZooKeeper; trust: they "
     "are the same.",
     "recreated_topics": "Offsets that are older than their topic.",
-    "expired_offsets": "Offsets that an earlier move wrote and that are gone since; moved: write "
-    "them again.",
+    "expired_offsets": "Moved offsets that are gone since; moved: write them again.",
     "other_znodes": "Groups with other znodes next to their offsets; ignore: leave these znodes.",
     "source_means": "The record that a number means: the next to read, or the last that was read.",
     "without_offset": "Partitions without any offset; leave: auto.offset.reset decides.",
@@ -62,7 +61,7 @@ def decisions_option(command: F) -> F:
     return click.option(
         "--decisions",
         metavar="FILE",
-        help="A TOML file with decisions about single groups and topics, see plan --decisions-out.",
+        help="Decisions in TOML, see plan --decisions-out.",
     )(command)
 
 

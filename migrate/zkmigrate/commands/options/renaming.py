@@ -69,8 +69,7 @@ def rename_option(command: F) -> F:
         metavar="OLD=NEW",
         multiple=True,
         callback=parse_renames,
-        help="Give a group another name in the target store, or many groups, as in 'legacy-*=*'. "
-        "May be repeated.",
+        help="A group's name in the target, or of many, as in 'legacy-*=*'. May be repeated.",
     )(command)
 
 

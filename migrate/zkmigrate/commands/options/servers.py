@@ -61,21 +61,18 @@ def server_options(command: F) -> F:
         "--coordinator-timeout",
         least=0.1,
         default=60.0,
-        help="How long to wait for a group coordinator that does not answer, once for all of "
-        "its groups.",
+        help="How long to wait for each group coordinator.",
     )
     expecting = click.option(
         "--expect-cluster",
         metavar="ID",
-        help="Do nothing unless this is the id of the cluster, which each command prints in its "
-        "first line.",
+        help="Do nothing in a cluster with another id. Each command prints the id.",
     )
     bounding = click.option(
         "--max-requests-per-second",
         type=click.FloatRange(min=0.1),
         metavar="N",
-        help="Send at most this many requests per second on average, to ZooKeeper and all brokers "
-        "together.  [default: no limit]",
+        help="Requests per second to all servers together.  [default: no limit]",
     )
     return zookeeper_options(bootstrap_option(waiting(expecting(bounding(bundled)))))  # type: ignore[return-value]
 
