@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import Final
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.servers.jars import KAFKA_LINES, class_archive, fetch_jars, java
+from zkconsumer.servers.jars import KAFKA_LINES, KRAFT_LINES, class_archive, fetch_jars, java
 from zkconsumer.servers.local_cluster import LocalCluster
 
 _WRITE_SECONDS: Final = 300.0
 
 
 def record_classes(kafka: str) -> None:
-    """Write the class archives of one line's servers, unless they exist. Raises ``ClusterError``.
+    """Write the class archives of one line's servers, unless they exist.
 
-    Java writes an archive when a server ends, with all classes that it has loaded.
+    Java writes an archive when a server ends, with all classes that it has loaded. Raises
+    ``ClusterError``, and ``OSError`` if an archive cannot be written.
     """
     broker = class_archive(kafka, "kafka.Kafka")
-    if broker.exists():
-        return
     zookeeper = class_archive(kafka, "org.apache.zookeeper.server.ZooKeeperServerMain")
+    last = broker if kafka in KRAFT_LINES else zookeeper
+    if last.exists():
+        return
+    broker.unlink(missing_ok=True)  # Java does not record a server that uses an archive
     with tempfile.TemporaryDirectory(dir=broker.parent) as folder:
         written = Path(folder) / "classes.jsa"
         options = os.environ.get("JDK_JAVA_OPTIONS")
@@ -49,7 +52,7 @@ def main() -> int:
             fetch_jars(kafka)
             try:
                 record_classes(kafka)
-            except ClusterError as error:
+            except (ClusterError, OSError) as error:
                 sys.stderr.write(f"warning: Kafka {kafka} will start more slowly: {error}\n")
     except ClusterError as error:
         sys.stderr.write(f"error: {error}\n")
