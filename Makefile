@@ -26,6 +26,9 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $
 BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
+# Spark starts without recorded classes too, in twice the CPU time.
+RECORD_SPARK = -m tests.support.small_spark || echo "warning: Spark's classes are not recorded; tests take longer" >&2
+
 # Names the target in the table that CI prints (tests/times.py).
 export ZKC_TARGET = $@
 
@@ -158,7 +161,7 @@ test-spark: setup ## zkaudit on the oldest Spark that it supports: sources, stre
 	test -x build/spark/bin/python || $(PYTHON) -m venv build/spark
 	build/spark/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	ZKCONSUMER_COMPILE=no build/spark/bin/python -m pip install --quiet --editable '.[audit]' --group dev 'pyspark==4.0.0'
-	build/spark/bin/python -m tests.support.small_spark
+	@build/spark/bin/python $(RECORD_SPARK)
 	build/spark/bin/pytest $(BY_FILE) tests/audit/test_sources.py tests/audit/tables/test_job.py
 	build/spark/bin/pytest tests/lakes
 
@@ -267,7 +270,7 @@ jars: $(STAMP)
 	@$(BIN)/python -m zkconsumer.servers
 
 spark-classes: $(STAMP)
-	@$(BIN)/python -m tests.support.small_spark || echo "warning: Spark's classes are not recorded; tests take longer" >&2
+	@$(BIN)/python $(RECORD_SPARK)
 
 # Python with venv, Java 17, Maven: installed where apt may, named where not.
 system:
