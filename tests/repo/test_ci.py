@@ -75,6 +75,13 @@ def test_a_target_that_fails_fails_ci(failing: str, tmp_path: Path) -> None:
     assert ran.returncode == 2
 
 
+def test_the_background_log_is_next_to_the_times(tmp_path: Path) -> None:
+    """A run that has its own file of times leaves the log of another run unchanged."""
+    subprocess.run([CI], env=environment(tmp_path, f"echo {tmp_path}"), check=True, timeout=30)
+    assert str(tmp_path) in read(tmp_path / "background.log")
+    assert str(tmp_path) not in read(ROOT / "build" / "background.log")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_run_ends_what_it_started(number: signal.Signals, tmp_path: Path) -> None:
     """When CI is interrupted, the programs that make started end too, also those of the targets in
