@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +23,7 @@ from zkconsumer.broker.groups.describe_groups import (
 from zkconsumer.broker.schemas import ConsumerGroupDescribeResponse
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.errors import BrokerError, UnsupportedBrokerError
+from zkconsumer.errors import BrokerError, UnknownGroupError, UnsupportedBrokerError
 
 HERE = BrokerEndpoint(0, "127.0.0.1", 1)
 DEAD = DescribedGroup(HERE, "Dead", "", ())
@@ -127,6 +129,45 @@ def test_a_description_waits_for_no_transaction() -> None:
     tools = CoordinatorGroups("b:1")
     tools._groups = Groups()  # type: ignore[assignment]
     assert [(*row[:4],) for row in tools.describe(["g"], lag=False)] == [("g", "t", 0, 5)]
+
+
+class OneGroup:
+    """Coordinators whose only group is ``g``. Another one, ``gone``, was listed before."""
+
+    def __init__(self) -> None:
+        self.listed = ["g", "gone"]
+
+    def list_groups(self) -> list[str]:
+        names, self.listed = self.listed, ["g"]
+        return names
+
+    def describe(self, group: str) -> DescribedGroup:
+        member = DescribedMember("m", "c", "h", ())
+        return DescribedGroup(HERE, "Stable", "", (member,)) if group == "g" else DEAD
+
+    def fetch(self, _group: str, _owners: object, stable: bool = True) -> Any:
+        return {}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        CoordinatorGroups.states,
+        CoordinatorGroups.members,
+        partial(CoordinatorGroups.describe, lag=False),
+    ],
+)
+def test_a_group_that_is_not_there_spoils_no_output(rows: Callable[..., Iterator[Any]]) -> None:
+    """A group that was named and does not exist is an error before the first row. If all groups are
+    described and one is gone, a note names it."""
+    tools = CoordinatorGroups("b:1")
+    tools._groups = OneGroup()  # type: ignore[assignment]
+    listed = tools.group_names()
+    with pytest.raises(UnknownGroupError, match="nosuch"):
+        next(rows(tools, ["g", "nosuch"]))
+    assert not tools.notes
+    assert [row.group for row in rows(tools, listed)] == ["g"]
+    assert tools.notes == ["group gone is skipped: it is gone"]
 
 
 class Permissions(Broker):

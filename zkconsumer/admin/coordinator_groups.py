@@ -49,8 +49,9 @@ class CoordinatorGroups:
         timeout: seconds to wait for each broker.
         security: how to encrypt and log in; None for neither.
 
-    ``notes`` lists everything that could not be read, one line each. Every method raises
-    BrokerError when no broker answers.
+    A group that ``group_names`` has returned and that is gone is skipped. If another group does not
+    exist, the first row raises UnknownGroupError. ``notes`` lists everything that could not be
+    read, one line each. Every method raises BrokerError when no broker answers.
     """
 
     columns: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -74,6 +75,8 @@ class CoordinatorGroups:
             patience=timeout,
             security=self._security,
         )
+        self._listed: frozenset[str] = frozenset()
+        """The last result of ``group_names``."""
         self.notes: list[str] = []
 
     def __enter__(self) -> Self:
@@ -85,12 +88,13 @@ class CoordinatorGroups:
 
     def group_names(self) -> list[str]:
         """Return the names of all groups, sorted."""
-        return self._groups.list_groups()
+        names = self._groups.list_groups()
+        self._listed = frozenset(names)
+        return names
 
     def states(self, groups: Sequence[str]) -> Iterator[StateRow]:
-        """Yield state and number of members of each group. Raises UnknownGroupError."""
-        for group in groups:
-            description = self._describe(group)
+        """Yield state and number of members of each group."""
+        for group, description in self._described(groups):
             yield StateRow(
                 group,
                 _shown(description.coordinator),
@@ -100,9 +104,9 @@ class CoordinatorGroups:
             )
 
     def members(self, groups: Sequence[str]) -> Iterator[MemberRow]:
-        """Yield a row for each member of these groups. Raises UnknownGroupError."""
-        for group in groups:
-            for member in self._describe(group).members:
+        """Yield a row for each member of these groups."""
+        for group, description in self._described(groups):
+            for member in description.members:
                 yield MemberRow(
                     group,
                     member.member_id,
@@ -114,10 +118,9 @@ class CoordinatorGroups:
 
     def describe(self, groups: Sequence[str], lag: bool = True) -> Iterator[GroupRow]:
         """Yield a row for each partition that has an offset or an owner, and for each member
-        without a partition. Raises UnknownGroupError."""
+        without a partition."""
         asker = LogEnds(self._timeout, self._security)
-        for group in groups:
-            description = self._describe(group)
+        for group, description in self._described(groups):
             owners = {tp: member for member in description.members for tp in member.partitions}
             stored = self._groups.fetch(group, owners, stable=False)
             partitions = sorted(stored.keys() | owners.keys())
@@ -133,10 +136,20 @@ class CoordinatorGroups:
                     yield GroupRow(group, *nothing, member.member_id, member.host, member.client_id)
         self.notes += asker.notes()
 
+    def _described(self, groups: Sequence[str]) -> Iterator[tuple[str, DescribedGroup]]:
+        named = {group: self._describe(group) for group in groups if group not in self._listed}
+        for group in groups:
+            try:
+                description = named[group] if group in named else self._describe(group)
+            except UnknownGroupError:
+                self.notes.append(f"group {group} is skipped: it is gone")
+            else:
+                yield group, description
+
     def _describe(self, group: str) -> DescribedGroup:
         description = self._groups.describe(group)
         if description.state == DEAD and not description.members:
-            known = self.group_names()
+            known = self._groups.list_groups()
             if group not in known:
                 raise UnknownGroupError(
                     f"the brokers know no group {group}; `groups list --bootstrap-server` shows "
