@@ -176,6 +176,26 @@ def test_requests_of_many_scripts_are_bounded() -> None:
 
 
 @pytest.mark.usefixtures("answering")
+def test_scripts_that_begin_with_little_are_bounded_too() -> None:
+    """All begin, but only some have the nodes that they read next, until they end."""
+    held = most = 0
+
+    def growing(number: int) -> Script[int]:
+        nonlocal held, most
+        yield from children(f"/{number}")
+        nodes = yield from read_many(f"/{number}/{at}" for at in range(700))
+        held += len(nodes)
+        most = max(most, held)
+        yield from children(f"/{number}")
+        held -= len(nodes)
+        return number
+
+    with BlockingZk("127.0.0.1:1", TIMEOUT) as zk:
+        assert list(zk.run_all(map(growing, range(100)))) == [*range(100)]
+    assert 5_000 < most < 10_000
+
+
+@pytest.mark.usefixtures("answering")
 def test_reads_that_leave_a_watch_or_count_are_sent_alone() -> None:
     """A multi-read can do neither."""
     ops = [GetChildren("/a", watch=True), GetChildren("/b", counted=True), GetMany(("/c",), True)]

@@ -49,7 +49,7 @@ AT_ONCE: Final = 256
 """How many scripts ``run_all`` runs at the same time."""
 
 _ZNODES: Final = 8_000
-"""If the scripts in progress have read and written so many znodes, no other begins."""
+"""How many znodes the scripts in progress may read and write before later ones wait."""
 
 _HASTY_CLOSE_SECONDS: Final = 1.0
 """How long the session's end may take after an error or an interruption."""
@@ -251,8 +251,8 @@ class BlockingZk:
         silence = 0.0  # seconds waited since the last answer; a lost connection is not one
         waiting = enumerate(scripts)
         active: dict[int, Script[T]] = {}
-        znodes: Counter[int] = Counter()  # of each active script: how many it has read and written
-        reads: list[tuple[int, _Read]] = []
+        znodes: Counter[int] = Counter()  # of each active script: how many it reads and writes
+        reads: dict[int, _Read] = {}  # of active scripts, not yet sent
         done: dict[int, T] = {}
         yielded = 0
 
@@ -273,9 +273,19 @@ class BlockingZk:
                 self._before_requests(size)
             znodes[number] += len(op.ops) if isinstance(op, Multi) else size
             if _is_plain_read(op):
-                reads.append((number, op))
+                reads[number] = op
             else:
                 self._submit(number, op, session, mailbox.put)
+
+        def allowed() -> Iterator[tuple[int, _Read]]:
+            """Take the reads of the scripts that began first. The first script never waits."""
+            total = 0
+            for number in active:
+                if total >= _ZNODES:
+                    return
+                total += znodes[number]
+                if number in reads:
+                    yield number, reads.pop(number)
 
         try:
             while True:
@@ -291,9 +301,8 @@ class BlockingZk:
                     yielded += 1
                 if active:
                     if mailbox.empty():
-                        for some in _together(reads):
+                        for some in _together([*allowed()]):
                             self._read(some, session, mailbox.put)
-                        reads.clear()
                     began = time.monotonic()
                     answers = mailbox.get(timeout=max(0.0, self._timeout - silence))
                     reply = answers[0][1]
