@@ -11,6 +11,7 @@ import pytest
 from zkaudit.cli import run as cli
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job.place import finished, locked, new_tables, prepare, publish
+from zkaudit.tables.catalog import SCHEMA_VERSION
 
 
 def made(out: Path, number: int, keep: bool = True) -> Path:
@@ -71,6 +72,19 @@ def test_the_tables_of_an_older_zkaudit_are_read_and_replaced(tmp_path: Path) ->
     assert finished(out)[0]["number"] == 1
     made(out, 2)
     assert not (out / "tables-000000").exists()
+
+
+def test_tables_of_another_version_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their columns may have other names. The error names the directory and both versions."""
+    out = prepare(str(tmp_path / "out"))
+    tables = new_tables(out)
+    tables.mkdir()
+    publish(out, tables, {"findings": [], "schema_version": 1}, keep=False)
+    assert cli(["report", str(out)]) == 1
+    expected = f"{out}: the audit's tables have version 1, and this zkaudit reads version "
+    assert f"{expected}{SCHEMA_VERSION}: run the audit again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from zkaudit.errors import AuditError, InputMissingError
+from zkaudit.tables.catalog import SCHEMA_VERSION
 
 _NUMBERED: Final = re.compile(r"tables-([0-9]{6,})")
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
@@ -128,7 +129,7 @@ def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> Non
 def finished(place: str | Path) -> tuple[dict[str, Any], Path]:
     """Return the summary and the tables of the newest finished audit.
 
-    Raises InputMissingError if there is none.
+    Raises InputMissingError if there is none, AuditError if its tables have another version.
     """
     out = Path(place)
     tables = (out / "tables").resolve()  # the link's current target; it may change later
@@ -140,4 +141,10 @@ def finished(place: str | Path) -> tuple[dict[str, Any], Path]:
         raise InputMissingError(f"{out}: there is no audit in this directory: {error}") from None
     if "findings" not in summary:
         raise InputMissingError(f"{out}: the audit did not finish: run it again")
+    version = summary.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise AuditError(
+            f"{out}: the audit's tables have version {version}, and this zkaudit reads version "
+            f"{SCHEMA_VERSION}: run the audit again"
+        )
     return summary, tables

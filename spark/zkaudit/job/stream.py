@@ -78,7 +78,7 @@ from zkconsumer.runtime.undisturbed import Alarm
 
 MOST_GROUPS: Final = 20_000
 """A round that concerns more groups than this audits all."""
-_LAYOUT: Final = 9
+_LAYOUT: Final = 10
 """Changes when a stream of an earlier version cannot be continued."""
 
 
