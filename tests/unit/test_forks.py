@@ -71,7 +71,7 @@ def test_a_forked_process_is_refused_and_the_parent_continues(member: Member) ->
     held, ended = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with stream._control._lock:
+        with stream._control._lock, member._lock:
             held.set()
             ended.wait(30)
 

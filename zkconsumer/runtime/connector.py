@@ -333,6 +333,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         Raises StreamsAlreadyCreatedError, ConnectorClosedError.
         """
+        self._check_here()
         with self._lock:
             self._check_unused()
             self._listener = listener
@@ -360,7 +361,6 @@ class StreamConnector(ABC, Generic[MachineT]):
             raise self._forked.with_traceback(None)
 
     def _check_unused(self) -> None:
-        self._check_here()
         if self._closed:
             raise ConnectorClosedError("the connector is shut down: create a new one")
         if self._loop is not None:
@@ -381,6 +381,7 @@ class StreamConnector(ABC, Generic[MachineT]):
     def _join(
         self, subscription: Subscription, streams: Mapping[str | None, Sequence[StreamControl]]
     ) -> None:
+        self._check_here()
         with self._lock:
             self._check_unused()
             try:
