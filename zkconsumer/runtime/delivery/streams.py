@@ -33,7 +33,7 @@ class KafkaStream:
 
     In a coroutine use ``async for``, also on what ``batches`` and ``arrow_batches`` return. It may
     be cancelled at any time: a message that it has not received is delivered next. A call while
-    another task waits for the stream raises ``UsageError``.
+    another task waits for the stream may raise ``UsageError``.
 
     Every call that looks for a message may raise:
 
