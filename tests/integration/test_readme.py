@@ -103,7 +103,7 @@ def test_the_readmes_first_screen() -> None:
 
 
 def test_ci_runs_the_readmes_test_command() -> None:
-    """``.ci/run`` does what the README recommends to a newcomer, perhaps beside other targets."""
+    """``.ci/run`` does what the README recommends to a newcomer, possibly next to other targets."""
     commands = (ROOT / ".ci" / "run").read_text()
     assert re.search(
         r"^run test make (--(jobs|output-sync)=\w+ )*test( #.*)?$", commands, re.MULTILINE

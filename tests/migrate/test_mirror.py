@@ -175,7 +175,7 @@ def test_kafka_is_chosen_although_it_has_what_the_mirror_has_copied(
 
 
 def test_a_choice_of_kafka_overwrites_no_commit(simulated: Simulated, tmp_path: Path) -> None:
-    """A client that is no member commits, after the group was read."""
+    """A client that is not a member commits, after the group was read."""
     matrix.mirror_zookeeper_leads(simulated)
     row(simulated, *ONCE)
     old = Machine(simulated, tmp_path / "old")

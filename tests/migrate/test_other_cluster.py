@@ -35,7 +35,7 @@ Copy = tuple[int, bytes]
 
 
 class Clusters(NamedTuple):
-    """The groups' cluster and the other one, and the migrator's commands on the former."""
+    """The groups' cluster and the other one, and the migrator's commands on the groups' cluster."""
 
     here: Bench
     there: Bench
@@ -115,7 +115,7 @@ def read(cluster: LocalCluster, tp: TopicPartition) -> list[Record]:
 
 
 def records_of(cluster: LocalCluster, tp: TopicPartition) -> list[Copy]:
-    """The records of a partition by their headers; those without are no copies."""
+    """The records of a partition by their headers; those without are not copies."""
     return [(one[2], one[7][0][1] or b"") for one in read(cluster, tp) if one[7]]
 
 

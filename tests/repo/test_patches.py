@@ -14,7 +14,7 @@ PRODUCTS = ("zkconsumer", "zkmigrate", "zkaudit", "tests")
 
 
 def imported(tree: ast.Module) -> dict[str, Any]:
-    """The modules, classes and functions of ours that a file imports, by the name it uses."""
+    """Our modules, classes and functions that a file imports, by the name it uses."""
     names: dict[str, Any] = {}
     for node in tree.body:
         if not isinstance(node, ast.ImportFrom) or node.level or not node.module:

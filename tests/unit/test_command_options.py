@@ -403,7 +403,7 @@ MESSAGE = MessageAndMetadata(
             b"CreateTime:1700\tPartition:3\ta:1,b:null\tv\n",
         ),
         (["line.separator=;"], b"v;"),
-        (["line.separator=\udcff"], b"v\xff"),  # a byte of the command line that is no text
+        (["line.separator=\udcff"], b"v\xff"),  # a byte of the command line that is not text
     ],
 )
 def test_a_line_is_formatted_as_asked(properties: list[str], line: bytes) -> None:
