@@ -279,6 +279,8 @@ class GroupState:
     from_file: Mapping[TopicPartition, int] | None = None
     layout: str = ""
     """The layout from which ``from_file`` was read, if it is not from a file."""
+    layout_zk: Mapping[TopicPartition, ZkOffset] = field(default_factory=dict)
+    """What the layout's znodes hold."""
     kafka_group: str = ""
     """The group's name in Kafka, if it differs."""
     exists: bool = False
@@ -304,6 +306,10 @@ class GroupState:
     def given_by(self) -> str:
         """Where ``from_file`` comes from, for people."""
         return f"the layout {self.layout}" if self.layout else "the file"
+
+    def znode(self, tp: TopicPartition) -> ZkOffset | None:
+        """Return what the znode with a partition's offset holds: of the layout, if one is read."""
+        return self.layout_zk.get(tp) or self.zk.get(tp)
 
     def offsets(self, store: Store) -> dict[TopicPartition, int]:
         """Return the offsets in a store, except those that cannot be read and negative ones."""

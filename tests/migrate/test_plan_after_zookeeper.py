@@ -43,9 +43,9 @@ def state(
     )
 
 
-def made(found: GroupState, rule: Any = "refuse") -> GroupPlan:
+def made(found: GroupState, rule: Any = "refuse", means: Any = "default") -> GroupPlan:
     """The plan for ``found``."""
-    options = Options(unproven_topics=rule)
+    options = Options(unproven_topics=rule, source_means=means)
     return plan_group(found, Direction.ZK_TO_KAFKA, options, NOW, Retention(10080, True))
 
 
@@ -69,8 +69,30 @@ def test_a_topic_of_unknown_identity_needs_a_decision() -> None:
     assert skipped.stays == (StaysBehind(TP, 5, "topic-unproven"),)
 
 
+@pytest.mark.parametrize("means", ["next", "last"])
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        (Log.SAME, Reason.RECREATED),
+        (Log.OTHER, Reason.RECREATED),
+        (Log.UNPROVEN, Reason.UNPROVEN),
+    ],
+)
+@pytest.mark.parametrize("layout", [False, True])
+def test_what_a_number_means_does_not_hide_another_topic(
+    means: str, log: Log, kind: Reason, layout: bool
+) -> None:
+    """Neither the last record read, nor a number in another client's layout."""
+    found = state(log=log, czxid=21)
+    if layout:
+        found = replace(found, zk={}, layout="storm", layout_zk=found.zk, from_file={TP: 5})
+    plan = made(found, means=means)
+    assert (kinds(plan), plan.verdict) == ([kind], Verdict.DECIDE)
+
+
 def test_what_kafka_holds_needs_no_proof() -> None:
     """An offset in Kafka belongs to Kafka's log."""
+    assert made(state(5, 6), means="last").verdict is Verdict.READY
     assert kinds(made(state(None, 5))) == [Reason.NOTHING]
     assert made(state(5, 5)).verdict is Verdict.READY
 

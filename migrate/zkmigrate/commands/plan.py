@@ -93,7 +93,8 @@ def plan(
     offsets = offsets_in(from_file, which) if from_file else None
     with reading(servers, "planning", "not ready") as (progress, stores):
         if layout is not None:
-            offsets = {layout.group: layout.read(stores.zk)}
+            layout = layout.read(stores.zk)
+            offsets = {layout.group: layout.numbers}
         own, renamed = choose(stores, direction, which, renames, offsets)
         if offsets is not None:
             offsets = {own[name]: offset for name, offset in offsets.items()}

@@ -75,7 +75,7 @@ def plan_groups(
         if isinstance(state, GroupState):
             if layout is not None:
                 below = tuple(one for one in state.foreign if not layout.covers(one))
-                state = replace(state, layout=layout.name, foreign=below)
+                state = replace(state, layout=layout.name, layout_zk=layout.znodes, foreign=below)
             plan = plan_group(state, direction, options, now_ms, retention)
         elif state[1].kind is Reason.UNREADABLE and options.skips_all(state[0]):
             why = f"it is skipped, and cannot be read: {state[1].what}"

@@ -20,7 +20,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.znodes import decode_offset, is_legal_topic
 from zkconsumer.errors import ZnodeFormatError
-from zkmigrate.model import GroupState
+from zkmigrate.model import GroupState, ZkOffset
 from zkmigrate.reasons import Reason
 
 Nodes = Mapping[str, Node]
@@ -315,8 +315,8 @@ def recognized(path: str, data: bytes) -> tuple[str, str]:
     return "", path.rpartition("/")[0] or "/"
 
 
-def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, int]:
-    """Return the number that is stored for each partition, from znodes in a layout.
+def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, ZkOffset]:
+    """Return the number that is stored for each partition, and its znode's state, in a layout.
 
     Args:
         name: of the layout.
@@ -336,9 +336,10 @@ def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, in
         if not known and looks_like_offsets(path, node.data):
             raise ZnodeFormatError(path, f"looks like an offset, and is not in the layout {name}")
     return {
-        tp: one.offset
+        tp: ZkOffset(one.offset, stat.version, stat.mzxid, stat.mtime_ms)
         for tp, one in sorted(found.items())
         if one.offset is not None and one.offset >= 0
+        for stat in (nodes[one.path].stat,)
     }
 
 

@@ -71,7 +71,7 @@ class LeftOut:
             self._by_topic[tp.topic] = self._options.of_topic(tp.topic)
         options = self._by_topic[tp.topic]
         topic = self._state.topics.get(tp.topic)
-        znode = self._state.zk.get(tp)
+        znode = self._state.znode(tp)
         if (
             options.recreated_topics == "skip"
             and self._direction is Direction.ZK_TO_KAFKA

@@ -82,11 +82,13 @@ class PartitionRules:
             return self._gone(tp, Entry(tp, zk, version, kafka, None, False, ""), source_zk)
         if state.from_file is not None:
             value, reason = self._from_file(tp, zk, committed)
-            stays = tp not in state.from_file
+            stored = state.from_file.get(tp)
+            stays = stored is None
         else:
             source, remark = (None, "") if source_zk is None else self._next(tp, source_zk)
             value, reason = self._choose(tp, source, committed)
             reason += remark
+            stored = source_zk if value == source else value
             stays = (source_zk if self.direction.source is Store.ZOOKEEPER else committed) is None
         if source_zk != zk:
             reason += "; stored below offset by a 1.1.0 broker"
@@ -96,7 +98,7 @@ class PartitionRules:
             if start is not None:
                 return Entry(tp, zk, version, kafka, start[0], True, start[1])
         if value is not None and not stays:
-            usable = self._usable(tp, value)
+            usable = self._usable(tp, value, stored)
             if usable is None:
                 return None
             value, remark = usable
@@ -119,7 +121,8 @@ class PartitionRules:
             return None
         self._decided.add(Reason.EXPIRED)
         if rule == "moved":
-            usable = self._usable(tp, moved if other is None else other)
+            number = moved if other is None else other
+            usable = self._usable(tp, number, number)
             if usable is None:
                 return None
             value, remark = usable
@@ -276,8 +279,11 @@ class PartitionRules:
             return None
         return zk if znode.mtime_ms > committed.commit_ms else kafka
 
-    def _usable(self, tp: TopicPartition, value: int) -> tuple[int, str] | None:
-        """Check an offset against topic and log; ``None`` when it cannot be used."""
+    def _usable(self, tp: TopicPartition, value: int, stored: int | None) -> tuple[int, str] | None:
+        """Check an offset against topic and log; ``None`` when it cannot be used.
+
+        ``stored``: the number from which it was made, as a client has stored it.
+        """
         topic = self.state.topics.get(tp.topic)
         if topic is None:
             self._found(Reason.TOPIC_MISSING, tp)
@@ -285,22 +291,22 @@ class PartitionRules:
         if tp.partition not in topic.partitions:
             self._found(Reason.PARTITION_MISSING, tp, f" of {len(topic.partitions)}")
             return None
-        znode = self.state.zk.get(tp)
+        znode = self.state.znode(tp)
         recreated = False
         if (
             znode is not None
-            and znode.offset == value
+            and znode.offset == stored
             and topic.is_younger_than(znode)
             and tp not in self.state.misplaced
         ):
             if self._options(tp).recreated_topics != "earliest":
                 self._found(
-                    Reason.RECREATED, tp, f": {value} was stored before the topic was created"
+                    Reason.RECREATED, tp, f": {stored} was stored before the topic was created"
                 )
                 return None
             recreated = True
             self._decided.add(Reason.RECREATED)
-        unproven = topic.log is Log.UNPROVEN and self._is_from_zookeeper(tp, value)
+        unproven = topic.log is Log.UNPROVEN and self._is_from_zookeeper(tp, value, stored)
         rule = self._options(tp).unproven_topics
         if unproven and rule not in ("trust", "earliest"):
             self._found(Reason.UNPROVEN, tp)
@@ -326,10 +332,10 @@ class PartitionRules:
         bound = log.earliest if value < log.earliest else log.latest
         return bound, f"; {value} clamped to the log's {log.earliest}-{log.latest}"
 
-    def _is_from_zookeeper(self, tp: TopicPartition, value: int) -> bool:
+    def _is_from_zookeeper(self, tp: TopicPartition, value: int, stored: int | None) -> bool:
         """Whether only ZooKeeper holds this offset, so that it is of the topic known there."""
-        znode, kafka = self.state.zk.get(tp), self.state.kafka.get(tp)
-        held = znode is not None and znode.offset == value
-        if not held and self.state.misplaced.get(tp) != value:
+        znode, kafka = self.state.znode(tp), self.state.kafka.get(tp)
+        held = znode is not None and znode.offset == stored
+        if not held and self.state.misplaced.get(tp) != stored:
             return False
         return kafka is None or kafka.offset != value

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -12,6 +13,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate.commands.options.selection import Selection
 from zkmigrate.errors import MigrationError
+from zkmigrate.model import ZkOffset
 from zkmigrate.plan.layout import LAYOUTS, Means, read_offsets
 from zkmigrate.stores.tree import read_below
 
@@ -19,12 +21,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class FromLayout(NamedTuple):
-    """The offsets of one group, in another client's layout."""
+    """The offsets of one group, in another client's layout. ``znodes``: what was read."""
 
     name: str
     path: str
     topic: str
     group: str
+    znodes: Mapping[TopicPartition, ZkOffset] = MappingProxyType({})
 
     def covers(self, path: str) -> bool:
         """Whether a znode is read as one of the layout."""
@@ -33,18 +36,23 @@ class FromLayout(NamedTuple):
     def read_next(self, zk: BlockingZk) -> dict[TopicPartition, int]:
         """Return the next offset of each partition. Raises as ``read``."""
         last = LAYOUTS[self.name].means is Means.LAST
-        return {tp: number + last for tp, number in self.read(zk).items()}
+        return {tp: number + last for tp, number in self.read(zk).numbers.items()}
 
-    def read(self, zk: BlockingZk) -> dict[TopicPartition, int]:
-        """Return the numbers that are stored, at least one. Raises MigrationError, ZooKeeperError
-        and ZnodeFormatError."""
+    @property
+    def numbers(self) -> dict[TopicPartition, int]:
+        """The numbers that were read."""
+        return {tp: one.offset for tp, one in self.znodes.items() if one.offset is not None}
+
+    def read(self, zk: BlockingZk) -> FromLayout:
+        """Return this with the numbers that are stored, at least one. Raises MigrationError,
+        ZooKeeperError and ZnodeFormatError."""
         try:
             found = read_offsets(self.name, read_below(zk, self.path), self.topic)
         except ValueError as error:
             raise MigrationError(str(error)) from None
         if not found:
             raise MigrationError(f"{self.path}: has no offset in the layout {self.name}")
-        return found
+        return self._replace(znodes=found)
 
 
 def layout_option(command: F) -> F:
