@@ -285,3 +285,32 @@ def test_records_without_times() -> None:
     less = replace(target, records=target.records[2:], begin=2)
     assert translate(5, log(records, 10), less).proof is BOUNDED
     assert translate(5, log(records, 10), less).more
+
+
+@settings(max_examples=60, deadline=None, print_blob=True)
+@given(mirrors(), st.booleans(), st.integers(1, 5), st.integers(1, 5))
+def test_bounds_of_parts_of_logs_skip_nothing(
+    logs: Mirrored, timed: bool, before: int, after: int
+) -> None:
+    """Also if few contents occur often, so that a part shows records that others have."""
+    if not timed:
+        logs = without_times(logs)
+    for offset in positions(logs.source):
+        for middle in range(logs.target.latest + 1):
+            found = translate(
+                offset,
+                part(logs.source, offset - before, offset + after),
+                part(logs.target, middle - before, middle + after),
+            )
+            if found.low is not None:
+                assert not skips(offset, found.low, logs), (offset, middle, found)
+
+
+def without_times(logs: Mirrored) -> Mirrored:
+    """The same with records that have no times."""
+    source, target = (
+        replace(one, records=[each._replace(timestamp=NO_TIME) for each in one.records])
+        for one in logs[:2]
+    )
+    copied, once = ([(of, (NO_TIME, content)) for of, (_, content) in some] for some in logs[2:])
+    return Mirrored(source, target, copied, once)

@@ -85,6 +85,16 @@ def test_long_logs_of_equal_records_are_bounded() -> None:
     assert low <= 5_020 <= high
 
 
+def test_a_lower_bound_skips_no_record_that_follows_the_parts() -> None:
+    """Equal records among others without times: where retention has removed the first part of the
+    target, it begins with records that follow the part of the source that was read."""
+    source = [Seen(at, NO_TIME, b"beat" if at % 50 == 0 else b"%d" % at) for at in range(60_000)]
+    there = Log(source[30_010:], 60_000, 30_010)
+    proof, low, _ = found(20_000, Log(source, 60_000), there)
+    assert proof is not Proof.PROVEN
+    assert low in (None, 30_010)
+
+
 def test_records_without_times_are_searched_from_the_beginning() -> None:
     """They are proven in logs that are read completely, otherwise bounded or unknown."""
     source = [Seen(at, NO_TIME, b"%d" % at) for at in range(3000)]

@@ -302,23 +302,12 @@ class _Comparison:
             copies = [at for at in self.where.get(self.content(record), ()) if first < at < last]
             time = record.timestamp if self.timed else NO_TIME
             if copies:
-                rest = set(map(self.content, self.source.records[self.next :]))
-                lowest = next(
-                    at
-                    for at in range(first + 1, last)
-                    if self.content(self.target.records[at]) in rest
-                )
-                begin = (
-                    self._offset(lowest)
-                    if self.target.nothing_before(time)
-                    else self.target.earliest
-                )
                 end = (
                     self._offset(copies[-1])
                     if self.target.nothing_after(time)
                     else self.target.latest
                 )
-                low = max(begin, low) if low is not None else begin
+                low = self.target.earliest if low is None else low
                 high = min(end, high) if high is not None else end
             elif self.after and not self.before and self.target.begins:
                 low = self.target.earliest
