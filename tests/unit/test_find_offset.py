@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import cast
 
+import pytest
 from zkmigrate.plan.translation import NO_TIME, Excerpt, Proof, Seen
 from zkmigrate.stores.contents import Contents, find_offset
 
@@ -83,6 +84,21 @@ def test_long_logs_of_equal_records_are_bounded() -> None:
     assert low is not None
     assert high is not None
     assert low <= 5_020 <= high
+
+
+@pytest.mark.parametrize("count", [34, 40, 100])
+def test_records_that_a_producer_has_sent_twice(count: int) -> None:
+    """An exact copy of a log with a batch that is there twice: the offset in either copy of the
+    batch is never proven to be in the other one."""
+    order = [*range(500), *range(500 - count, 1000)]
+    records = [Seen(at, 1000 + number, b"%d" % number) for at, number in enumerate(order)]
+    here, there = Log(records, len(records)), Log(records, len(records))
+    for offset in range(300, 800):
+        proof, low, high = found(offset, here, there)
+        assert low is not None
+        assert high is not None
+        assert low <= offset <= high
+        assert proof is not Proof.PROVEN or low == offset == high
 
 
 def test_a_lower_bound_skips_no_record_that_follows_the_parts() -> None:

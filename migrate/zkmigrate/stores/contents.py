@@ -207,11 +207,28 @@ def find_offset(
         if known is not None and known.timestamp != NO_TIME:
             at = there.at(other, known.timestamp)
         middle = 2**62 if at is None else at
-        found = translate(offset, source, there.around(other, middle, span))
+        target = there.around(other, middle, span)
+        found = translate(offset, source, target)
+        if found.proof is Proof.PROVEN and _may_be_repeated(here, tp, source, known):
+            why = "an earlier part of the source has records of that time"
+            found = found._replace(proof=Proof.BOUNDED, high=target.latest, why=why, more=True)
         if found.proof is Proof.PROVEN or not found.more:
             break
     assert found is not None
     return found
+
+
+def _may_be_repeated(
+    here: Contents, tp: TopicPartition, source: Excerpt, known: Seen | None
+) -> bool:
+    """Whether records before a part of the source may be the same: a producer has sent them twice.
+
+    Only times show that, unless the part has the beginning of the log.
+    """
+    if source.begins or known is None or known.timestamp == NO_TIME:
+        return False
+    first = here.at(tp, known.timestamp)
+    return first is not None and first < source.begin
 
 
 def _seen(record: Record) -> Seen:
