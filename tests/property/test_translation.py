@@ -262,6 +262,8 @@ def test_ends_of_logs() -> None:
     assert found(4, log([Seen(at, 99, b"other") for at in range(9)], 9))[0] is UNKNOWN
     assert found(0, log([], 3, 3), log([], 0))[:3] == (BOUNDED, 3, 3)
     assert found(7, log(records, 10), log([], 7, 7))[:3] == (BOUNDED, 0, 10)
+    assert found(1, log(records, 10), log(records[5:], 10, 5))[:3] == (BOUNDED, 0, 5)
+    assert found(5, log(records, 10), log(records[5:], 10, 5))[:3] == (PROVEN, 5, 5)
 
 
 def test_order_and_strangers() -> None:
@@ -285,6 +287,18 @@ def test_records_without_times() -> None:
     less = replace(target, records=target.records[2:], begin=2)
     assert translate(5, log(records, 10), less).proof is BOUNDED
     assert translate(5, log(records, 10), less).more
+
+
+@settings(max_examples=60, deadline=None, print_blob=True)
+@given(mirrors(), st.integers(0, 20))
+def test_what_the_source_has_lost_is_not_proven(logs: Mirrored, cut: int) -> None:
+    """Below the beginning of the source, the target may still have the records that follow."""
+    cut = min(cut, logs.source.latest)
+    source = replace(part(logs.source, cut, logs.source.latest), earliest=cut)
+    for offset in range(logs.source.earliest, cut):
+        found = translate(offset, source, logs.target)
+        assert found.proof is not PROVEN
+        assert found.low is None or not skips(offset, found.low, logs), (offset, found)
 
 
 @settings(max_examples=60, deadline=None, print_blob=True)

@@ -163,6 +163,14 @@ class _Comparison:
 
     def result(self) -> Translation:
         """Return the translation."""
+        found = self._found()
+        if self.offset >= self.source.earliest or found.low is None:
+            return found
+        why = "the source has lost the next record"
+        more = found.more and found.proof is not Proof.PROVEN
+        return found._replace(proof=Proof.BOUNDED, low=self.target.earliest, why=why, more=more)
+
+    def _found(self) -> Translation:
         if not self.target.records:
             return self._none_in_target()
         if not self.source.records:
