@@ -6,14 +6,14 @@ are. So there is nothing to resume. What was stored before is found in the other
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.apply.outcome import Outcome, Result, by_table, unreadable
 from zkmigrate.apply.parallel import Run
 from zkmigrate.errors import MigrationError, check_members, in_use, refused
-from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.formats.plan_file import PlanFile, To
 from zkmigrate.model import GroupState, number
 from zkmigrate.plan.options import covers
 from zkmigrate.plan.table import Action, Do, decide
@@ -38,6 +38,15 @@ def store_elsewhere(
     return run.each([None], list(plans), one, stores.kafka.stop_waiting)
 
 
+def unchecked(plan: PlanFile, to: To, other: OtherCluster) -> Iterator[str]:
+    """Yield what cannot be checked, since the other cluster's brokers are too old."""
+    if None in (to.cluster, other.view.cluster_id):
+        yield f"not checked whether {to.servers} is the planned cluster: its id is not known"
+    there = (one.there for group in plan.groups for one in group.entries)
+    if any(one is not None and not one.topic_id for one in there):
+        yield "not checked whether topics of the other cluster were recreated: they have no ids"
+
+
 def _store(plan: GroupPlan, stores: Stores, other: OtherCluster, run: Run) -> Result:
     name, to = plan.group, plan.in_kafka
 
@@ -55,7 +64,7 @@ def _store(plan: GroupPlan, stores: Stores, other: OtherCluster, run: Run) -> Re
     blocked = _check_source(plan, stores)
     if blocked is not None:
         return blocked
-    left = _check_target(plan, other)
+    left = _check_target(plan, stores, other)
     if not left:
         return result(Outcome.WAS_DONE)
     if run.journal is None:
@@ -64,7 +73,7 @@ def _store(plan: GroupPlan, stores: Stores, other: OtherCluster, run: Run) -> Re
     faults = other.kafka.commit(to, {tp: StoredOffset(offset) for tp, offset in left.items()})
     if faults:
         raise MigrationError(f"group {to}: {next(iter(faults.values()))}: then apply again")
-    if _check_target(plan, other):
+    if _check_target(plan, stores, other):
         raise refused(to, Reason.OTHER_WRITER, "its offsets in the other cluster have changed")
     if (late := _check_source(plan, stores)) is not None:
         return late
@@ -106,9 +115,11 @@ def _now(state: GroupState, tp: TopicPartition) -> tuple[int | None, int | None,
     return held, number(state.kafka.get(tp)), state.misplaced.get(tp)
 
 
-def _check_target(plan: GroupPlan, other: OtherCluster) -> dict[TopicPartition, int]:
+def _check_target(
+    plan: GroupPlan, stores: Stores, other: OtherCluster
+) -> dict[TopicPartition, int]:
     """Check that topics and group in the other cluster are as planned; return the offsets that are
-    to be stored. Raises GroupRefusedError."""
+    to be stored. Raises GroupRefusedError, BrokerError."""
     group = plan.in_kafka
     if members := other.kafka.members(group):
         text = f"consumers are on the coordinator of the other cluster: {shown(members)}: stop them"
@@ -131,4 +142,24 @@ def _check_target(plan: GroupPlan, other: OtherCluster) -> dict[TopicPartition, 
             raise refused(group, Reason.CHANGED, text)
         if now is None:
             left[tp] = one.offset
+    _check_logs(plan, left, stores, other)
     return left
+
+
+def _check_logs(
+    plan: GroupPlan, left: Mapping[TopicPartition, int], stores: Stores, other: OtherCluster
+) -> None:
+    """Check that the logs in the other cluster still have the offsets, and the topics as many
+    partitions as here. Raises GroupRefusedError, BrokerError."""
+    topics = {one.there.topic: one.tp.topic for one in plan.entries if one.there is not None}
+    states = stores.logs.topics(set(topics.values()))
+    for tp, offset in left.items():
+        state = states.get(topics[tp.topic])
+        if state is None or len(state.partitions) != len(other.view.topics[tp.topic].partitions):
+            text = f"topic {tp.topic} of the other cluster has another number of partitions"
+            raise refused(plan.in_kafka, Reason.CHANGED, f"{text}: plan again")
+        log = other.contents.around(tp, offset, 0)
+        if not log.earliest <= offset <= log.latest:
+            text = f"{tp} has no offset {offset} in the other cluster any more"
+            text += f", its log is {log.earliest}-{log.latest}: plan again"
+            raise refused(plan.in_kafka, Reason.OUT_OF_RANGE, text)

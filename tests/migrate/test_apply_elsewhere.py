@@ -114,6 +114,17 @@ def test_a_plan_is_carried_out_in_the_other_cluster(simulated: Simulated, there:
     assert simulated.znodes("g") == before
 
 
+def test_what_old_brokers_do_not_report_is_named(simulated: Simulated, there: There) -> None:
+    """Without ids of cluster and topics, a recreated topic or another cluster is not noticed."""
+    parts = there.view.topics["old.t"].partitions
+    there.view = ClusterView(None, (), {"old.t": TopicView("", parts)})
+    plan(simulated)
+    ran = simulated.run("apply", "a.plan")
+    assert ran.status == 0
+    assert "note: not checked whether there:9092 is the planned cluster" in ran.err
+    assert "note: not checked whether topics of the other cluster were recreated" in ran.err
+
+
 def test_no_other_command_takes_it(
     simulated: Simulated, there: There, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,14 +153,16 @@ def test_no_other_command_takes_it(
         ("joined", "consumers are on the coordinator of the other cluster"),
         ("offset", "old.t-0 has the offset 7 in the other cluster"),
         ("topic", "topic old.t of the other cluster has changed"),
+        ("partitions", "topic old.t of the other cluster has another number of partitions"),
+        ("retention", "old.t-0 has no offset 35 in the other cluster any more, its log is 40-130"),
         ("mirrored", "mirror"),
     ],
 )
 def test_what_has_changed_is_refused(
     simulated: Simulated, there: There, change: str, why: str
 ) -> None:
-    """Members on either side, a commit, a new partition, an offset or a recreated topic there, and
-    a group that is mirrored meanwhile: nothing is stored."""
+    """Members on either side, a commit, a new partition, an offset or a recreated topic there,
+    partitions or retention there, and a group that is mirrored meanwhile: nothing is stored."""
     plan(simulated)
     match change:
         case "members":
@@ -166,6 +179,11 @@ def test_what_has_changed_is_refused(
         case "topic":
             parts = there.view.topics["old.t"].partitions
             there.view = ClusterView("id of there", (), {"old.t": TopicView("other", parts)})
+        case "partitions":
+            parts = {number: PartitionView(0, 0, (0,), (0,)) for number in range(2)}
+            there.view = ClusterView("id of there", (), {"old.t": TopicView("id of t", parts)})
+        case "retention":
+            there.contents.earliest = 40
         case "mirrored":
             words = ("mirror", "--group", "g", "--execute", "--once")
             assert simulated.run(*words).status == 0

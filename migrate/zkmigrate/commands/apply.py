@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from zkconsumer.console.exclusive import no_effect
-from zkconsumer.console.tables import read_security
+from zkconsumer.console.tables import print_notes, read_security
 from zkmigrate.commands.options.running import (
     Work,
     check_cluster,
@@ -102,7 +102,7 @@ def _apply_elsewhere(
         Outcomes("storing", work) as outcomes,
         open_stores(work.servers, outcomes.progress) as stores,
     ):
-        from zkmigrate.elsewhere import store_elsewhere
+        from zkmigrate.elsewhere import store_elsewhere, unchecked
         from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
 
         outcomes.progress.total = len(loaded.groups)
@@ -113,6 +113,7 @@ def _apply_elsewhere(
             OtherCluster(where, to.cluster) as other,
             open_run(work, stores.cluster_id(), options, *of_plan, idle=True) as run,
         ):
+            print_notes(unchecked(loaded, to, other))
             for result in store_elsewhere(loaded, stores, other, run):
                 outcomes.add(result)
     outcomes.finish([group.group for group in loaded.groups])
