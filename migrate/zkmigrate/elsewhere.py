@@ -7,12 +7,13 @@ are. So there is nothing to resume. What was stored before is found in the other
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.apply.outcome import Outcome, Result, by_table, unreadable
 from zkmigrate.apply.parallel import Run
-from zkmigrate.errors import MigrationError, check_members, in_use, refused
+from zkmigrate.errors import GroupRefusedError, MigrationError, check_members, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile, To
 from zkmigrate.model import GroupState, number
 from zkmigrate.plan.options import covers
@@ -73,10 +74,18 @@ def _store(plan: GroupPlan, stores: Stores, other: OtherCluster, run: Run) -> Re
     faults = other.kafka.commit(to, {tp: StoredOffset(offset) for tp, offset in left.items()})
     if faults:
         raise MigrationError(f"group {to}: {next(iter(faults.values()))}: then apply again")
-    if _check_target(plan, stores, other):
-        raise refused(to, Reason.OTHER_WRITER, "its offsets in the other cluster have changed")
-    if (late := _check_source(plan, stores)) is not None:
-        return late
+    stored = (
+        "offsets were stored in the other cluster. Before you plan again, delete them there: "
+        f"kafka-consumer-groups.sh --delete --group {to}"
+    )
+    try:
+        if _check_target(plan, stores, other):
+            raise refused(to, Reason.OTHER_WRITER, "its offsets in the other cluster have changed")
+        late = _check_source(plan, stores)
+    except GroupRefusedError as error:
+        raise GroupRefusedError(f"{error}; {stored}", error.reason) from None
+    if late is not None:
+        return replace(late, offsets=len(left), why=f"{late.why}; {stored}")
     return result(Outcome.DONE, len(left))
 
 

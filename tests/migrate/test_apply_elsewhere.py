@@ -7,7 +7,7 @@ coordinator's offsets.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -41,6 +41,7 @@ class There:
         self.joined: tuple[str, ...] = ()
         self.offsets: dict[str, dict[TopicPartition, int]] = {}
         self.fault: BrokerError | None = None
+        self.after_commit: Callable[[], None] = lambda: None
 
     def __call__(self, *_: object) -> Self:
         return self
@@ -69,6 +70,7 @@ class There:
             return dict.fromkeys(offsets, self.fault)
         numbers = {tp: one.offset for tp, one in offsets.items()}
         self.offsets.setdefault(group, {}).update(numbers)
+        self.after_commit()
         return {}
 
 
@@ -193,6 +195,28 @@ def test_what_has_changed_is_refused(
     assert (ran.status, row["outcome"]) == (3, "refused")
     assert why in row["why"]
     assert there.offsets == held
+
+
+@pytest.mark.parametrize("side", ["here", "there"])
+def test_what_changes_after_the_commit_is_named(
+    simulated: Simulated, there: There, side: str
+) -> None:
+    """A member that starts here, or another writer there: the offsets are stored, and the refusal
+    names them and the way to delete them."""
+    plan(simulated)
+
+    def late() -> None:
+        if side == "here":
+            simulated.znode("/consumers/g/ids/m", b"{}")
+        else:
+            there.offsets["g"] = {TP: 7}
+
+    there.after_commit = late
+    ran = simulated.run("apply", "a.plan", "--execute")
+    (row,) = ran.rows
+    assert (ran.status, row["outcome"]) == (3, "refused")
+    assert "offsets were stored in the other cluster" in row["why"]
+    assert "kafka-consumer-groups.sh --delete --group g" in row["why"]
 
 
 def test_what_is_not_ready_is_skipped(simulated: Simulated, there: There) -> None:
