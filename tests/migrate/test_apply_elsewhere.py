@@ -41,6 +41,7 @@ class There:
         self.joined: tuple[str, ...] = ()
         self.offsets: dict[str, dict[TopicPartition, int]] = {}
         self.fault: BrokerError | None = None
+        self.away = ""
         self.after_commit: Callable[[], None] = lambda: None
 
     def __call__(self, *_: object) -> Self:
@@ -52,8 +53,10 @@ class There:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def members(self, _group: str) -> tuple[str, ...]:
+    def members(self, group: str) -> tuple[str, ...]:
         """The members of each group."""
+        if group == self.away:
+            raise BrokerUnavailableError("its coordinator is away")
         return self.joined
 
     def fetch(
@@ -125,6 +128,21 @@ def test_what_old_brokers_do_not_report_is_named(simulated: Simulated, there: Th
     assert ran.status == 0
     assert "note: not checked whether there:9092 is the planned cluster" in ran.err
     assert "note: not checked whether topics of the other cluster were recreated" in ran.err
+
+
+def test_a_group_without_coordinator_does_not_end_the_plan(
+    simulated: Simulated, there: There
+) -> None:
+    """It is that group's problem, and the others are planned."""
+    there.away = "g"
+    ran = simulated.run("plan", "--group", "g", "--group", "h", *TO, "--out", "a.plan")
+    assert ran.status == 1, ran.err
+    assert "groups: 1 refused, 1 ready" in ran.err
+    ran = simulated.run("apply", "a.plan")
+    assert [(row["group"], row["reasons"]) for row in ran.rows] == [
+        ("g", ["coordinator-away"]),
+        ("h", []),
+    ]
 
 
 def test_no_other_command_takes_it(

@@ -190,6 +190,7 @@ def translate_plans(
     ``renamed``: the groups' names there, if these differ. Raises BrokerError, UsageError.
     """
     from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
+    from zkmigrate.stores.group_states import unreadable_group
 
     rows: list[tuple[object, ...]] = []
     made: list[GroupPlan] = []
@@ -209,21 +210,26 @@ def translate_plans(
                 there = replace(
                     plan, moved=False, kafka_group=renamed.get(plan.group, plan.kafka_group)
                 )
-                members = stores.kafka.members(plan.in_kafka) if plan.moved else ()
-                members += other.kafka.members(there.in_kafka)
-                if members:
-                    text = f"joined at a coordinator: {shown(members)}"
-                    one = problem(Reason.COORDINATOR_MEMBER, text, "stop these consumers")
-                    there = replace(there, problems=(*plan.problems, one))
                 print_notes(f"group {plan.group}: {note}" for note in plan.notes)
                 found: list[_Found] = []
+                try:
+                    members = stores.kafka.members(plan.in_kafka) if plan.moved else ()
+                    members += other.kafka.members(there.in_kafka)
+                    if members:
+                        text = f"joined at a coordinator: {shown(members)}"
+                        one = problem(Reason.COORDINATOR_MEMBER, text, "stop these consumers")
+                        there = replace(there, problems=(*plan.problems, one))
+                    if not there.problems:
+                        found = list(_translate(stores, there, here, other, elsewhere))
+                except BrokerError as error:
+                    one, away = unreadable_group(plan.group, error), True
+                    there = replace(there, problems=(*plan.problems, one))
                 if there.problems:
                     rows += [
                         (plan.group, *(None,) * 7, "", 0, kind, f"{what}: {fix}", there.kafka_group)
                         for kind, what, fix in (problem_cells(one, how) for one in there.problems)
                     ]
                 else:
-                    found = list(_translate(stores, there, here, other, elsewhere))
                     rows += [one.cells(there) for one in found]
                     entries = tuple(one.planned for one in found)
                     there = replace(there, entries=entries, problems=_problems(plan.group, found))

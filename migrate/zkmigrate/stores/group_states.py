@@ -82,7 +82,7 @@ def read_states(
             there = called[name]
             found = committed[there]
             if isinstance(found, BrokerError):
-                problems[name] = _unreadable(name, found)
+                problems[name] = unreadable_group(name, found)
             else:
                 kafka[name] = {
                     tp: KafkaOffset(*stored, times.get((there, tp))) for tp, stored in found.items()
@@ -102,7 +102,7 @@ def read_states(
             if name in problems:
                 yield name, problems[name]
             elif isinstance(members, BrokerError):
-                yield name, _unreadable(name, members)
+                yield name, unreadable_group(name, members)
             else:
                 offsets = from_file.get(name)
                 part = parts[name]
@@ -122,7 +122,7 @@ def _read(group: str) -> Script[GroupSnapshot | Problem]:
         return bad_name(group)
     content = yield from or_refusal(read_group(group))
     if isinstance(content, ZooKeeperError):
-        return _unreadable(group, content)
+        return unreadable_group(group, content)
     return content or GroupSnapshot(group, exists=False)
 
 
@@ -172,7 +172,7 @@ def read_offsets(
     """
     for plan, offsets in stores.zk.run_all(map(_in_zookeeper, plans)):
         if isinstance(offsets, ZooKeeperError):
-            yield plan, _unreadable(plan.group, offsets)
+            yield plan, unreadable_group(plan.group, offsets)
             continue
         state, nodes, others = offsets
         try:
@@ -186,7 +186,7 @@ def read_offsets(
             yield plan, Problem(Reason.UNREADABLE, str(fault), "repair it, then verify again")
             continue
         except BrokerError as error:
-            yield plan, _unreadable(plan.group, error)
+            yield plan, unreadable_group(plan.group, error)
             continue
         if state.faults:
             what = "; ".join(state.faults)
@@ -341,7 +341,7 @@ def _unproven(
     return frozenset(missing - stores.kafka.absent(missing)) if missing else frozenset()
 
 
-def _unreadable(group: str, error: ZkConsumerError) -> Problem:
+def unreadable_group(group: str, error: ZkConsumerError) -> Problem:
     """Return the problem of a group that ZooKeeper or its coordinator does not show."""
     leave = f"leave the group out with --exclude {group}"
     if isinstance(error.__cause__, PendingOffsetsError):
