@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -276,6 +277,7 @@ def test_hostile_znodes_give_offsets_or_an_error_that_names_one(
     assert all(0 <= tp.partition < 2**31 for tp in found)
     for path, one in nodes.items():
         recognized(path, one.data)
+        looks_like_offsets(f"/other{path}", one.data, {"t", "topic"})
 
 
 # -- on a simulated cluster ----------------------------------------------------------------------
@@ -525,6 +527,108 @@ def test_the_gate_finds_all_layouts_in_one_tree(simulated: Simulated) -> None:
         **{path: f"not understood: {example} looks like an offset"
            for path, example in odd.items()},
     }  # fmt: skip
+
+
+JAVA = b"\xac\xed\x00\x05"
+LONG = (
+    JAVA + b"sr\x00\x0ejava.lang.Long;\x8b\xe4\x90\xcc\x8f#\xdf\x02\x00\x01J\x00\x05value"
+    b"xr\x00\x10java.lang.Number\x86\xac\x95\x1d\x0b\x94\xe0\x8b\x02\x00\x00xp"
+)
+"""What the default serializer of ZkClient writes before the eight bytes of a ``Long``."""
+FORMS: list[tuple[str, bytes]] = [
+    *(
+        (path, data)
+        for path in ("/app/mytopic/0", "/app/mytopic/x", "/app/mytopic-0/x", "/app/else/0",
+                     "/app/else/0/position", "/app/else/partition_0/position")
+        for data in (b"12345", b' "12345"\n', struct.pack(">q", 12345),
+                     LONG + struct.pack(">q", 12345), JAVA + b"t\x00\x0512345")
+    ),
+    *(
+        ("/spark/checkpoints/job", data)
+        for data in (b'{"mytopic":{"0":12345,"1":678}}', b'{"0":1,"1":2}', b'{"else":{"0":"1"}}',
+                     b'[{"topic":"mytopic","next":5}]', b'{"mytopic-0":5}', b'{"mytopic":[5,6]}',
+                     b"0:12,1:15\n", b"0:12, 1:15", b"0:12;1:15", b"0=12;1=15", b"0:12\n1:15\n",
+                     b"mytopic:0:12,mytopic:1:15", b"mytopic:0=12; else:1=15;")
+    ),
+    ("/app/mytopic/0", b'{"next":12345}'),
+    ("/app/mytopic", b"[5,6]"),
+]  # fmt: skip
+NO_OFFSETS: dict[str, bytes] = {
+    "/app/config": b'{"timeout":5,"retries":{"0":"x"},"none":{},"on":{"1":true}}',
+    "/app/epoch": b"5",
+    "/app/mytopic": b"x",
+    "/app/mytopic/leader": b'{"host":"a","new":true}',
+    "/app/mytopic/name": b"abcdefgh",
+    "/app/name/0": b"abcdefgh",
+    "/app/broken": b'{"0":5',
+    "/app/deep": b"[" * 100_000,
+    "/app/blank": b" " * 100_000 + b"1:",
+    "/app/moment": b"2026-11-28T12:30:15",
+    "/app/server": b"zk1:2181,zk2:2181",
+    "/app/worker0/epoch": b"5",
+    "/app/0": LONG.replace(b"Long", b"Void"),
+    "/hadoop-ha/ns/lock/mytopic": b"\x0a\x02ns\x12\x03nn1",
+    "/zookeeper/config": b"version=100000000",
+    "/zookeeper/quota/mytopic/zookeeper_limits": b"count=5,bytes=-1",
+    "/zookeeper/quota/mytopic/0": b"5",
+    "/kafka2/consumers/other/ids/other_a": (
+        b'{"version":1,"subscription":{"mytopic":1},"pattern":"static","timestamp":"1"}'
+    ),
+    "/kafka2/consumers/other/owners/mytopic/0": b"other_a-0",
+    "/kafka2/brokers/topics/mytopic": b'{"version":1,"partitions":{"0":[0]}}',
+    "/kafka2/config/topics/mytopic": b'{"version":1,"config":{}}',
+    "/kafka3/controller_epoch": b"5",
+    "/kafka3/brokers/topics/mytopic/partitions/0/state": b'{"controller_epoch":5,"leader":0}',
+    "/controller_epoch": b"5",
+    "/config/topics/mytopic": b'{"version":1,"config":{}}',
+    "/storm/mytopic/coordinator/currtx": b"9",
+    "/storm/mytopic/coordinator/currattempts": b'{"9":0}',
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "data"), FORMS, ids=[f"{path} {data[-20:]!a}" for path, data in FORMS]
+)
+def test_the_gate_finds_offsets_in_other_forms(
+    simulated: Simulated, path: str, data: bytes
+) -> None:
+    """Numbers, lists and JSON whose layout nobody declared, also if only the name of a topic tells
+    what they are."""
+    simulated.topic("mytopic", (0, 10_000))
+    simulated.zk.set("/consumers/g")
+    simulated.zk.set(path, data)
+    ran = simulated.run("gate", "--all")
+    assert ran.status == 3
+    assert [path in row["why"] for row in ran.rows] == [False, True], ran
+
+
+def test_the_gate_knows_topics_that_brokers_do_not_list(simulated: Simulated) -> None:
+    """In KRaft, those that zkmigrate may not describe."""
+    simulated.topic("mytopic", (0, 10_000))
+    simulated.zk.set("/consumers/g")
+    simulated.zk.set("/app/mytopic/position", b"5")
+    simulated.kafka.denied.add("mytopic")
+    simulated.leave_zookeeper()
+    assert simulated.run("gate", "--all").status == 3
+
+
+def test_the_gate_passes_what_holds_no_offsets(simulated: Simulated) -> None:
+    """Znodes of ZooKeeper, of Kafka, and of programs that only resemble offsets."""
+    simulated.topic("mytopic", (0, 10_000))
+    simulated.zk.set("/consumers/g")
+    for path, data in NO_OFFSETS.items():
+        simulated.zk.set(path, data)
+    ran = simulated.run("gate", "--all")
+    assert (ran.status, [row["why"] for row in ran.rows]) == (0, [""]), ran
+
+
+def test_a_rule_for_groups_does_not_ignore_paths(simulated: Simulated) -> None:
+    """Its pattern may match a path by accident."""
+    simulated.zk.set("/consumers/g")
+    simulated.zk.set("/kafka-storm/billing-test/partition_0", storm(0, 40).encode())
+    rules = (f'[[rule]]\ngroup = "{one}"\nignore = "old"\n' for one in ("*", "*-test"))
+    (simulated.folder / "rules").write_text("".join(rules))
+    assert simulated.run("gate", "--all", "--decisions", simulated.file("rules")).status == 3
 
 
 def test_a_path_that_is_ignored_is_not_looked_at(simulated: Simulated) -> None:

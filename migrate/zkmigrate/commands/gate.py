@@ -43,11 +43,11 @@ def gate(
     not understood. Its row shows which, and when the group last stored an offset.
 
     With --all, it also looks through the whole ensemble, above the chroot too, for znodes of other
-    clients that look like offsets. Each place has a row with its path and its layout, see zkmigrate
-    plan --layout.
+    clients that look like offsets, which is a guess. Each place has a row with its path and its
+    layout, see zkmigrate plan --layout.
 
     Groups that --decisions ignores do not count. A rule with a path in place of a group ignores
-    that znode and all below it.
+    that znode and all below it. Rules for groups, such as *, do not apply to paths.
     """
     options = Options(rules=rules_in(decisions))
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long

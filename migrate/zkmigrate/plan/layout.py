@@ -7,8 +7,9 @@ ZnodeFormatError, which names the znode, for everything that its client does not
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -279,24 +280,88 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
 _SWEPT: Final = ("trident", "storm", "brooklin", "ureplicator", "kafka", "offset")
 """Layouts whose paths show what they are, the most specific first."""
 _LIST: Final = re.compile(rb"[0-9]+:[0-9]+(?:,[0-9]+:[0-9]+)*")
-_NUMBER: Final = re.compile(rb"\s*-?[0-9]{1,20}\s*")
+_PAIR: Final = rb"(?:(?!\d{4}-\d\d-\d\dT)[\w.-]+\s*[:=]\s*)?[0-9]+\s*[:=]\s*[0-9]+"
+"""A partition and its offset, perhaps with a topic; not a point in time."""
+_PAIRS: Final = re.compile(rb"\s*" + _PAIR + rb"(?:[\s,;]+" + _PAIR + rb")*[\s,;]*")
+_JAVA_STRING: Final = re.compile(rb"\A\xac\xed\x00\x05t..", re.DOTALL)
+_NUMBER: Final = re.compile(
+    rb"""
+    \s*(?:"\s*)?-?[0-9]{1,20}\s*(?:"\s*)?
+    | \x00.{7}                                                # eight bytes, big-endian, below 2**56
+    | \xac\xed\x00\x05sr\x00.java\.lang\.(?:Long|Integer).*   # serialized by Java
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_WHOLE: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _PARTITION: Final = re.compile(rf"(?:.*[^0-9])?[0-9]+|{BROKER_PARTITION}")
+_BELOW_PARTITION: Final = re.compile(rf"/.+/(?:partition[-_]?)?(?:[0-9]+|{BROKER_PARTITION})/[^/]+")
+_PARTITION_SUFFIX: Final = re.compile(r"[^a-zA-Z0-9][0-9]+\Z")
 _KEY: Final = re.compile(rb"offset", re.IGNORECASE)
+_NO_OFFSETS: Final = re.compile(
+    r"/consumers/[^/]+/(?:ids|owners)/.+|/coordinator/(?:currtx|currattempts|meta)(?:/.+)?"
+)
+"""In paths of members of a group, and of what Trident has next to offsets."""
 
 
-def looks_like_offsets(path: str, data: bytes) -> bool:
-    """Whether a znode may hold offsets of some client.
+def looks_like_offsets(path: str, data: bytes, topics: Set[str] = frozenset()) -> bool:
+    """Whether a znode may hold offsets of some client. This is a heuristic.
 
-    That is one whose path is that of a layout; a number in a znode whose name ends with one; any
-    data if they or the path contain the word offset; and a list of pairs of numbers.
+    True for any data if they or the path contain the word offset, or the path is that of a layout;
+    for a list of pairs of numbers, each perhaps with a topic; for a number if the znode's name ends
+    with a number, its parent is named like a partition, or a part of its path names one of
+    ``topics``, those of the cluster; and for JSON with an object from numbers to numbers, or with a
+    number if the path, a key above it or a value next to it names a topic.
     """
     if not data:
         return False
-    if "offset" in path.lower() or _KEY.search(data) or _LIST.fullmatch(data):
+    if "offset" in path.lower() or _KEY.search(data):
         return True
-    if _PARTITION.fullmatch(path.rpartition("/")[2]) and _NUMBER.fullmatch(data):
+    if any(LAYOUTS[name].pattern.fullmatch(path) for name in _SWEPT):
         return True
-    return any(LAYOUTS[name].pattern.fullmatch(path) for name in _SWEPT)
+    data = _JAVA_STRING.sub(b"", data)
+    if _PAIRS.fullmatch(data):
+        return True
+    number = bool(_NUMBER.fullmatch(data))
+    if number and _PARTITION.fullmatch(path.rpartition("/")[2]):
+        return True
+    if _NO_OFFSETS.search(path):
+        return False
+    of_topic = any(_names_topic(part, topics) for part in path.split("/"))
+    if number:
+        return of_topic or bool(_BELOW_PARTITION.fullmatch(path))
+    return data.lstrip()[:1] in (b"{", b"[") and _has_offsets(data, topics, of_topic)
+
+
+def _names_topic(text: object, topics: Set[str]) -> bool:
+    """Whether a text is one of the topics, perhaps with a partition, as in ``TOPIC-0``."""
+    return isinstance(text, str) and (text in topics or _PARTITION_SUFFIX.sub("", text) in topics)
+
+
+def _has_offsets(data: bytes, topics: Set[str], of_topic: bool) -> bool:
+    """Whether JSON has an object from numbers to numbers, or a number below the name of a topic.
+
+    ``of_topic``: the znode's path names one.
+    """
+    try:
+        parts: list[tuple[Any, bool]] = [(json.loads(data), of_topic)]
+    except (ValueError, RecursionError):
+        return False
+    while parts:
+        value, of_topic = parts.pop()
+        if isinstance(value, dict):
+            if value and all(_WHOLE.fullmatch(k) and _is_whole(v) for k, v in value.items()):
+                return True
+            of_topic = of_topic or any(_names_topic(one, topics) for one in value.values())
+            parts += [(one, of_topic or _names_topic(key, topics)) for key, one in value.items()]
+        elif isinstance(value, list):
+            parts += [(one, of_topic) for one in value]
+        elif of_topic and _is_whole(value):
+            return True
+    return False
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int or (isinstance(value, str) and bool(_WHOLE.fullmatch(value)))
 
 
 def recognized(path: str, data: bytes) -> tuple[str, str]:

@@ -109,8 +109,17 @@ class Options:
         return narrowed._decided(rule for rule in mine if rule.topic == "*") if mine else narrowed
 
     def ignored(self, group: str) -> str:
-        """Return the reason why a group is ignored, whatever its offsets; empty if it is not."""
-        means = (rule.ignore for rule in self.rules if rule.ignore and _means(rule.group, group))
+        """Return the reason why a group is ignored, whatever its offsets; empty if it is not.
+
+        ``group`` may also be the path of a znode. Only rules that begin with ``/`` apply to paths.
+        """
+        means = (
+            rule.ignore
+            for rule in self.rules
+            if rule.ignore
+            and rule.group.startswith("/") == group.startswith("/")
+            and _means(rule.group, group)
+        )
         return next(means, "")
 
     def skips_all(self, group: str) -> bool:

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Set
 from typing import Final, NamedTuple
 
+from zkconsumer.admin.cluster_zk import ClusterZk
 from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.snapshot import LIVE, MISPLACED
+from zkconsumer.admin.topics import list_topics
 from zkconsumer.config.values import split_connect
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper.scripts.common import Script
@@ -32,6 +34,8 @@ _KAFKA: Final = frozenset(
 _ZOOKEEPER: Final = "zookeeper"
 _CLUSTERS: Final = ("consumers", "brokers")
 """What the root of a cluster has. Groups are below the first."""
+_ROOTS: Final = (set(_CLUSTERS), {"brokers", "controller_epoch"})
+"""A znode that has all children of one of these sets is the root of a cluster."""
 _MOST_PLACES: Final = 10_000
 """Further ones are counted together."""
 
@@ -107,10 +111,13 @@ class Sweep:
         self.looked_at: Counter[str] = Counter()
         self.left_out: dict[str, str] = {}
         self._ignored = ignored
+        self._topics: frozenset[str] = frozenset()
 
-    def look(self, zk: BlockingZk, servers: Servers) -> None:
+    def look(self, zk: ClusterZk, servers: Servers) -> None:
         """Walk through the chroot, and everything above it. ``zk``: a session, opened."""
         hosts, chroot = split_connect(servers.zookeeper)
+        # In KRaft, brokers do not list topics that this user may not describe.
+        self._topics = frozenset(zk.run(list_topics()) + zk.run_in_zookeeper(list_topics()))
         self._walk(zk, chroot, {f"{chroot}/{name}" for name in _KAFKA})
         if not chroot:
             return
@@ -135,7 +142,7 @@ class Sweep:
 
         def descend(path: str, names: list[str]) -> list[str]:
             here = chroot + path.rstrip("/")
-            other_cluster = set(_CLUSTERS).issubset(names)
+            other_cluster = any(one.issubset(names) for one in _ROOTS)
             own = _KAFKA.difference(_CLUSTERS[:1]) if other_cluster else ()
             return [
                 name for name in names if name not in own and self._wanted(f"{here}/{name}", known)
@@ -146,7 +153,7 @@ class Sweep:
             self.looked_at[f"{chroot}/{path.split('/', 2)[1]}"] += 1
             if isinstance(node, ZooKeeperError):
                 self._add(Place(whole, "", whole, fault=str(node)))
-            elif looks_like_offsets(whole, node.data):
+            elif looks_like_offsets(whole, node.data, self._topics):
                 layout, root = recognized(whole, node.data)
                 self._add(Place(root, layout, whole, 1, node.stat.mtime_ms))
 
