@@ -772,6 +772,19 @@ def test_what_is_written_together_may_have_changed_meanwhile(
         assert simulated.held(group, "t")[1][0] == 500
 
 
+def test_a_group_whose_agreed_state_has_no_room_any_more_fails_alone(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are written, although their requests are sent together with its own."""
+    mirror = several_have_changed(simulated, monkeypatch)
+    room = len(simulated.zk.text(mirror_state.path("g")) or b"") - 1
+    monkeypatch.setattr(record, "MAX_BYTES", PACKET_BYTES + room)
+    steps = {one.group: one for one in mirror.steps("ghi")}
+    assert [steps[name].state for name in "ghi"] == ["failed", "in step", "in step"]
+    assert "too many to be mirrored" in steps["g"].why
+    assert [agreed_on(simulated, group)[0] for group in "ghi"] == [100, 500, 500]
+
+
 @pytest.mark.parametrize("seconds", [0.0, 1.1 * writes.IN_ADVANCE_S])
 def test_a_permission_that_was_asked_for_together_is_soon_too_old(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch, seconds: float

@@ -121,7 +121,8 @@ class Writes:
         raise mirror_state.changed(group)
 
     def write_all(self, unwritten: Collection[Unwritten]) -> list[str]:
-        """Write for several groups; return those that another process has changed."""
+        """Write for several groups; return those that another process has changed, or that cannot
+        be written."""
         changed: list[str] = []
         scripts = (_or_error(one.script()) for one in unwritten)
         for one, at in zip(unwritten, self._stores.zk.run_all(scripts), strict=True):
@@ -243,5 +244,5 @@ def _commits(decision: Decision) -> dict[TopicPartition, StoredOffset]:
 def _or_error(script: Script[T]) -> Script[T | ZooKeeperError | GroupRefusedError]:
     try:
         return (yield from or_refusal(script))
-    except GroupRefusedError as error:
+    except (GroupRefusedError, ZooKeeperError) as error:
         return error
