@@ -785,6 +785,29 @@ def test_a_group_whose_agreed_state_has_no_room_any_more_fails_alone(
     assert [agreed_on(simulated, group)[0] for group in "ghi"] == [100, 500, 500]
 
 
+def test_a_group_that_cannot_be_cleaned_up_fails_alone(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command has ended its mirror, and ZooKeeper refuses what follows. The next pass tries
+    it again."""
+    two_groups(simulated)
+    assert simulated.run("mirror", "--all", "--execute", "--once").status == 0
+    mirror = mirroring.Mirroring(simulated.stores())
+    assert all(one.good for one in mirror.steps("gh"))  # now it has the leases
+    assert Machine(simulated, simulated.folder / "other").run(*END).status == 0
+
+    def refuses(_group: str) -> Script[None]:
+        raise ZooKeeperError("refused")
+
+    with monkeypatch.context() as fault:
+        fault.setattr(guard, "let_in", refuses)
+        steps = {one.group: one for one in mirror.steps("gh")}
+        assert (steps["g"].state, steps["g"].why) == ("failed", "refused")
+        assert steps["h"].state == "in step"
+    steps = {one.group: one for one in mirror.steps("gh")}
+    assert (steps["g"].state, steps["h"].state) == ("not mirrored", "in step")
+
+
 @pytest.mark.parametrize("seconds", [0.0, 1.1 * writes.IN_ADVANCE_S])
 def test_a_permission_that_was_asked_for_together_is_soon_too_old(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch, seconds: float

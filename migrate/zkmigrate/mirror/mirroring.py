@@ -346,21 +346,23 @@ class Mirroring:
         for _ in range(_AGAIN):
             if isinstance(at, Exception):
                 return Step(name, "", "failed", why=str(at), reasons=(Reason.UNREADABLE,))
-            if at.mirror is None:
-                if mirror_state.lease_of(at.lease, self._run):
-                    self._clean_up(name)
-                return Step(name, "", ENDED)
-            leader, since = at.mirror.leader, moment(at.mirror.since_ms)
-            if at.mirror.stopped is not None:
-                code, text = at.mirror.stopped
-                return Step(name, leader.value, STOPPED, since, "", text, _stopped(Reason(code)))
+            leader, since = "", ""
+            if at.mirror is not None:
+                leader, since = at.mirror.leader.value, moment(at.mirror.since_ms)
             try:
+                if at.mirror is None:
+                    if mirror_state.lease_of(at.lease, self._run):
+                        self._clean_up(name)
+                    return Step(name, "", ENDED)
+                if at.mirror.stopped is not None:
+                    code, text = at.mirror.stopped
+                    return Step(name, leader, STOPPED, since, "", text, _stopped(Reason(code)))
                 at = self._with_lease(at)
                 session = mirror_state.lease_of(at.lease, self._run)
                 if not session:
                     by = "" if at.lease is None else at.lease.data.decode(errors="replace")
                     text = f"{by.partition(' ')[0]} mirrors it"
-                    return Step(name, leader.value, STANDBY, since, "", text)
+                    return Step(name, leader, STANDBY, since, "", text)
                 self._writes.settle_lock(at)
                 if at.old:
                     self._had_members.add(name)
@@ -368,7 +370,7 @@ class Mirroring:
                     result = self.cut_over(name, True, 0)
                     if result.outcome is Outcome.FAILED or Reason.UNREADABLE in result.reasons:
                         state, why = result.outcome.value, result.why
-                        return Step(name, leader.value, state, since, "", why, result.reasons)
+                        return Step(name, leader, state, since, "", why, result.reasons)
                     self._had_members.discard(name)
                     self._say(f"group {name}: {result.why or result.outcome.value}")
                     at, together = self._readings.look_afresh(name), None
@@ -390,14 +392,14 @@ class Mirroring:
                     # Another process or member was faster.
                     at, together = self._readings.look_afresh(name), None
                     continue
-                return Step(name, leader.value, "refused", since, "", str(error), (error.reason,))
+                return Step(name, leader, "refused", since, "", str(error), (error.reason,))
             except (BrokerError, ZooKeeperError) as error:
                 away = isinstance(error, BrokerError) and error.retriable
                 reason = Reason.COORDINATOR_AWAY if away else Reason.UNREADABLE
-                return Step(name, leader.value, "failed", since, "", str(error), (reason,))
+                return Step(name, leader, "failed", since, "", str(error), (reason,))
             return self._after(seen, decision)
         text = "it changes faster than it is read"
-        return Step(name, leader.value, "behind", why=text, reasons=(Reason.OTHER_OPERATOR,))
+        return Step(name, leader, "behind", why=text, reasons=(Reason.OTHER_OPERATOR,))
 
     def _after(self, seen: Seen, decision: Decision) -> Step:
         name, mirror = seen.at.group, seen.mirror
