@@ -808,6 +808,31 @@ def test_a_group_that_cannot_be_cleaned_up_fails_alone(
     assert (steps["g"].state, steps["h"].state) == ("not mirrored", "in step")
 
 
+def test_a_reset_is_not_undone_while_groups_are_committed_again(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka leads, and an operator sets the offset of a group right before a mirror commits it
+    again, so that it does not expire. No later pass would put that right."""
+    virtual_time(monkeypatch)
+    two_groups(simulated)
+    assert simulated.run("mirror", "--all", "--execute", "--once").status == 0
+    for group in "gh":
+        words = ("cut-over", "--group", group, "--execute", "--wait", "0")
+        assert simulated.run(*words).status == 0
+    mirror = mirroring.Mirroring(simulated.stores())
+    assert all(one.good for one in mirror.steps("gh"))  # now it has the leases
+    mirroring.time.sleep(mirroring.REFRESH_S + 1.0)
+
+    def reset(what: str) -> None:
+        if what == "after commit":
+            simulated.kafka.around = lambda what: None
+            simulated.in_kafka("h", "t", 300)
+
+    simulated.kafka.around = reset
+    assert [one.state for one in mirror.steps("gh")] == ["in step"] * 2
+    assert simulated.held("h", "t") == ({0: 300}, {0: 300})
+
+
 @pytest.mark.parametrize("seconds", [0.0, 1.1 * writes.IN_ADVANCE_S])
 def test_a_permission_that_was_asked_for_together_is_soon_too_old(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch, seconds: float

@@ -323,7 +323,9 @@ class Mirroring:
             for name, seen in together.of_all(looks).items():
                 decision, due = self._decide(seen)
                 self._decided[name] = seen, decision, due
-                if decision.to_kafka and decision.stop is None:
+                # A late commit would last where Kafka leads. So it is permitted right before.
+                shared = decision.leader is Store.ZOOKEEPER and decision.stop is None
+                if shared and decision.to_kafka:
                     session = mirror_state.lease_of(seen.at.lease, self._run)
                     permissions[name] = seen, decision, session
         self._writes.permit_together(permissions)
