@@ -833,18 +833,26 @@ def test_a_reset_is_not_undone_while_groups_are_committed_again(
     assert simulated.held("h", "t") == ({0: 300}, {0: 300})
 
 
+@pytest.mark.parametrize("suspended", [False, True])
 @pytest.mark.parametrize("seconds", [0.0, 1.1 * writes.IN_ADVANCE_S])
 def test_a_permission_that_was_asked_for_together_is_soon_too_old(
-    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, seconds: float
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, seconds: float, suspended: bool
 ) -> None:
     """The commit of the first group takes a while, and another process writes the second group. So
-    its permission is asked for again. A commit that is sent too early is put right at once."""
+    its permission is asked for again. A commit that is sent too early is put right at once.
+
+    The machine may be suspended meanwhile, which ``time.monotonic`` does not count.
+    """
     mirror = several_have_changed(simulated, monkeypatch)
 
     def another(what: str) -> None:
         if what == "after commit":
             simulated.kafka.around = lambda what: None
-            mirroring.time.sleep(seconds)
+            if suspended:
+                later = CLOCK.now + seconds
+                monkeypatch.setattr(mirroring.time, "clock_gettime", lambda _which: later)
+            else:
+                mirroring.time.sleep(seconds)
             simulated.in_zookeeper("h", "t", 700)
             path = mirror_state.path("h")
             simulated.zk.set(path, simulated.zk.text(path))

@@ -21,7 +21,7 @@ from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
-from zkmigrate.apply.permission import check_accepted
+from zkmigrate.apply.permission import boottime, check_accepted
 from zkmigrate.errors import GroupRefusedError
 from zkmigrate.mirror.readings import Readings, Seen
 from zkmigrate.model import STOPPED, Mirror, Store
@@ -84,7 +84,7 @@ class Writes:
 
         ``some``: the reading of each group, the decision, and the session that has its lease.
         """
-        began = time.monotonic()
+        began = boottime()
         seen = {name: one[0] for name, one in some.items()}
         new = {name: _commits(one[1]) for name, one in some.items()}
         there = self._readings.still_in_kafka(seen, new) if some else []
@@ -109,14 +109,14 @@ class Writes:
         """Raise GroupRefusedError if offsets may not be written to Kafka now."""
         group = seen.at.group
         of, offsets, asked = self._permitted.pop(group, (None, None, 0.0))
-        if of is seen and offsets == new and time.monotonic() - asked < IN_ADVANCE_S:
+        if of is seen and offsets == new and boottime() - asked < IN_ADVANCE_S:
             return
         for _ in range(_ATTEMPTS):
-            began = time.monotonic()
+            began = boottime()
             there = self._readings.is_still_in_kafka(group, seen.reading.kafka, new)
             if not (there and self._zk(self._permission(seen, new, session))):
                 break
-            if time.monotonic() - began < _PERMITTED_S:
+            if boottime() - began < _PERMITTED_S:
                 return
         raise mirror_state.changed(group)
 

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 from unittest import mock
 
-from zkmigrate.apply import guard
+from zkmigrate.apply import guard, permission
 from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.mirror import mirroring, readings, writes
 from zkmigrate.mirror.mirroring import Mirroring
@@ -140,7 +140,7 @@ class MirroredGroup(Scenario[Any]):
         """See ``Scenario``. All processes are ended afterwards."""
         clock = SimClock(self.kernel)
         with ExitStack() as stack:
-            for module in (mirroring, readings, writes, guard, record):
+            for module in (mirroring, readings, writes, guard, permission, record):
                 stack.enter_context(mock.patch.object(module, "time", clock))
             for module in (mirroring, readings):
                 stack.enter_context(mock.patch.object(module, "random", self.kernel.rng))

@@ -123,6 +123,10 @@ class SimClock:
         """Seconds since the simulation began."""
         return self._kernel.now
 
+    def clock_gettime(self, _clock: int) -> float:
+        """Seconds since the simulation began."""
+        return self._kernel.now
+
     def sleep(self, seconds: float) -> None:
         """Let the thread that runs now wait."""
         SimThread.current.sleep(seconds)
