@@ -958,6 +958,33 @@ def test_a_coordinator_that_is_away_is_named(simulated: Simulated) -> None:
     assert (found.state, found.late_since) == ("in step", "")
 
 
+def test_a_coordinator_that_permits_too_slowly_is_named_soon(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other groups wait meanwhile. Nothing is committed. It is when it is quick again."""
+    virtual_time(monkeypatch)
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+    simulated.in_zookeeper("g", "t", 120)
+    fetch = simulated.kafka.fetch
+
+    def slowly(group: str, tps: object) -> dict[TopicPartition, StoredOffset]:
+        mirroring.time.sleep(2.0)
+        return fetch(group, tps)
+
+    with monkeypatch.context() as fault:
+        fault.setattr(simulated.kafka, "fetch", slowly)
+        began = CLOCK.now
+        (found,) = mirror.steps(["g"])
+        assert (found.state, found.reasons) == ("failed", (Reason.COORDINATOR_AWAY,))
+        assert "before a commit" in found.why
+        assert CLOCK.now - began < 12.0
+        assert held(simulated) == ([120, 60], [110, 60])
+    assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+    assert held(simulated) == ([120, 60], [120, 60])
+
+
 def test_an_offset_of_a_deleted_topic_is_not_committed_for_its_successor(
     simulated: Simulated,
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import Script
-from zkconsumer.errors import ZooKeeperError
+from zkconsumer.errors import LeaderUnavailableError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
 from zkmigrate.apply.permission import boottime, check_accepted
@@ -106,7 +106,8 @@ class Writes:
     def _check_permitted(
         self, seen: Seen, new: Mapping[TopicPartition, StoredOffset | None], session: int
     ) -> None:
-        """Raise GroupRefusedError if offsets may not be written to Kafka now."""
+        """Raise GroupRefusedError if offsets may not be written to Kafka now, and BrokerError if
+        that takes too long to find out."""
         group = seen.at.group
         of, offsets, asked = self._permitted.pop(group, (None, None, 0.0))
         if of is seen and offsets == new and boottime() - asked < IN_ADVANCE_S:
@@ -115,10 +116,13 @@ class Writes:
             began = boottime()
             there = self._readings.is_still_in_kafka(group, seen.reading.kafka, new)
             if not (there and self._zk(self._permission(seen, new, session))):
-                break
+                raise mirror_state.changed(group)
             if boottime() - began < _PERMITTED_S:
                 return
-        raise mirror_state.changed(group)
+        raise LeaderUnavailableError(
+            f"the coordinator of group {group} did not answer within {_PERMITTED_S:g} s before a "
+            f"commit, {_ATTEMPTS} times"
+        )
 
     def write_all(self, unwritten: Collection[Unwritten]) -> list[str]:
         """Write for several groups; return those that another process has changed, or that cannot
