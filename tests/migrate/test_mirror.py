@@ -958,10 +958,13 @@ def test_a_coordinator_that_is_away_is_named(simulated: Simulated) -> None:
     assert (found.state, found.late_since) == ("in step", "")
 
 
-def test_a_coordinator_that_permits_too_slowly_is_named_soon(
-    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("slow", "reason"), [("fetch", "coordinator-away"), ("zookeeper", "unreadable")]
+)
+def test_a_server_that_permits_too_slowly_is_named_soon(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, slow: str, reason: str
 ) -> None:
-    """Other groups wait meanwhile. Nothing is committed. It is when it is quick again."""
+    """Other groups wait meanwhile. Nothing is committed. It is when the server is quick again."""
     virtual_time(monkeypatch)
     matrix.mirror_zookeeper_leads(simulated)
     mirror = mirroring.Mirroring(simulated.stores())
@@ -974,10 +977,13 @@ def test_a_coordinator_that_permits_too_slowly_is_named_soon(
         return fetch(group, tps)
 
     with monkeypatch.context() as fault:
-        fault.setattr(simulated.kafka, "fetch", slowly)
+        if slow == "fetch":
+            fault.setattr(simulated.kafka, "fetch", slowly)
+        else:
+            fault.setattr(simulated.zk, "before", lambda op: mirroring.time.sleep(0.2))
         began = CLOCK.now
         (found,) = mirror.steps(["g"])
-        assert (found.state, found.reasons) == ("failed", (Reason.COORDINATOR_AWAY,))
+        assert (found.state, found.reasons) == ("failed", (Reason(reason),))
         assert "before a commit" in found.why
         assert CLOCK.now - began < 12.0
         assert held(simulated) == ([120, 60], [110, 60])
@@ -1463,13 +1469,13 @@ def test_a_group_is_not_completed_without_an_offset_that_has_expired(
     world.close()
 
 
-@pytest.mark.parametrize("expires", [True, False])
+@pytest.mark.parametrize("seconds", [None, 2.0, 0.5])
 def test_a_late_commit_of_a_suspended_mirror_is_put_right(
-    worlds: Callable[[str], World], expires: bool
+    worlds: Callable[[str], World], seconds: float | None
 ) -> None:
     """It was permitted and sent late: after a cut-over, and before the new program has started.
 
-    Its session ends meanwhile, or it is suspended for two seconds only.
+    It is suspended for that long, or until its session has ended.
     """
     late = 0
     for number in points(worlds, "mirror_zookeeper_leads", ONCE):
@@ -1478,10 +1484,10 @@ def test_a_late_commit_of_a_suspended_mirror_is_put_right(
 
         def meanwhile(what: str, world: World = world, sent: list[str] = sent) -> None:
             sent.append(what)
-            if expires:
+            if seconds is None:
                 world.first.suspend()
             else:
-                CLOCK.pass_(2.0)
+                CLOCK.pass_(seconds)
             world.one.in_zookeeper("g", "t", 200)
             assert world.second.run(*CUT_OVER).status == 0
 

@@ -33,8 +33,11 @@ from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import shown
 
 T = TypeVar("T")
-_PERMITTED_S: Final = 1.0
-"""Seconds that a permission may take. This process was perhaps suspended if it took longer."""
+PERMITTED_S: Final = 0.2
+"""Seconds for which the permission of one group can be used, from when ZooKeeper was asked for it.
+This process was perhaps suspended if that took longer."""
+_READ_S: Final = 1.0
+"""Seconds for which the offsets in Kafka can be used that are read before that."""
 _ATTEMPTS: Final = 3
 """How often it is asked for until it comes in time."""
 IN_ADVANCE_S: Final = 0.05
@@ -106,8 +109,8 @@ class Writes:
     def _check_permitted(
         self, seen: Seen, new: Mapping[TopicPartition, StoredOffset | None], session: int
     ) -> None:
-        """Raise GroupRefusedError if offsets may not be written to Kafka now, and BrokerError if
-        that takes too long to find out."""
+        """Raise GroupRefusedError if offsets may not be written to Kafka now. Raise BrokerError or
+        ZooKeeperError if that takes too long to find out."""
         group = seen.at.group
         of, offsets, asked = self._permitted.pop(group, (None, None, 0.0))
         if of is seen and offsets == new and boottime() - asked < IN_ADVANCE_S:
@@ -115,14 +118,17 @@ class Writes:
         for _ in range(_ATTEMPTS):
             began = boottime()
             there = self._readings.is_still_in_kafka(group, seen.reading.kafka, new)
+            asked = boottime()
             if not (there and self._zk(self._permission(seen, new, session))):
                 raise mirror_state.changed(group)
-            if boottime() - began < _PERMITTED_S:
+            now = boottime()
+            late = now - asked >= PERMITTED_S
+            if not late and now - began < _READ_S:
                 return
-        raise LeaderUnavailableError(
-            f"the coordinator of group {group} did not answer within {_PERMITTED_S:g} s before a "
-            f"commit, {_ATTEMPTS} times"
-        )
+        often = f"before a commit to group {group}, {_ATTEMPTS} times"
+        if late:
+            raise ZooKeeperError(f"ZooKeeper did not answer within {PERMITTED_S:g} s {often}")
+        raise LeaderUnavailableError(f"the coordinator did not answer within {_READ_S:g} s {often}")
 
     def write_all(self, unwritten: Collection[Unwritten]) -> list[str]:
         """Write for several groups; return those that another process has changed, or that cannot
