@@ -1729,6 +1729,29 @@ def test_a_mirror_that_has_lost_its_connection_does_not_cut_over(
     assert [one.leader for one in mirror.steps(["g"], True)] == ["kafka"]
 
 
+def test_a_mirror_that_loses_its_connection_while_it_reads_does_not_cut_over(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    """The reading is repeated when the connection is back. It shows no member any more, as the
+    outage has ended their sessions."""
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    old = Machine(simulated, tmp_path / "old")
+    registers(old)
+    assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
+    simulated.in_zookeeper("g", "t", 150)
+
+    def outage(_op: ZkOp) -> None:
+        simulated.zk.before = lambda op: None
+        old.zk.expire()
+        simulated.zk.interrupt()
+
+    simulated.zk.before = outage
+    for _ in range(2):
+        assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
+    assert simulated.zk.losses == 1
+
+
 def test_a_live_move_ends_the_mirror(simulated: Simulated, tmp_path: Path) -> None:
     """While ZooKeeper leads, and if the move can be prepared. Kafka has no copies any more, and a
     mirror that runs lets the group be."""

@@ -28,6 +28,7 @@ class ToolZk:
     def __init__(self) -> None:
         self.zk = FakeZk(Kernel(1))
         self._fired: set[str] = set()
+        self.losses = 0
         self.before: Callable[[ZkOp], object] = lambda op: None
         self.after: Callable[[ZkOp, Reply], Reply] = lambda op, reply: reply
         self.connect()
@@ -49,9 +50,14 @@ class ToolZk:
     def expire(self) -> None:
         """End the session. As with kazoo, the next script then runs in a new one."""
         self._client.kill()
-        self._fired.add("")
+        self.interrupt()
         self._pass(20.0)
         self.connect()
+
+    def interrupt(self) -> None:
+        """Lose the connection, and make it again at once."""
+        self._fired.add("")
+        self.losses += 1
 
     def run(self, script: Any) -> Any:
         """Return the script's result. Raises ZooKeeperError for a refusal, as the product does, and

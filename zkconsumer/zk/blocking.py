@@ -156,6 +156,8 @@ class BlockingZk:
         """Whether it is connected and not to be closed. The caller's thread."""
         self._fired: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         """Paths whose watches fired; ``None``: the connection was lost, and watches with it."""
+        self.losses = 0
+        """How often the connection was lost or made again. kazoo's thread."""
         self._away = False
         """Whether the log says that there is no connection. kazoo's thread."""
         self._driver = ZkDriver(
@@ -184,6 +186,7 @@ class BlockingZk:
         """kazoo's connection thread."""
         if event is not SessionEvent.OPENED:
             self._fired.put(None)
+            self.losses += 1
         if event is SessionEvent.LOST:
             self._opened.clear()
         elif event is SessionEvent.OPENED:

@@ -120,6 +120,9 @@ class Mirroring:
         self._late: dict[str, str] = {}
         """Since when a group is not in step."""
         self._had_members: set[str] = set()
+        """Groups of which an old member was seen since the connection was made."""
+        self._losses = 0
+        """``losses`` of the connection when its watches were asked for last."""
         self._quiet: dict[str, tuple[Step, float]] = {}
         """Groups that need not be read again before a moment, unless a watch fires."""
         self._decided: dict[str, tuple[Seen, Decision, bool]] = {}
@@ -292,6 +295,7 @@ class Mirroring:
 
     def _note_fired(self) -> None:
         """Let groups be read of which a watch has fired."""
+        self._losses = self._stores.zk.losses
         fired = self._readings.fired()
         if fired is None:
             self._quiet.clear()
@@ -433,7 +437,9 @@ class Mirroring:
         """Whether the last old member of a group has left, as this or another process has seen."""
         assert at.mirror is not None
         begun = at.record.locked and at.record.command == CUT_OVER
-        return at.mirror.leader is Store.ZOOKEEPER and (begun or at.group in self._had_members)
+        connected = self._stores.zk.losses == self._losses  # else members may run without sessions
+        left = connected and at.group in self._had_members
+        return at.mirror.leader is Store.ZOOKEEPER and (begun or left)
 
     def _with_lease(self, at: InZooKeeper) -> InZooKeeper:
         """Take the lease of a group if it is free; return the group with its lease."""

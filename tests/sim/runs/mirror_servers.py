@@ -96,6 +96,7 @@ class SimZk:
     def __init__(self, zk: FakeZk, opened: Callable[[int], object]) -> None:
         self._opened = opened
         self._fired: set[str | None] = set()
+        self.losses = 0
         self.client = zk.connect(SESSION, self._watched, self._changed, synced=True)
 
     def fired(self) -> set[str] | None:
@@ -142,6 +143,7 @@ class SimZk:
             self._opened(session)
         else:
             self._fired.add(None)
+            self.losses += 1
 
 
 class SimKafka:
