@@ -26,7 +26,7 @@ from zkmigrate.stores import mirror_state, record, sessions
 
 from tests.migrate import matrix
 from tests.migrate.operators import CLOCK, Machine, World, joins, registers, virtual_time
-from tests.migrate.simulated import SENT, Ran, Simulated, simulated
+from tests.migrate.simulated import SENT, Ran, Simulated, SimulatedCoordinators, simulated
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.console import repeating
 from zkconsumer.console.signals import SignalledError
@@ -1424,6 +1424,25 @@ def overtaken(
     ran = world.first.run(*words)
     assert happened
     return ran
+
+
+def test_the_permission_uses_no_connection_that_is_to_commit(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the turn of the commit, or close its connection. Then the commit is sent
+    late."""
+    matrix.mirror_zookeeper_leads(simulated)
+    asks = SimulatedCoordinators(simulated.zk)
+    asks.committed = simulated.kafka.committed
+    monkeypatch.setattr(simulated.kafka, "another", lambda: asks)
+    seen: list[str] = []
+    simulated.kafka.around = seen.append
+    for name, one in (("commits", simulated.kafka), ("asks", asks)):
+        monkeypatch.setattr(one, "_check", lambda _group, name=name: seen.append(name))
+    mirror = mirroring.Mirroring(simulated.stores())
+    assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+    at = seen.index("before commit")
+    assert seen[at + 1 : seen.index(SENT)] == ["asks"]
 
 
 def test_an_expired_offset_is_not_restored_over_that_of_a_member(

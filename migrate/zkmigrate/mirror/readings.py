@@ -69,6 +69,8 @@ class Readings:
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
+        self._asks = stores.another()
+        """With connections of its own. So no read delays a commit that is about to be sent."""
         self.keep_s = 0.0
         """Seconds after which all of a group is read again, even if no watch fires."""
         self._known: dict[str, tuple[InZooKeeper, float]] = {}
@@ -168,7 +170,7 @@ class Readings:
 
         A member that had left when members were read may have committed right before.
         """
-        return _is_still(self._stores.fetch(group, new), before, new)
+        return _is_still(self._asks.fetch(group, new), before, new)
 
     def still_in_kafka(
         self, seen: Mapping[str, Seen], new: Mapping[str, Mapping[TopicPartition, StoredOffset]]

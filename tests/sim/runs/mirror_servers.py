@@ -271,6 +271,10 @@ class SimStores:
     def __init__(self, zk: SimZk, kafka: SimKafka) -> None:
         self.zk, self.kafka, self.logs = zk, kafka, SimLogs(zk)
 
+    def another(self) -> SimStores:
+        """See ``Stores``. The same connections, which are never closed."""
+        return self
+
     def fetch(self, group: str, known: object) -> dict[TopicPartition, StoredOffset]:
         """See ``Stores``."""
         return self.kafka.fetch(group, known)

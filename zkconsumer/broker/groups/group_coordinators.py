@@ -231,9 +231,9 @@ class GroupCoordinators:
     ) -> dict[TopicPartition, BrokerError]:
         """Store offsets; return the refused ones, by partition.
 
-        ``permit`` is called right before each request; what it raises ends the operation. The
-        leader epoch is stored by brokers since 2.1. Raises GroupActiveError when the coordinator
-        refuses because the group has members.
+        ``permit`` is called right before each request; what it raises ends the operation. It does
+        not use this object, whose connection is ready. The leader epoch is stored by brokers since
+        2.1. Raises GroupActiveError when the coordinator refuses because the group has members.
         """
         left, refused = dict(offsets), dict[TopicPartition, BrokerError]()
 
