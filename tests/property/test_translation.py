@@ -205,6 +205,7 @@ def test_another_partitioner_is_noticed() -> None:
         for offset, one in enumerate(found, 1):
             if one.proof is PROVEN and one.low:
                 here, there = source[offset - 1 : offset + 1], target[one.low - 1 : one.low + 1]
+                here = here[: len(there)]  # at its end, the next one is not there yet
                 assert [each.digest for each in here] == [each.digest for each in there]
 
 
