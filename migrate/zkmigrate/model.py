@@ -119,7 +119,8 @@ class MigrationMarker:
     ``kept``: what the target had after the move where the source did not have the same, as with
     ``offsets.storage=kafka``, or by a decision. ``other_client``: set if Kafka's offsets are not
     what the group's old client reads in ``/consumers/GROUP/offsets``: ``last`` if a number there is
-    the last record read, or the layout that was read in their place.
+    the last record read, the layout that was read in their place, or ``file`` if offsets from a
+    file were moved and there were none.
     """
 
     moved_to: Store | None

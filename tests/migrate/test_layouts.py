@@ -364,6 +364,7 @@ def test_the_operator_may_know_better_what_a_number_means(simulated: Simulated, 
         (("--decisions", "rules"), 41),
         (("--layout", "brooklin:/b:t"), 41),
         (("--layout", "storm:/s"), 40),
+        (("--from-file", "exported"), 40),
     ],
 )
 def test_next_offsets_are_not_copied_to_another_client(
@@ -373,7 +374,8 @@ def test_next_offsets_are_not_copied_to_another_client(
     znodes. A roll back is possible, also with ``--force``. A later plan does not forget it."""
     simulated.topic("t", (0, 10_000), (0, 10_000))
     simulated.topic("u", (0, 10_000))
-    layout = "--layout" in words
+    layout = words[0] in ("--layout", "--from-file")
+    (simulated.folder / "exported").write_text("t,0,40\n")
     old = {
         "/s/partition_0": storm(0, 40).encode(),
         "/b/connectors/type/task/state/sourceCheckpoint": compact({"0": "0-40"}).encode(),
@@ -383,7 +385,8 @@ def test_next_offsets_are_not_copied_to_another_client(
         simulated.zk.set(path, data)
     rule = '[[rule]]\ngroup = "g"\ntopic = "t"\nsource_means = "last"\n'
     (simulated.folder / "rules").write_text(rule)
-    more = [simulated.file(word) if word == "rules" else word for word in words]
+    files = ("rules", "exported")
+    more = [simulated.file(word) if word in files else word for word in words]
 
     def move(*more: str) -> None:
         for file in simulated.folder.glob("plan*"):

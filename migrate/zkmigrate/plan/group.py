@@ -277,11 +277,15 @@ class _Planner:
                 "--from-file",
             )
         elif self._moved_from:
+            source, how = f"the layout {self._moved_from}", "with that client's own tools"
+            if self._moved_from == "file":
+                source = "a file, without offsets in ZooKeeper"
+                how += ", or with --direction kafka-to-zk --from-file if it reads them there"
             self._refuse(
                 Reason.OTHER_CLIENT,
-                f"was moved from the layout {self._moved_from}: its old client may not read "
+                f"was moved from {source}: its old client may not read "
                 f"/consumers/{self.state.group}/offsets",
-                f"{fix}Kafka's offsets with that client's own tools",
+                f"{fix}Kafka's offsets {how}",
             )
 
     @property
@@ -295,7 +299,11 @@ class _Planner:
         """Return what the new marker records about the old client."""
         if self.direction is Direction.KAFKA_TO_ZK:
             return ""
-        return self.state.layout or ("last" if read_last else self._moved_from)
+        state = self.state
+        without = state.from_file is not None and not state.zk and not state.misplaced
+        return state.layout or (
+            "last" if read_last else self._moved_from or ("file" if without else "")
+        )
 
     def _idle(self) -> None:
         """Refuse groups that were idle for a long time: an operator must confirm that they are
@@ -329,7 +337,7 @@ class _Planner:
             )
         if self.other_client:
             self.notes.append(
-                "its old client reads other numbers than Kafka's consumers: after new commits, "
+                "its old client may read other numbers than Kafka's consumers: after new commits, "
                 "undo refuses to copy Kafka's offsets back"
             )
         marker = self.state.marker
