@@ -234,6 +234,18 @@ def test_constant_records_are_bounded() -> None:
     assert found[:3] == (BOUNDED, 1, 40)
 
 
+def test_a_record_of_the_targets_own_equals_the_next_one() -> None:
+    """What was consumed is only after it, so it is not the mirror's."""
+    source = [Seen(at, min(at, 3), digest(at)) for at in range(8)]
+    copied = [one._replace(offset=one.offset + 1) for one in source if one.offset != 2]
+    again = [one._replace(offset=one.offset + 20) for one in source[:2]]  # the mirror repeats
+    target = [source[2]._replace(offset=0), *copied[:2], *again, *copied[2:]]
+    target = [one._replace(offset=2 * at) for at, one in enumerate(target)]
+    found = translate(2, log(source, 8), log(target, 2 * len(target)))
+    assert found.proof is BOUNDED
+    assert found.low == 0
+
+
 def test_equal_records_between_unique_ones() -> None:
     """Equal records that are all there, between records that occur once, are proven by counting."""
     source = [Seen(0, 1, b"a"), *(Seen(at, 7, b"x") for at in range(1, 6)), Seen(6, 8, b"z")]

@@ -195,6 +195,8 @@ class _Comparison:
             return self._bounded(first, at, "records that follow it are also before it there")
         if self._other_side():
             return self._bounded(at, at, "the records on one side of it differ")
+        if self._consumed_follow(at):
+            return self._bounded(at, at, "records before it are only after it there")
         return Translation(Proof.PROVEN, at, at, self._compared(), why)
 
     def _anchors(self) -> list[_Pair]:
@@ -271,6 +273,13 @@ class _Comparison:
             lost, others = len(source) - last.source - 1, len(target) - last.target - 1
             hole = self.target.end - self._offset(last.target) - 1 - others
         return lost > hole and others > 0
+
+    def _consumed_follow(self, at: int) -> bool:
+        """Whether the target has a record that was consumed from this offset on, and not before."""
+        rest = Counter(map(self.content, self.source.records[self.next :]))
+        consumed = set(map(self.content, self.source.records[: self.next]))
+        found = ((self.where.get(one, ()), rest[one]) for one in consumed)
+        return any(there and self._offset(there[0]) >= at and len(there) > n for there, n in found)
 
     def _position(self, around: Sequence[_Pair]) -> tuple[int | None, str]:
         """Return the offset that the anchors prove, if they do, and why."""
