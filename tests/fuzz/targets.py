@@ -44,6 +44,7 @@ from zkmigrate.apply import journal as migration_journal
 from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import decisions_file, offset_csv, plan_file
 from zkmigrate.model import Before, KafkaOffset, Mirror, Record, Stage, Store
+from zkmigrate.plan.layout import looks_like_offsets
 from zkmigrate.stores import migration_marker, mirror_state, record
 
 from tests.sim.runs.broker_log import make_batch
@@ -788,6 +789,12 @@ TARGETS: Final[dict[str, Target]] = {
         ZNODE_S,
         (migration_marker.encode(Store.KAFKA, 1, {_TP: 17}), b""),
     ),
+    "gate-sweep": Target(
+        lambda data: looks_like_offsets("/app/job", data, {"pages"}),
+        (),
+        ZNODE_S,
+        (b'{"pages":{"0":17}}', b'[{"topic":"pages","at":"17"}]', b"pages:0:17,pages:1:4", b"17"),
+    ),
     "live-mode": Target(
         lambda data: live_znodes.decode_mode("/z", data),
         (ZnodeFormatError,),
@@ -1117,6 +1124,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "migrate/zkmigrate/formats/decisions_file.py": ("decisions",),
     "migrate/zkmigrate/formats/offset_csv.py": ("offsets-csv",),
     "migrate/zkmigrate/formats/plan_file.py": ("plan",),
+    "migrate/zkmigrate/plan/layout.py": ("gate-sweep",),
     "migrate/zkmigrate/stores/migration_marker.py": ("migration-marker",),
     "migrate/zkmigrate/stores/mirror_state.py": ("mirror-state",),
     "migrate/zkmigrate/stores/record.py": ("migration-record", "migration-before"),
