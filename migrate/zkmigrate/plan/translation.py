@@ -189,10 +189,12 @@ class _Comparison:
         at, why = self._position(around)
         if at is None:
             return self._between(why)
+        first = self._first_remaining()
+        low = at if first is None else min(first, at)
         if extra:
-            return self._bounded(at, at, f"{extra} records between equal ones exist only there")
-        if (first := self._first_remaining()) is not None and first < at:
-            return self._bounded(first, at, "records that follow it are also before it there")
+            return self._bounded(low, at, f"{extra} records between equal ones exist only there")
+        if low < at:
+            return self._bounded(low, at, "records that follow it are also before it there")
         if self._other_side():
             return self._bounded(at, at, "the records on one side of it differ")
         if self._consumed_follow(at):
@@ -245,14 +247,20 @@ class _Comparison:
     def _first_remaining(self) -> int | None:
         """Return where the target has the first of the records that are still to be consumed.
 
-        A record that may be one that was consumed counts if the mirror has repeated some, which
-        only the order of times shows if the first copies are gone.
+        A record that may be one that was consumed counts if there are more copies up to it than
+        were consumed, or if the mirror has repeated some, which only the order of times shows if
+        the first copies are gone.
         """
         rest = set(map(self.content, self.source.records[self.next :]))
-        if not (self.timed and self.target.times[2] > self.source.times[2]):
-            rest -= set(map(self.content, self.source.records[: self.next]))
-        found = (one.offset for one in self.target.records if self.content(one) in rest)
-        return next(found, None)
+        consumed = Counter(map(self.content, self.source.records[: self.next]))
+        repeated = self.timed and self.target.times[2] > self.source.times[2]
+        copies: Counter[object] = Counter()
+        for one in self.target.records:
+            content = self.content(one)
+            copies[content] += 1
+            if content in rest and (repeated or copies[content] > consumed[content]):
+                return one.offset
+        return None
 
     def _other_side(self) -> bool:
         """Whether both logs have records before the position, and none is equal; or after it.
