@@ -196,11 +196,6 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
     return Decision(leader, values, to_kafka, copies, frozenset(forget), notes=tuple(notes))
 
 
-def in_step(seen: Reading, leader: Store) -> bool:
-    """Whether the store that follows has every offset of the store that leads."""
-    return behind(seen, leader) == {}
-
-
 def behind(seen: Reading, leader: Store) -> dict[TopicPartition, int]:
     """Return the difference of each partition in the store that follows."""
     found: dict[TopicPartition, int] = {}
