@@ -476,15 +476,21 @@ def test_a_mirror_finishes_a_cut_over_that_another_has_begun(
     assert [one.leader for one in mirror.steps(["g"], True)] == ["kafka"]
 
 
-def test_a_mirror_finishes_its_cut_over_when_the_coordinator_answers_again(
-    simulated: Simulated, tmp_path: Path
-) -> None:
-    """The last member has left meanwhile."""
+def seen_with_a_member(simulated: Simulated, tmp_path: Path) -> tuple[mirroring.Mirroring, Machine]:
+    """Start a mirror that cuts over when the last member has left, and has seen one: both."""
     matrix.mirror_zookeeper_leads(simulated)
     mirror = mirroring.Mirroring(simulated.stores())
     old = Machine(simulated, tmp_path / "old")
     registers(old)
     assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
+    return mirror, old
+
+
+def test_a_mirror_finishes_its_cut_over_when_the_coordinator_answers_again(
+    simulated: Simulated, tmp_path: Path
+) -> None:
+    """The last member has left meanwhile."""
+    mirror, old = seen_with_a_member(simulated, tmp_path)
     old.zk.expire()
     simulated.kafka.away.add("g")
     assert [one.state for one in mirror.steps(["g"], True)] == ["failed"]
@@ -1733,11 +1739,7 @@ def test_a_mirror_that_has_lost_its_connection_does_not_cut_over(
 ) -> None:
     """An outage of ZooKeeper ends the sessions of all members, although they run. It does when it
     has seen a member since."""
-    matrix.mirror_zookeeper_leads(simulated)
-    mirror = mirroring.Mirroring(simulated.stores())
-    old = Machine(simulated, tmp_path / "old")
-    registers(old)
-    assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
+    mirror, old = seen_with_a_member(simulated, tmp_path)
     old.zk.expire()
     simulated.zk.expire()
     assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
@@ -1753,11 +1755,7 @@ def test_a_mirror_that_loses_its_connection_while_it_reads_does_not_cut_over(
 ) -> None:
     """The reading is repeated when the connection is back. It shows no member any more, as the
     outage has ended their sessions."""
-    matrix.mirror_zookeeper_leads(simulated)
-    mirror = mirroring.Mirroring(simulated.stores())
-    old = Machine(simulated, tmp_path / "old")
-    registers(old)
-    assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
+    mirror, old = seen_with_a_member(simulated, tmp_path)
     simulated.in_zookeeper("g", "t", 150)
 
     def outage(_op: ZkOp) -> None:
