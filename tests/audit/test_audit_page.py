@@ -13,10 +13,12 @@ from zkaudit import group
 from zkaudit.group import rules
 from zkaudit.limits import Limits
 
-from tests.audit.corpus.held_out import HELD_OUT
-from tests.audit.corpus.held_out_late import HELD_OUT_LATE
-from tests.audit.corpus.held_out_ownership import HELD_OUT_OWNERSHIP
-from tests.audit.corpus.held_out_real import HELD_OUT_REAL
+from tests.audit.corpus.held_out import (
+    HELD_OUT,
+    HELD_OUT_LATE,
+    HELD_OUT_OWNERSHIP,
+    HELD_OUT_REAL,
+)
 from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/audit.md"

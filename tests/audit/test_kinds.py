@@ -13,13 +13,8 @@ from zkaudit.findings.kinds import KINDS, LASTING, NOT_LOOKED_FOR, page
 from zkaudit.group import records, rules
 from zkaudit.limits import NOT_COVERED, SEVERITIES
 
-from tests.audit.corpus.held_out import HELD_OUT
-from tests.audit.corpus.held_out_late import HELD_OUT_LATE
-from tests.audit.corpus.held_out_ownership import HELD_OUT_OWNERSHIP
-from tests.audit.corpus.held_out_real import HELD_OUT_REAL
-from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES
+from tests.audit.corpus.judge import JUDGED
 
-CORPORA = [WRITTEN_WITH_THE_RULES, HELD_OUT, HELD_OUT_LATE, HELD_OUT_OWNERSHIP, HELD_OUT_REAL]
 _KIND = 2
 """Which argument of function ``finding`` is the kind."""
 
@@ -93,7 +88,7 @@ def test_the_rules_of_logs_find_all_kinds_but_those_that_need_more() -> None:
 
 def test_every_label_of_an_incident_names_a_kind() -> None:
     """No incident expects a finding whose kind does not exist."""
-    for corpus in CORPORA:
+    for corpus, _ in JUDGED:
         for incident in corpus.incidents.values():
             for label in (*incident.must, *incident.late, *incident.may):
                 assert label.split("/")[0] in KINDS, (corpus.name, incident.name)

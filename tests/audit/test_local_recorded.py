@@ -6,7 +6,6 @@ transactions. ``AUDIT_SEED`` replays a failure.
 
 from __future__ import annotations
 
-import gzip
 import os
 import random
 from collections.abc import Iterable
@@ -21,21 +20,23 @@ from zkaudit.local.history import Question, read
 from zkaudit.local.log import entries
 from zkaudit.local.who import Answer, who
 
-from tests.audit.corpus.play import RECORDED
+from tests.audit.corpus.held_out import HELD_OUT, HELD_OUT_OWNERSHIP, HELD_OUT_REAL
+from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES, Corpus
+from tests.audit.corpus.play import unpacked
 from tests.audit.snapshots import snapshot_after
 
 SEED = int(os.environ.get("AUDIT_SEED", "20261126"))
-CORPORA = ("with_rules", "held_out", "held_out_ownership", "held_out_real")
+CORPORA = (WRITTEN_WITH_THE_RULES, HELD_OUT, HELD_OUT_OWNERSHIP, HELD_OUT_REAL)
 DRAWS = 25
 GROUPS = 12
 
 
-@pytest.fixture(scope="module", params=CORPORA)
+@pytest.fixture(scope="module", params=CORPORA, ids=lambda corpus: str(corpus.name))
 def logs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a recorded log."""
-    place: Path = tmp_path_factory.mktemp(request.param)
-    (packed,) = (RECORDED / request.param).glob("log.*.gz")
-    (place / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    corpus: Corpus = request.param
+    place = tmp_path_factory.mktemp(corpus.name)
+    unpacked(corpus, place)
     return place
 
 

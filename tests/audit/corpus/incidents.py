@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kazoo.exceptions import KazooException, NodeExistsError
 
@@ -28,6 +29,8 @@ LIMITS = {
     "herd_members": 6,
 }
 """Limits of the audit, small enough that a recording takes seconds."""
+RECORDED = Path(__file__).with_name("recorded")
+"""Has a directory for each corpus."""
 SETTLED = 6.0
 """Seconds to wait at the end: longer than ``unowned_seconds``."""
 
@@ -40,12 +43,11 @@ class Incident:
     middle. ``may`` has kinds that are not counted in either variant."""
 
     name: str
-    play: Play
+    play: Play | None
+    """``None``: there is only the recording."""
     must: tuple[str, ...]
     late: tuple[str, ...]
     may: tuple[str, ...] = ()
-    chroot: str = ""
-    partitions: int = 2
 
 
 @dataclass(frozen=True)
@@ -61,16 +63,13 @@ class Corpus:
         *must: str,
         late: tuple[str, ...] | None = None,
         may: tuple[str, ...] = (),
-        chroot: str = "",
-        partitions: int = 2,
     ) -> Callable[[Play], Play]:
-        """Register an incident. ``late`` equals ``must`` unless it is given. ``chroot`` and
-        ``partitions`` are those of its scene."""
+        """Register an incident. ``late`` equals ``must`` unless it is given."""
 
         def add(play: Play) -> Play:
             name = play.__name__
             labels = must, must if late is None else late, may
-            self.incidents[name] = Incident(name, play, *labels, chroot, partitions)
+            self.incidents[name] = Incident(name, play, *labels)
             return play
 
         return add
@@ -87,16 +86,13 @@ class Scene:
 
     address: str
     group: str
-    chroot: str = ""
-    partitions: int = 2
-    topic: str = ""
     admin: Session = field(init=False)
 
     def __post_init__(self) -> None:
-        self.topic = self.topic or f"t-{self.group}"
+        self.topic = f"t-{self.group}"
         self.admin = Session(self.address)
-        self.base = f"{self.chroot}/consumers/{self.group}"
-        self.parents(f"{self.chroot}/brokers/topics")
+        self.base = f"/consumers/{self.group}"
+        self.parents("/brokers/topics")
         for tree in ("ids", f"owners/{self.topic}", f"offsets/{self.topic}"):
             self.parents(f"{self.base}/{tree}")
         self.create_topic()
@@ -108,18 +104,11 @@ class Scene:
                 self.admin.create("/" + "/".join(parts[:end]))
 
     def create_topic(self) -> None:
-        self.admin.create(f"{self.chroot}/brokers/topics/{self.topic}", self._content())
-
-    def add_partitions(self, total: int) -> None:
-        self.partitions = total
-        self.admin.set(f"{self.chroot}/brokers/topics/{self.topic}", self._content())
-
-    def _content(self) -> bytes:
-        content = {"version": 1, "partitions": {str(n): [0] for n in range(self.partitions)}}
-        return json.dumps(content).encode()
+        content = {"version": 1, "partitions": {"0": [0], "1": [0]}}
+        self.admin.create(f"/brokers/topics/{self.topic}", json.dumps(content).encode())
 
     def delete_topic(self) -> None:
-        self.admin.delete(f"{self.chroot}/brokers/topics/{self.topic}")
+        self.admin.delete(f"/brokers/topics/{self.topic}")
 
     def tool(self) -> Session:
         return Session(self.address)
@@ -144,23 +133,22 @@ class Member:
         timeout: int = 40_000,
         pattern: str = "static",
         subscription: str | dict[str, int] | None = None,
-        session: Session | None = None,
         register: bool = True,
     ) -> None:
         self.scene = scene
         self.id = f"{scene.group}_host-{name}-1700000000000-{ord(name[0]):08x}"
-        self.session = session or Session(scene.address, timeout)
+        self.session = Session(scene.address, timeout)
         topics = scene.topic if subscription is None else subscription
-        content = {
+        registration = {
             "version": 1,
             "subscription": {topics: 1} if isinstance(topics, str) else topics,
             "pattern": pattern,
             "timestamp": "1700000000000",
         }
         self.path = f"{scene.base}/ids/{self.id}"
-        self.registration = json.dumps(content, separators=(",", ":")).encode()
         if register:
-            self.session.create(self.path, self.registration, ephemeral=True)
+            data = json.dumps(registration, separators=(",", ":")).encode()
+            self.session.create(self.path, data, ephemeral=True)
 
     def claim(self, *partitions: int) -> Member:
         for partition in partitions:

@@ -1,12 +1,11 @@
 """Audit the recorded incidents and compare the findings with the labels.
 
-``python -m tests.audit.corpus.judge`` does so for both corpora, or for those that are named. With
+``python -m tests.audit.corpus.judge`` does so for all corpora, or for those that are named. With
 ``--play`` their incidents are recorded again first.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
 import sys
 import tempfile
@@ -24,12 +23,14 @@ from zkaudit.job.spark import session
 from zkaudit.limits import SEVERITIES, Limits
 from zkaudit.report.found import read
 
-from tests.audit.corpus.held_out import HELD_OUT
-from tests.audit.corpus.held_out_late import HELD_OUT_LATE
-from tests.audit.corpus.held_out_ownership import HELD_OUT_OWNERSHIP
-from tests.audit.corpus.held_out_real import HELD_OUT_REAL, record
-from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES, Corpus
-from tests.audit.corpus.play import CUT, RECORDED, play
+from tests.audit.corpus.held_out import (
+    HELD_OUT,
+    HELD_OUT_LATE,
+    HELD_OUT_OWNERSHIP,
+    HELD_OUT_REAL,
+)
+from tests.audit.corpus.incidents import RECORDED, WRITTEN_WITH_THE_RULES, Corpus
+from tests.audit.corpus.play import CUT, record, unpacked
 
 VARIANTS = ("whole", "late")
 IN_CI = VARIANTS if os.environ.get("CORPUS") == "all" else VARIANTS[:1]
@@ -79,10 +80,8 @@ def directories(out: Path, corpus: Corpus = WRITTEN_WITH_THE_RULES) -> dict[str,
     whole, late = out / "logs-whole", out / "logs-late"
     for place in (whole, late):
         place.mkdir(parents=True)
-    (packed,) = (RECORDED / corpus.name).glob("log.*.gz")
-    log = whole / packed.stem
-    content = gzip.decompress(packed.read_bytes())
-    log.write_bytes(content)
+    log = unpacked(corpus, whole)
+    content = log.read_bytes()
     rows = [row for batch in LogReader(log).batches() for row in batch.to_pylist()]
     cut = next(row["zxid"] for row in rows if row["path"] == CUT)
     first = next(row for row in rows if row["zxid"] > cut)
@@ -161,10 +160,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         for corpus, variants in chosen:
             if "--play" in sys.argv[1:]:
-                if corpus is HELD_OUT_REAL:
-                    record(RECORDED / corpus.name)
-                else:
-                    play(corpus, RECORDED / corpus.name)
+                record(corpus, RECORDED / corpus.name)
             verdict = judge(session("local[2]"), Path(folder) / corpus.name, variants, corpus)
             lines = (corpus.name, *verdict.lines())
             sys.stdout.writelines(f"{line}\n" for line in lines)

@@ -11,7 +11,6 @@ from typing import Any
 
 from kazoo.exceptions import EXCEPTIONS, RolledBackError, RuntimeInconsistency
 from kazoo.protocol.serialization import (
-    Auth,
     CheckVersion,
     Create,
     Delete,
@@ -64,23 +63,23 @@ class Session:
 
     def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> None:
         """Create one znode."""
-        self._request(Create(path, data, OPEN_ACL_UNSAFE, 1 if ephemeral else 0))
+        self.send(Create(path, data, OPEN_ACL_UNSAFE, 1 if ephemeral else 0))
 
     def set(self, path: str, data: bytes) -> None:
         """Write a znode's content."""
-        self._request(SetData(path, data, -1))
+        self.send(SetData(path, data, -1))
 
     def delete(self, path: str) -> None:
         """Delete one znode."""
-        self._request(Delete(path, -1))
+        self.send(Delete(path, -1))
 
     def exists(self, path: str) -> None:
         """Raise NoNodeError if there is no such znode."""
-        self._request(Exists(path, None))
+        self.send(Exists(path, None))
 
     def multi(self, *parts: Create | SetData | Delete | CheckVersion) -> None:
         """Write all parts in one transaction."""
-        answer = self._request(Transaction(list(parts)))
+        answer = self.send(Transaction(list(parts)))
         results = Transaction.deserialize(answer, 16)
         refused = [result for result in results if isinstance(result, Exception)]
         around = (RolledBackError, RuntimeInconsistency)
@@ -91,13 +90,10 @@ class Session:
 
     def set_acl(self, path: str, entries: list[ACL]) -> None:
         """Write a znode's access list."""
-        self._request(SetACL(path, entries, -1))
+        self.send(SetACL(path, entries, -1))
 
-    def log_in(self, user: str) -> None:
-        """Add a digest user (``name:password``) to the session."""
-        self._request(Auth(0, "digest", user))
-
-    def _request(self, request: Any) -> bytes:
+    def send(self, request: Any) -> bytes:
+        """Make any request; return the answer."""
         return self._call(request.type, bytes(request.serialize()))
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ first parts come before all second parts, so one snapshot divides all incidents.
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from zkaudit.sources.rows import nodes_of_groups
 from tests.audit.corpus.held_out import HELD_OUT
 from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES, Corpus
 from tests.audit.corpus.judge import Verdict, compare
-from tests.audit.corpus.play import RECORDED
+from tests.audit.corpus.play import unpacked
 from tests.audit.histories import History, found
 from tests.audit.snapshots import snapshot_after
 
@@ -103,9 +102,7 @@ def test_findings_after_a_snapshot(spark: SparkSession, tmp_path: Path, corpus: 
     """The offset that a snapshot shows is where the group had come to, and who is not in it does
     not own or consume. So a loss stays a loss, and nothing is found that the whole logs do not
     have."""
-    (packed,) = (RECORDED / corpus.name).glob("log.*.gz")
-    log = tmp_path / packed.stem
-    log.write_bytes(gzip.decompress(packed.read_bytes()))
+    log = unpacked(corpus, tmp_path)
     groups = set(corpus.incidents)
     made = transactions(log, groups)
     begins = {group: second_part(made, group) for group in groups}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections.abc import Iterable
 from datetime import datetime
@@ -23,7 +22,7 @@ from zkaudit.report.found import plain, read
 from tests.audit.corpus.held_out import HELD_OUT
 from tests.audit.corpus.incidents import Corpus
 from tests.audit.corpus.judge import JUDGED
-from tests.audit.corpus.play import CUT, RECORDED
+from tests.audit.corpus.play import CUT, unpacked
 from tests.audit.written import write_log
 
 pytestmark = pytest.mark.timeout(1200)
@@ -35,9 +34,7 @@ Transactions = list[list[dict[str, Any]]]
 def halves(corpus: Corpus, folder: Path, cut_at: datetime) -> tuple[Transactions, Transactions]:
     """The transactions of a corpus before and after its cut, which becomes a given time. The corpus
     is below a chroot of its name."""
-    (packed,) = (RECORDED / corpus.name).glob("log.*.gz")
-    log = folder / f"{corpus.name}-{packed.stem}"
-    log.write_bytes(gzip.decompress(packed.read_bytes()))
+    log = unpacked(corpus, folder)
     rows = [row for batch in LogReader(log).batches() for row in batch.to_pylist()]
     cut = next(row for row in rows if row["path"] == CUT)
 
