@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,7 +101,7 @@ class Tables:
     def rows(
         self, name: str, columns: Sequence[str], where: pc.Expression | None = None
     ) -> pa.Table:
-        """Return some rows of a table."""
+        """Return some rows of a table. There must be few: all are in memory."""
         return self._every[name].to_table(list(columns), filter=self._where(name, where))
 
     def batches(
@@ -474,7 +475,20 @@ def _places(groups: Sequence[dict[str, Any]]) -> dict[_GroupKey, int]:
 def _herds(tables: Tables, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The changes that woke most members: of all groups, and of each group in the page."""
     names = (*GROUP, "member", "change", "basis", "cause", "notified", "rebalances", "reads")
-    woke = tables.rows("herds", (*names, "time", "zxid", "idx"), pc.field("notified") > 0)
+    worst: pa.Table | None = None
+    columns = (*names, "time", "zxid", "idx")
+    for batch in tables.batches("herds", columns, pc.field("notified") > 0):
+        some = pa.Table.from_batches([batch])
+        worst = _worst_herds(some if worst is None else pa.concat_tables([worst, some]), groups)
+    if worst is None:
+        return []
+    worst = worst.append_column("t", _millis(worst["time"]))
+    rows: list[dict[str, Any]] = worst.select([*names, "t"]).to_pylist()
+    return rows
+
+
+def _worst_herds(woke: pa.Table, groups: Sequence[dict[str, Any]]) -> pa.Table:
+    """The same of some changes."""
     order = [(name, "ascending") for name in (*GROUP, "zxid", "idx", "member")]
     woke = woke.sort_by([("notified", "descending"), *order])
     left = dict.fromkeys(_places(groups), MAX_HERDS_OF_GROUP)
@@ -483,9 +497,7 @@ def _herds(tables: Tables, groups: Sequence[dict[str, Any]]) -> list[dict[str, A
         if left.get(key, 0):
             left[key] -= 1
             taken.add(at)
-    woke = woke.append_column("t", _millis(woke["time"])).take(pa.array(sorted(taken), pa.int64()))
-    rows: list[dict[str, Any]] = woke.select([*names, "t"]).to_pylist()
-    return rows
+    return woke.take(pa.array(sorted(taken), pa.int64()))
 
 
 def _rows(
@@ -644,13 +656,15 @@ def _series(
         for chroot, group, number, n in _rows_of(found.sort_by("bucket")):
             if (chroot, group) in places:
                 made[places[chroot, group]][kind].append([number, n])
-    steps = tables.rows("membership", (*GROUP, "zxid", "idx", "time", "members"), among)
-    steps = steps.append_column("t", _millis(steps["time"]))
-    steps = steps.sort_by([("zxid", "ascending"), ("idx", "ascending")])
-    last: dict[tuple[int, int], int | None] = {}
-    for chroot, group, t, n in _rows_of(steps.select([*GROUP, "t", "members"])):
-        if (chroot, group) in places:  # members from before the first claim are there at the begin
-            last[places[chroot, group], max(0, (t - begin) // width)] = n
-    for (place, number), n in sorted(last.items(), key=lambda item: item[0]):
+    last: dict[tuple[int, int], tuple[int, int, int | None]] = {}
+    columns = (*GROUP, "time", "zxid", "idx", "members")
+    for batch in tables.batches("membership", columns, among):
+        steps = pa.Table.from_batches([batch])
+        steps = steps.set_column(len(GROUP), "t", _millis(steps["time"]))
+        for chroot, group, t, *step in _rows_of(steps):
+            if (chroot, group) in places:  # members from before the first claim are there then
+                key = places[chroot, group], max(0, (t - begin) // width)
+                last[key] = max(last.get(key, (0, 0, None)), tuple(step), key=itemgetter(0, 1))
+    for (place, number), (_, _, n) in sorted(last.items(), key=itemgetter(0)):
         made[place]["members"].append([number, n])
     return made

@@ -22,7 +22,7 @@ from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.report import data as report
 from zkaudit.report.data import BUCKETS, MAX_GROUPS, MAX_ROWS
 from zkaudit.report.page import render, write
-from zkaudit.tables.catalog import TABLES
+from zkaudit.tables.catalog import SCHEMA_VERSION, TABLES
 
 from tests.audit.test_local import alone
 
@@ -515,7 +515,9 @@ def test_a_page_of_the_groups_that_were_asked_for(browse: Any, tmp_path: Path) -
         (place := tmp_path / "tables" / table.name).mkdir(parents=True)
         some = pa.Table.from_pylist(rows.get(table.name, []), schema=table.arrow_schema())
         pq.write_table(some, place / "part-0.parquet")
-    (tmp_path / "summary.json").write_text(json.dumps(summary_of(rows)))
+    (tmp_path / "summary.json").write_text(
+        json.dumps(summary_of(rows) | {"schema_version": SCHEMA_VERSION})
+    )
     page = write(tmp_path, "g000[13]", tmp_path / "one.html")
     done = alone("report", tmp_path, "--groups-regex", "g000[13]", "--page", tmp_path / "two.html")
     assert (done.returncode, done.stderr) == (0, "")
@@ -531,6 +533,35 @@ def test_a_page_of_the_groups_that_were_asked_for(browse: Any, tmp_path: Path) -
         write(tmp_path, "g000")
     with pytest.raises(AuditError, match="not a valid Python regex"):
         write(tmp_path, "[")
+
+
+def test_no_table_that_is_as_long_as_the_history_is_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such tables are read in batches, and the batches do not change the page."""
+    rows = history(40, {"g0001": "high"})
+    for row in rows["membership"] + rows["herds"]:
+        row["time"] = second(20)
+    tables = tables_of(rows)
+    whole = report.data_of(summary_of(rows), tables)
+    read: set[str] = set()
+    at_once, in_batches = report.Tables.rows, report.Tables.batches
+
+    def single(self: report.Tables, *given: Any) -> Any:
+        for batch in in_batches(self, *given):
+            yield from (batch.slice(row, 1) for row in reversed(range(len(batch))))
+
+    def note(self: report.Tables, name: str, *given: Any) -> pa.Table:
+        read.add(name)
+        return at_once(self, name, *given)
+
+    monkeypatch.setattr(report.Tables, "batches", single)
+    monkeypatch.setattr(report.Tables, "rows", note)
+    again = report.data_of(summary_of(rows), tables)
+    assert again == whole
+    assert len(whole["herds"]) == 40
+    assert whole["groups"][0]["members"] == [[91, 2]]
+    assert read <= {"findings", "migrations"}
 
 
 def intervals_of(
