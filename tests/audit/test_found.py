@@ -18,7 +18,7 @@ from zkaudit.commands.summary import status_of
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.expected import Expected, parse
 from zkaudit.findings.ids import id_of
-from zkaudit.tables.catalog import FINDINGS
+from zkaudit.tables.catalog import FINDINGS, SCHEMA_VERSION
 
 BEGIN = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -49,7 +49,9 @@ def audit(tmp_path: Path) -> Path:
     out = tmp_path / "out"
     (out / "tables" / "findings").mkdir(parents=True)
     counts = [{"severity": row["severity"], "kind": row["kind"], "count": 1} for row in FOUND]
-    (out / "summary.json").write_text(json.dumps({"findings": counts}))
+    (out / "summary.json").write_text(
+        json.dumps({"findings": counts, "schema_version": SCHEMA_VERSION})
+    )
     pq.write_table(pa.Table.from_pylist(FOUND), out / "tables" / "findings" / "part-0.parquet")
     return out
 

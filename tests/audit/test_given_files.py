@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import shutil
 import struct
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from zkaudit.sources.files import absolute, log_zxid, parse_servers
 from zkaudit.sources.options import parse_options
 from zkaudit.sources.selection import find, left_out
 from zkaudit.sources.zookeeper import BatchLogReader, PushingLogReader, StreamLogReader
-from zkaudit.tables.catalog import FINDINGS
+from zkaudit.tables.catalog import FINDINGS, SCHEMA_VERSION
 
 from tests.audit.test_txnlog import log
 
@@ -277,7 +278,9 @@ def test_a_table_for_a_spreadsheet_computes_no_name(
         "topic": "a-1", "partition": 1, "member": "@m", "sentence": "-1 of a-1-1", "chroot": "/k",
     }  # fmt: skip
     (out / "tables" / "findings").mkdir(parents=True)
-    (out / "summary.json").write_text('{"findings": []}')
+    (out / "summary.json").write_text(
+        json.dumps({"findings": [], "schema_version": SCHEMA_VERSION})
+    )
     pq.write_table(pa.Table.from_pylist([row]), out / "tables" / "findings" / "part.parquet")
     assert run(["findings", str(out), "--format", "csv"]) == 0
     (cells,) = csv.DictReader(io.StringIO(capsys.readouterr().out))

@@ -13,13 +13,15 @@ from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job.place import finished, locked, new_tables, prepare, publish
 from zkaudit.tables.catalog import SCHEMA_VERSION
 
+VERSION = {"schema_version": SCHEMA_VERSION}
+
 
 def made(out: Path, number: int, keep: bool = True) -> Path:
     """Finish an audit whose only table has one number."""
     tables = new_tables(out)
     (tables / "findings").mkdir(parents=True)
     (tables / "findings" / "part").write_text(str(number))
-    publish(out, tables, {"findings": [], "number": number}, keep)
+    publish(out, tables, {"findings": [], "number": number} | VERSION, keep)
     return tables
 
 
@@ -56,34 +58,25 @@ def test_summary_and_tables_are_of_one_audit_between_the_two_writes(tmp_path: Pa
     copy = (out / "summary.json").read_text()
     second = made(out, 2)
     (out / "summary.json").write_text(copy)
-    assert finished(out) == ({"findings": [], "number": 2}, second.resolve())
+    assert finished(out) == ({"findings": [], "number": 2} | VERSION, second.resolve())
     for _ in range(2):
         with locked(out):  # the next process completes it
             assert json.loads((out / "summary.json").read_text())["number"] == 2
 
 
-def test_the_tables_of_an_older_zkaudit_are_read_and_replaced(tmp_path: Path) -> None:
-    """In an older audit, ``tables`` is a directory and the summary is next to it."""
-    out = prepare(str(tmp_path / "out"))
-    (out / "tables" / "findings").mkdir(parents=True)
-    (out / "summary.json").write_text('{"findings": [], "number": 0}')
-    assert finished(out)[0]["number"] == 0
-    made(out, 1)
-    assert finished(out)[0]["number"] == 1
-    made(out, 2)
-    assert not (out / "tables-000000").exists()
-
-
+@pytest.mark.parametrize(
+    ("summary", "has"), [({"schema_version": 1}, "version 1"), ({}, "no version")]
+)
 def test_tables_of_another_version_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], summary: dict[str, int], has: str
 ) -> None:
     """Their columns may have other names. The error names the directory and both versions."""
     out = prepare(str(tmp_path / "out"))
     tables = new_tables(out)
     tables.mkdir()
-    publish(out, tables, {"findings": [], "schema_version": 1}, keep=False)
+    publish(out, tables, {"findings": []} | summary, keep=False)
     assert cli(["report", str(out)]) == 1
-    expected = f"{out}: the audit's tables have version 1, and this zkaudit reads version "
+    expected = f"{out}: the audit's tables have {has}, and this zkaudit reads version "
     assert f"{expected}{SCHEMA_VERSION}: run the audit again" in capsys.readouterr().err
 
 

@@ -84,7 +84,9 @@ def test_findings_of_a_group_that_the_audit_does_not_have_are_an_error(
     columns = pa.schema([(column.name, pa.string()) for column in findings.columns])
     (tables / findings.name).mkdir()
     pq.write_table(pa.Table.from_pylist([], columns), tables / findings.name / "part-0.parquet")
-    (tmp_path / "summary.json").write_text(json.dumps({"findings": []}))
+    (tmp_path / "summary.json").write_text(
+        json.dumps({"findings": [], "schema_version": catalog.SCHEMA_VERSION})
+    )
     for group in ("registered", "commits-only", "moved"):
         assert run(["findings", str(tmp_path), "--group", group]) == 0
         assert capsys.readouterr().out == "no findings\n"

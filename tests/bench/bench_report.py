@@ -173,6 +173,7 @@ def write_tables(
     kinds_found = spark.read.parquet(str(place / "findings")).groupBy("severity", "kind").count()
     found = [row.asDict() for row in kinds_found.collect()]
     summary = {
+        "schema_version": catalog.SCHEMA_VERSION,
         "logs": 400, "snapshots": 6, "servers": 3, "groups": groups, "group": None, "from": None,
         "to": None, "last_time": "2023-12-14T22:13:20+00:00", "log_gaps": [], "dropped": [],
         "unconfirmed": [], "intervals": count, "commits": commits, "migrations": [],

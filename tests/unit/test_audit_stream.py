@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from zkaudit.cli import run
 from zkaudit.commands.stream import Report
+from zkaudit.tables.catalog import SCHEMA_VERSION
 
 
 class Clock:
@@ -91,7 +92,8 @@ def test_the_stream_ends_with_the_first_bad_round(
             kind = kinds[min(number, len(kinds) - 1)]
             severity = "high" if kind == "not covered" else kind
             row = {"severity": severity, "kind": kind, "count": 1}
-            (Path(options.out) / "summary.json").write_text(json.dumps({"findings": [row]}))
+            summary = {"findings": [row], "schema_version": SCHEMA_VERSION}
+            (Path(options.out) / "summary.json").write_text(json.dumps(summary))
             done.append(number)
             after_round()
             if stop.wait(0):

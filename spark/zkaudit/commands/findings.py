@@ -182,7 +182,7 @@ def _in_logs(
 
 def is_audit(place: Path) -> bool:
     """Whether a directory has an audit, finished or not."""
-    return (place / "summary.json").exists() or (place / "tables").exists()
+    return (place / "summary.json").exists()
 
 
 def _json(rows: Iterable[dict[str, Any]], _: Clock) -> None:

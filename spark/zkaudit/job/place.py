@@ -110,11 +110,7 @@ def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> Non
     text = json.dumps(summary, indent=1) + "\n"
     (tables / "summary.json").write_text(text)
     link = out / "tables"
-    if link.is_dir() and not link.is_symlink():  # from an audit by an older zkaudit
-        link.rename(out / "tables-000000")
-        before = "tables-000000"
-    else:
-        before = os.readlink(link) if link.is_symlink() else ""
+    before = os.readlink(link) if link.is_symlink() else ""
     new = out / ".tables"
     new.unlink(missing_ok=True)
     new.symlink_to(tables.name)
@@ -129,7 +125,8 @@ def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> Non
 def finished(place: str | Path) -> tuple[dict[str, Any], Path]:
     """Return the summary and the tables of the newest finished audit.
 
-    Raises InputMissingError if there is none, AuditError if its tables have another version.
+    Raises InputMissingError if there is none, AuditError if its tables have no version or another
+    one.
     """
     out = Path(place)
     tables = (out / "tables").resolve()  # the link's current target; it may change later
@@ -141,10 +138,11 @@ def finished(place: str | Path) -> tuple[dict[str, Any], Path]:
         raise InputMissingError(f"{out}: there is no audit in this directory: {error}") from None
     if "findings" not in summary:
         raise InputMissingError(f"{out}: the audit did not finish: run it again")
-    version = summary.get("schema_version", SCHEMA_VERSION)
+    version = summary.get("schema_version")
     if version != SCHEMA_VERSION:
+        has = "no version" if version is None else f"version {version}"
         raise AuditError(
-            f"{out}: the audit's tables have version {version}, and this zkaudit reads version "
+            f"{out}: the audit's tables have {has}, and this zkaudit reads version "
             f"{SCHEMA_VERSION}: run the audit again"
         )
     return summary, tables

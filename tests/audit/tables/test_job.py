@@ -33,6 +33,7 @@ from zkaudit.schema import RUN
 from zkaudit.sources import selection
 from zkaudit.sources.selection import find
 from zkaudit.tables import journals
+from zkaudit.tables.catalog import SCHEMA_VERSION
 from zkaudit.text import names_of, regex_of
 
 from zkconsumer.servers import LocalZooKeeper
@@ -40,6 +41,7 @@ from zkconsumer.servers import LocalZooKeeper
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 HOSTILE = "<img src=x onerror=alert(1)>&'\"{{data}}"
 SAYS = "\x1b[31m</script><script>document.title='owned'</script>\u202e"
+FINISHED = json.dumps({"findings": [], "schema_version": SCHEMA_VERSION})
 REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 
 
@@ -255,7 +257,7 @@ def test_errors_that_are_not_ours_are_one_line_too(
         raise error
 
     monkeypatch.setattr("zkaudit.job.spark.session", fail)
-    (tmp_path / "summary.json").write_text('{"findings": []}')
+    (tmp_path / "summary.json").write_text(FINISHED)
     assert run(["export", str(tmp_path), "--to", str(tmp_path / "lake")]) == 1
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
@@ -280,7 +282,7 @@ def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path:
         errors_named(),
     ):
         journals.read(spark, [journal]).count()
-    (tmp_path / "o" / "summary.json").write_text('{"findings": []}')
+    (tmp_path / "o" / "summary.json").write_text(FINISHED)
     with pytest.raises(
         AuditError,
         match=r"o: the audit in this directory is incomplete: run it again: .*PATH_NOT_FOUND",
@@ -293,7 +295,7 @@ def test_a_group_that_the_logs_do_not_have_is_an_error(
 ) -> None:
     """A ``--group`` that matches nothing is an error of one line with status 2, not a clean result.
     An earlier audit in ``--out`` stays unchanged."""
-    (tmp_path / "summary.json").write_text('{"findings": [], "mine": 1}')
+    (tmp_path / "summary.json").write_text(FINISHED.replace("{", '{"mine": 1, '))
     group = "nosuchgroup|G|[x]+"
     with pytest.raises(
         InputMissingError, match=f"--groups-regex '{re.escape(group)}': the logs have no"
@@ -449,7 +451,7 @@ def test_an_audit_that_fails_leaves_no_summary(
         load(spark, out)
     before = new_tables(out)
     before.mkdir()
-    publish(out, before, {"findings": [], "mine": 1}, keep=False)
+    publish(out, before, json.loads(FINISHED) | {"mine": 1}, keep=False)
     monkeypatch.setattr("zkaudit.job.inputs.once", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         job.run(spark, job.Options([str(logs)], str(out)))
