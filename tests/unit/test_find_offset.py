@@ -9,7 +9,8 @@ from typing import cast
 
 import pytest
 from zkmigrate.plan.translation import NO_TIME, Excerpt, Proof, Seen
-from zkmigrate.stores.contents import Contents, find_offset
+from zkmigrate.stores.contents import Contents
+from zkmigrate.stores.translator import Translator
 
 from zkconsumer.core.common.types import TopicPartition
 
@@ -40,8 +41,8 @@ class Log:
 
 def found(offset: int, here: Log, there: Log) -> tuple[Proof, int | None, int | None]:
     """The translation."""
-    result = find_offset(offset=offset, here=cast(Contents, here), tp=TP,
-                         there=cast(Contents, there), other=TP)  # fmt: skip
+    translator = Translator(cast(Contents, here), cast(Contents, there))
+    result = translator.find(TP, offset, TP, [0])
     return result.proof, result.low, result.high
 
 

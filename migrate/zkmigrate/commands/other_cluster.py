@@ -31,8 +31,9 @@ from zkmigrate.stores.cluster import Servers
 from zkmigrate.text import shown
 
 if TYPE_CHECKING:
-    from zkmigrate.stores.contents import Contents, OtherCluster
+    from zkmigrate.stores.contents import OtherCluster
     from zkmigrate.stores.sessions import Stores
+    from zkmigrate.stores.translator import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OWN: Final = ("to_config", "topic_map", "not_proven", "offsets_out")
@@ -120,6 +121,20 @@ class _Found(NamedTuple):
     kind: Reason | None
     why: str
 
+    def judged(self, translator: Translator, lower: bool) -> _Found:
+        """Return the partition with its verdict, after all others were read. ``lower``: a lower
+        bound is enough."""
+        if self.there is None or self.kind is not None:
+            return self
+        found = translator.judged(self.to.topic, self.there)
+        kind = None
+        if found.proof is not Proof.PROVEN and not (lower and found.proof is Proof.BOUNDED):
+            kind = Reason.NOT_PROVEN
+        elif self.now not in (None, found.low):
+            kind = Reason.GROUP_EXISTS
+        why = "" if kind is Reason.GROUP_EXISTS else found.why
+        return self._replace(there=found, kind=kind, why=why)
+
     def cells(self, plan: GroupPlan) -> tuple[object, ...]:
         """Return the row."""
         found = self.there
@@ -191,10 +206,9 @@ def translate_plans(
     """
     from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
     from zkmigrate.stores.group_states import unreadable_group
+    from zkmigrate.stores.translator import Translator
 
-    rows: list[tuple[object, ...]] = []
-    made: list[GroupPlan] = []
-    proofs: Counter[Proof] = Counter()
+    read: list[tuple[GroupPlan, list[_Found]]] = []
     away = False
     where = servers._replace(bootstrap=elsewhere.bootstrap, security=elsewhere.security)
     with OtherCluster(where) as other:
@@ -205,6 +219,7 @@ def translate_plans(
                 "the same"
             )
         here = stores.contents()
+        translator = Translator(here, other.contents)
         try:
             for plan in plans:
                 there = replace(
@@ -220,24 +235,30 @@ def translate_plans(
                         one = problem(Reason.COORDINATOR_MEMBER, text, "stop these consumers")
                         there = replace(there, problems=(*plan.problems, one))
                     if not there.problems:
-                        found = list(_translate(stores, there, here, other, elsewhere))
+                        found = list(_translate(stores, there, translator, other, elsewhere))
                 except BrokerError as error:
                     one, away = unreadable_group(plan.group, error), True
                     there = replace(there, problems=(*plan.problems, one))
-                if there.problems:
-                    rows += [
-                        (plan.group, *(None,) * 7, "", 0, kind, f"{what}: {fix}", there.kafka_group)
-                        for kind, what, fix in (problem_cells(one, how) for one in there.problems)
-                    ]
-                else:
-                    rows += [one.cells(there) for one in found]
-                    entries = tuple(one.planned for one in found)
-                    there = replace(there, entries=entries, problems=_problems(plan.group, found))
-                proofs.update(one.there.proof for one in found if one.there is not None)
-                away = away or any(one.kind is Reason.UNKNOWN for one in found)
-                made.append(there)
+                read.append((there, found))
         finally:
             here.close()
+    rows: list[tuple[object, ...]] = []
+    made: list[GroupPlan] = []
+    proofs: Counter[Proof] = Counter()
+    for there, one_by_one in read:
+        found = [one.judged(translator, elsewhere.lower) for one in one_by_one]
+        if there.problems:
+            rows += [
+                (there.group, *(None,) * 7, "", 0, kind, f"{what}: {fix}", there.kafka_group)
+                for kind, what, fix in (problem_cells(one, how) for one in there.problems)
+            ]
+            made.append(there)
+            continue
+        rows += [one.cells(there) for one in found]
+        entries = tuple(one.planned for one in found)
+        made.append(replace(there, entries=entries, problems=_problems(there.group, found)))
+        proofs.update(one.there.proof for one in found if one.there is not None)
+        away = away or any(one.kind is Reason.UNKNOWN for one in found)
     print_table("translation", rows, how)
     verdicts = Counter(one.verdict for one in made)
     counts = ", ".join(f"{proofs[one]} {one.value}" for one in Proof)
@@ -280,10 +301,12 @@ def _problems(group: str, found: Iterable[_Found]) -> tuple[Problem, ...]:
 
 
 def _translate(
-    stores: Stores, plan: GroupPlan, here: Contents, other: OtherCluster, elsewhere: ToCluster
+    stores: Stores,
+    plan: GroupPlan,
+    translator: Translator,
+    other: OtherCluster,
+    elsewhere: ToCluster,
 ) -> Iterator[_Found]:
-    from zkmigrate.stores.contents import find_offset
-
     names = {entry.tp.topic: "" for entry in plan.entries}
     names = {topic: _name_of(topic, elsewhere.topics) for topic in names}
     twice = [new for new, count in Counter(names.values()).items() if count > 1]
@@ -306,17 +329,9 @@ def _translate(
             kind = Reason.PARTITION_MISSING
         else:
             try:
-                found = find_offset(here, entry.tp, entry.to, other.contents, to)
+                found = translator.find(entry.tp, entry.to, to, sorted(view.partitions))
             except BrokerError as error:
                 kind, why = Reason.UNKNOWN, str(error)
-            else:
-                lower = found.proof is Proof.BOUNDED and elsewhere.lower
-                if found.proof is not Proof.PROVEN and not lower:
-                    kind, why = Reason.NOT_PROVEN, found.why
-                elif now not in (None, found.low):
-                    kind = Reason.GROUP_EXISTS
-                else:
-                    why = found.why
         yield _Found(entry, to, topic_id, found, now, kind, why)
 
 

@@ -5,7 +5,9 @@ numbers, leaves out what was compacted or aborted, and may repeat records. What 
 whose content (time, key, value and headers) occurs once in both logs: an *anchor*. The position is
 *proven* if the next record to consume is an anchor, or lies between two anchors with the same
 records between them, and if the difference between the logs around it has a visible reason: a
-record can only be absent from a log where its offsets have a hole.
+record can only be absent from a log where its offsets have a hole. A hole does not show which
+record was there. So the result names the records that only one log has: they must not be in another
+partition of the other log's topic, which ``stores.translator`` looks up.
 """
 
 from __future__ import annotations
@@ -110,6 +112,10 @@ class Translation(NamedTuple):
         compared: the number of records around the position that are equal in both logs.
         why: what proves it, or what is missing.
         more: whether larger parts of the logs may prove it.
+        only_here: records of which the source has more than the target, although the parts that
+            were read would have all. If they are in another partition, it is not a copy.
+        only_there: records of which the target has more, likewise.
+        differs: whether the target has another order, or has lost records without a hole.
     """
 
     proof: Proof
@@ -118,6 +124,9 @@ class Translation(NamedTuple):
     compared: int
     why: str
     more: bool = False
+    only_here: tuple[Seen, ...] = ()
+    only_there: tuple[Seen, ...] = ()
+    differs: bool = False
 
 
 class _Content(Protocol):
@@ -156,6 +165,7 @@ class _Comparison:
         for at, record in enumerate(target.records):
             self.where.setdefault(self.content(record), []).append(at)
         anchors = self._anchors()
+        self.outermost = anchors[:1] + anchors[-1:]
         self.before = [one for one in anchors if one.source < self.next][-_ANCHORS:]
         self.after = [one for one in anchors if one.source >= self.next][:_ANCHORS]
         self.crossed = self._crossed(anchors)
@@ -164,6 +174,9 @@ class _Comparison:
     def result(self) -> Translation:
         """Return the translation."""
         found = self._found()
+        if found.low is not None:
+            here, there = self._only_in_one()
+            found = found._replace(only_here=here, only_there=there)
         if self.offset >= self.source.earliest or found.low is None:
             return found
         why = "the source has lost the next record"
@@ -177,11 +190,13 @@ class _Comparison:
             bounds = self.target.earliest, self.target.latest
             return self._bounded(*bounds, "the source has no record to compare")
         if self.crossed:
-            return self._unknown("the records have another order there: not the same partitions")
+            why = "the records have another order there: not the same partitions"
+            return self._unknown(why)._replace(differs=True)
         around = (*self.before, *self.after)
         lost, extra = self._unexplained(around)
         if lost:
-            return self._unknown(f"{lost} records between equal ones are missing there")
+            why = f"{lost} records between equal ones are missing there"
+            return self._unknown(why)._replace(differs=True)
         if around and self._compared() < min(_ENOUGH, len(self.source.records)):
             high = self._offset(self.after[0].target) if self.after else self.target.latest
             why = "too few records nearby are equal and unique"
@@ -243,6 +258,25 @@ class _Comparison:
             lost += max(0, missing - there.hole)
             extra += max(0, added - here.hole)
         return lost, extra
+
+    def _only_in_one(self) -> tuple[tuple[Seen, ...], tuple[Seen, ...]]:
+        """Return the records of which each log has more than the other one, where that was read:
+        among those of their time, or between the same anchors."""
+
+        def only(excerpt: Excerpt, other: Excerpt, anchors: Sequence[int]) -> tuple[Seen, ...]:
+            surplus = Counter(map(self.content, excerpt.records))
+            surplus.subtract(map(self.content, other.records))
+            first, last = min(anchors, default=0), max(anchors, default=0)
+            return tuple(
+                one
+                for at, one in enumerate(excerpt.records)
+                if surplus[self.content(one)] > 0
+                and (first < at < last or self._is_closed(other, one))
+            )
+
+        here = only(self.source, self.target, [one.source for one in self.outermost])
+        there = only(self.target, self.source, [one.target for one in self.outermost])
+        return here, there
 
     def _first_remaining(self) -> int | None:
         """Return where the target has the first of the records that are still to be consumed.

@@ -1,4 +1,4 @@
-"""Reads records around offsets, and translates offsets to another cluster. One thread."""
+"""Reads records around offsets, of any cluster. One thread."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, LeaderUnavailableError, UnsupportedBrokerError
 from zkmigrate.errors import MigrationError
-from zkmigrate.plan.translation import NO_TIME, Excerpt, Proof, Seen, Translation, translate
+from zkmigrate.plan.translation import NO_TIME, Excerpt, Seen
 from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.logs import CLIENT_ID
 from zkmigrate.stores.pace import Pace
 
-_SPANS: Final = (16, 128, 1024, 8192)
-"""So many offsets on either side of a position are read, until it is proven."""
 _BYTES: Final = 64 * 1024
 _MOST_BYTES: Final = 32 * 1024 * 1024
 """A larger part of a log is not read."""
@@ -189,46 +187,6 @@ class OtherCluster:
     def __exit__(self, *_error: object) -> None:
         self.kafka.close()
         self.contents.close()
-
-
-def find_offset(
-    here: Contents, tp: TopicPartition, offset: int, there: Contents, other: TopicPartition
-) -> Translation:
-    """Return the offset of a partition's copy in another cluster. Raises BrokerError.
-
-    Its records are looked for where those of the same time are, in ever larger parts of the logs.
-    """
-    found: Translation | None = None
-    for span in _SPANS:
-        source = here.around(tp, offset, span)
-        following = [one for one in source.records if one.offset >= offset]
-        known = following[0] if following else next(reversed(source.records), None)
-        at: int | None = 0
-        if known is not None and known.timestamp != NO_TIME:
-            at = there.at(other, known.timestamp)
-        middle = 2**62 if at is None else at
-        target = there.around(other, middle, span)
-        found = translate(offset, source, target)
-        if found.proof is Proof.PROVEN and _may_be_repeated(here, tp, source, known):
-            why = "an earlier part of the source has records of that time"
-            found = found._replace(proof=Proof.BOUNDED, high=target.latest, why=why, more=True)
-        if found.proof is Proof.PROVEN or not found.more:
-            break
-    assert found is not None
-    return found
-
-
-def _may_be_repeated(
-    here: Contents, tp: TopicPartition, source: Excerpt, known: Seen | None
-) -> bool:
-    """Whether records before a part of the source may be the same: a producer has sent them twice.
-
-    Only times show that, unless the part has the beginning of the log.
-    """
-    if source.begins or known is None or known.timestamp == NO_TIME:
-        return False
-    first = here.at(tp, known.timestamp)
-    return first is not None and first < source.begin
 
 
 def _seen(record: Record) -> Seen:

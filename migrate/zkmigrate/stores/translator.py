@@ -1,0 +1,147 @@
+"""Finds offsets in another cluster's copies of topics. One thread.
+
+The two logs of a partition cannot show everything: a record that only the copy has may be one that
+compaction has removed here, or one of another partition, if the copy has another partitioner. The
+same holds for a record that the copy has not. So such records are looked for in the other
+partitions. One that is found proves for all partitions of the topic that they are no copies.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.plan.translation import NO_TIME, Proof, Seen, Translation, translate
+from zkmigrate.stores.contents import Contents
+
+_SPANS: Final = (16, 128, 1024, 8192)
+"""So many offsets on either side of a position are read, until it is proven."""
+_END: Final = 2**62
+_OTHERS: Final = 8
+"""So many other partitions are searched for the records of a position, chosen at random."""
+_READS: Final = 512
+"""So often for all positions of a topic."""
+_Content = tuple[int, bytes]
+"""A record's timestamp and digest."""
+
+
+class Translator:
+    """Translates offsets of ``here`` to offsets of ``there``, and remembers what it has seen of
+    topics."""
+
+    def __init__(self, here: Contents, there: Contents) -> None:
+        self._here, self._there = here, there
+        self._reads: Counter[str] = Counter()
+        self._mixed: dict[str, str] = {}
+        self._differs: dict[str, TopicPartition] = {}
+
+    def find(
+        self, tp: TopicPartition, offset: int, other: TopicPartition, partitions: Collection[int]
+    ) -> Translation:
+        """Return the offset of a partition's copy in the other cluster. Raises BrokerError.
+
+        Its records are looked for where those of the same time are, in ever larger parts of the
+        logs. ``partitions``: all partitions of the topic.
+        """
+        found = self._in_partition(tp, offset, other)
+        if found.differs:
+            self._differs.setdefault(other.topic, other)
+        if found.low is not None and other.topic not in self._mixed:
+            others = sorted({*partitions} - {tp.partition})
+            chosen = random.Random(str(tp)).sample(others, min(_OTHERS, len(others)))
+            if not self._search(tp, other, chosen, found) and found.proof is Proof.PROVEN:
+                why = "records without times may be in another partition, which is too long to read"
+                found = found._replace(proof=Proof.BOUNDED, why=why)
+        return self.judged(other.topic, found)
+
+    def judged(self, topic: str, found: Translation) -> Translation:
+        """Return a translation, or what has become of it since: that a topic of the other cluster
+        has other partitions may be seen later."""
+        why = self._mixed.get(topic)
+        if why is None and topic in self._differs and (found.only_here or found.only_there):
+            why = f"not all records are in both, and {self._differs[topic]} is not a copy"
+        if why is None or found.low is None:
+            return found
+        return Translation(Proof.UNKNOWN, None, None, 0, why)
+
+    def _in_partition(self, tp: TopicPartition, offset: int, other: TopicPartition) -> Translation:
+        found: Translation | None = None
+        for span in _SPANS:
+            source = self._here.around(tp, offset, span)
+            following = [one for one in source.records if one.offset >= offset]
+            known = following[0] if following else next(reversed(source.records), None)
+            at: int | None = 0
+            if known is not None and known.timestamp != NO_TIME:
+                at = self._there.at(other, known.timestamp)
+            target = self._there.around(other, _END if at is None else at, span)
+            found = translate(offset, source, target)
+            repeated = not source.begins and self._is_repeated(tp, source.begin, known)
+            if found.proof is Proof.PROVEN and repeated:
+                why = "an earlier part of the source has records of that time"
+                found = found._replace(proof=Proof.BOUNDED, high=target.latest, why=why, more=True)
+            if found.proof is Proof.PROVEN or not found.more:
+                break
+        assert found is not None
+        return found
+
+    def _is_repeated(self, tp: TopicPartition, begin: int, known: Seen | None) -> bool:
+        """Whether records before a part of the source may be the same: a producer has sent them
+        twice. Only times show that."""
+        if known is None or known.timestamp == NO_TIME:
+            return False
+        first = self._here.at(tp, known.timestamp)
+        return first is not None and first < begin
+
+    def _search(
+        self, tp: TopicPartition, other: TopicPartition, others: Iterable[int], found: Translation
+    ) -> bool:
+        """Look for records that only one log has in other partitions of the other log's topic.
+
+        Return whether these could be read as far as is needed.
+        """
+        here, there = (self._here, tp), (self._there, other)
+        for records, where, home in (
+            (found.only_there, here, there),
+            (found.only_here, there, here),
+        ):
+            for partition in others if records else ():
+                if self._reads[other.topic] >= _READS:
+                    return True
+                self._reads[other.topic] += 1
+                copies = self._count({one[1:] for one in records}, *where, partition)
+                its_own = copies and self._count(copies, *home, partition)
+                if copies is None or its_own is None:
+                    return False
+                if copies - its_own:
+                    self._mixed[other.topic] = (
+                        f"records of {home[1]} are in partition {partition} of {where[1].topic}: "
+                        "not the same partitions"
+                    )
+                    return True
+        return True
+
+    def _count(
+        self, wanted: Collection[_Content], contents: Contents, tp: TopicPartition, partition: int
+    ) -> Counter[_Content] | None:
+        """Count the copies of records in another partition of that topic; None if it cannot be
+        read as far as is needed. Their times are ``NO_TIME`` if there are none to compare."""
+        tp = TopicPartition(tp.topic, partition)
+        times = [timestamp for timestamp, _ in wanted]
+        begin = end = None
+        if timed := NO_TIME not in times:
+            begin, end = contents.at(tp, min(times)), contents.at(tp, max(times) + 1)
+        span = _SPANS[1]
+        part = contents.around(tp, _END if begin is None else begin, span)
+        if begin is not None:
+            length = (part.latest if end is None else end) - begin
+            if length > span // 2:
+                part = contents.around(tp, begin, min(length + span, _SPANS[-1]))
+        if timed and (not part.records or NO_TIME not in part.times):
+            return Counter(one[1:] for one in part.records if one[1:] in wanted)
+        part = contents.around(tp, 0, _SPANS[-1])
+        digests = {digest for _, digest in wanted}
+        found = ((NO_TIME, one.digest) for one in part.records if one.digest in digests)
+        return Counter(found) if part.ends else None
