@@ -199,6 +199,11 @@ class Record:
         return None if self.mirror in ("", STOPPED) else Store(self.mirror)
 
     @property
+    def cut_over_waits(self) -> bool:
+        """Whether a cut-over has begun to lock old members out, and ZooKeeper still leads."""
+        return self.locked and self.mirror_leads is Store.ZOOKEEPER
+
+    @property
     def taken_back(self) -> bool:
         """Whether ``undo`` has taken the group back and nothing has moved it since."""
         return self.by_undo and self.stage in (Stage.DONE, Stage.UNDONE)

@@ -218,7 +218,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.LOCKED: (
         "The group's offsets in ZooKeeper are current, and old consumers cannot start.",
-        "Run `unlock`.",
+        "Run `unlock`. If the group is mirrored, run `cut-over` again, or `undo`.",
     ),
     Reason.ONLY_IN_ZOOKEEPER: (
         "Kafka has no offset, or a lower one, where ZooKeeper has one.",

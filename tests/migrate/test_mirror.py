@@ -1558,6 +1558,34 @@ def test_overtaken_at_every_point_by_an_end(
     assert ended
 
 
+@pytest.mark.parametrize("words", [UNDO, END])
+def test_a_cut_over_that_was_killed_is_named_and_taken_back(
+    worlds: Callable[[str], World], words: tuple[str, ...]
+) -> None:
+    """At any point before Kafka leads. ``status`` names the commands that work, ``unlock`` the one
+    to use instead, and ``gate`` reports the group. Afterwards nothing continues the cut-over."""
+    begun = 0
+    for number in points(worlds, "mirror_zookeeper_leads", CUT_OVER):
+        world = worlds("mirror_zookeeper_leads")
+        world.first.at(number, world.first.kill, lambda machine: machine.run(*CUT_OVER))
+        found, second = world.status(), world.second
+        if found["truth"] == "zookeeper" and "cut-over" in found["attention"]:
+            begun += 1
+            assert "locked" in found["reasons"]
+            assert second.run("gate", "--group", "g").rows[0]["reasons"][-1] == "mirrored"
+            ran = second.run("unlock", "--group", "g", "--execute")
+            assert (ran.rows[0]["outcome"], ran.rows[0]["reasons"]) == ("refused", ["mirrored"])
+            assert "undo" in ran.rows[0]["why"]
+            assert second.run(*words).status == 0, number
+            second.run(*ONCE, "--when-empty")
+            found = world.status()
+            assert (found["truth"], "locked" in found["reasons"]) == ("zookeeper", False), number
+        if found["truth"] == "zookeeper":
+            assert found["locked"] == "no", (number, found)
+        world.close()
+    assert begun > 3
+
+
 @pytest.mark.parametrize("words", [END, PREPARE])
 @pytest.mark.parametrize("then", [END, PREPARE])
 def test_an_end_is_killed_at_every_point(

@@ -208,9 +208,12 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
 
 
 def nothing_to_unlock(state: GroupState) -> Script[Result | None]:
-    """Return the outcome of a group that is not locked, unless Kafka leads in its mirror. Raises
-    Refused."""
-    if state.record.mirror_leads is Store.KAFKA or (yield from look(state.group)).record:
+    """Return the outcome of a group that is not locked, unless Kafka leads in its mirror, or a
+    cut-over has begun. Raises Refused."""
+    known = state.record
+    if known.mirror_leads is Store.KAFKA or known.cut_over_waits:
+        return None
+    if (yield from look(state.group)).record:
         return None
     return Result(state.group, Outcome.NOTHING, 0, "is not locked by zkmigrate")
 

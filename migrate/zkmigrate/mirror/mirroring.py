@@ -216,7 +216,7 @@ class Mirroring:
         if mirror is not None and mirror.leader is Store.KAFKA:
             text = "kafka leads: run zkmigrate undo first, or zkmigrate complete"
             raise refused(group, Reason.MIRRORED, text)
-        if execute and found.locked and found.mirror_leads is Store.ZOOKEEPER:
+        if execute and found.cut_over_waits:
             undone = self.back(group, True, 0.0)
             if undone.outcome is Outcome.REFUSED:
                 return undone

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from zkconsumer.admin.ids_lock import Guard
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
-from zkmigrate.model import GroupState, Retention, Store
+from zkmigrate.model import STOPPED, GroupState, Retention, Store
 from zkmigrate.plan.cases import Case, case_of, changed_since
 from zkmigrate.plan.mirror import behind, reading_of
 from zkmigrate.plan.table import Action, add_reasons
@@ -111,9 +111,12 @@ def status_of(
         needs(Reason.NOT_LOCKED, f"is not locked, so old consumers can start: {lock}")
     begun = state.record.interrupted
     settled = truth == Store.ZOOKEEPER.value and not (live or begun or state.faults)
-    if locked == Guard.LOCKED.value and settled:
-        text = "is locked, so old consumers cannot start: run zkmigrate unlock"
-        needs(Reason.LOCKED, text)
+    if state.record.cut_over_waits and settled:
+        ways = "run zkmigrate cut-over again, or zkmigrate undo, which lets old consumers start"
+        needs(Reason.LOCKED, f"a cut-over has begun and not ended: {ways}")
+    elif locked == Guard.LOCKED.value and settled and state.record.mirror != STOPPED:
+        way = "undo" if state.record.mirror else "unlock"
+        needs(Reason.LOCKED, f"is locked, so old consumers cannot start: run zkmigrate {way}")
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
         names = shown(state.coordinator_members)
         needs(Reason.COORDINATOR_MEMBER, f"consumers run at the broker: stop {names}")
