@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from zkmigrate.apply import guard
+from zkmigrate.apply import guard, resetting
+from zkmigrate.apply.permission import MIRROR_PERMITTED_S
 from zkmigrate.cli import run
 from zkmigrate.mirror import mirroring, writes
 from zkmigrate.model import Mirror, Store
@@ -44,6 +45,7 @@ from zkconsumer.core.zookeeper.ops import (
     Ok,
     Reply,
     SetAcl,
+    SetData,
     Stat,
     ZkOp,
 )
@@ -839,6 +841,31 @@ def test_a_reset_is_not_undone_while_groups_are_committed_again(
     assert simulated.held("h", "t") == ({0: 300}, {0: 300})
 
 
+def test_a_reset_outlasts_each_permission_from_before_it(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka leads, and a mirror was permitted to commit right before. Its commit would replace the
+    new offset, and no later pass would put that right."""
+    virtual_time(monkeypatch)
+    matrix.mirror_kafka_leads(simulated)
+    row(simulated, *ONCE)
+    changed: dict[str, float] = {}
+    where = record.path("g")
+
+    def before(op: ZkOp) -> None:
+        if any(isinstance(one, SetData) and one.path == where for one in getattr(op, "ops", ())):
+            changed["record"] = resetting.time.monotonic()
+
+    def around(what: str) -> None:
+        changed.setdefault(what, resetting.time.monotonic())
+
+    simulated.zk.before, simulated.kafka.around = before, around
+    words = ("--all-topics", "--to-offset", "300")
+    row(simulated, "reset", "--group", "g", *words, "--execute")
+    assert held(simulated)[1] == [300, 300]
+    assert changed["before commit"] - changed["record"] > MIRROR_PERMITTED_S
+
+
 @pytest.mark.parametrize("suspended", [False, True])
 @pytest.mark.parametrize("seconds", [0.0, 1.1 * writes.IN_ADVANCE_S])
 def test_a_permission_that_was_asked_for_together_is_soon_too_old(
@@ -986,7 +1013,7 @@ def test_a_server_that_permits_too_slowly_is_named_soon(
         if slow == "fetch":
             fault.setattr(simulated.kafka, "fetch", slowly)
         else:
-            fault.setattr(simulated.zk, "before", lambda op: mirroring.time.sleep(0.2))
+            fault.setattr(simulated.zk, "before", lambda op: mirroring.time.sleep(0.3))
         began = CLOCK.now
         (found,) = mirror.steps(["g"])
         assert (found.state, found.reasons) == ("failed", (Reason(reason),))

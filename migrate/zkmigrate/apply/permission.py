@@ -28,6 +28,12 @@ from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import late_text
 
 Note = Callable[[Collection[TopicPartition]], object]
+MIRROR_PERMITTED_S: Final = 0.5
+"""Seconds for which a mirror can use the permission of one group, from when ZooKeeper was asked for
+it. If the answer takes longer, the process was perhaps suspended."""
+MIRROR_PERMISSIONS_END_S: Final = MIRROR_PERMITTED_S + 0.05
+"""Seconds after a change of a group's record by which each permission from before it has ended, and
+its commit arrived."""
 
 
 def boottime() -> float:

@@ -7,6 +7,7 @@ the commit while the group has members. Used from one thread.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +21,13 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.apply import ownership
 from zkmigrate.apply.outcome import by_table
-from zkmigrate.apply.permission import InKafka, Note, Permission, check_accepted
+from zkmigrate.apply.permission import (
+    MIRROR_PERMISSIONS_END_S,
+    InKafka,
+    Note,
+    Permission,
+    check_accepted,
+)
 from zkmigrate.errors import check_members, in_use, refused
 from zkmigrate.model import GroupState, Record, Stage, Store
 from zkmigrate.plan.reset import Reset
@@ -93,6 +100,8 @@ def carry_out(
             script = ownership.write_offsets(hold, {row.tp: row.after for row in rows})
             stores.zk.run(script)
         else:
+            if serial.mirror:  # it would commit over the new offsets, and never notice
+                time.sleep(MIRROR_PERMISSIONS_END_S)
             _commit(stores, state, rows, permission if known else None, note)
         wrote()
         if serial.in_doubt:

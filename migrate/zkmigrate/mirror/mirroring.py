@@ -36,11 +36,11 @@ from zkconsumer.errors import (
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read, result_of
-from zkmigrate.apply.permission import check_accepted
+from zkmigrate.apply.permission import MIRROR_PERMISSIONS_END_S, check_accepted
 from zkmigrate.errors import GroupRefusedError, check_members, refused
 from zkmigrate.mirror.readings import Look, Readings, Seen, Together
 from zkmigrate.mirror.step import ENDED, IN_STEP, STANDBY, Step
-from zkmigrate.mirror.writes import PERMITTED_S, Unwritten, Writes
+from zkmigrate.mirror.writes import Unwritten, Writes
 from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Mirror, Record, Store
 from zkmigrate.plan.mirror import (
     Decision,
@@ -81,8 +81,6 @@ _TOGETHER: Final = 64
 _AT_ONCE: Final = 16
 """How many groups are copied at the same time."""
 START: Final = "the new program may start"
-_PERMISSIONS_END_S: Final = PERMITTED_S + 0.05
-"""Seconds after which each permission that was given before has ended, and its commit arrived."""
 CUT_OVER: Final = Action.CUT_OVER.value
 """The command in the record of a group that is locked and waits for its old members to leave."""
 
@@ -490,7 +488,7 @@ class Mirroring:
                 return result
             if seen.mirror.leader is Store.ZOOKEEPER:  # no mirror has seen the first new member
                 # A mirror may still use a permission from before the group was locked.
-                time.sleep(max(0.0, since + _PERMISSIONS_END_S - time.monotonic()))
+                time.sleep(max(0.0, since + MIRROR_PERMISSIONS_END_S - time.monotonic()))
                 self._writes.lead(seen, Store.KAFKA, {}, command=CUT_OVER, locked=True)
             return replace(result, why=START)
 

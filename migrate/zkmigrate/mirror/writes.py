@@ -21,7 +21,7 @@ from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.errors import LeaderUnavailableError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
-from zkmigrate.apply.permission import boottime, check_accepted
+from zkmigrate.apply.permission import MIRROR_PERMITTED_S, boottime, check_accepted
 from zkmigrate.errors import GroupRefusedError
 from zkmigrate.mirror.readings import Readings, Seen
 from zkmigrate.model import STOPPED, Mirror, Store
@@ -33,9 +33,6 @@ from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import shown
 
 T = TypeVar("T")
-PERMITTED_S: Final = 0.2
-"""Seconds for which the permission of one group can be used, from when ZooKeeper was asked for it.
-This process was perhaps suspended if that took longer."""
 _READ_S: Final = 1.0
 """Seconds for which the offsets in Kafka can be used that are read before that."""
 _ATTEMPTS: Final = 3
@@ -122,12 +119,14 @@ class Writes:
             if not (there and self._zk(self._permission(seen, new, session))):
                 raise mirror_state.changed(group)
             now = boottime()
-            late = now - asked >= PERMITTED_S
+            late = now - asked >= MIRROR_PERMITTED_S
             if not late and now - began < _READ_S:
                 return
         often = f"before a commit to group {group}, {_ATTEMPTS} times"
         if late:
-            raise ZooKeeperError(f"ZooKeeper did not answer within {PERMITTED_S:g} s {often}")
+            raise ZooKeeperError(
+                f"ZooKeeper did not answer within {MIRROR_PERMITTED_S:g} s {often}"
+            )
         raise LeaderUnavailableError(f"the coordinator did not answer within {_READ_S:g} s {often}")
 
     def write_all(self, unwritten: Collection[Unwritten]) -> list[str]:
