@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from zkmigrate.apply.permission import MIRROR_PERMITTED_S
 from zkmigrate.model import KafkaOffset, Mirror, Store
 from zkmigrate.plan.mirror import is_marked
 from zkmigrate.stores import migration_marker, mirror_state, record
@@ -27,7 +28,7 @@ from zkconsumer.sim.servers.zk import FakeZk, Txn
 
 _FLIGHT_S: Final = 0.02
 """How long a permission may be old when a commit arrives: the answer and the commit travel."""
-_MOMENT_S: Final = 5.0
+_MOMENT_S: Final = 1.5
 """For how long a late commit may be seen: the next pass puts it right."""
 
 
@@ -103,7 +104,7 @@ class MirrorJudge:
         self.truth.clear()
         self._had.clear()
         self._committed_by_programs.clear()
-        self.recreated_at = self._kernel.now
+        self.recreated_at = self._changed_at = self._kernel.now
 
     def _is_stale(self, topic: str, node: Node) -> bool:
         there = self._zk.get(topic_path(topic))
@@ -178,7 +179,7 @@ class MirrorJudge:
         if after.stopped is not None and before.stopped is None:
             self.say(f"stopped: {after.stopped}")
             # What was read before the topic was deleted may be written to ZooKeeper after that.
-            if not self.causes and self._kernel.now - self.recreated_at > 15.0:
+            if not self.causes and self._kernel.now - self.recreated_at > 1.0:
                 self.broken("stops_with_cause", after.stopped[1])
         if before.leader is after.leader or before.stopped is not None:
             return
@@ -189,10 +190,10 @@ class MirrorJudge:
         marked = (tp for tp, one in self._coordinator.offsets.items() if is_marked(_known(one)))
         if after.leader is Store.KAFKA:
             ahead |= {tp: kafka[tp] for tp in marked if kafka[tp] != after.values.get(tp)}
-        exempt = self.was_late or self._soon_after(self.recreated_at)
+        exempt = self.was_late
         # Of two operators with opposite aims, one has let the new program start. Its commits are
-        # found by the next pass, also if the other one's write took long.
-        exempt |= after.leader is Store.ZOOKEEPER and self._new_members(2.0)
+        # found by the next pass.
+        exempt |= after.leader is Store.ZOOKEEPER and self._new_members()
         if ahead and not exempt:
             self.broken("leads_with_everything", f"{ahead} of {after.values}")
 
@@ -214,13 +215,15 @@ class MirrorJudge:
         self.copies += 1
         text = f"{tp} in Kafka: {there and there.offset} becomes {one and one.offset}"
         self.say(f"copied: {text}")
-        now = self._kernel.now
-        if now - self._changed_at < _FLIGHT_S or who.slept:
-            self.late += 1  # it was permitted before; the next pass puts it right
-            self.late_at = now
+        rules = list(self._broken_by(who, tp, there, one))
+        flight = _FLIGHT_S + MIRROR_PERMITTED_S * who.slept
+        if self._kernel.now - self._changed_at >= flight:
+            for rule in rules:
+                self.broken(rule, text)
             return
-        for rule in self._broken_by(who, tp, there, one):
-            self.broken(rule, text)
+        self.late += 1  # it was permitted before; if it is wrong, the next pass puts it right
+        if rules or (one is not None and one.offset != self.in_zookeeper().get(tp)):
+            self.late_at = self._kernel.now
 
     def _broken_by(
         self,
@@ -230,7 +233,9 @@ class MirrorJudge:
         one: StoredOffset | None,
     ) -> Iterator[str]:
         """The rules that a commit of a mirror or command breaks."""
-        if one is None or self._kernel.now - self.recreated_at < 1.0:
+        if one is None:
+            if there is not None and not is_marked(_known(there)):
+                yield "copied_before_replaced"
             return
         mirror = self.mirror
         if mirror is None:
