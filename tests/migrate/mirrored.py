@@ -298,6 +298,8 @@ class Mirrored:
         for line in reversed(self.mirror_log.read_text(errors="replace").splitlines()):
             if line.startswith("error:"):
                 return line
+            if line.endswith(" groups: 1 in step"):  # after an error, without a row
+                return "in step"
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 row = json.loads(line)
                 return f"{row['state']}: {row['why']}" if row["why"] else str(row["state"])
