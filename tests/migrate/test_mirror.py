@@ -1348,6 +1348,27 @@ def test_overtaken_at_every_point_by_a_client_of_the_other_store(
         world.close()
 
 
+def test_an_end_deletes_no_commit_of_a_client(worlds: Callable[[str], World]) -> None:
+    """The new program was started early, at any point until the copies in Kafka are deleted, but
+    for the last question to ZooKeeper and the request itself."""
+    lost: list[str] = []
+    for number in points(worlds, "mirror_zookeeper_leads", END):
+        world = worlds("mirror_zookeeper_leads")
+        at: list[str] = []
+
+        def meanwhile(what: str, world: World = world, at: list[str] = at) -> None:
+            at.append(what)
+            world.one.in_kafka("g", "t", 777)
+
+        ran = world.first.at(number, meanwhile, lambda machine: machine.run(*END))
+        assert ran is not None
+        assert ran.status == 0, (number, ran)
+        if held(world.one)[1] != [777]:
+            lost += at
+        world.close()
+    assert lost == ["Multi", SENT]
+
+
 @pytest.mark.parametrize("words", [CUT_OVER, UNDO])
 def test_overtaken_at_every_point_by_the_last_member(
     worlds: Callable[[str], World], words: tuple[str, ...]

@@ -226,8 +226,8 @@ class Mirroring:
             found = self._zk(record.write(group, written, then=gone))
         if execute and found.command == END:
             self._zk(guard.let_in(group))
-        stored = self._stores.fetch(group, [])
-        ours = [tp for tp, one in sorted(stored.items()) if is_marked(KafkaOffset(*one))]
+        stored = {tp: KafkaOffset(*one) for tp, one in self._stores.fetch(group, []).items()}
+        ours = [tp for tp, one in sorted(stored.items()) if is_marked(one)]
         other = state.moved_to is Store.KAFKA or state.mode is not Mode.ZOOKEEPER
         if ended and (other or not ours):
             return Result(group, Outcome.NOTHING, 0, "is not mirrored", (Reason.NOT_MIRRORED,))
@@ -235,7 +235,9 @@ class Mirroring:
             return Result(group, Outcome.WOULD, 0)
 
         def permit() -> None:
-            if found.version >= 0 and not self._zk(record.is_still(group, found.version)):
+            there = self._readings.is_still_in_kafka(group, stored, dict.fromkeys(ours))
+            serial = found.version
+            if not there or (serial >= 0 and not self._zk(record.is_still(group, serial))):
                 raise mirror_state.changed(group)
 
         check_accepted(group, self._stores.kafka.delete(group, ours, permit), len(ours))
