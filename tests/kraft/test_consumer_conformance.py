@@ -23,18 +23,10 @@ from tests.support.specs import classic_spec, kip848_spec
 from zkconsumer.broker.cluster_reader import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.classic_client import GroupClient
-from zkconsumer.broker.groups.coordinator_calls import (
-    StoredOffset,
-    commit,
-    search_coordinator,
-)
 from zkconsumer.broker.groups.kip848_client import (
     LEAVE,
     LEAVE_STATIC,
-    WITH_EPOCH,
-    Subscription as Wanted,
-    fetch_as_member,
-    heartbeat,
+    ConsumerGroupClient,
 )
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
@@ -44,7 +36,7 @@ from zkconsumer.core.groups import (
     events as group_events,
     kip848_commands as commands,
 )
-from zkconsumer.core.groups.commands import CommitOffsets, LeaveGroup
+from zkconsumer.core.groups.commands import CommitOffsets, FindCoordinator, LeaveGroup
 from zkconsumer.core.groups.formats.consumer_protocol import (
     AssignmentData,
     SubscriptionData,
@@ -85,6 +77,7 @@ class Member:
     """One process, and the state from its last accepted response."""
 
     spec: Kip848Spec
+    client: ConsumerGroupClient
     epoch: int = 0
     before: int = 0
     assigned: Owned | None = None
@@ -100,48 +93,53 @@ class Pair:
     def __init__(self, cluster: LocalCluster, group: str) -> None:
         host, _, port = cluster.bootstrap.rpartition(":")
         self.group, self.topic = group, group
-        self.broker = BrokerConnection(BrokerEndpoint(0, host, int(port)), "tests", 20.0, 0)
+        self.at = BrokerEndpoint(0, host, int(port))
+        self._clients: list[GroupClient] = []
         cluster.create_topic(self.topic, PARTITIONS)
         wait_until(self._found, 30, "a coordinator")
-        text = read_cluster(self.broker).topics[self.topic].topic_id
-        self.topic_id = uuid.UUID(bytes=urlsafe_b64decode(text + "=="))
+        broker = BrokerConnection(self.at, "tests", 20.0, 0)
+        text = read_cluster(broker).topics[self.topic].topic_id
+        broker.close()
+        self.topic_id = str(uuid.UUID(bytes=urlsafe_b64decode(text + "==")))
         wait_until(self._assigned, 30, "the topic")
         self.fake = ConsumerGroupCoordinator(Kernel(1), lambda: {self.topic: PARTITIONS}, 0.0)
         self.steps: list[str] = []
         self.codes: Counter[int] = Counter()
 
     def _found(self) -> bool:
-        at = [self.broker.endpoint]
-        if search_coordinator(self.group, at, lambda _: self.broker).coordinator is None:
-            return False
-        return heartbeat(self.broker, self.group, "x", 1).code == ErrorCode.GROUP_ID_NOT_FOUND
+        answer = self._member("x").client.execute(commands.MemberHeartbeat(0, "x", 1, False, None))
+        return bool(answer.code == ErrorCode.GROUP_ID_NOT_FOUND)
 
     def _assigned(self) -> bool:
         """Return whether the coordinator knows the topic: a member of another group gets its
         partitions."""
-        wanted = Wanted((self.topic,), LONG)
-        answer = heartbeat(self.broker, "scouts", "x", 0, subscription=wanted, owned={})
-        heartbeat(self.broker, "scouts", "x", LEAVE)
+        scout = self._member("x", group="scouts")
+        answer = scout.client.execute(commands.MemberHeartbeat(0, "x", 0, True, {}))
+        scout.client.execute(LeaveGroup(0, "x"))
         return bool(answer.assignment)
 
     def member(self, chance: random.Random, instance: str | None = None) -> Member:
         """A new process with the same id at both coordinators."""
-        name = str(uuid.UUID(int=chance.getrandbits(128)))
-        subscription = Subscription(Pattern.STATIC, {self.topic: 1})
-        return Member(
-            kip848_spec(
-                group=self.group,
-                member_id=name,
-                consumer_id=name,
-                instance_id=instance,
-                subscription=subscription,
-                assignor="range",
-                session_timeout=LONG,
-                rebalance_timeout=LONG,
-                heartbeat_interval=5.0,
-                backoff=1.0,
-            )
+        return self._member(str(uuid.UUID(int=chance.getrandbits(128))), instance_id=instance)
+
+    def _member(self, name: str, **changes: Any) -> Member:
+        spec = kip848_spec(
+            **{"group": self.group, "member_id": name, "consumer_id": name, "assignor": "range"}
+            | {"subscription": Subscription(Pattern.STATIC, {self.topic: 1})}
+            | {"session_timeout": LONG, "rebalance_timeout": LONG, "heartbeat_interval": 5.0}
+            | {"backoff": 1.0}
+            | changes
         )
+        known = KnownBrokers(lambda: (self.at,), lambda _: 0)
+        client = ConsumerGroupClient(spec, "tests", known, timeout=20.0)
+        client.execute(FindCoordinator(0))
+        self._clients.append(client)
+        return Member(spec, client)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients:
+            client.close()
 
     def _ask_fake(self, member: Member, command: Any) -> Any:
         answers: list[Any] = []
@@ -158,18 +156,10 @@ class Pair:
     def beat(self, member: Member, epoch: int, owned: Owned | None, full: bool = False) -> int:
         """Send one heartbeat to both, process an accepted response, and return the error code."""
         full = full or epoch == 0
-        wanted = Wanted((self.topic,), LONG, assignor="range") if full else None
-        found = heartbeat(
-            self.broker,
-            self.group,
-            member.name,
-            epoch,
-            instance_id=member.spec.instance_id,
-            subscription=wanted,
-            owned=self._of(self.topic_id, owned),
+        found = member.client.execute(
+            commands.MemberHeartbeat(0, member.name, epoch, full, self._of(self.topic_id, owned)),
         )
-        assignment = found.assignment
-        given = self._of(self.topic, assignment)
+        given = self._of(self.topic, found.assignment)
         real = (found.code, found.epoch, given) if not found.code else (found.code,)
         name = self.fake._ids.get(self.topic, f"{self.topic}#1")
         command = commands.MemberHeartbeat(0, member.name, epoch, full, self._of(name, owned))
@@ -188,9 +178,7 @@ class Pair:
         """Leave the group at both."""
         static = member.spec.instance_id is not None
         epoch = LEAVE_STATIC if static else LEAVE
-        found = heartbeat(
-            self.broker, self.group, member.name, epoch, instance_id=member.spec.instance_id
-        )
+        found = member.client.execute(commands.MemberHeartbeat(0, member.name, epoch, False, None))
         known = member.name in self.fake.seats
         self._ask_fake(member, LeaveGroup(0, member.name))
         self._compare(f"{self._who(member)} leaves", found.code == 0, known)
@@ -199,30 +187,21 @@ class Pair:
     def commit(self, member: Member, epoch: int, numbers: tuple[int, ...], offset: int) -> None:
         """Commit these partitions at both."""
         positions = {TopicPartition(self.topic, number): offset for number in numbers}
-        real = commit(
-            self.broker,
-            self.group,
-            {tp: StoredOffset(one) for tp, one in positions.items()},
-            WITH_EPOCH,
-            member_id=member.name,
-            generation=epoch,
-            instance_id=member.spec.instance_id,
-        )
         command = CommitOffsets(0, member.name, epoch, positions)
-        fake = self._ask_fake(member, command).codes
+        real, fake = member.client.execute(command).codes, self._ask_fake(member, command).codes
         self._compare(f"{self._who(member)} commits {numbers} with epoch {epoch}", real, fake)
         self.codes.update(real.values())
 
     def fetch(self, member: Member, epoch: int) -> None:
         """Read all committed offsets from both."""
         every = frozenset(TopicPartition(self.topic, number) for number in range(PARTITIONS))
-        code, _, stored = fetch_as_member(self.broker, self.group, member.name, epoch, every)
-        real = (code, {tp: one.offset for tp, one in stored.items()} if not code else {})
-        answer = self._ask_fake(member, commands.FetchMemberOffsets(0, member.name, epoch, every))
-        offsets = getattr(answer, "offsets", {})
-        fake = (getattr(answer, "code", 0), {tp: n for tp, n in offsets.items() if n is not None})
+        command = commands.FetchMemberOffsets(0, member.name, epoch, every)
+        real, fake = (
+            (getattr(answer, "code", 0), getattr(answer, "offsets", {}))
+            for answer in (member.client.execute(command), self._ask_fake(member, command))
+        )
         self._compare(f"{self._who(member)} fetches with epoch {epoch}", real, fake)
-        self.codes[code] += 1
+        self.codes[real[0]] += 1
 
     @staticmethod
     def _of(topic: Any, numbers: Mapping[Any, tuple[int, ...]] | None) -> dict[Any, Any] | None:
@@ -288,7 +267,7 @@ def test_random_requests_get_the_same_answers(orderly: LocalCluster, unique: str
         pair = Pair(orderly, f"{unique}-{seed}")
         print(f"seed {seed}")  # noqa: T201
         play(pair, random.Random(seed))
-        pair.broker.close()
+        pair.close()
         codes.update(pair.codes)
     assert codes.keys() == {
         ErrorCode.NONE,
@@ -329,17 +308,13 @@ class MixedPair(Pair):
             group,
             "tests",
             None,
-            KnownBrokers(lambda: (self.broker.endpoint,), lambda _: 0),
+            KnownBrokers(lambda: (self.at,), lambda _: 0),
             session_timeout=LONG,
             rebalance_timeout=LONG,
             timeout=20.0,
         )
-        self.client.execute(group_commands.FindCoordinator(0))
-
-    def close(self) -> None:
-        """Close the connections."""
-        self.client.close()
-        self.broker.close()
+        self.client.execute(FindCoordinator(0))
+        self._clients.append(self.client)
 
     def _ask_fake(self, member: Member | ClassicMember, command: Any) -> Any:
         answers: list[Any] = []

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import uuid
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import pytest
 
+from tests.support.specs import kip848_spec
 from zkconsumer.broker.cluster_reader import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.classic_client import GroupClient
-from zkconsumer.broker.groups.coordinator_calls import (
-    StoredOffset,
-    commit,
-    search_coordinator,
-)
+from zkconsumer.broker.groups.coordinator_calls import search_coordinator
 from zkconsumer.broker.groups.kip848_client import (
-    JOIN,
     LEAVE,
     LEAVE_STATIC,
-    WITH_EPOCH,
-    HeartbeatAnswer,
+    ConsumerGroupClient,
     Partitions,
-    Subscription,
-    fetch_as_member,
-    heartbeat,
 )
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
 from zkconsumer.core.groups import commands, events
 from zkconsumer.core.groups.assignors.strategies import (
     LegacyStrategy,
@@ -37,18 +30,11 @@ from zkconsumer.core.groups.assignors.strategies import (
     RangeStrategy,
     Strategy,
 )
+from zkconsumer.core.groups.kip848_commands import FetchMemberOffsets, MemberHeartbeat
 from zkconsumer.servers import LocalCluster, wait_until
 
-
-def commit_as_member(
-    broker: BrokerConnection,
-    group: str,
-    member_id: str,
-    epoch: int,
-    offsets: Mapping[TopicPartition, StoredOffset],
-) -> dict[TopicPartition, int]:
-    """Commit as a member with this epoch; return the codes."""
-    return commit(broker, group, offsets, WITH_EPOCH, member_id=member_id, generation=epoch)
+JOIN: Final = 0
+"""Epoch of a member that joins."""
 
 
 @pytest.fixture
@@ -66,10 +52,10 @@ def broker(kraft: LocalCluster, unique: str) -> Iterator[BrokerConnection]:
     connection.close()
 
 
-def topic_id(broker: BrokerConnection, topic: str) -> uuid.UUID:
+def topic_id(broker: BrokerConnection, topic: str) -> str:
     """The id of the topic in heartbeats."""
     text = read_cluster(broker).topics[topic].topic_id
-    return uuid.UUID(bytes=urlsafe_b64decode(text + "=="))
+    return str(uuid.UUID(bytes=urlsafe_b64decode(text + "==")))
 
 
 LOADING = (
@@ -79,47 +65,61 @@ LOADING = (
 )
 
 
-def member() -> str:
-    """An id as a new member generates it."""
-    return str(uuid.uuid4())
-
-
 class Member:
-    """Sends heartbeats by hand and stores the coordinator's last response."""
+    """Sends heartbeats by hand and stores the coordinator's last response. The group has the name
+    of its topic."""
 
-    def __init__(self, broker: BrokerConnection, group: str, instance: str | None = None) -> None:
-        self.broker, self.group, self.instance = broker, group, instance
-        self.id, self.epoch = member(), JOIN
+    def __init__(
+        self,
+        broker: BrokerConnection,
+        group: str,
+        instance: str | None = None,
+        assignor: str | None = None,
+    ) -> None:
+        self.id, self.epoch = str(uuid.uuid4()), JOIN
+        spec = kip848_spec(
+            group=group,
+            member_id=self.id,
+            instance_id=instance,
+            subscription=Subscription(Pattern.STATIC, {group: 1}),
+            assignor=assignor,
+        )
+        at = broker.endpoint
+        known = KnownBrokers(lambda: (at,), lambda _: 0)
+        self._client = ConsumerGroupClient(spec, "tests", known, timeout=10.0)
+        self._client.coordinator = at
         self.assigned: Partitions = {}
 
-    def beat(
-        self,
-        epoch: int | None = None,
-        owned: Partitions | None = None,
-        subscription: Subscription | None = None,
-    ) -> HeartbeatAnswer:
-        """Send one heartbeat. An accepted one updates epoch and assignment.
+    def ask(self, epoch: int, owned: Partitions | None, full: bool = False) -> Any:
+        """Send one heartbeat, again while the broker still loads the group."""
 
-        It is sent again while the broker still loads the group.
-        """
-
-        def sent() -> HeartbeatAnswer | None:
-            answer = heartbeat(
-                self.broker,
-                self.group,
-                self.id,
-                self.epoch if epoch is None else epoch,
-                instance_id=self.instance,
-                owned=owned,
-                subscription=subscription,
-            )
+        def sent() -> Any:
+            command = MemberHeartbeat(0, self.id, epoch, full, owned)
+            answer = self._client.execute(command)
             return None if answer.code in LOADING else answer
 
-        answer = wait_until(sent, 10, "the coordinator has loaded the group")
+        return wait_until(sent, 10, "the coordinator has loaded the group")
+
+    def beat(
+        self, epoch: int | None = None, owned: Partitions | None = None, full: bool = False
+    ) -> Any:
+        """Send one heartbeat. An accepted one updates epoch and assignment."""
+        answer = self.ask(self.epoch if epoch is None else epoch, owned, full)
         if not answer.code:
             self.epoch = answer.epoch
             self.assigned = self.assigned if answer.assignment is None else answer.assignment
         return answer
+
+    def commit(
+        self, epoch: int, offsets: Mapping[TopicPartition, int], name: str | None = None
+    ) -> dict[TopicPartition, int]:
+        """Commit with this epoch, as this member or the one of that ``name``; return the codes."""
+        answer = self._client.execute(commands.CommitOffsets(0, name or self.id, epoch, offsets))
+        return dict(answer.codes)
+
+    def fetch(self, epoch: int, partitions: Iterable[TopicPartition]) -> Any:
+        """Read committed offsets with this epoch."""
+        return self._client.execute(FetchMemberOffsets(0, self.id, epoch, frozenset(partitions)))
 
     def beat_until(self, arrived: Callable[[], bool]) -> None:
         """Send heartbeats, which must be accepted, until the assignment is the expected one."""
@@ -131,9 +131,9 @@ class Member:
 
         wait_until(beaten, 10, f"another assignment than {self.assigned}")
 
-    def join(self, subscription: Subscription) -> HeartbeatAnswer:
+    def join(self) -> Any:
         """Join with no partitions."""
-        return self.beat(JOIN, {}, subscription)
+        return self.beat(JOIN, {}, full=True)
 
 
 def owns_one(member: Member) -> bool:
@@ -147,19 +147,17 @@ def test_a_member_joins_hands_over_and_leaves(
     """The second member gets a partition only after the first one has acknowledged its
     revocation."""
     kraft.create_topic(unique, partitions=2)
-    wanted = Subscription((unique,), 30.0, assignor="range")
     topic = topic_id(broker, unique)
-    first, second = Member(broker, unique), Member(broker, unique)
-    answer = first.join(wanted)
-    assert (answer.code, answer.member_id) == (0, first.id), answer
+    first, second = (Member(broker, unique, assignor="range") for _ in range(2))
+    answer = first.join()
+    assert not answer.code, answer
     assert answer.interval > 0
     first.beat_until(lambda: first.assigned == {topic: (0, 1)})
     first.beat(owned=first.assigned)
 
     both = [TopicPartition(unique, 0), TopicPartition(unique, 1)]
-    sevens = {tp: StoredOffset(7) for tp in both}
-    assert set(commit_as_member(broker, unique, first.id, first.epoch, sevens).values()) == {0}
-    assert second.join(wanted).code == 0
+    assert set(first.commit(first.epoch, dict.fromkeys(both, 7)).values()) == {0}
+    assert second.join().code == 0
     first.beat_until(lambda: len(first.assigned.get(topic, ())) == 1)
     second.beat()
     assert second.assigned == {}, "given before its owner acknowledged"
@@ -172,17 +170,13 @@ def test_a_member_joins_hands_over_and_leaves(
 
     kept = TopicPartition(unique, first.assigned[topic][0])
     gone = TopicPartition(unique, second.assigned[topic][0])
-    eights = {tp: StoredOffset(8) for tp in both}
     stale = ErrorCode.STALE_MEMBER_EPOCH
-    together = commit_as_member(broker, unique, first.id, old, eights)
+    together = first.commit(old, dict.fromkeys(both, 8))
     assert together == dict.fromkeys(both, stale), "one refused partition refuses all"
     for tp, code in ((gone, stale), (kept, 0)):
-        alone = commit_as_member(broker, unique, first.id, old, {tp: StoredOffset(8)})
-        assert alone == {tp: code}, f"kept {kept}, gone {gone}"
-    behind = fetch_as_member(broker, unique, second.id, second.epoch - 1, both)
-    assert behind.code == ErrorCode.STALE_MEMBER_EPOCH
-    found = fetch_as_member(broker, unique, second.id, second.epoch, both)
-    assert (found.code, found.offsets) == (0, {kept: StoredOffset(8), gone: StoredOffset(7)})
+        assert first.commit(old, {tp: 8}) == {tp: code}, f"kept {kept}, gone {gone}"
+    assert second.fetch(second.epoch - 1, both).code == ErrorCode.STALE_MEMBER_EPOCH
+    assert second.fetch(second.epoch, both).offsets == {kept: 8, gone: 7}
     assert first.beat(first.epoch + 5).code == ErrorCode.FENCED_MEMBER_EPOCH
 
     assert first.beat(LEAVE).epoch == LEAVE
@@ -197,13 +191,12 @@ def test_a_static_member_comes_back_to_its_partitions(
     """A static member that leaves with epoch -2 keeps its partitions. While it is in the group,
     another member with its instance id is refused."""
     kraft.create_topic(unique, partitions=2)
-    wanted = Subscription((unique,), 30.0)
     before, after = Member(broker, unique, "one"), Member(broker, unique, "one")
-    assert before.join(wanted).code == 0
+    assert before.join().code == 0
     before.beat_until(lambda: before.assigned != {})
-    assert after.join(wanted).code == ErrorCode.UNRELEASED_INSTANCE_ID
+    assert after.join().code == ErrorCode.UNRELEASED_INSTANCE_ID
     assert before.beat(LEAVE_STATIC).epoch == LEAVE_STATIC
-    assert after.join(wanted).code == 0
+    assert after.join().code == 0
     assert after.assigned == before.assigned
     assert after.beat(LEAVE).code == 0
 
@@ -214,30 +207,26 @@ def test_after_a_lost_answer_a_member_says_again_what_it_owns(
     """The coordinator accepts the previous epoch only together with the partitions that the member
     still owns."""
     kraft.create_topic(unique, partitions=2)
-    wanted = Subscription((unique,), 30.0, assignor="range")
-    first, second = Member(broker, unique), Member(broker, unique)
-    assert first.join(wanted).code == 0
+    first, second = (Member(broker, unique, assignor="range") for _ in range(2))
+    assert first.join().code == 0
     first.beat_until(lambda: first.assigned != {})
     everything = first.assigned
     joined = first.epoch
-    assert first.join(wanted).code == 0
+    assert first.join().code == 0
     assert (first.epoch, first.assigned) == (joined, everything), "joining twice is as once"
     first.beat(owned=everything)
-    assert second.join(wanted).code == 0
+    assert second.join().code == 0
     first.beat_until(lambda: first.assigned != everything)
     before = first.epoch
     first.beat(owned=first.assigned)
     assert first.epoch > before
 
-    def again(owned: Partitions | None) -> HeartbeatAnswer:
-        return heartbeat(broker, unique, first.id, before, owned=owned)
-
-    assert again(None).code == ErrorCode.FENCED_MEMBER_EPOCH
-    assert again(everything).code == ErrorCode.FENCED_MEMBER_EPOCH
-    accepted = again(first.assigned)
+    assert first.ask(before, None).code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert first.ask(before, everything).code == ErrorCode.FENCED_MEMBER_EPOCH
+    accepted = first.ask(before, first.assigned)
     assert (accepted.code, accepted.epoch) == (0, first.epoch)
     kept = first.epoch, first.assigned
-    assert first.join(wanted).code == 0
+    assert first.join().code == 0
     assert (first.epoch, first.assigned) == kept, "a member that joins again has lost its place"
     assert (first.beat(LEAVE).code, second.beat(LEAVE).code) == (0, 0)
     assert first.beat(LEAVE).code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -248,20 +237,17 @@ def test_the_present_epoch_may_commit_any_partition(
 ) -> None:
     """The coordinator does not check who owns the partition, so the member must do so itself."""
     kraft.create_topic(unique, partitions=2)
-    wanted = Subscription((unique,), 30.0, assignor="range")
-    first, second = Member(broker, unique), Member(broker, unique)
+    first, second = (Member(broker, unique, assignor="range") for _ in range(2))
     tp = TopicPartition(unique, 1)
-    one = {tp: StoredOffset(1)}
-    assert (first.join(wanted).code, second.join(wanted).code) == (0, 0)
+    assert (first.join().code, second.join().code) == (0, 0)
     for member in (first, second):
         member.beat_until(lambda member=member: owns_one(member))  # type: ignore[misc]
         member.beat(owned=member.assigned)  # else the second one waits for the first one's end
-        assert commit_as_member(broker, unique, member.id, member.epoch, one) == {tp: 0}
+        assert member.commit(member.epoch, {tp: 1}) == {tp: 0}
         for epoch in (-1, JOIN, member.epoch + 5):
-            stale = {tp: ErrorCode.STALE_MEMBER_EPOCH}
-            assert commit_as_member(broker, unique, member.id, epoch, one) == stale
+            assert member.commit(epoch, {tp: 1}) == {tp: ErrorCode.STALE_MEMBER_EPOCH}
     unknown = {tp: ErrorCode.UNKNOWN_MEMBER_ID}
-    assert commit_as_member(broker, unique, "another", first.epoch, one) == unknown
+    assert first.commit(first.epoch, {tp: 1}, "another") == unknown
     assert (first.beat(LEAVE).code, second.beat(LEAVE).code) == (0, 0)
 
 
@@ -337,7 +323,7 @@ def test_a_classic_member_that_is_behind_is_fenced_when_the_group_turns_classic(
     behind, last = (ClassicMember(broker, unique, unique) for _ in range(2))
     modern = Member(broker, unique)
     behind.join()
-    assert modern.join(Subscription((unique,), 30.0)).code == 0
+    assert modern.join().code == 0
     assert behind.beat() == ErrorCode.REBALANCE_IN_PROGRESS
     behind.join()
     assert (behind.beat(), behind.commit(tp)) == (0, 0)
@@ -362,7 +348,7 @@ def test_a_group_with_an_assignor_of_its_own_is_not_converted(
     classic = ClassicMember(broker, unique, unique)
     classic.protocols = ((strategy.name, strategy.subscribe(state)),)
     classic.join({unique: 2}, strategy)
-    answer = Member(broker, unique).join(Subscription((unique,), 30.0))
+    answer = Member(broker, unique).join()
     assert answer.code == ErrorCode.GROUP_ID_NOT_FOUND
     assert "custom assignor" in answer.detail
     assert classic.beat() == 0

@@ -8,25 +8,24 @@ from typing import Any
 
 import pytest
 
+from tests.support.specs import kip848_spec
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset, commit, fetch_several
-from zkconsumer.broker.groups.kip848_client import (
-    JOIN,
-    LEAVE,
-    WITH_EPOCH,
-    HeartbeatAnswer,
-    Subscription,
-    fetch_as_member,
-    heartbeat,
-)
+from zkconsumer.broker.groups.kip848_client import WITH_EPOCH, ConsumerGroupClient
+from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.messages import OffsetCommitResponse, OffsetFetchResponse
 from zkconsumer.broker.schemas import ConsumerGroupHeartbeatResponse
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.errors import BrokerError, UnsupportedBrokerError
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
+from zkconsumer.core.groups.commands import LeaveGroup
+from zkconsumer.core.groups.kip848_commands import FetchMemberOffsets, MemberHeartbeat
+from zkconsumer.core.groups.kip848_events import MemberHeartbeatAnswered
+from zkconsumer.core.groups.reactions import UNREACHABLE
+from zkconsumer.errors import BrokerError
 
 TOPIC = uuid.UUID(int=5)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+JOIN = MemberHeartbeat(0, "m", 0, True, {})
 ACCEPTED = b"\0" + bytes(4) + b"\0\0" + b"\0" + b"\x02m" + b"\0\0\0\x03" + b"\0\0\x13\x88"
 """An answer's head and its fields up to the assignment: member ``m``, epoch 3, 5000 ms."""
 
@@ -50,20 +49,28 @@ class Broker:
     decode, call, send = BrokerConnection.decode, BrokerConnection.call, BrokerConnection.send
 
 
+def asked(broker: Broker, command: Any, **changes: Any) -> Any:
+    """Carry out a member's command at ``broker``; return the answer."""
+    known = KnownBrokers(lambda: (), lambda _: 0)
+    client: Any = ConsumerGroupClient(kip848_spec(**changes), "tests", known, timeout=1.0)
+    client.coordinator = broker.endpoint
+    client._connection = lambda *_: broker
+    return client.execute(command)
+
+
 def test_a_heartbeat_of_a_member_at_rest_names_only_the_member() -> None:
     """Everything unchanged is null, in Kafka's own layout."""
-    broker: Any = Broker(ACCEPTED + b"\xff" + b"\0", highest=0)
-    answer = heartbeat(broker, "g", "m", 3)
+    broker = Broker(ACCEPTED + b"\xff" + b"\0", highest=0)
+    answer = asked(broker, MemberHeartbeat(0, "m", 3, False, None))
     nulls = b"\0" + b"\0" + b"\xff\xff\xff\xff" + b"\0" + b"\0" + b"\0"
     assert broker.sent == b"\0" + b"\x02g" + b"\x02m" + b"\0\0\0\x03" + nulls + b"\0"
-    assert answer == HeartbeatAnswer(0, "", "m", 3, 5.0, None)
+    assert answer == MemberHeartbeatAnswered(0, 0, "", 3, 5.0, None)
 
 
 def test_a_joining_member_owns_nothing_and_says_so() -> None:
     """An empty list is not null. Null would mean "as before"."""
-    broker: Any = Broker(ACCEPTED + b"\xff" + b"\0")
-    wanted = Subscription(("t",), 30.0, assignor="range", rack="r")
-    heartbeat(broker, "g", "m", JOIN, subscription=wanted, owned={}, instance_id="i")
+    broker = Broker(ACCEPTED + b"\xff" + b"\0")
+    asked(broker, JOIN, instance_id="i", rack="r", assignor="range")
     fields = b"\x02i" + b"\x02r" + b"\0\0\x75\x30" + b"\x02\x02t" + b"\0" + b"\x06range" + b"\x01"
     assert broker.sent == b"\0" + b"\x02g" + b"\x02m" + bytes(4) + fields + b"\0"
 
@@ -71,26 +78,25 @@ def test_a_joining_member_owns_nothing_and_says_so() -> None:
 def test_an_assignment_is_told_apart_from_none() -> None:
     """Empty: all partitions are taken away. Null: as before."""
     one = b"\x02" + TOPIC.bytes + b"\x03" + b"\0\0\0\0" + b"\0\0\0\x02" + b"\0"
-    broker: Any = Broker(ACCEPTED + b"\x01" + one + b"\0" + b"\0")
-    assert heartbeat(broker, "g", "m", 3).assignment == {TOPIC: (0, 2)}
-    broker = Broker(ACCEPTED + b"\x01" + b"\x01" + b"\0" + b"\0")
-    assert heartbeat(broker, "g", "m", 3).assignment == {}
+    given = {b"\x01" + one: {str(TOPIC): (0, 2)}, b"\x01" + b"\x01": {}}
+    for raw, assignment in given.items():
+        assert asked(Broker(ACCEPTED + raw + b"\0" + b"\0"), JOIN).assignment == assignment
 
 
 def test_a_pattern_needs_a_broker_that_evaluates_it() -> None:
     """Version 0 has no field for it, and without a pattern the member would get no partitions."""
-    broker: Any = Broker(ACCEPTED + b"\xff" + b"\0", highest=0)
-    with pytest.raises(UnsupportedBrokerError, match=r"127\.0\.0\.1:1 is older than 4\.0"):
-        heartbeat(broker, "g", "m", JOIN, subscription=Subscription(None, 30.0, regex="a.*"))
+    broker = Broker(ACCEPTED + b"\xff" + b"\0", highest=0)
+    refused = asked(broker, JOIN, subscription=Subscription(Pattern.WHITE_LIST, {"a.*": 1}))
+    assert refused.code == ErrorCode.UNSUPPORTED_VERSION
+    assert "127.0.0.1:1 is older than 4.0" in refused.detail
     assert broker.sent == b""
 
 
 @pytest.mark.parametrize("cut", [0, 1, 9, 19])
 def test_a_damaged_answer_is_an_error_of_the_broker(cut: int) -> None:
     """Whatever part is missing."""
-    broker: Any = Broker((ACCEPTED + b"\xff" + b"\0")[:cut])
-    with pytest.raises(BrokerError, match="broker 0 at 127"):
-        heartbeat(broker, "g", "m", LEAVE)
+    failed = asked(Broker((ACCEPTED + b"\xff" + b"\0")[:cut]), LeaveGroup(0, "m"))
+    assert (failed.code, "broker 0 at 127" in failed.detail) == (UNREACHABLE, True)
 
 
 def encoded(kind: type[Any], **fields: object) -> bytes:
@@ -121,15 +127,18 @@ def offsets(*parts: SimpleNamespace, code: int = 0) -> Any:
 
 def test_offsets_are_read_with_the_epoch() -> None:
     """A negative offset means none. A partition that is left out has not been read."""
-    found = fetch_as_member(offsets(stored(0, 7), stored(1, -1)), "g", "m", 3, [T0, T1])
-    assert found == (0, "stored offsets of group g", {T0: StoredOffset(7, 4)})
-    left_out = fetch_as_member(offsets(stored(0, 7)), "g", "m", 3, [T0, T1])
-    assert left_out.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    old = fetch_as_member(offsets(code=ErrorCode.STALE_MEMBER_EPOCH), "g", "m", 2, [T0])
-    assert (old.code, old.offsets) == (ErrorCode.STALE_MEMBER_EPOCH, {})
+
+    def fetched(broker: Broker) -> Any:
+        return asked(broker, FetchMemberOffsets(0, "m", 3, frozenset({T0, T1})))
+
+    assert fetched(offsets(stored(0, 7), stored(1, -1))).offsets == {T0: 7, T1: None}
+    assert fetched(offsets(stored(0, 7))).code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    old = fetched(offsets(code=ErrorCode.STALE_MEMBER_EPOCH))
+    assert "stored offsets of group g" in old.detail
+    assert old.code == ErrorCode.STALE_MEMBER_EPOCH
     code = ErrorCode.UNSTABLE_OFFSET_COMMIT
-    unstable = fetch_as_member(offsets(stored(0, -1, code)), "g", "m", 3, [T0])
-    assert (unstable.code, unstable.what) == (code, f"stored offset of {T0}")
+    unstable = fetched(offsets(stored(0, -1, code), stored(1, 7)))
+    assert (unstable.code, f"stored offset of {T0}" in unstable.detail) == (code, True)
 
 
 def test_the_offsets_of_several_groups_are_decoded_if_they_have_changed() -> None:
