@@ -72,15 +72,30 @@ def only(kind: type[O], found: list[Command]) -> O:
     return order
 
 
+def loading(member: RebalanceMachine, session: int = 1) -> commands.LoadView:
+    """The member has a session and registers. Return the view that follows."""
+    register = only(commands.Register, member.on(events.SessionOpened(session)))
+    return only(commands.LoadView, member.on(events.Registered(register.token)))
+
+
+def claiming(member: RebalanceMachine) -> commands.ClaimPartitions:
+    """It is alone in its group. Return its first claim."""
+    load = loading(member)
+    return only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+
+
+def fetching(member: RebalanceMachine, claimed: events.Claimed) -> StartFetching:
+    """Its claim is answered, and its listener is called. Return what it begins to fetch."""
+    notify = only(NotifyStarting, member.on(claimed))
+    return only(StartFetching, member.on(ListenerDone(notify.token)))
+
+
 def settled() -> RebalanceMachine:
     """A member that delivers both partitions, from offset 10."""
     member = machine()
-    register = only(commands.Register, member.on(events.SessionOpened(1)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
-    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+    claim = claiming(member)
     claims = {tp: Claim(MINE, 1, 10) for tp in (T0, T1)}
-    notify = only(NotifyStarting, member.on(events.Claimed(claim.token, claims)))
-    start = only(StartFetching, member.on(ListenerDone(notify.token)))
+    start = fetching(member, events.Claimed(claim.token, claims))
     assert start.partitions == {T0: (MINE, 10), T1: (MINE, 10)}
     member.on(FetchingStarted(start.token))
     assert member.state is State.RESTING
@@ -101,6 +116,12 @@ def look_again(member: RebalanceMachine, fact: Event) -> commands.LoadView:
     """The group changes. Return the view that follows."""
     timer = only(SetTimer, member.on(fact))
     return only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
+
+
+def joined(member: RebalanceMachine) -> StopFetching:
+    """A member that sorts before it joins. Return what it stops."""
+    load = look_again(member, events.Changed(PATHS.ids))
+    return only(StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
 
 
 def test_a_rebalance_names_the_change_that_triggered_it() -> None:
@@ -149,8 +170,7 @@ def test_a_rebalance_keeps_its_trigger_while_the_member_registers_again(found_by
 def stopping() -> tuple[RebalanceMachine, StopFetching]:
     """A settled member that has to give T0 to a member that sorts before it."""
     member = settled()
-    load = look_again(member, events.Changed(PATHS.ids))
-    stop = only(StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    stop = joined(member)
     assert stop.partitions == {T0}
     return member, stop
 
@@ -161,8 +181,7 @@ def test_a_stop_of_a_lost_session_does_not_answer_the_next_one() -> None:
     member.on(events.SessionLost())
     start = begin_again(member, {tp: Claim(MINE, 2, 10) for tp in (T0, T1)})
     member.on(FetchingStarted(start.token))
-    load = look_again(member, events.Changed(PATHS.ids))
-    new = only(StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    new = joined(member)
     assert member.on(FetchingStopped(old.token, {T0: 11})) == []
     assert (member.state, member.stale_answers) == (State.STOPPING, 1)
     commit = only(commands.Commit, member.on(FetchingStopped(new.token, {T0: 12})))
@@ -281,20 +300,14 @@ def test_owner_znodes_of_a_claim_that_failed_are_released_when_another_is_to_hav
     """A claim may fail after it created owner znodes, for example because Kafka returns no
     offsets."""
     member = machine()
-    register = only(commands.Register, member.on(events.SessionOpened(1)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
-    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+    claim = claiming(member)
     timer = only(SetTimer, member.on(events.ScriptFailed(claim.token, Code.OTHER, "", "away")))
     load = only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
     release = only(commands.Release, member.on(events.ViewLoaded(load.token, view("g_a"))))
     assert set(release.claims) == {T0}
     claim = only(commands.ClaimPartitions, member.on(events.Released(release.token)))
     assert set(claim.wanted) == {T1}
-    notify = only(
-        NotifyStarting,
-        member.on(events.Claimed(claim.token, {T1: Claim(MINE, 1, 10)})),
-    )
-    start = only(StartFetching, member.on(ListenerDone(notify.token)))
+    start = fetching(member, events.Claimed(claim.token, {T1: Claim(MINE, 1, 10)}))
     member.on(FetchingStarted(start.token))
     load = look_again(member, events.Changed(PATHS.ids))
     found = member.on(events.ViewLoaded(load.token, view("g_a")))
@@ -304,8 +317,7 @@ def test_owner_znodes_of_a_claim_that_failed_are_released_when_another_is_to_hav
 def test_a_shutdown_releases_what_a_failed_claim_may_have_left() -> None:
     """Whatever the outcome of a claim without an answer."""
     member = machine()
-    register = only(commands.Register, member.on(events.SessionOpened(1)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    load = loading(member)
     member.on(events.ViewLoaded(load.token, view()))
     stop = only(StopFetching, member.on(CloseRequested()))
     release = only(commands.Release, member.on(FetchingStopped(stop.token, {})))
@@ -329,8 +341,7 @@ def test_an_older_position_is_not_committed_after_a_release_of_unknown_outcome()
     member = settled()
     first = only(commands.Commit, member.on(CommitRequested(1, {T0: 39})))
     member.on(CommitRequested(None, {T0: 39}))
-    load = look_again(member, events.Changed(PATHS.ids))
-    stop = only(StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    stop = joined(member)
     member.on(FetchingStopped(stop.token, {T0: 40}))
     away = events.ScriptFailed(first.token, Code.OTHER, "", "no answer")
     release = only(commands.Commit, member.on(away))
@@ -342,8 +353,7 @@ def test_an_older_position_is_not_committed_after_a_release_of_unknown_outcome()
 def test_scala_shuts_down_in_the_middle_of_a_stop_with_a_last_commit() -> None:
     """The JVM's ``shutdown`` does the same with automatic commits."""
     member = machine(scala=True)
-    register = only(commands.Register, member.on(events.SessionOpened(1)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    load = loading(member)
     claims = {tp: Claim(MINE, None, 10) for tp in (T0, T1)}
     member.held.update(claims)
     member.fetching.update(claims)
@@ -419,15 +429,11 @@ def test_a_lagging_offset_does_not_count_as_stored(lags: bool) -> None:
     """Without automatic commits it is not stored before a release. ZooKeeper keeps the lower one,
     where the next owner begins, so the caller does not get the answer that it is stored."""
     member = machine(auto_commit=False)
-    register = only(commands.Register, member.on(events.SessionOpened(1)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
-    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+    claim = claiming(member)
     claims = {T0: Claim(MINE, 1, 10, lags=lags), T1: Claim(MINE, 1, 10)}
-    notify = only(NotifyStarting, member.on(events.Claimed(claim.token, claims)))
-    start = only(StartFetching, member.on(ListenerDone(notify.token)))
+    start = fetching(member, events.Claimed(claim.token, claims))
     member.on(FetchingStarted(start.token))
-    load = look_again(member, events.Changed(PATHS.ids))
-    stop = only(StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    stop = joined(member)
     notify = only(NotifyReleasing, member.on(FetchingStopped(stop.token, {T0: 10})))
     release = only(commands.Release, member.on(ListenerDone(notify.token)))
     assert member.on(CommitRequested(1, {T0: 10})) == []
@@ -440,8 +446,7 @@ def test_without_a_backoff_there_is_still_a_pause(scala: bool) -> None:
     """``rebalance.backoff.ms=0``: a member that tries indefinitely would never rest. The JVM ends
     after a few attempts."""
     member = machine(scala, backoff=0)
-    register = only(commands.Register, member.on(events.SessionOpened(1)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    load = loading(member)
     timer = only(SetTimer, member.on(events.ScriptFailed(load.token, Code.OTHER, "/x")))
     assert (timer.name, timer.seconds > 0) == ("backoff", not scala)
     if not scala:
@@ -470,8 +475,7 @@ def test_a_refusal_is_tried_again_without_a_watch() -> None:
     member, _ = stopping()
     found: list[Any] = []
     member.on(events.SessionLost())
-    register = only(commands.Register, member.on(events.SessionOpened(2)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    load = loading(member, 2)
     for _ in range(20):
         found = member.on(events.ScriptFailed(load.token, Code.NO_AUTH, "/x"))
         timer = only(SetTimer, found)
@@ -497,8 +501,7 @@ def test_brokers_that_are_back_before_they_were_missed_pull_a_trigger() -> None:
     the list is read again. Then the group is read again and claimed."""
     member = settled()
     member.on(events.SessionLost())
-    register = only(commands.Register, member.on(events.SessionOpened(2)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    load = loading(member, 2)
     member.on(events.Changed(BROKER_IDS))
     again = only(commands.LoadBrokers, member.on(events.ViewLoaded(load.token, view(brokers=()))))
     assert member.state is State.RESTING
@@ -526,8 +529,7 @@ def test_a_taken_name_is_reported_after_the_patience_for_an_own_old_session() ->
 def test_scala_keeps_a_trigger_of_an_attempt_that_failed() -> None:
     """The JVM resets its watcher flag when a rebalance begins. Later events start another one."""
     member = machine(scala=True)
-    register = only(commands.Register, member.on(events.SessionOpened(1)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    load = loading(member)
     member.on(events.Changed(PATHS.ids))
     found: list[Command] = []
     for attempt in range(1, 5):
@@ -544,9 +546,7 @@ def test_scala_keeps_a_trigger_of_an_attempt_that_failed() -> None:
 def blocked() -> tuple[RebalanceMachine, NotifyStarting]:
     """A member that has claimed T0 while another one still owns T1."""
     member = machine()
-    register = only(commands.Register, member.on(events.SessionOpened(1)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
-    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+    claim = claiming(member)
     claimed = events.Claimed(claim.token, {T0: Claim(MINE, 1, 10)}, {T1: "g_a-0"})
     return member, only(NotifyStarting, member.on(claimed))
 
@@ -649,13 +649,11 @@ def test_a_partition_that_moves_to_another_stream_is_released() -> None:
     member = RebalanceMachine(spec)
     alone = GroupView(True, (B0,), {"g_m": {"t": 2}}, {}, {"t": (0, 1)})
     joined = replace(alone, members={"g_a": {"t": 1}, "g_m": {"t": 2}})
-    register = only(commands.Register, member.on(events.SessionOpened(1)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    load = loading(member)
     claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, alone)))
     assert claim.wanted == {T0: MINE, T1: ConsumerThreadId("g_m", 1)}
     claims = {tp: Claim(thread, 1, 10) for tp, thread in claim.wanted.items()}
-    notify = only(NotifyStarting, member.on(events.Claimed(claim.token, claims)))
-    start = only(StartFetching, member.on(ListenerDone(notify.token)))
+    start = fetching(member, events.Claimed(claim.token, claims))
     member.on(FetchingStarted(start.token))
     load = look_again(member, events.Changed(PATHS.ids))
     stop = only(StopFetching, member.on(events.ViewLoaded(load.token, joined)))
@@ -686,9 +684,7 @@ def test_a_fenced_partition_is_dropped_and_the_group_is_read_again() -> None:
 def test_the_owner_of_a_blocked_partition_is_reported_once() -> None:
     """With its session. Another owner, or the same one after it had released, is reported again."""
     member = machine()
-    register = only(commands.Register, member.on(events.SessionOpened(1)))
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
-    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+    claim = claiming(member)
 
     def blocked(claim: commands.ClaimPartitions, owner: str, session: int) -> list[str]:
         answer = events.Claimed(claim.token, {}, {T0: owner}, sessions={T0: session})
