@@ -1,9 +1,11 @@
-"""Measure ``groups describe --all`` and ``offsets export`` in seconds, each as a whole command.
+"""Measure ``groups describe --all``, ``offsets export`` and ``offsets import`` as whole commands.
 
 ``describe`` reads 200 groups with 1,000 partitions each, with offsets, owners and lag. A real
-broker has the topic. ``export`` reads 20,000 offsets and runs in the same round as the JVM's
-``ExportZkOffsets`` (Kafka 1.1.1). ``ratio`` is the target divided by the measured time. The target
-is 5 s for ``describe``, and a tenth of the JVM's time for ``export``.
+broker has the topic. ``export`` and ``import`` are of 20,000 offsets, and run in the same round as
+the JVM's ``ExportZkOffsets`` and ``ImportZkOffsets`` (Kafka 1.1.1). Our import also compares before
+and reads back after. ``ratio`` is the target divided by the measured time. The target is 5 s for
+``describe``, and a tenth of the JVM's time for ``export``. ``times`` is the JVM's time divided by
+ours.
 """
 
 from __future__ import annotations
@@ -56,38 +58,56 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
 def measure(zookeeper: str, rounds: int) -> Iterator[tuple[str, str, list[float]]]:
     """Run the commands and return their times."""
     described: list[float] = []
-    ours: list[float] = []
-    theirs: list[float] = []
-    for _ in range(rounds):
+    times: dict[str, list[float]] = {}
+    for number in range(rounds):
         words = ("groups", "describe", "--all", "--zookeeper", zookeeper)
         result = measured(program("zkconsumer", *words))
         table = result.output
         assert table.count(b"\n") == GROUPS * PARTITIONS + 1
         assert table.count(b"  0  group-") == GROUPS * PARTITIONS  # all lags are known
         described.append(result.seconds)
-        words = ("offsets", "export", "--all", "--zookeeper", f"{zookeeper}/export")
-        exported = measured(program("zkconsumer", *words))
-        ours.append(exported.seconds)
         with tempfile.TemporaryDirectory() as scratch:
-            file = Path(scratch) / "offsets"
-            jvm = measured(
-                [
-                    java(),
-                    *("-cp", f"{fetch_jars('1.1')}/*", "kafka.tools.ExportZkOffsets"),
-                    *("--zkconnect", f"{zookeeper}/export", "--output-file", str(file)),
-                ]
-            )
-            theirs.append(jvm.seconds)
-            assert jvm.status == 0, jvm.errors
-            lines = sorted(file.read_bytes().splitlines())
-            assert lines == sorted(exported.output.splitlines())
-            assert len(lines) == EXPORT_GROUPS * PARTITIONS
+            for name, seconds in beside_the_jvm(f"{zookeeper}/export", Path(scratch), number):
+                times.setdefault(name, []).append(seconds)
     yield "describe-200x1000", "zkconsumer s", described
     yield "describe-200x1000", "ratio", [DESCRIBE_TARGET / seconds for seconds in described]
-    yield "export-20000", "zkconsumer s", ours
-    yield "export-20000", "JVM s", theirs
-    ratios = [EXPORT_TARGET * b / a for a, b in zip(ours, theirs, strict=True)]
-    yield "export-20000", "ratio", ratios
+    for verb in ("export", "import"):
+        ours, theirs = times[verb], times[f"JVM {verb}"]
+        yield f"{verb}-20000", "zkconsumer s", ours
+        yield f"{verb}-20000", "JVM s", theirs
+        faster = [b / a for a, b in zip(ours, theirs, strict=True)]
+        yield f"{verb}-20000", "times", faster
+        if verb == "export":
+            yield "export-20000", "ratio", [EXPORT_TARGET * one for one in faster]
+
+
+def beside_the_jvm(zookeeper: str, folder: Path, number: int) -> Iterator[tuple[str, float]]:
+    """Export with both, import with both, and compare the exports. The JVM's import comes last, so
+    the offsets are 0 again."""
+    theirs, changed = folder / "theirs", folder / "changed"
+    exported = measured(
+        program("zkconsumer", "offsets", "export", "--all", "--zookeeper", zookeeper)
+    )
+    yield "export", exported.seconds
+    yield "JVM export", jvm("ExportZkOffsets", zookeeper, "--output-file", theirs)
+    lines = sorted(theirs.read_bytes().splitlines())
+    assert lines == sorted(exported.output.splitlines())
+    assert len(lines) == EXPORT_GROUPS * PARTITIONS
+    # Our import writes only differences: here everything.
+    changed.write_bytes(exported.output.replace(b":0\n", b":%d\n" % (number + 5)))
+    words = ("offsets", "import", str(changed), "--execute", "--force", "--zookeeper", zookeeper)
+    imported = measured(program("zkconsumer", *words))
+    assert imported.status == 0, imported.errors
+    yield "import", imported.seconds
+    yield "JVM import", jvm("ImportZkOffsets", zookeeper, "--input-file", theirs)
+
+
+def jvm(tool: str, zookeeper: str, option: str, file: Path) -> float:
+    """Run one of the JVM's tools; return its seconds."""
+    words = [java(), "-cp", f"{fetch_jars('1.1')}/*", f"kafka.tools.{tool}"]
+    result = measured([*words, "--zkconnect", zookeeper, option, str(file)])
+    assert result.status == 0, result.errors
+    return result.seconds
 
 
 def fill(client: KazooClient, chroot: str, groups: int, members: bool) -> None:

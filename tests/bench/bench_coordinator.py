@@ -1,13 +1,10 @@
-"""Measure rebalances and throughput of a group on the broker's coordinator.
+"""Measure rebalances of a group on the broker's coordinator.
 
-Rebalance: a second member joins a group that has 1,000 partitions with one message each. The time
+A second member joins a group that has 1,000 partitions with one message each. The time
 runs from its first call until both members own half of them and have a fetch response for each.
 zkconsumer and kafka-python's ``KafkaConsumer`` run alternately. Both use the range strategy,
 heartbeats every 100 ms and otherwise default settings. On a broker of Kafka 4 the two protocols of
 zkconsumer alternate; that of ``consumer`` has the broker's default heartbeats, every 5 s.
-
-Throughput: one stream reads a whole topic, from the first message to the last. The member is on the
-coordinator, with either protocol, or in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from typing import Self
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
-from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.servers import LocalCluster, wait_until
 
@@ -30,7 +26,6 @@ PARTITIONS = 1000
 WIDE = "wide"
 BEAT = 100  # ms
 PATIENCE = 120.0
-CASES = ((1, 100, 600_000), (12, 100, 600_000))
 Settings = Mapping[str, Mapping[str, object]]
 PROTOCOLS: Settings = {
     "classic": {"heartbeat.interval.ms": BEAT},
@@ -83,20 +78,15 @@ def theirs(cluster: LocalCluster) -> float:
             return time.perf_counter() - began
 
 
-def config(cluster: LocalCluster, settings: Mapping[str, object]) -> dict[str, object]:
-    """Settings of a member of a new group."""
-    servers = {} if "zookeeper.connect" in settings else {"bootstrap.servers": cluster.bootstrap}
-    return {
-        **servers,
+def ours(cluster: LocalCluster, settings: Mapping[str, object]) -> float:
+    """Seconds until both zkconsumer members own half of the partitions."""
+    half = PARTITIONS // 2
+    config = {
+        "bootstrap.servers": cluster.bootstrap,
         "group.id": f"ours-{uuid.uuid4().hex[:8]}",
         "auto.offset.reset": "smallest",
         **settings,
     }
-
-
-def ours(cluster: LocalCluster, settings: Mapping[str, object]) -> float:
-    """Seconds until both zkconsumer members own half of the partitions."""
-    found, half = config(cluster, settings), PARTITIONS // 2
 
     def ready(member: CoordinatorConsumerConnector) -> int:
         assert member._plane is not None
@@ -107,38 +97,22 @@ def ours(cluster: LocalCluster, settings: Mapping[str, object]) -> float:
         (stream,) = member.create_message_streams({WIDE: 1})[WIDE]
         threading.Thread(target=lambda: [None for _ in stream], daemon=True).start()
 
-    with CoordinatorConsumerConnector(found) as one:
+    with CoordinatorConsumerConnector(config) as one:
         reads(one)
         wait_until(lambda: ready(one) == PARTITIONS, PATIENCE, "the first has all")
-        with CoordinatorConsumerConnector(found) as two:
+        with CoordinatorConsumerConnector(config) as two:
             began = time.perf_counter()
             reads(two)
             wait_until(lambda: ready(one) == ready(two) == half, PATIENCE, "both have their half")
             return time.perf_counter() - began
 
 
-def read(cluster: LocalCluster, settings: Mapping[str, object], topic: str, messages: int) -> float:
-    """Messages per second of one stream, from the first message on."""
-    stores = "zookeeper.connect" in settings
-    kind = ZookeeperConsumerConnector if stores else CoordinatorConsumerConnector
-    with kind(config(cluster, settings)) as member:
-        (stream,) = member.create_message_streams({topic: 1})[topic]
-        begun = 0.0
-        for count, message in enumerate(stream, 1):
-            begun = begun or time.perf_counter()
-            _ = message.key
-            _ = message.value
-            if count == messages:
-                break
-        return messages / (time.perf_counter() - begun)
-
-
-def _fill(cluster: LocalCluster, topic: str, partitions: int, size: int, messages: int) -> None:
-    cluster.create_topic(topic, partitions)
-    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, linger_ms=20, batch_size=65536)
-    value = bytes(i % 251 for i in range(size))
-    for i in range(messages):
-        producer.send(topic, value, b"%08d" % i, partition=i % partitions)
+def _fill(cluster: LocalCluster) -> None:
+    """Create the topic, with one message in each partition."""
+    cluster.create_topic(WIDE, PARTITIONS)
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
+    for number in range(PARTITIONS):
+        producer.send(WIDE, b"x", partition=number)
     producer.flush(120)
     producer.close(30)
 
@@ -151,29 +125,11 @@ def _alternately(rounds: int, ways: Mapping[str, Callable[[], float]]) -> dict[s
     return found
 
 
-def _ratio(a: list[float], b: list[float]) -> list[float]:
-    return [x / y for x, y in zip(a, b, strict=True)]
-
-
-def _rates(
-    cluster: LocalCluster, case: tuple[int, int, int], rounds: int, kinds: Settings
-) -> Iterator[tuple[str, str, list[float]]]:
-    partitions, size, messages = case
-    topic = f"{size}-bytes-{partitions}-partitions"
-    _fill(cluster, topic, partitions, size, messages)
-    ways = {name: partial(read, cluster, kinds[name], topic, messages) for name in kinds}
-    next(iter(ways.values()))()  # into the page cache
-    found = _alternately(rounds, ways)
-    for name, values in found.items():
-        yield topic, f"{name} msg/s", values
-    yield topic, " / ".join(kinds), _ratio(*found.values())
-
-
 def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
     """Yield the figures of all rounds. ``ratio`` is kafka-python's time divided by zkconsumer's."""
     case = "rebalance, 1,000 partitions"
     with LocalCluster("3.9") as cluster:
-        _fill(cluster, WIDE, PARTITIONS, 10, PARTITIONS)
+        _fill(cluster)
         ways: dict[str, Callable[[], float]] = {"kafka-python": partial(theirs, cluster)}
         for name in ("cooperative-sticky", "range"):
             settings = {"partition.assignment.strategy": name, **PROTOCOLS["classic"]}
@@ -181,13 +137,10 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
         found = _alternately(rounds, ways)
         for name, values in found.items():
             yield case, f"{name} s", values
-        yield case, "ratio", _ratio(found["kafka-python"], found["range"])
-        for size in CASES:
-            stores: Settings = {"broker": {}, "zk": {"zookeeper.connect": cluster.zookeeper}}
-            yield from _rates(cluster, size, rounds, stores)
+        pairs = zip(found["kafka-python"], found["range"], strict=True)
+        yield case, "ratio", [theirs / ours for theirs, ours in pairs]
     with LocalCluster("4") as cluster:
-        _fill(cluster, WIDE, PARTITIONS, 10, PARTITIONS)
+        _fill(cluster)
         ways = {name: partial(ours, cluster, PROTOCOLS[name]) for name in PROTOCOLS}
         for name, values in _alternately(rounds, ways).items():
             yield case, f"{name} s", values
-        yield from _rates(cluster, CASES[1], rounds, PROTOCOLS)
