@@ -201,7 +201,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._session_timeout,
             directory=self._directory,
             directory_interval=self.config.reread_interval_ms / 3000,
-            protocol=self.config.security_protocol,
+            listener=self.config.listener,
             **parts,
         )
         return coordination

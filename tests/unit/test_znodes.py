@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from zkconsumer.config.values import ListenerChoice
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import znodes
 from zkconsumer.core.zookeeper.znodes import (
@@ -416,17 +417,34 @@ def test_a_broker_with_several_listeners_of_a_protocol() -> None:
         b'"ADMIN":"PLAINTEXT"},"endpoints":["INTERNAL://10.0.0.1:1","ADMIN://10.0.0.1:2",'
         b'"EXTERNAL://k.example:3","EXTERNAL://k.example:0"]}'
     )
-    found = decode_broker(BROKER, 1, data, "SSL")
+    found = decode_broker(BROKER, 1, data, ListenerChoice("SSL"))
     assert found == BrokerEndpoint(1, "10.0.0.1", 1, (("k.example", 3),))
     many = ",".join(f'"PLAINTEXT://h{n}:1"' for n in range(100))
     found = decode_broker(BROKER, 1, b'{"version":4,"endpoints":[%s]}' % many.encode())
     assert len(found.others) == 4
+    found = decode_broker(BROKER, 1, data, ListenerChoice("SSL", "External"))
+    assert found == BrokerEndpoint(1, "k.example", 3), "a name chooses one, and no other is tried"
+    with pytest.raises(ZnodeFormatError) as caught:
+        decode_broker(BROKER, 1, data, ListenerChoice("SSL", "CLIENTS"))
+    assert str(caught.value).endswith(
+        "broker 1 has no listener of this name: zkconsumer.listener.name=CLIENTS; it offers SSL as "
+        "'INTERNAL' at 10.0.0.1:1, PLAINTEXT as 'ADMIN' at 10.0.0.1:2, SSL as 'EXTERNAL' at "
+        "k.example:3"
+    )
+    with pytest.raises(ZnodeFormatError) as caught:
+        decode_broker(BROKER, 1, data, ListenerChoice("SSL", "ADMIN"))
+    assert str(caught.value).endswith(
+        "zkconsumer.listener.name=ADMIN is PLAINTEXT as 'ADMIN' at 10.0.0.1:2: set "
+        "security.protocol to it"
+    )
 
 
 def test_the_protocol_of_hortonworks_brokers() -> None:
     """``PLAINTEXTSASL`` is SASL_PLAINTEXT. Advice for another one names only what can be set."""
     data = b'{"version":4,"endpoints":["PLAINTEXTSASL://h:6667"]}'
-    assert decode_broker(BROKER, 1, data, "SASL_PLAINTEXT") == BrokerEndpoint(1, "h", 6667)
+    for name in (None, "PlaintextSasl"):
+        found = decode_broker(BROKER, 1, data, ListenerChoice("SASL_PLAINTEXT", name))
+        assert found == BrokerEndpoint(1, "h", 6667)
     with pytest.raises(
         ZnodeFormatError, match="offers SASL_PLAINTEXT as 'PLAINTEXTSASL' at h:6667"
     ):

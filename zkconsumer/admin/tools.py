@@ -236,7 +236,7 @@ class GroupTools:
             if row.topic is not None and row.partition is not None:
                 partition = TopicPartition(row.topic, row.partition)
                 wanted.setdefault(row.group, []).append(partition)
-        brokers = self._zk.run(read_brokers(self._keys.security_protocol))
+        brokers = self._zk.run(read_brokers(self._keys.listener))
         endpoints = list(brokers.endpoints.values())
         stored, notes = fetch_stored(endpoints, wanted, self._timeout, self._security())
         self.notes += notes
@@ -357,7 +357,7 @@ class GroupTools:
     # -- inside --------------------------------------------------------------------------------
 
     def _all_topics(self, names: list[str]) -> tuple[dict[str, TopicSnapshot], BrokersSnapshot]:
-        brokers = self._zk.run(read_brokers(self._keys.security_protocol))
+        brokers = self._zk.run(read_brokers(self._keys.listener))
         topics = self._topics(self._legal(names, is_legal_topic, BROKER_TOPICS, "topic"))
         for topic in topics.values():
             self.notes += topic.faults
@@ -398,7 +398,7 @@ class GroupTools:
                     # Not above: loading kafka-python takes longer than most of the other commands.
                     from zkconsumer.admin.log_ends import LogEnds
 
-                    brokers = self._zk.run(read_brokers(self._keys.security_protocol))
+                    brokers = self._zk.run(read_brokers(self._keys.listener))
                     self.notes += unusable(brokers, self._zk.has_bootstrap)
                     asker = LogEnds(self._timeout, self._security())
                 ends = asker.of(brokers.endpoints, leaders(topics.values()))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zkconsumer.admin.reads import children, json_object, listing
+from zkconsumer.config.values import ListenerChoice
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
@@ -105,8 +106,10 @@ def read_topic(topic: str) -> Script[TopicSnapshot | None]:
     return TopicSnapshot(topic, replicas, states, tuple(faults))
 
 
-def read_brokers(protocol: str = "PLAINTEXT") -> Script[BrokersSnapshot]:
-    """Read the brokers' addresses: their listeners for this ``security.protocol``."""
+def read_brokers(
+    wanted: ListenerChoice = ListenerChoice(),  # noqa: B008 - immutable
+) -> Script[BrokersSnapshot]:
+    """Read the addresses of the brokers' chosen listeners."""
     listed = (yield from children(BROKER_IDS)) or []
     names = [name for name in listed if child_number(name) is not None]
     paths = [broker_path(int(name)) for name in names]
@@ -117,7 +120,7 @@ def read_brokers(protocol: str = "PLAINTEXT") -> Script[BrokersSnapshot]:
         if node is None:
             continue
         try:
-            endpoints[int(name)] = decode_broker(path, int(name), node.data, protocol)
+            endpoints[int(name)] = decode_broker(path, int(name), node.data, wanted)
         except ZnodeFormatError as fault:
             faults.append(str(fault))
     return BrokersSnapshot(endpoints, frozenset(map(int, names)), tuple(faults))

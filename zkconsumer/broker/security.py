@@ -64,6 +64,7 @@ class KafkaSecurity:
     def __init__(self, keys: SecurityKeys | None = None) -> None:
         self._keys = keys = NO_SECURITY if keys is None else keys
         self.protocol = keys.security_protocol
+        self.listener = keys.listener
         self.sasl = keys.uses_sasl
         self.may_be_old = keys.sasl_mechanism == "GSSAPI" if self.sasl else not keys.uses_tls
         """Whether a broker may be too old to know the request for versions."""

@@ -231,6 +231,7 @@ ZOOKEEPER_ONLY: Final[frozenset[str]] = frozenset(
         "offsets.channel.backoff.ms",
         "offsets.channel.socket.timeout.ms",
         "zkconsumer.coalesce.ms",
+        "zkconsumer.listener.name",
         *(name for name in SECURITY if name.startswith(("zookeeper.", "zkconsumer.zookeeper."))),
     }
 )

@@ -24,8 +24,17 @@ from zkconsumer.config.key_table import (
     key,
     one_of,
     rows_of,
+    word,
 )
-from zkconsumer.config.values import DIGEST, KERBEROS, OAUTH, PLAIN, SCRAM, Password
+from zkconsumer.config.values import (
+    DIGEST,
+    KERBEROS,
+    OAUTH,
+    PLAIN,
+    SCRAM,
+    ListenerChoice,
+    Password,
+)
 
 if TYPE_CHECKING:
     from zkconsumer.config.jaas import JaasEntry
@@ -128,6 +137,14 @@ class SecurityKeys:
         default="PLAINTEXT",
         check=one_of(*PROTOCOLS),
         since="0.9",
+    )
+    listener_name: str | None = key(
+        "zkconsumer.listener.name",
+        "Name of the brokers' listener to connect to, such as `EXTERNAL`, where brokers register "
+        "in ZooKeeper. Its protocol must be `security.protocol`. Without this key, a broker's "
+        "listeners of that protocol are tried in the order in which it registered them",
+        check=word("letters, digits, . _ -"),
+        since="zkconsumer",
     )
     sasl_mechanism: str = key(
         "sasl.mechanism",
@@ -327,6 +344,11 @@ class SecurityKeys:
         check=_jaas_fault(DIGEST, KERBEROS),
         since="zkconsumer",
     )
+
+    @property
+    def listener(self) -> ListenerChoice:
+        """Which of a registered broker's listeners to use."""
+        return ListenerChoice(self.security_protocol, self.listener_name)
 
     @property
     def uses_tls(self) -> bool:

@@ -86,7 +86,7 @@ class Stores:
         self.zk.__enter__()
         try:
             self.zk.sync()
-            brokers = self.zk.run(read_brokers(self._security.protocol))
+            brokers = self.zk.run(read_brokers(self._security.listener))
             if not brokers.endpoints and not brokers.faults:
                 raise MigrationError(
                     f"no broker is registered at {BROKER_IDS} of {self._servers.zookeeper}: start "
@@ -140,7 +140,7 @@ class Stores:
                 )
 
     def _brokers(self) -> Sequence[BrokerEndpoint]:
-        return list(self.zk.run(read_brokers(self._security.protocol)).endpoints.values())
+        return list(self.zk.run(read_brokers(self._security.listener)).endpoints.values())
 
     def _offsets_partition(self, group: str) -> Hashable:
         """The partition of ``__consumer_offsets`` whose leader is the group's coordinator."""

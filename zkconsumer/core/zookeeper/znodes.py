@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
+from zkconsumer.config.values import ListenerChoice
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
 from zkconsumer.errors import ConfigError, ZnodeFormatError
 
@@ -295,60 +296,80 @@ def decode_offset(path: str, data: bytes) -> int:
 
 
 def decode_broker(
-    path: str, broker_id: int, data: bytes, wanted: str = "PLAINTEXT"
+    path: str,
+    broker_id: int,
+    data: bytes,
+    wanted: ListenerChoice = ListenerChoice(),  # noqa: B008 - immutable
 ) -> BrokerEndpoint:
-    """Return where a broker's listener of a protocol is (registrations of version 1 and later).
+    """Return where a broker's listener is (registrations of version 1 and later).
 
     Version 1 has host and port, and is PLAINTEXT; later ones list endpoints, of which the first one
     of the protocol counts (Scala Broker.createBroker). Further ones of the protocol may be internal
-    or external listeners, so they are tried too. Raises ZnodeFormatError when there is none.
+    or external listeners, so they are tried too, unless a name chooses one.
+
+    Raises ZnodeFormatError when there is none. Its text lists the broker's listeners.
     """
     document = _parse_object(path, data, MAX_ZNODE_BYTES)
     version = document.get("version")
     if type(version) is not int or version < 1:
         _refuse(path, "has no version of 1 or more")
-    if version == 1 and wanted == "PLAINTEXT":
+    endpoints = document.get("endpoints")
+    if version == 1:
         host, port = document.get("host"), document.get("port")
         if not isinstance(host, str) or type(port) is not int:
             _refuse(path, "has no host and port")
-        return _endpoint(path, broker_id, host, port)
-    endpoints = document.get("endpoints")
-    if version == 1:
-        endpoints = ["PLAINTEXT://" + str(document.get("host")) + ":" + str(document.get("port"))]
+        endpoints = [f"PLAINTEXT://{host}:{port}"]
     protocols = document.get("listener_security_protocol_map", {})
     if not isinstance(endpoints, list) or not isinstance(protocols, dict):
         _refuse(path, "has no list of endpoints, or its listener map is not an object")
-    offered: list[str] = []
-    usable = False
-    listeners: list[BrokerEndpoint] = []
+    listeners: list[_Listener] = []
     for endpoint in endpoints:
         parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
-        if parts is None:
+        if parts is None or not 1 <= int(parts[3]) <= 65535:
             continue
-        listener = parts[1].upper()
-        protocol = protocols.get(listener, listener)
-        if not isinstance(protocol, str) or _PROTOCOL.fullmatch(protocol.upper()) is None:
-            continue
-        protocol = _OLD_PROTOCOLS.get(protocol.upper(), protocol.upper())
-        if protocol == wanted:
-            try:
-                listeners.append(_endpoint(path, broker_id, parts[2], int(parts[3])))
-            except ZnodeFormatError:
-                if not listeners:
-                    raise
-            continue
-        usable = usable or protocol in _CLIENT_PROTOCOLS
-        name = "" if listener == protocol else f" as {_short(parts[1])}"
-        offered.append(f"{protocol}{name} at {parts[2]}:{int(parts[3])}")
-    if listeners:
-        others = tuple((other.host, other.port) for other in listeners[1 : 1 + _MORE_LISTENERS])
-        return BrokerEndpoint(broker_id, listeners[0].host, listeners[0].port, others)
-    text = ", ".join(offered[:4]) + " only" if offered else "no endpoint that can be read"
-    raise ZnodeFormatError(
-        path,
-        f"broker {broker_id} offers {text}, and security.protocol={wanted}: "
-        f"{'set it to what is offered, ' if usable else ''}give a {wanted} listener with "
-        "bootstrap.servers (--bootstrap-server HOST:PORT), or add one",
+        name = parts[1].upper()
+        protocol = protocols.get(name, name)
+        if isinstance(protocol, str) and _PROTOCOL.fullmatch(protocol.upper()):
+            known = _OLD_PROTOCOLS.get(protocol.upper(), protocol.upper())
+            listeners.append(_Listener(name, known, parts[2], int(parts[3])))
+    named = [one for one in listeners if wanted.name is None or one.name == wanted.name.upper()]
+    usable = [(one.host, one.port) for one in named if one.protocol == wanted.protocol]
+    if usable:
+        first, *others = usable[: 1 + _MORE_LISTENERS]
+        return BrokerEndpoint(broker_id, *first, tuple(others))
+    raise ZnodeFormatError(path, _why_unusable(broker_id, listeners, named, wanted))
+
+
+class _Listener(NamedTuple):
+    """A broker's listener. The name is in upper case, as in Kafka."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        name = "" if self.name == self.protocol else f" as {_short(self.name)}"
+        return f"{self.protocol}{name} at {self.host}:{self.port}"
+
+
+def _why_unusable(
+    broker_id: int, listeners: list[_Listener], named: list[_Listener], wanted: ListenerChoice
+) -> str:
+    """Why none of a broker's listeners can be used, and what to do."""
+    more = len(listeners) - 8
+    offered = ", ".join(map(str, listeners[:8])) + (f" and {more} more" if more > 0 else "")
+    if wanted.name is not None and listeners:
+        key = f"zkconsumer.listener.name={wanted.name}"
+        if not named:
+            return f"broker {broker_id} has no listener of this name: {key}; it offers {offered}"
+        return f"broker {broker_id}: {key} is {named[0]}: set security.protocol to it"
+    text = f"{offered} only" if listeners else "no endpoint that can be read"
+    settable = any(one.protocol in _CLIENT_PROTOCOLS for one in listeners)
+    return (
+        f"broker {broker_id} offers {text}, and security.protocol={wanted.protocol}: "
+        f"{'set it to what is offered, ' if settable else ''}give a {wanted.protocol} listener "
+        "with bootstrap.servers (--bootstrap-server HOST:PORT), or add one"
     )
 
 
@@ -417,12 +438,6 @@ def _is_too_deep(document: object) -> bool:
         if not level:
             return False
     return True
-
-
-def _endpoint(path: str, broker_id: int, host: str, port: int) -> BrokerEndpoint:
-    if re.fullmatch(r"[0-9A-Za-z%._:-]{1,255}", host) is None or not 1 <= port <= 65535:
-        _refuse(path, f"{_short(host)} port {port} is not an address")
-    return BrokerEndpoint(broker_id, host, port)
 
 
 def _streams(path: str, name: str, streams: int) -> int:

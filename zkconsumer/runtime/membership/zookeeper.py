@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from zkconsumer.config.values import ListenerChoice
 from zkconsumer.core.common.expansion import Expansions
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -134,7 +135,7 @@ class ZooKeeperCoordination:
         directory: where brokers are not learnt from ZooKeeper.
         directory_interval: seconds between two times that it asks the brokers.
         scripts: the script for each command.
-        protocol: ``security.protocol``.
+        listener: of a registered broker, to connect to.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class ZooKeeperCoordination:
         directory: ClusterDirectory | None = None,
         directory_interval: float = 10.0,
         scripts: Callable[[Any, ScriptContext], MemberScript[Any]] = script_for,
-        protocol: str = "PLAINTEXT",
+        listener: ListenerChoice = ListenerChoice(),  # noqa: B008 - immutable
     ) -> None:
         self.offsets = offsets
         self.directory = directory
@@ -165,7 +166,7 @@ class ZooKeeperCoordination:
         self._host = host
         self._gate = gate
         self._session_timeout = session_timeout
-        self._protocol = protocol
+        self._listener = listener
         self._observer: MemberObserver | None = None
         """Called with every operation: the member's."""
         self._member: MemberPort[RebalanceMachine]
@@ -242,7 +243,7 @@ class ZooKeeperCoordination:
                 decoded={} if last is None else last.decoded,
                 stored=self.stored,
                 pauses=self.pauses,
-                protocol=self._protocol,
+                listener=self._listener,
             )
             self.sessions, self._opened_at = self.sessions + 1, self._host.lease_now()
             self._log(f"ZooKeeper session {session_text(session_id)} opened")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from zkconsumer.config.values import ListenerChoice
 from zkconsumer.core.common.expansion import Expansions
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
@@ -74,7 +75,7 @@ class ScriptContext:
     ``expansions`` remembers which topics the members' filters select, ``decoded`` the partitions
     that a topic's znode named; ``stored`` counts what commits have stored; ``pauses`` has for each
     partition the seconds between the last change of its offset and the last claim, by ZooKeeper's
-    clock. ``protocol`` is ``security.protocol``, which selects a broker's listener.
+    clock. ``listener`` selects a broker's listener.
     """
 
     spec: MemberSpec
@@ -85,7 +86,7 @@ class ScriptContext:
     decoded: Mapping[str, tuple[Node, tuple[int, ...]]] = field(default_factory=dict)
     stored: CommitCounts = field(default_factory=CommitCounts)
     pauses: dict[TopicPartition, float] = field(default_factory=dict)
-    protocol: str = "PLAINTEXT"
+    listener: ListenerChoice = ListenerChoice()  # noqa: RUF009 - immutable
 
 
 def path_of(op: ZkOp | MultiOp) -> str:

@@ -82,7 +82,7 @@ def endpoints_of(
     for name, node in nodes.items():
         path = broker_path(int(name))
         try:
-            endpoints.append(decode_broker(path, int(name), node.data, ctx.protocol))
+            endpoints.append(decode_broker(path, int(name), node.data, ctx.listener))
         except ZkConsumerError as fault:
             quarantined[path] = str(fault)
     return tuple(endpoints)
