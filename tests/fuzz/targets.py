@@ -229,8 +229,8 @@ def _versions(highest: int) -> bytes:
 @contextmanager
 def _answering(answer: bytes, versions: bytes | None) -> Iterator[BrokerConnection]:
     with mock.patch(
-        "zkconsumer.broker.connection.socket.create_connection",
-        return_value=_Socket(answer, versions),
+        "zkconsumer.broker.dialing.dial",
+        return_value=(_Socket(answer, versions), 0),
     ):
         yield BrokerConnection(_BROKER_1, "c", 1.0, 0)
 

@@ -20,8 +20,9 @@ from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import worker as worker_module
 from zkconsumer.runtime.fetch.interface import LeadersRequest
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
+from zkconsumer.runtime.fetch.scala_pressure import WaitForRoom
 from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
-from zkconsumer.runtime.fetch.worker import FetchWorker, WaitForRoom
+from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.gate import DeliveryGate
 
 Patch = pytest.MonkeyPatch

@@ -20,13 +20,14 @@ import json
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
+from zkconsumer.broker import dialing
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import CommitFailedError, ConnectorClosedError
@@ -83,13 +84,12 @@ def obey(member: Any) -> None:
 
 def redirect(ports: dict[str, int]) -> None:
     """Connect to a broker's proxy instead of the broker's own port."""
-    connect = socket.create_connection
+    connect = dialing.dial
 
-    def redirected(address: tuple[str, int], *args: Any, **options: Any) -> Any:
-        host, port = address[:2]
-        return connect((host, ports.get(str(port), port)), *args, **options)
+    def redirected(listeners: Sequence[tuple[str, int]], *args: Any) -> Any:
+        return connect([(host, ports.get(str(port), port)) for host, port in listeners], *args)
 
-    socket.create_connection = redirected
+    dialing.dial = redirected
 
 
 def main() -> None:

@@ -28,12 +28,13 @@ class TcpProxy:
 
     To lose an answer and its connection, call ``stall("answers")``, send the request, and call
     ``cut()``. To lose only the answer, call ``drop("answers")`` and send the request. The proxy
-    accepts connections from its construction to ``close``. It is a context manager too.
+    accepts connections from its construction to ``close``. It is a context manager too. ``host``
+    is a loopback address.
     """
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, host: str = _HOST, port: int | None = None) -> None:
         self.target_port = target_port
-        self.port = free_port()
+        self.host, self.port = host, free_port() if port is None else port
         self._changed = threading.Condition()
         self._stalled: set[Direction] = set()  # guarded by _changed, like those below
         self._delays: dict[Direction, float] = {}
@@ -52,8 +53,8 @@ class TcpProxy:
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:PORT``."""
-        return f"{_HOST}:{self.port}"
+        """``HOST:PORT``."""
+        return f"{self.host}:{self.port}"
 
     @property
     def connections(self) -> int:
@@ -83,7 +84,7 @@ class TcpProxy:
         with self._changed:
             if self._listener is not None:
                 return
-            listener = socket.create_server((_HOST, self.port))
+            listener = socket.create_server((self.host, self.port))
             self._listener = listener
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 

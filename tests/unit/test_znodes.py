@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.config.values import ListenerChoice
+from zkconsumer.config.security_keys import ListenerChoice
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import znodes
 from zkconsumer.core.zookeeper.znodes import (

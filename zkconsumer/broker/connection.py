@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
 from struct import Struct, error as StructError
 from typing import Any, Final
 
@@ -34,7 +35,6 @@ from zkconsumer.broker.types import TokenRefusedError
 from zkconsumer.core.common.error_codes import ErrorCode, name_of
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
-    AuthenticationError,
     BrokerError,
     BrokerUnavailableError,
     LeaderUnavailableError,
@@ -97,6 +97,7 @@ class BrokerConnection:
         receive_buffer_bytes: ``SO_RCVBUF``; 0 or less leaves the system's default.
         security: how to encrypt and to log in; None is PLAINTEXT.
         before_request: called before each request; may wait.
+        connect_timeout: seconds for connecting, if they are less.
     """
 
     def __init__(
@@ -107,8 +108,10 @@ class BrokerConnection:
         receive_buffer_bytes: int,
         security: KafkaSecurity | None = None,
         before_request: Callable[[], object] | None = None,
+        connect_timeout: float = inf,
     ) -> None:
         self.endpoint = endpoint
+        self._connect_timeout = min(timeout, connect_timeout)
         self._before_request = before_request
         self._has_turn = False
         self._addresses = deque([(endpoint.host, endpoint.port), *endpoint.others])
@@ -367,16 +370,12 @@ class BrokerConnection:
 
     def _dial(self) -> socket.socket:
         """Connect to the first listener that takes a connection, and prefer it from then on."""
-        fault: OSError | None = None
-        seconds = self._timeout / len(self._addresses)
-        for _ in range(len(self._addresses)):
-            try:
-                return socket.create_connection(self._addresses[0], timeout=seconds)
-            except OSError as error:
-                fault = fault or error
-                self._addresses.rotate(-1)
-        assert fault is not None
-        raise fault
+        from zkconsumer.broker.dialing import dial  # not before a broker is asked
+
+        sock, number = dial(self._addresses, self._connect_timeout, lambda: self._aborted)
+        self._addresses.rotate(-number)
+        sock.settimeout(self._timeout)
+        return sock
 
     @property
     def here(self) -> BrokerEndpoint:
@@ -409,44 +408,17 @@ class BrokerConnection:
             known = self._security.sasl or SASL_HANDSHAKE not in self._versions
             first = not self._proven and api_key not in _BEFORE_LOGIN
             if first and not known and not self._aborted:
-                self._look_for_sasl()
+                from zkconsumer.broker.probes import look_for_sasl
+
+                probe = BrokerConnection(self.here, "", self._timeout, 0, self._security)
+                look_for_sasl(probe, self.endpoint, self._security)
             raise
 
     def _look_for_plaintext(self) -> None:
-        """Ask without TLS which versions the broker knows; nothing else is sent."""
+        from zkconsumer.broker.probes import look_for_plaintext
+
         probe = BrokerConnection(self.here, "", self._timeout, 0)
-        try:
-            probe._connect()
-            plaintext = supported_versions(probe) is not None
-        except (OSError, BrokerError, AuthenticationError):
-            return
-        finally:
-            probe.close()
-        if plaintext:
-            self._security.refuse(
-                self.endpoint,
-                f"this listener speaks no TLS, but security.protocol={self._security.protocol}",
-            )
-
-    def _look_for_sasl(self) -> None:
-        """Ask on another connection; a listener with SASL closes on all other requests."""
-        from zkconsumer.broker.sasl import enabled_mechanisms
-
-        probe = BrokerConnection(self.here, "", self._timeout, 0, self._security)
-        try:
-            probe.open()
-            enabled = enabled_mechanisms(probe)
-        except BrokerError:
-            return
-        finally:
-            probe.close()
-        if enabled is not None:
-            wanted = "SASL_SSL" if self._security.context is not None else "SASL_PLAINTEXT"
-            self._security.refuse(
-                self.endpoint,
-                f"this listener wants SASL ({', '.join(enabled)}), but security.protocol="
-                f"{self._security.protocol}: set {wanted} and sasl.mechanism",
-            )
+        look_for_plaintext(probe, self.endpoint, self._security)
 
     def _receive(self, sock: socket.socket, until: float, smallest: int = 4) -> memoryview:
         head = bytearray(4)

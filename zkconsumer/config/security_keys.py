@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from zkconsumer.config.key_table import (
@@ -26,15 +26,7 @@ from zkconsumer.config.key_table import (
     rows_of,
     word,
 )
-from zkconsumer.config.values import (
-    DIGEST,
-    KERBEROS,
-    OAUTH,
-    PLAIN,
-    SCRAM,
-    ListenerChoice,
-    Password,
-)
+from zkconsumer.config.values import DIGEST, KERBEROS, OAUTH, PLAIN, SCRAM, Password
 
 if TYPE_CHECKING:
     from zkconsumer.config.jaas import JaasEntry
@@ -124,6 +116,16 @@ _ENDPOINT_CHECK: Final = Check(
     "https or empty",
     lambda value: None if value.lower() in ("https", "") else "must be https, or empty",
 )
+
+
+class ListenerChoice(NamedTuple):
+    """``security.protocol``, and ``zkconsumer.listener.name`` in any case of letters."""
+
+    protocol: str
+    name: str | None = None
+
+
+PLAINTEXT: Final = ListenerChoice("PLAINTEXT")
 
 
 @dataclass(frozen=True, kw_only=True)

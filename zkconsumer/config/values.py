@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 DEFAULT_PORT = 2181
 
@@ -19,16 +19,6 @@ KERBEROS: Final = "Krb5LoginModule"
 
 HIDDEN: Final = "[hidden]"
 """The text that replaces a secret wherever a configuration is shown, as in Kafka."""
-
-
-class ListenerChoice(NamedTuple):
-    """Which of a broker's listeners to use: those of a protocol, or the one of a name, which must
-    have that protocol."""
-
-    protocol: str = "PLAINTEXT"
-    """As in ``security.protocol``."""
-    name: str | None = None
-    """As in ``zkconsumer.listener.name``, in any case of letters."""
 
 
 class Password:

@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any, Final, NamedTuple, NoReturn
 
-from zkconsumer.config.values import ListenerChoice
+from zkconsumer.config.security_keys import PLAINTEXT, ListenerChoice
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
 from zkconsumer.errors import ConfigError, ZnodeFormatError
 
@@ -296,10 +296,7 @@ def decode_offset(path: str, data: bytes) -> int:
 
 
 def decode_broker(
-    path: str,
-    broker_id: int,
-    data: bytes,
-    wanted: ListenerChoice = ListenerChoice(),  # noqa: B008 - immutable
+    path: str, broker_id: int, data: bytes, wanted: ListenerChoice = PLAINTEXT
 ) -> BrokerEndpoint:
     """Return where a broker's listener is (registrations of version 1 and later).
 

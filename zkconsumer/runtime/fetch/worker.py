@@ -12,7 +12,6 @@ the full queue meanwhile.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol, cast
 
@@ -80,39 +79,13 @@ class LeaveOutFull:
         return min(self._config.fetch_max_bytes, limit, _NO_LIMIT)
 
 
-class WaitForRoom:
-    """Back pressure of the ``scala`` profile: the worker waits for room."""
-
-    asks_when_full = True
-    resets_at_once = True
-
-    def __init__(self) -> None:
-        self._backlog: deque[tuple[PartitionFetchState, Chunk]] = deque()
-        """Chunks of the last answer that found no room yet, in order."""
-
-    def ready(self) -> bool:
-        """Implement ``BackPressure.ready``."""
-        while self._backlog:
-            state, chunk = self._backlog[0]
-            if not state.queue.offer(chunk):
-                return False
-            self._backlog.popleft()
-        return True
-
-    def put(self, state: PartitionFetchState, chunk: Chunk) -> None:
-        """Implement ``BackPressure.put``."""
-        self._backlog.append((state, chunk))
-        state.info.fetched_offset = chunk.next_offset
-        self.ready()
-
-    def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
-        """Implement ``BackPressure.max_bytes``: there is no limit."""
-        return _NO_LIMIT
-
-
 def back_pressure_of(config: ConsumerKeys) -> BackPressure:
     """Return the policy of a worker's profile."""
-    return WaitForRoom() if config.profile == "scala" else LeaveOutFull(config)
+    if config.profile != "scala":
+        return LeaveOutFull(config)
+    from zkconsumer.runtime.fetch.scala_pressure import WaitForRoom
+
+    return WaitForRoom()
 
 
 IDLE_S: Final = 30.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from zkconsumer.config.values import ListenerChoice
+from zkconsumer.config.security_keys import PLAINTEXT, ListenerChoice
 from zkconsumer.core.common.expansion import Expansions
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -150,7 +150,7 @@ class ZooKeeperCoordination:
         directory: ClusterDirectory | None = None,
         directory_interval: float = 10.0,
         scripts: Callable[[Any, ScriptContext], MemberScript[Any]] = script_for,
-        listener: ListenerChoice = ListenerChoice(),  # noqa: B008 - immutable
+        listener: ListenerChoice = PLAINTEXT,
     ) -> None:
         self.offsets = offsets
         self.directory = directory
