@@ -253,6 +253,7 @@ def translate_plans(
                 for kind, what, fix in (problem_cells(one, how) for one in there.problems)
             ]
             made.append(there)
+            away = away or any(one.kind is Reason.COORDINATOR_AWAY for one in there.problems)
             continue
         rows += [one.cells(there) for one in found]
         entries = tuple(one.planned for one in found)
