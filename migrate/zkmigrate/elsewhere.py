@@ -11,8 +11,10 @@ from dataclasses import replace
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.cluster_view import TopicView
 from zkmigrate.apply.outcome import Outcome, Result, by_table, unreadable
 from zkmigrate.apply.parallel import Run
+from zkmigrate.apply.records import ELSEWHERE
 from zkmigrate.errors import GroupRefusedError, MigrationError, check_members, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile, To
 from zkmigrate.model import GroupState, number
@@ -66,14 +68,24 @@ def _store(plan: GroupPlan, stores: Stores, other: OtherCluster, run: Run) -> Re
     if blocked is not None:
         return blocked
     left = _check_target(plan, stores, other)
-    if not left:
-        return result(Outcome.WAS_DONE)
     if run.journal is None:
-        return result(Outcome.WOULD, len(left))
-    run.step(name, "to-cluster")
-    faults = other.kafka.commit(to, {tp: StoredOffset(offset) for tp, offset in left.items()})
+        return result(Outcome.WOULD, len(left)) if left else result(Outcome.WAS_DONE)
+    if not left:
+        run.step(name, "done")
+        return result(Outcome.WAS_DONE)
+    run.step(name, ELSEWHERE)
+    with other.kafka.another() as asked:  # the connection that commits is ready
+
+        def permit() -> None:
+            _check_held(to, left, asked.fetch(to, list(left)))
+
+        offsets = {tp: StoredOffset(offset) for tp, offset in left.items()}
+        faults = other.kafka.commit(to, offsets, permit)
     if faults:
-        raise MigrationError(f"group {to}: {next(iter(faults.values()))}: then apply again")
+        why = f"group {to}: {next(iter(faults.values()))}: then apply again"
+        if len(faults) < len(left):
+            why += f". {len(left) - len(faults)} other offsets of the group were stored"
+        raise MigrationError(why)
     stored = (
         "offsets were stored in the other cluster. Before you plan again, delete them there: "
         f"kafka-consumer-groups.sh --delete --group {to}"
@@ -86,6 +98,7 @@ def _store(plan: GroupPlan, stores: Stores, other: OtherCluster, run: Run) -> Re
         raise GroupRefusedError(f"{error}; {stored}", error.reason) from None
     if late is not None:
         return replace(late, offsets=len(left), why=f"{late.why}; {stored}")
+    run.step(name, "done")
     return result(Outcome.DONE, len(left))
 
 
@@ -138,25 +151,35 @@ def _check_target(
         for one in plan.entries
         if one.there is not None
     }
-    held = {tp: stored.offset for tp, stored in other.kafka.fetch(group, list(wanted)).items()}
-    left: dict[TopicPartition, int] = {}
+    held = other.kafka.fetch(group, list(wanted))
+    _check_held(group, {tp: one.offset for tp, one in wanted.items()}, held)
+    topics = other.topics({tp.topic for tp in wanted})
     for tp, one in wanted.items():
-        topic = other.view.topics.get(tp.topic)
+        topic = topics.get(tp.topic)
         if topic is None or topic.topic_id != one.topic_id:
             text = f"topic {tp.topic} of the other cluster has changed: plan again"
             raise refused(group, Reason.CHANGED, text)
-        now = held.get(tp)
-        if now not in (None, one.offset):
-            text = f"{tp} has the offset {now} in the other cluster: plan again"
-            raise refused(group, Reason.CHANGED, text)
-        if now is None:
-            left[tp] = one.offset
-    _check_logs(plan, left, stores, other)
+    left = {tp: one.offset for tp, one in wanted.items() if tp not in held}
+    _check_logs(plan, left, stores, other, topics)
     return left
 
 
+def _check_held(
+    group: str, wanted: Mapping[TopicPartition, int], held: Mapping[TopicPartition, StoredOffset]
+) -> None:
+    """Check that the group has no other offsets. Raises GroupRefusedError."""
+    for tp, stored in held.items():
+        if stored.offset != wanted[tp]:
+            text = f"{tp} has the offset {stored.offset} in the other cluster: plan again"
+            raise refused(group, Reason.CHANGED, text)
+
+
 def _check_logs(
-    plan: GroupPlan, left: Mapping[TopicPartition, int], stores: Stores, other: OtherCluster
+    plan: GroupPlan,
+    left: Mapping[TopicPartition, int],
+    stores: Stores,
+    other: OtherCluster,
+    there: Mapping[str, TopicView],
 ) -> None:
     """Check that the logs in the other cluster still have the offsets, and the topics as many
     partitions as here. Raises GroupRefusedError, BrokerError."""
@@ -164,7 +187,7 @@ def _check_logs(
     states = stores.logs.topics(set(topics.values()))
     for tp, offset in left.items():
         state = states.get(topics[tp.topic])
-        if state is None or len(state.partitions) != len(other.view.topics[tp.topic].partitions):
+        if state is None or len(state.partitions) != len(there[tp.topic].partitions):
             text = f"topic {tp.topic} of the other cluster has another number of partitions"
             raise refused(plan.in_kafka, Reason.CHANGED, f"{text}: plan again")
         log = other.contents.around(tp, offset, 0)

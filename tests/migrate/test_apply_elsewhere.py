@@ -42,6 +42,7 @@ class There:
         self.offsets: dict[str, dict[TopicPartition, int]] = {}
         self.fault: BrokerError | None = None
         self.away = ""
+        self.before_commit: Callable[[], None] = lambda: None
         self.after_commit: Callable[[], None] = lambda: None
 
     def __call__(self, *_: object) -> Self:
@@ -52,6 +53,14 @@ class There:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def another(self) -> Self:
+        """For the permission."""
+        return self
+
+    def topics(self, _names: Iterable[str]) -> Mapping[str, TopicView]:
+        """As they are now."""
+        return self.view.topics
 
     def members(self, group: str) -> tuple[str, ...]:
         """The members of each group."""
@@ -66,9 +75,14 @@ class There:
         return {tp: StoredOffset(one) for tp, one in self.offsets.get(group, {}).items()}
 
     def commit(
-        self, group: str, offsets: Mapping[TopicPartition, StoredOffset]
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, StoredOffset],
+        permit: Callable[[], None],
     ) -> dict[TopicPartition, BrokerError]:
         """Store offsets, or refuse all."""
+        self.before_commit()
+        permit()
         if self.fault is not None:
             return dict.fromkeys(offsets, self.fault)
         numbers = {tp: one.offset for tp, one in offsets.items()}
@@ -143,6 +157,48 @@ def test_a_group_without_coordinator_does_not_end_the_plan(
         ("g", ["coordinator-away"]),
         ("h", []),
     ]
+
+
+def test_an_offset_that_is_stored_before_the_commit_is_kept(
+    simulated: Simulated, there: There
+) -> None:
+    """A consumer commits there while the commit waits for the coordinator: nothing is stored."""
+    plan(simulated)
+    there.before_commit = lambda: there.offsets.update(g={TP: 50})
+    ran = simulated.run("apply", "a.plan", "--execute")
+    assert (ran.status, ran.rows[0]["outcome"]) == (3, "refused")
+    assert "old.t-0 has the offset 50 in the other cluster" in ran.rows[0]["why"]
+    assert there.offsets == {"g": {TP: 50}}
+
+
+def test_a_topic_that_is_recreated_meanwhile_is_refused(simulated: Simulated, there: There) -> None:
+    """Its id is asked again for each group, also when the command has run for long."""
+    plan(simulated)
+    parts = there.view.topics["old.t"].partitions
+    there.topics = lambda _names: {"old.t": TopicView("other", parts)}  # type: ignore[method-assign]
+    ran = simulated.run("apply", "a.plan", "--execute")
+    assert (ran.status, ran.rows[0]["outcome"]) == (3, "refused")
+    assert not there.offsets
+
+
+def test_some_groups_at_a_time(simulated: Simulated, there: There) -> None:
+    """Each run with --limit continues with the groups that are not done, also after a kill."""
+    ran = simulated.run("plan", "--group", "g", "--group", "h", *TO, "--out", "a.plan")
+    assert ran.status == 0
+    words = ("apply", "a.plan", "--limit", "1", "--execute")
+    assert [row["group"] for row in simulated.run(*words).rows] == ["g"]
+    there.offsets["h"] = {TP: 35}
+    (row,) = simulated.run(*words).rows
+    assert (row["group"], row["outcome"]) == ("h", "was done before")
+    assert simulated.run(*words).rows == []
+
+
+def test_the_exit_status_is_that_of_any_plan(simulated: Simulated, there: There) -> None:
+    """If the group's own coordinator does not answer, plan has failed, whichever cluster it is
+    for."""
+    simulated.kafka.away = {"g"}
+    assert simulated.run("plan", "--group", "g").status == 1
+    plan(simulated, status=1)
 
 
 def test_no_other_command_takes_it(

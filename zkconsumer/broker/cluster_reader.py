@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
@@ -58,8 +58,8 @@ class ClusterReader:
         self._connection: BrokerConnection | None = None
         self._closed = False
 
-    def read(self) -> ClusterView:
-        """Return a broker's current view of the cluster.
+    def read(self, topics: Collection[str] | None = None) -> ClusterView:
+        """Return a broker's current view of the cluster, if ``topics`` are given with these alone.
 
         Raises BrokerUnavailableError, which names ``bootstrap.servers``, when no broker answers.
         """
@@ -69,7 +69,7 @@ class ClusterReader:
                 break
             connection = self._connect(endpoint)
             try:
-                view = read_cluster(connection)
+                view = read_cluster(connection, topics)
             except BrokerError as error:
                 self._known.failed(endpoint)
                 self.disconnect()
@@ -124,12 +124,14 @@ class ClusterReader:
         return self._connection
 
 
-def read_cluster(connection: BrokerConnection) -> ClusterView:
-    """Ask one broker for its cluster: all brokers and topics. Creates no topic.
+def read_cluster(
+    connection: BrokerConnection, wanted: Collection[str] | None = None
+) -> ClusterView:
+    """Ask one broker for its cluster: all brokers, and all or the wanted topics. Creates no topic.
 
     Raises the errors of ``BrokerConnection.exchange``.
     """
-    metadata = ask_metadata(connection, None, versions=(_TAGGED, 4, 0))
+    metadata = ask_metadata(connection, wanted, versions=(_TAGGED, 4, 0))
     tagged = metadata.version >= _TAGGED
     with mapped_errors(connection.endpoint):
         topics = {
@@ -146,7 +148,8 @@ def read_cluster(connection: BrokerConnection) -> ClusterView:
                 },
             )
             for topic in sorted(metadata.topics, key=lambda topic: topic.name)
-            if topic.error_code == 0 or topic.partitions
+            if (topic.error_code == 0 or topic.partitions)
+            and (wanted is None or topic.name in wanted)
         }
         return ClusterView(metadata.cluster_id, metadata.brokers, topics)
 

@@ -26,6 +26,8 @@ Records = list[dict[str, Any]]
 PLAN: Final = "plan"
 RESET: Final = "reset"
 """The step of a reset."""
+ELSEWHERE: Final = "to-cluster"
+"""The step that stores offsets in another cluster."""
 ALONE: Final = frozenset(
     one.value
     for one in (
@@ -41,7 +43,7 @@ _MOVE: Final = ("claim", "write", "mark", "done")
 _LATE: Final = ("late", "undo-late")
 """Newer offsets may have been overwritten: a remark, not a step."""
 _STEPS: Final = frozenset(
-    {PLAN, RESET, *_LATE, *_MOVE, *ALONE, *(f"undo-{step}" for step in _MOVE)}
+    {PLAN, RESET, ELSEWHERE, *_LATE, *_MOVE, *ALONE, *(f"undo-{step}" for step in _MOVE)}
 )
 _WRITTEN: Final = frozenset({"at_ms", "n"})
 """Keys of every record."""

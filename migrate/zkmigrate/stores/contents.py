@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import blake2b
 from typing import Final, Self, TypeVar
 
@@ -16,6 +16,7 @@ from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.cluster_view import TopicView
 from zkconsumer.errors import BrokerError, LeaderUnavailableError, UnsupportedBrokerError
 from zkmigrate.errors import MigrationError
 from zkmigrate.plan.translation import NO_TIME, Excerpt, Seen
@@ -159,13 +160,13 @@ class OtherCluster:
     def __init__(self, servers: Servers, expected: str | None = None) -> None:
         assert servers.bootstrap is not None
         security = KafkaSecurity(servers.security)
-        reader = ClusterReader(
+        self._reader = ClusterReader(
             servers.bootstrap, CLIENT_ID, servers.timeout, security, servers.pace
         )
         try:
-            self.view = reader.read()
+            self.view = self._reader.read()
         finally:
-            reader.disconnect()
+            self._reader.disconnect()
         if None not in (expected, self.view.cluster_id) and expected != self.view.cluster_id:
             raise MigrationError(
                 f"{servers.bootstrap} is the cluster {self.view.cluster_id}, and the plan is for "
@@ -184,7 +185,13 @@ class OtherCluster:
     def __enter__(self) -> Self:
         return self
 
+    def topics(self, names: Collection[str]) -> Mapping[str, TopicView]:
+        """Return the existing ones of these topics as they are now. Raises
+        BrokerUnavailableError."""
+        return self._reader.read(names).topics
+
     def __exit__(self, *_error: object) -> None:
+        self._reader.close()
         self.kafka.close()
         self.contents.close()
 
