@@ -1073,11 +1073,13 @@ def test_a_cut_over_that_waits_ends_when_it_is_undone(
 def test_a_mirror_that_starts_while_a_coordinator_is_away_goes_on(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a group that is mirrored already, and of one that begins."""
+    """Of a group that is mirrored already, and of one that begins. One without offsets begins when
+    it has some."""
     matrix.mirror_zookeeper_leads(simulated)
     virtual_time(monkeypatch)  # in all modules that are loaded
     simulated.znode("/consumers/h/ids")
     simulated.in_zookeeper("h", "t", 7)
+    simulated.znode("/consumers/k/ids")
     simulated.kafka.away |= {"g", "h"}
     passes: list[dict[str, str]] = []
 
@@ -1085,15 +1087,18 @@ def test_a_mirror_that_starts_while_a_coordinator_is_away_goes_on(
         passes.append({})
         if len(passes) == 3:
             simulated.kafka.away.clear()
+            simulated.in_zookeeper("k", "t", 9)
         if len(passes) == 30:
             raise SignalledError(15)
         CLOCK.pass_(seconds)
 
     monkeypatch.setattr(repeating.time, "sleep", passed)
-    ran = simulated.run("mirror", "--all", "--execute", rows=False)
-    assert "2 in step" in ran.err, ran.err
+    words = ("--group", "g", "--group", "h", "--group", "k", "--execute")
+    ran = simulated.run("mirror", *words, rows=False)
+    assert "3 in step" in ran.err, ran.err
     assert held(simulated) == ([110, 60], [110, 60])
     assert simulated.held("h", "t") == ({0: 7}, {0: 7})
+    assert simulated.held("k", "t") == ({0: 9}, {0: 9})
 
 
 def test_a_group_that_may_not_be_written_keeps_no_other_from_beginning(

@@ -141,7 +141,7 @@ def mirror(
 
         def look() -> Look:
             if time.monotonic() - tried > READ_AGAIN_S:
-                begin([name for name, one in begun.items() if one.outcome is Outcome.FAILED])
+                begin([name for name, one in begun.items() if _may_begin_later(one)])
             passing = [] if end or not execute else list(filter(_mirrored(begun), names))
             steps = {one.group: one for one in mirroring.steps(passing, when_empty)}
             steps |= {name: _as_step(one) for name, one in begun.items() if name not in steps}
@@ -151,6 +151,10 @@ def mirror(
 
         status = look_once_or_often(look, often, how)
     click.get_current_context().exit(status)
+
+
+def _may_begin_later(result: Result) -> bool:
+    return result.outcome is Outcome.FAILED or Reason.NOTHING in result.reasons
 
 
 def _idle(result: Result) -> bool:
