@@ -184,6 +184,8 @@ class MirrorJudge:
         if before.leader is after.leader or before.stopped is not None:
             return
         self.say(f"{after.leader.value} leads")
+        if after.leader is Store.KAFKA and self.old_members() and not self._new_members():
+            self.broken("leads_alone", f"{self.old_members()} are registered")
         zk, kafka = self.in_zookeeper(), self.in_kafka()
         left = zk if after.leader is Store.KAFKA else kafka
         ahead = {tp: one for tp, one in left.items() if after.values.get(tp) != one}

@@ -206,16 +206,13 @@ class MirroredGroup(Scenario[Any]):
         if self.stopped:
             found.append(text)
         elif judge.mirror is not None:
-            # What only the other store had when an operator chose is left there. An offset that has
-            # expired cannot be restored while members run.
+            # What only the other store had when an operator chose is left there, and an offset that
+            # has expired is not restored, while members run.
             chosen, running = judge.mirror.values.items(), bool(self.coordinator.joined)
             led, other = (kafka, zk) if judge.leader is Store.KAFKA else (zk, kafka)
             differ = {tp for tp, _ in led.items() ^ other.items() if tp in tps}
-            differ -= {
-                tp
-                for tp, one in other.items() - led.items()
-                if (tp, one) in chosen and tp not in led
-            }
+            if running or judge.leader is Store.ZOOKEEPER:
+                differ -= {tp for tp, _ in other.items() & chosen} - led.keys()
             if running:
                 differ -= judge.expired
             if differ or (not self.careless and not truth.items() <= zk.items()):

@@ -38,6 +38,7 @@ RULES: Final[Mapping[str, str]] = {
     "copied_before_replaced": "an offset of a client is replaced only after it was copied",
     "agreed_with_copies": "offsets are written to ZooKeeper together with what is agreed on",
     "leads_with_everything": "a store begins to lead when it has all offsets of the other one",
+    "leads_alone": "Kafka begins to lead when no old member is registered",
     "one_mirror": "only the process with the lease mirrors a group",
     "ended_is_over": "nothing is copied after complete or mirror --end",
     "stops_with_cause": "a mirror stops only if both programs ran, or the follower has moved",
