@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.handlers import replace_handler
+from tests.support.rewriting import rewrite
 from zkconsumer.core.common.commands import NotifyStarting, SetTimer, StartFetching
 from zkconsumer.core.common.events import FetchingStarted, ListenerDone, TimerFired
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
@@ -241,12 +241,8 @@ def test_nothing_is_believed_that_may_have_changed() -> None:
 
 def test_a_belief_kept_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The property above finds a machine that ignores changes that arrive while a view is read."""
-    right = RebalanceMachine._view_loaded
-
-    def view_loaded(self: RebalanceMachine, fact: events.ViewLoaded) -> None:
-        self._knowledge._invalidated.clear()
-        right(self, fact)
-
-    replace_handler(monkeypatch, RebalanceMachine, "_view_loaded", view_loaded)
+    old = "self.view = view = event.view"
+    new = f"self._knowledge._invalidated.clear(); {old}"
+    rewrite(monkeypatch, RebalanceMachine._view_loaded, old, new)
     with pytest.raises(AssertionError):
         test_nothing_is_believed_that_may_have_changed()

@@ -264,3 +264,13 @@ def test_a_weaker_member_is_found(weaker: str) -> None:
         return False
 
     assert any(map(broken, range(SEEDS)))
+
+
+def test_the_mode_is_read_again_after_the_registration() -> None:
+    """It may have changed before the answer, when the member did not know it yet."""
+    world = World(0)
+    world.send(zk_events.SessionOpened(1))
+    (register,) = (one for one in world.pending if isinstance(one, zk_commands.Register))
+    assert ReadMode() not in world.pending
+    world.answer(register)
+    assert ReadMode() in world.pending

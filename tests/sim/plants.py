@@ -79,7 +79,7 @@ FOUND: Mapping[str, Found] = {
     "crashes_without_answers": Found("consumer", 29, "commits_answered"),
     "decodes_past_a_revoke": Found("consumer", 26, "nothing_after_revoke"),
     "delivers_below_the_position": Found("coordinator", 1, "none_twice"),
-    "discards_everything": Found("zookeeper", 1, "none_lost"),
+    "discards_everything": Found("bootstrap", 0, "none_lost"),
     "does_not_say_that_it_is_back": Found("zookeeper", 33, "no_lost_trigger"),
     "does_not_say_that_it_is_lost": Found("bootstrap", 0, "single_delivery"),
     "refreshes_nothing": Found("zookeeper", 37, "no_lost_trigger"),
@@ -153,9 +153,8 @@ FOUND: Mapping[str, Found] = {
     "wakes_nobody": Found("zookeeper", 2, "no_silent_partition"),
     "watches_no_progress": Found("coordinator", 2, "poll_expires"),
     "believes_that_it_is_a_member": Found("consumer", 0, "stable_at_rest"),
-    "counts_a_members_lease_from_the_answer": Found("consumer", 3, "lease"),
     "gives_up_before_it_has_stopped": Found("consumer", 0, "owned_before_fetch"),
-    "looks_only_when_idle": Found("consumer", 43, "owned_before_fetch"),
+    "looks_only_when_idle": Found("consumer", 52, "no_orphan_at_rest"),
     "names_only_what_it_reads": Found("consumer", 52, "owned_before_fetch"),
     "never_leaves": Found("consumer", 4, "leaves_in_order"),
     "never_tells_what_it_has": Found("consumer", 1, "single_delivery"),
@@ -163,7 +162,7 @@ FOUND: Mapping[str, Found] = {
     "takes_a_classic_group_for_the_end": Found("mixed", 297, "stable_at_rest"),
     "takes_a_conversion_for_the_end": Found("mixed", 31, "stable_at_rest"),
     "gives_away_what_members_still_have": Found("mixed", 17, "no_foreign_release"),
-    "forgets_the_leaderless": Found("fetch", 11, "no_silent_partition"),
+    "forgets_the_leaderless": Found("fetch-committed", 10, "no_silent_partition"),
     "keeps_the_position_at_a_reset": Found("fetch", 29, "committed_is_processed"),
     "overtakes_with_a_reset": Found("fetch", 10, "none_twice"),
     "resets_while_a_chunk_ends": Found("fetch", 432, "committed_is_processed"),
@@ -173,29 +172,6 @@ FOUND: Mapping[str, Found] = {
 }
 """Each bug, and the first run that finds it. Those of kind ``fetch`` need interleavings that are
 rare in a whole member."""
-UNSEEN: Mapping[str, str] = {
-    "commits_what_others_have": "members commit what they hold: not in 300 seeds",
-    "never_asks_for_a_name_again": "the simulated broker knows each name at once",
-    "trusts_the_coordinator_while_it_waits": "needs a release as long as the rebalance timeout",
-    "acknowledges_before_it_acts": "not in 10 seeds; the model finds it (barrier)",
-    "gives_back_at_once": "not in 10 seeds; tests/property/test_live_member.py finds it",
-    "goes_back_beside_plain_consumers": "not in 10 seeds; tests/unit/test_live_gates.py finds it",
-    "commits_after_an_expulsion": "not in 40 seeds; tests/unit/test_kafka_offsets.py finds it",
-    "misses_a_mode_at_its_registration": "not in 10 seeds, some runs of 40 troubles find it",
-    "completes_beside_migratable_members": "not in 40 seeds; tests/mutants/locks.toml has its like",
-    "locks_the_ids_once": "not in 100 seeds; the model finds it (seal)",
-    "unlocks_without_asking": "not in 40 seeds; tests/migrate/test_live_operators.py finds it",
-    "writes_the_mode_whatever_has_happened": "not in 80 seeds; the model finds it (cas)",
-    "unlocks_what_another_has_locked": "not in 40 seeds; the model finds it (lift)",
-    "opens_below_zookeepers_offsets": "not in 10 seeds; the model finds it (offsets_open)",
-    "waits_for_no_member": "not in 10 seeds; the model finds it (barrier)",
-    "beats_on_the_line_of_requests": "a coordinator does not expel who waits for its JoinGroup",
-    "forgets_topics_that_are_not_there": "needs a leader with other topics: not in 50 seeds",
-    "opens_for_an_old_session": "nothing is held between two sessions",
-    "forgets_that_members_must_join": "not in 200 seeds: needs a broker that dies at that moment",
-    "trusts_the_offset_store": "needs a refusal just before a release: not in 50 seeds",
-}
-"""Bugs that no run has found, and the reason. Unit tests find them (``tests/mutants``)."""
 
 
 def plants() -> dict[str, tuple[Plant, tuple[str, ...]]]:

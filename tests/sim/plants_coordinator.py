@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from tests.support.handlers import replace_handler
-from zkconsumer.core.common.commands import Drop
-from zkconsumer.core.common.machine import CommitQueue
-from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.groups import events
+from tests.support.rewriting import rewrite
+from zkconsumer.core.common.machine import CommitQueue, Machine
 from zkconsumer.core.groups.assignors.strategies import JoinOffer
+from zkconsumer.core.groups.base import GroupMachine
 from zkconsumer.core.groups.classic import ClassicMachine
-from zkconsumer.core.groups.reactions import Reaction, Request, reaction
 from zkconsumer.runtime.membership import classic as coordinator
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-def without(kind: type, name: str) -> Patch:
-    """The handler's commands of this ``kind`` are lost."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(ClassicMachine, name)
-
-        def handler(self: ClassicMachine, *args: Any) -> Any:
-            found = right(self, *args)
-            self._commands[:] = [one for one in self._commands if not isinstance(one, kind)]
-            return found
-
-        patch.setattr(ClassicMachine, name, handler)
-
-    plant.__name__ = f"no_{kind.__name__}_after{name}"
-    return plant
 
 
 def joins_without_stopping(patch: pytest.MonkeyPatch) -> None:
@@ -47,48 +26,20 @@ def has_no_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(coordinator, "LEASE", 100.0)
 
 
-def forgets_topics_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
-    """The leader looks again at the existing topics, not at those that members want."""
-
-    def to_reread(self: ClassicMachine) -> tuple[str, ...] | None:
-        own = self.spec.topics_named
-        return None if own is None else tuple(sorted({*own, *self._round.topics}))
-
-    patch.setattr(ClassicMachine, "_topics_to_reread", to_reread)
-
-
 def starts_at_zero(patch: pytest.MonkeyPatch) -> None:
     """The committed offset is not used."""
-    right = ClassicMachine._offsets_fetched
-
-    def fetched(self: ClassicMachine, fact: events.OffsetsFetched) -> None:
-        nothing: Mapping[TopicPartition, int | None] = dict.fromkeys(fact.offsets)
-        right(self, events.OffsetsFetched(fact.token, nothing))
-
-    replace_handler(patch, ClassicMachine, "_offsets_fetched", fetched)
+    rewrite(patch, GroupMachine._offsets_fetched, "event.offsets", "dict.fromkeys(event.offsets)")
 
 
 def lets_go_and_tells_nobody(patch: pytest.MonkeyPatch) -> None:
     """A cooperative member that released partitions does not rejoin, so they get no new owner."""
-    right = ClassicMachine._synced
-
-    def synced(self: ClassicMachine, fact: events.Synced) -> None:
-        right(self, fact)
-        self._rejoin_wanted = False
-
-    replace_handler(patch, ClassicMachine, "_synced", synced)
+    rewrite(patch, ClassicMachine._synced, "self._rejoin_wanted = True", "pass")
 
 
 def keeps_what_was_taken(patch: pytest.MonkeyPatch) -> None:
     """A cooperative member reports that it owns nothing, and continues."""
-    right = ClassicMachine._join
-
-    def join(self: ClassicMachine) -> None:
-        held, self.held = self.held, {}
-        right(self)
-        self.held = held
-
-    patch.setattr(ClassicMachine, "_join", join)
+    new = "owned = frozenset() if"
+    rewrite(patch, ClassicMachine._join, "owned = frozenset(self.held) if", new)
 
 
 def asks_no_second_time(patch: pytest.MonkeyPatch) -> None:
@@ -114,49 +65,36 @@ def answers_for_released_partitions(patch: pytest.MonkeyPatch) -> None:
 
 def keeps_an_unknown_id(patch: pytest.MonkeyPatch) -> None:
     """An expelled member joins with its former id."""
-    right = ClassicMachine._lose
-    patch.setattr(ClassicMachine, "_lose", lambda self, expelled: right(self, False))
+    rewrite(patch, GroupMachine._lose, "if expelled:", "if False:")
 
 
 def never_comes_back(patch: pytest.MonkeyPatch) -> None:
     """A member that left because of a slow application does not return."""
-    replace_handler(patch, ClassicMachine, "_poll_resumed", lambda self, fact: None)
+    rewrite(patch, GroupMachine._poll_resumed, "self._outside = False", "return")
 
 
 def believes_a_refused_heartbeat(patch: pytest.MonkeyPatch) -> None:
     """A heartbeat that is answered with UNKNOWN_MEMBER_ID has no effect."""
-
-    def react(request: Request, code: int, *rows: Any) -> Reaction:
-        refused = request is Request.HEARTBEAT and code in (22, 25)
-        return Reaction.PROCEED if refused else reaction(request, code, *rows)
-
-    from zkconsumer.core.groups import base
-
-    patch.setattr(base, "reaction", react)
+    refused = "request is Request.HEARTBEAT and code in (22, 25)"
+    new = f"return Reaction.PROCEED if {refused} else reaction("
+    rewrite(patch, GroupMachine._reaction, "return reaction(", new)
 
 
 def takes_any_answer(patch: pytest.MonkeyPatch) -> None:
     """An answer to an earlier request counts as the answer to the current one."""
-    right = ClassicMachine.on
-
-    def on(self: ClassicMachine, fact: Any) -> Any:
-        if isinstance(fact, events.TopicsLoaded | events.Synced | events.Joined):
-            self._awaited = fact.token
-        return right(self, fact)
-
-    patch.setattr(ClassicMachine, "on", on)
+    old = "handler = self.ANYWHERE.get(type(event))"
+    new = f"""if type(event).__name__ in ("TopicsLoaded", "Synced", "Joined"):
+            self._awaited = token
+        {old}"""
+    rewrite(patch, Machine.on, old, new)
 
 
 def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
     """The leader assigns only the topics that it subscribes to."""
-    right = ClassicMachine._group_loaded
-
-    def loaded(self: ClassicMachine, fact: events.TopicsLoaded) -> None:
-        own = {t: n for t, n in fact.partitions.items() if t in self._topics}
-        right(self, events.TopicsLoaded(fact.token, own))
-
-    replace_handler(patch, ClassicMachine, "_group_loaded", loaded)
+    new = "{t: n for t, n in event.partitions.items() if t in self._topics}"
+    rewrite(patch, ClassicMachine._group_loaded, "dict(event.partitions)", new)
 
 
-forgets_to_drop = without(Drop, "_drop_all")
-"""The member still delivers what the group has assigned to others."""
+def forgets_to_drop(patch: pytest.MonkeyPatch) -> None:
+    """The member still delivers what the group has assigned to others."""
+    rewrite(patch, GroupMachine._drop_all, "self._emit(Drop(held))", "pass")

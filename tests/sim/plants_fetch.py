@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
-from typing import Any
+from collections.abc import Set
 
 import pytest
 
+from tests.support.rewriting import rewrite
 from zkconsumer.broker.fetching import transactions
-from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record, Scan, scan
-from zkconsumer.broker.types import ClusterMetadata, Got
-from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.runtime.delivery.chunks import Chunk, ChunkQueue, PartitionTopicInfo
+from zkconsumer.broker.fetching.records import PythonDecoder
+from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import worker as worker_module
-from zkconsumer.runtime.fetch.interface import LeadersRequest
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.scala_pressure import WaitForRoom
-from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
+from zkconsumer.runtime.fetch.table import FetchTable
 from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.gate import DeliveryGate
 
@@ -32,148 +28,80 @@ Infos = Set[PartitionTopicInfo]
 # The table.
 
 
-def forgets_to_wake(patch: Patch, method: str) -> None:
-    """A change of the table gives work to a thread, and does not wake it."""
-    right: Callable[..., object] = getattr(FetchTable, method)
-
-    def silently(self: FetchTable, *args: object) -> object:
-        news = set(self._news)
-        result = right(self, *args)
-        self._news = news
-        return result
-
-    patch.setattr(FetchTable, method, silently)
-
-
 def assigns_without_waking(patch: Patch) -> None:
     """A waiting worker does not learn of a newly assigned partition."""
-    forgets_to_wake(patch, "assign")
+    rewrite(patch, FetchTable.assign, "self._news.add(key)", "pass")
 
 
 def loses_leaders_without_waking(patch: Patch) -> None:
     """The leader finder does not learn that a partition needs a leader."""
-    forgets_to_wake(patch, "mark_failed")
+    rewrite(patch, FetchTable.mark_failed, "self._news.add(LEADER_FINDER)", "pass")
 
 
 def learns_brokers_without_waking(patch: Patch) -> None:
     """No leader is searched for partitions that were started before the brokers were known."""
-    forgets_to_wake(patch, "set_brokers")
+    rewrite(patch, FetchTable.set_brokers, "self._news.add(LEADER_FINDER)", "pass")
 
 
 def has_room_without_waking(patch: Patch) -> None:
     """Workers do not learn that a queue has room again."""
-    forgets_to_wake(patch, "queue_has_room")
+    rewrite(patch, FetchTable.queue_has_room, "self._news.update(self._shares)", "pass")
 
 
 def keeps_failed_partitions(patch: Patch) -> None:
     """A partition that lost its leader also stays with its old worker."""
-
-    def take_from_worker(self: FetchTable, state: PartitionFetchState) -> None:
-        state.worker = None
-
-    patch.setattr(FetchTable, "_take_from_worker", take_from_worker)
+    old = "del self._shares[state.worker].states[state.info]"
+    rewrite(patch, FetchTable._take_from_worker, old, "pass")
 
 
 def forgets_failed_partitions(patch: Patch) -> None:
     """A partition that lost its leader has no worker, and no leader is searched for it."""
-    right = FetchTable.mark_failed
-
-    def mark_failed(
-        self: FetchTable, key: WorkerKey, states: Collection[PartitionFetchState], retry_at: float
-    ) -> list[PartitionTopicInfo]:
-        lost = right(self, key, states, retry_at)
-        for info in lost:
-            self._leaderless.pop(info, None)
-        return lost
-
-    patch.setattr(FetchTable, "mark_failed", mark_failed)
+    rewrite(patch, FetchTable.mark_failed, "self._leaderless[state.info] = state", "pass")
 
 
 def keeps_old_addresses(patch: Patch) -> None:
     """A broker with a new address is asked at its old one."""
-    right = FetchTable.assign
-
-    def assign(
-        self: FetchTable, leaders: Mapping[PartitionTopicInfo, BrokerEndpoint]
-    ) -> list[PartitionTopicInfo]:
-        old = {share: share.endpoint for share in self._shares.values()}
-        result = right(self, leaders)
-        for share, endpoint in old.items():
-            share.endpoint = endpoint
-        return result
-
-    patch.setattr(FetchTable, "assign", assign)
+    rewrite(patch, FetchTable.assign, "share.endpoint = endpoint", "pass")
 
 
 def ignores_full_queues(patch: Patch) -> None:
     """A partition is fetched although its queue is full."""
-    right = FetchTable.work
-
-    def work(self: FetchTable, key: WorkerKey, *, also_full: bool) -> Work | None:
-        return right(self, key, also_full=True)
-
-    patch.setattr(FetchTable, "work", work)
+    rewrite(patch, FetchTable.work, "also_full or not s.queue.full", "True")
 
 
 def retries_never(patch: Patch) -> None:
     """No leader is searched again for a partition that once had none."""
-    right = FetchTable.postpone
-
-    def postpone(self: FetchTable, infos: Iterable[PartitionTopicInfo], until: float) -> None:
-        right(self, infos, 1e9)
-
-    patch.setattr(FetchTable, "postpone", postpone)
+    rewrite(patch, FetchTable.postpone, "state.retry_at = until", "state.retry_at = 1e9")
 
 
 def removes_from_the_list_only(patch: Patch) -> None:
     """A stopped partition stays with its worker."""
-    right = FetchTable.remove
-
-    def remove(self: FetchTable, infos: Iterable[PartitionTopicInfo]) -> None:
-        infos = list(infos)
-        kept = {s: (s.states.get(i), i) for s in self._shares.values() for i in infos}
-        right(self, infos)
-        for share, (state, info) in kept.items():
-            if state is not None:
-                share.states[info] = state
-
-    patch.setattr(FetchTable, "remove", remove)
+    rewrite(patch, FetchTable.remove, "self._take_from_worker(state)", "pass")
 
 
 # The worker.
 
 
-def plants_scan(patch: Patch, change: Callable[[bytes, Scan], int | None]) -> None:
-    """The next offset is read wrongly from an answer."""
-
-    def wrong(data: bytes) -> Scan:
-        found = scan(data)
-        return (
-            found if found.next_offset is None else found._replace(next_offset=change(data, found))
-        )
-
-    patch.setattr(worker_module, "scan", wrong)
-
-
 def asks_for_the_last_record_again(patch: Patch) -> None:
     """The next request begins with the last record of this answer."""
-    plants_scan(patch, lambda _, found: (found.next_offset or 0) - 1)
+    old = "= scan(got.data)"
+    new = f"{old}; next_offset = next_offset and next_offset - 1"
+    rewrite(patch, FetchWorker._take_data, old, new)
 
 
 def skips_a_record(patch: Patch) -> None:
     """The next request begins one record too late."""
-    plants_scan(patch, lambda _, found: (found.next_offset or 0) + 1)
+    old = "= scan(got.data)"
+    new = f"{old}; next_offset = next_offset and next_offset + 1"
+    rewrite(patch, FetchWorker._take_data, old, new)
 
 
 def counts_the_torn_batch(patch: Patch) -> None:
     """An incomplete batch counts as received."""
-
-    def change(data: bytes, found: Scan) -> int | None:
-        whole = scan(data.ljust(len(data) + 100_000, b"\0"))
-        torn = found.valid_bytes + 17 <= len(data)
-        return whole.next_offset if torn and whole.next_offset else found.next_offset
-
-    plants_scan(patch, change)
+    new = """next_offset, valid, damaged = scan(got.data)
+        if valid + 17 <= len(got.data):
+            next_offset = scan(got.data.ljust(100_000, b"\\0")).next_offset or next_offset"""
+    rewrite(patch, FetchWorker._take_data, "next_offset, _, damaged = scan(got.data)", new)
 
 
 def never_resets(patch: Patch) -> None:
@@ -183,14 +111,8 @@ def never_resets(patch: Patch) -> None:
 
 def resets_again_and_again(patch: Patch) -> None:
     """After a reset, the position is reset again."""
-    right = FetchWorker._reset
-
-    def reset(self: FetchWorker, state: PartitionFetchState, offset: int) -> None:
-        first = state.info.resets == 0
-        right(self, state, offset)
-        state.unresolved = first
-
-    patch.setattr(FetchWorker, "_reset", reset)
+    new = "state.unresolved = info.resets == 0"
+    rewrite(patch, FetchWorker._reset, "state.unresolved = False", new)
 
 
 def stays_with_a_failed_broker(patch: Patch) -> None:
@@ -200,14 +122,7 @@ def stays_with_a_failed_broker(patch: Patch) -> None:
 
 def drops_the_backlog(patch: Patch) -> None:
     """Scala profile: a chunk that does not fit into the queue is lost."""
-    right = WaitForRoom.ready
-
-    def ready(self: WaitForRoom) -> bool:
-        right(self)
-        self._backlog.clear()
-        return True
-
-    patch.setattr(WaitForRoom, "ready", ready)
+    rewrite(patch, WaitForRoom.ready, "return False", "self._backlog.clear(); break")
 
 
 def asks_with_a_backlog(patch: Patch) -> None:
@@ -222,23 +137,16 @@ def asks_with_a_backlog(patch: Patch) -> None:
 
 def remembers_leaders(patch: Patch) -> None:
     """The first broker's answer is used indefinitely."""
-    right = LeaderFinder.take
-    first: dict[LeaderFinder, ClusterMetadata] = {}
-
-    def take(self: LeaderFinder, request: LeadersRequest, answer: ClusterMetadata) -> None:
-        known = first.setdefault(self, answer)
-        right(self, request, known if known.leaders else answer)
-
-    patch.setattr(LeaderFinder, "take", take)
+    old = "self._answered_last = request.endpoint"
+    new = f"""{old}
+        answer = self.__dict__.setdefault("first", answer) if answer.leaders else answer"""
+    rewrite(patch, LeaderFinder.take, old, new)
 
 
 def forgets_the_leaderless(patch: Patch) -> None:
-    """After all brokers have failed, the leader finder asks no broker again."""
-
-    def fail(self: LeaderFinder, request: LeadersRequest, error: object) -> None:
-        self._table.postpone(request.infos, 1e9)
-
-    patch.setattr(LeaderFinder, "fail", fail)
+    """After a broker has failed, the leader finder asks no broker again for these partitions."""
+    new = "return self._table.postpone(request.infos, 1e9)"
+    rewrite(patch, LeaderFinder.fail, "self._failed.add(request.endpoint)", new)
 
 
 # Streams and queues.
@@ -246,29 +154,17 @@ def forgets_the_leaderless(patch: Patch) -> None:
 
 def consumes_early(patch: Patch) -> None:
     """A message counts as consumed when it is returned."""
-    right = KafkaStream.try_next
-
-    def try_next(self: KafkaStream) -> MessageAndMetadata | None:
-        message = right(self)
+    old = "return take(self._control.reader.polled)"
+    new = """message = take(self._control.reader.polled)
         if message is not None:
             self._control.reader._info.consumed_offset = message.offset + 1
-        return message
-
-    patch.setattr(KafkaStream, "try_next", try_next)
+        return message"""
+    rewrite(patch, KafkaStream.try_next, old, new)
 
 
 def revokes_queued_chunks_only(patch: Patch) -> None:
     """The rest of the current chunk is delivered after the revoke."""
-
-    def revoke(self: StreamControl, infos: Infos) -> None:
-        with self._lock:
-            for info in infos:
-                info.revoke()
-            freed = self.queue.discard(infos)
-        if freed and self.queue.on_space is not None:
-            self.queue.on_space()
-
-    patch.setattr(StreamControl, "revoke", revoke)
+    rewrite(patch, StreamControl.revoke, "self.reader.drop_chunk()", "pass")
 
 
 def revokes_the_current_chunk_only(patch: Patch) -> None:
@@ -278,22 +174,10 @@ def revokes_the_current_chunk_only(patch: Patch) -> None:
 
 def decodes_past_a_revoke(patch: Patch) -> None:
     """Messages that were decoded during the revoke are delivered."""
-    right = Reader._decode_more
-
-    def decode_more(self: Reader, chunk: Chunk, wanted: int) -> None:
-        lists = self._lists
-        self._lock.release()
-        try:
-            records = next(lists, None)
-        finally:
-            self._lock.acquire()
-        self._lists = iter([] if records is None else [records])
-        self._queue.current = chunk
-        right(self, chunk, wanted)
-        if self._queue.current is chunk:
-            self._lists = lists
-
-    patch.setattr(Reader, "_decode_more", decode_more)
+    taken = "self._queue.current is not chunk or self._lists is not lists"
+    old = "self._lock.acquire()"
+    new = f"{old}; self._queue.current, self._lists = chunk, lists"
+    rewrite(patch, Reader._decode_more, old, new, taken, "False")
 
 
 def releases_what_is_in_hand(patch: Patch) -> None:
@@ -303,48 +187,25 @@ def releases_what_is_in_hand(patch: Patch) -> None:
 
 def forgets_the_deadline(patch: Patch) -> None:
     """A message that is unacknowledged beyond the release wait counts as consumed later."""
-
-    def release(self: Reader, infos: Infos, *, force: bool) -> bool:
-        return force or self._held is None or self._info not in infos
-
-    patch.setattr(Reader, "release", release)
+    rewrite(patch, Reader.release, "self._given_up, self._held = self._held, None", "pass")
 
 
 def passes_the_gate(patch: Patch) -> None:
     """Messages are delivered while the session is uncertain."""
-    right = DeliveryGate.__init__
-
-    def init(self: DeliveryGate, **options: Any) -> None:
-        right(self, **options)
-        self.clock = (lambda _clock: -math.inf, 0)  # type: ignore[misc]
-
-    patch.setattr(DeliveryGate, "__init__", init)
+    old = "(clock_gettime, CLOCK) if now is None else (lambda _clock: now(), 0)"
+    rewrite(patch, DeliveryGate.__init__, old, "(lambda _clock: -math.inf, 0)")
     patch.setattr(DeliveryGate, "wait_turn", lambda self, wake: True)
 
 
 def delivers_below_the_position(patch: Patch) -> None:
     """Records of a batch that begins before the position are delivered as well."""
-    right = PythonDecoder.decode
-
-    def decode(
-        self: PythonDecoder, data: bytes, topic: str, partition: int, start: int
-    ) -> Iterator[list[Record]]:
-        return right(self, data, topic, partition, 0)
-
-    patch.setattr(PythonDecoder, "decode", decode)
+    rewrite(patch, PythonDecoder.decode, "start, None)", "0, None)")
 
 
 def keeps_the_position_at_a_reset(patch: Patch) -> None:
     """A reset that reaches the consumer does not move its position."""
-    right = Reader._begin
-
-    def begin(self: Reader, chunk: Chunk) -> None:
-        old = chunk.info.consumed_offset
-        right(self, chunk)
-        if not chunk.data:
-            chunk.info.consumed_offset = old
-
-    patch.setattr(Reader, "_begin", begin)
+    new = "if chunk.data: info.consumed_offset = chunk.fetch_offset"
+    rewrite(patch, Reader._begin, "info.consumed_offset = chunk.fetch_offset", new)
 
 
 def delivers_what_was_aborted(patch: Patch) -> None:
@@ -359,48 +220,30 @@ def takes_no_marker_for_the_end(patch: Patch) -> None:
 
 def looks_for_the_end_in_what_is_left(patch: Patch) -> None:
     """The position does not pass aborted transactions at the end of an answer."""
-    right = FetchWorker._take_data
-
-    def take_data(self: FetchWorker, state: PartitionFetchState, offset: int, got: Got) -> None:
-        left = transactions.without_aborted(got.data, got.aborted)
-        right(self, state, offset, got._replace(data=left, aborted=()))
-
-    patch.setattr(FetchWorker, "_take_data", take_data)
+    old = "next_offset, _, damaged = scan(got.data)"
+    new = f"""from zkconsumer.broker.fetching.transactions import without_aborted
+        got = got._replace(data=without_aborted(got.data, got.aborted), aborted=())
+        {old}"""
+    rewrite(patch, FetchWorker._take_data, old, new)
 
 
 def resets_while_a_chunk_ends(patch: Patch) -> None:
     """A reset is written while the consuming thread is about to end a chunk."""
-    right = ChunkQueue.reset
-
-    def reset(self: ChunkQueue, info: PartitionTopicInfo, offset: int, *, at_once: bool) -> None:
-        current, self.current = self.current, None
-        right(self, info, offset, at_once=at_once)
-        self.current = current
-
-    patch.setattr(ChunkQueue, "reset", reset)
+    old = "idle = self.current is None or self.current.info is not info"
+    rewrite(patch, ChunkQueue.reset, old, "idle = True")
 
 
 def resets_what_was_stopped(patch: Patch) -> None:
     """A late answer changes the final position of a stopped partition."""
-    right = ChunkQueue.reset
-
-    def reset(self: ChunkQueue, info: PartitionTopicInfo, offset: int, *, at_once: bool) -> None:
-        if info.stopped:
-            info.consumed_offset = offset
-        right(self, info, offset, at_once=at_once)
-
-    patch.setattr(ChunkQueue, "reset", reset)
+    old = "with self.changed:"
+    new = f"info.consumed_offset = offset if info.stopped else info.consumed_offset\n        {old}"
+    rewrite(patch, ChunkQueue.reset, old, new)
     patch.setattr(FetchWorker, "_has", lambda self, state: True)
 
 
 def overtakes_with_a_reset(patch: Patch) -> None:
     """A reset takes effect before the messages that were fetched earlier are delivered."""
-    right = ChunkQueue.reset
-
-    def at_once(self: ChunkQueue, info: PartitionTopicInfo, offset: int, **_: bool) -> None:
-        right(self, info, offset, at_once=True)
-
-    patch.setattr(ChunkQueue, "reset", at_once)
+    rewrite(patch, ChunkQueue.reset, "if at_once or", "if True or")
 
 
 def enqueues_what_was_stopped(patch: Patch) -> None:
@@ -416,37 +259,15 @@ def never_tells_of_room(patch: Patch) -> None:
 
 def takes_the_newest(patch: Patch) -> None:
     """The last chunk in the queue is read first."""
-    right = ChunkQueue.take
-
-    def take(self: ChunkQueue) -> Chunk | None:
-        self._chunks.rotate(1)
-        return right(self)
-
-    patch.setattr(ChunkQueue, "take", take)
+    new = "chunks = self._chunks; chunks.rotate(1)"
+    rewrite(patch, ChunkQueue.take, "chunks = self._chunks", new)
 
 
 def discards_everything(patch: Patch) -> None:
     """A revoke also drops the chunks of other partitions."""
-
-    right = ChunkQueue.discard
-
-    def discard(self: ChunkQueue, infos: Infos) -> bool:
-        right(self, {chunk.info for chunk in self._chunks})
-        return False
-
-    patch.setattr(ChunkQueue, "discard", discard)
+    rewrite(patch, ChunkQueue.discard, "if chunk.info not in infos", "if False")
 
 
 def fetches_on_after_a_stop(patch: Patch) -> None:
     """The data plane revokes partitions but does not stop fetching them."""
-    right = DataPlane._revoke
-
-    def revoke(self: DataPlane, partitions: Any, keep: bool) -> Any:
-        manager: Any = self._manager
-        stop, manager.stop = manager.stop, lambda infos: None
-        try:
-            return right(self, partitions, keep)
-        finally:
-            manager.stop = stop
-
-    patch.setattr(DataPlane, "_revoke", revoke)
+    rewrite(patch, DataPlane._revoke, "self._manager.stop([info for info, _ in revoked])", "pass")

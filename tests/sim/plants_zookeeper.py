@@ -2,60 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.support.handlers import replace_handler
-from zkconsumer.core.common import commands
-from zkconsumer.core.common.events import TimerFired
-from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper import events
-from zkconsumer.core.zookeeper.events import Claim
+from tests.support.rewriting import rewrite
 from zkconsumer.core.zookeeper.known import Knowledge, Known
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.ops import Listing, Node, Permit, SetData
+from zkconsumer.core.zookeeper.ops import Permit
 from zkconsumer.core.zookeeper.scripts import legacy, ownership, view
-from zkconsumer.core.zookeeper.states import IDLE
 from zkconsumer.runtime.membership import zookeeper
 
 
 def releases_while_fetching(patch: pytest.MonkeyPatch) -> None:
     """Owner znodes are deleted before fetchers are stopped."""
-
-    def stop(self: RebalanceMachine, partitions: frozenset[TopicPartition]) -> None:
-        self._releasing.partitions = partitions
-        self._announce_release()
-
-    patch.setattr(RebalanceMachine, "_stop", stop)
+    new = "return self._announce_release()"
+    rewrite(patch, RebalanceMachine._stop, "token = self._await(State.STOPPING)", new)
 
 
 def drops_triggers_while_busy(patch: pytest.MonkeyPatch) -> None:
     """A watch that fires during a rebalance is forgotten."""
-    right = RebalanceMachine._pull_trigger
-
-    def pull(self: RebalanceMachine, zxid: int | None = None) -> None:
-        if self.state in IDLE:
-            right(self, zxid)
-
-    patch.setattr(RebalanceMachine, "_pull_trigger", pull)
+    old = "if not self._due.group:"
+    rewrite(
+        patch,
+        RebalanceMachine._pull_trigger,
+        old,
+        f"if self.state not in IDLE: return\n        {old}",
+    )
 
 
 def claims_without_touching_the_offset(patch: pytest.MonkeyPatch) -> None:
     """A claim does not change the offset's version, so an earlier owner's commit succeeds."""
-    right = ownership._Claiming.operations
-
-    def operations(self: Any, tp: TopicPartition, owner: Node | None, offset: Node | None) -> Any:
-        ops = right(self, tp, owner, offset)
-        return ops and tuple(op for op in ops if not isinstance(op, SetData))
-
-    def won(self: Any, tp: TopicPartition, offset: Node | None, _last: object) -> None:
-        version = offset and offset.stat.version
-        stored = ownership.stored_offset("", offset) if offset else None
-        self.claims[tp] = Claim(self.wanted[tp], version, stored)
-
-    patch.setattr(ownership._Claiming, "operations", operations)
-    patch.setattr(ownership._Claiming, "won", won)
+    old = "ops.append(SetData(self.paths.offset(tp), offset.data, offset.stat.version))"
+    rewrite(patch, ownership._Claiming.operations, old, "pass")
+    rewrite(patch, ownership._Claiming.won, "assert isinstance(last, Stat)", "last = offset.stat")
 
 
 def releases_by_path(patch: pytest.MonkeyPatch) -> None:
@@ -70,23 +48,13 @@ def commits_without_condition(patch: pytest.MonkeyPatch) -> None:
 
 def trusts_remembered_positions(patch: pytest.MonkeyPatch) -> None:
     """A position from a lost session counts although the stored offset has moved."""
-
-    def start_offset(self: RebalanceMachine, tp: TopicPartition) -> int | None:
-        remembered = self._remembered.pop(tp, None)
-        return remembered.position if remembered else self.held[tp].committed
-
-    patch.setattr(RebalanceMachine, "_start_offset", start_offset)
+    new = "self._remembered[tp].position if tp in self._remembered else None"
+    rewrite(patch, RebalanceMachine._start_offset, "self._resumed_at(tp)", new)
 
 
 def never_reads_again(patch: pytest.MonkeyPatch) -> None:
     """A lost watch is never compensated."""
-    right = RebalanceMachine._timer_fired
-
-    def timer_fired(self: RebalanceMachine, fact: TimerFired) -> None:
-        if fact.name != "reread":
-            right(self, fact)
-
-    replace_handler(patch, RebalanceMachine, "_timer_fired", timer_fired)
+    rewrite(patch, RebalanceMachine._timer_fired, 'elif event.name == "reread":', "elif False:")
 
 
 def has_no_lease(patch: pytest.MonkeyPatch) -> None:
@@ -101,13 +69,7 @@ def stores_in_kafka_without_asking(patch: pytest.MonkeyPatch) -> None:
 
 def keeps_partitions_of_a_lost_session(patch: pytest.MonkeyPatch) -> None:
     """Streams continue with what the lost session owned."""
-    right = RebalanceMachine._session_lost
-
-    def session_lost(self: RebalanceMachine, fact: events.SessionLost) -> None:
-        right(self, fact)
-        self._commands[:] = [o for o in self._commands if not isinstance(o, commands.Drop)]
-
-    replace_handler(patch, RebalanceMachine, "_session_lost", session_lost)
+    rewrite(patch, RebalanceMachine._session_lost, "self._emit(Drop(frozenset(self.held)))", "pass")
 
 
 def forgets_blocked_partitions(patch: pytest.MonkeyPatch) -> None:
@@ -122,11 +84,8 @@ def believes_any_registration(patch: pytest.MonkeyPatch) -> None:
 
 def takes_equal_names_for_equal_members(patch: pytest.MonkeyPatch) -> None:
     """A registration that was replaced by one with the same id is not read again."""
-
-    def registrations_still(self: Known, now: Listing) -> dict[str, Node]:
-        return {name: node for name, node in self.registrations.items() if name in now.names}
-
-    patch.setattr(Known, "registrations_still", registrations_still)
+    old = "if (now.changes - before.changes) % _COUNTER != moved:"
+    rewrite(patch, Known.registrations_still, old, "if False:")
 
 
 def reads_no_topic_twice(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from tests.sim.runs.broker_scenario import BrokerGroup
 from tests.sim.runs.run import run as simulate
-from tests.support.handlers import replace_handler
+from tests.support.rewriting import rewrite
 from zkconsumer.cli.main import cli
 from zkconsumer.core.common.commands import AnswerCommit, Drop, Forget, StartFetching
 from zkconsumer.core.common.events import FetchingStarted, ListenerDone, TimerFired
@@ -280,11 +280,9 @@ def test_a_machine_that_raises_and_a_broken_rule_are_found(
     else is as recorded."""
     lines = zookeeper(monkeypatch, 1)
 
-    def fail(self: RebalanceMachine, event: Any) -> None:
-        raise KeyError("planted")
-
     with monkeypatch.context() as patch:
-        replace_handler(patch, RebalanceMachine, "_claimed", fail)
+        old = "self.held.update(event.claims)"
+        rewrite(patch, RebalanceMachine._claimed, old, 'raise KeyError("planted")')
         run = replayed(lines)[0]
         assert run.difference is not None
         assert run.difference.event.name == "Claimed"
