@@ -423,13 +423,14 @@ def cells() -> Iterator[tuple[str, str, str]]:
             yield from ((state, command, answer) for command, answer in row.items())
 
 
-def answer_of(one: Cluster, state: str, command: str) -> str:
-    """Build a state and return the answer of a command."""
-    by_name: dict[str, Callable[[Any], str | None]] = {
-        step.__name__: step for step in (*STATES, *COMMANDS)
-    }
-    by_name[state](one)
-    return str(by_name[command](one))
+def build(one: Cluster, state: str) -> None:
+    """Bring the group into a state."""
+    next(build for build in STATES if build.__name__ == state)(one)
+
+
+def answer_of(one: Cluster, command: str) -> str:
+    """Return the answer of a command in the present state."""
+    return next(run for run in COMMANDS if run.__name__ == command)(one)
 
 
 def main() -> None:
@@ -439,10 +440,10 @@ def main() -> None:
     for state in STATES:
         answers = []
         for command in COMMANDS:
-            cell = (state.__name__, command.__name__)
             with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-                found = answer_of(Simulated(patch, Path(folder)), *cell)
-            answers.append(found)
+                one = Simulated(patch, Path(folder))
+                state(one)
+                answers.append(command(one))
         writer.writerow([state.__name__, *answers])
 
 

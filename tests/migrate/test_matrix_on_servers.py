@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.migrate.matrix import answer_of, cells
+from tests.migrate.matrix import answer_of, build, cells
 from tests.migrate.real import ACL_PROPERTIES, RealCluster
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.servers import LocalCluster
@@ -62,7 +62,8 @@ def test_cells_that_are_drawn(
             real = RealCluster(bench, folder, f"{number}")
             since = time.monotonic()
             try:
-                found = answer_of(real, state, command)
+                build(real, state)
+                found = answer_of(real, command)
             except (AssertionError, IndexError, ZkConsumerError) as error:  # others are checked
                 traceback.print_exc(file=sys.stdout)
                 found = f"{type(error).__name__}: {error}"
