@@ -11,12 +11,10 @@ from tests.support.groups import Producer, Reader, delivered_once
 from tests.support.members import quick, started
 from tests.support.scripts import write_mode
 from zkconsumer.admin.reads import children
-from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, read_mode
 from zkconsumer.core.zookeeper.scripts.common import read_many
-from zkconsumer.errors import BrokerError
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.prometheus import ConnectorCollector
 from zkconsumer.servers import LocalCluster, wait_until
@@ -134,38 +132,3 @@ def test_forward_back_and_forward(
         check_pauses(members, before)
         delivered_once(producer, readers)
         assert longest_pause(readers) < 2
-
-
-def test_plain_consumers_join_in_open_only(
-    cluster: LocalCluster, make: Make, config: dict[str, object], topic: str, group: str
-) -> None:
-    """The coordinator refuses a plain consumer until the group is open. Then both share the
-    partitions."""
-    cluster.create_topic(topic, 4)
-    plain = {k: v for k, v in config.items() if not k.startswith(("zookeeper", "rebalance"))}
-    with (
-        Producer(cluster.bootstrap, topic, range(4), interval=0.01) as producer,
-        BlockingZk(cluster.zookeeper) as zk,
-    ):
-        mine = make()
-        readers = [Reader(mine.create_message_streams({topic: 1})[topic])]
-        wait_until(lambda: held(mine) == 4, 20, "the member owns everything")
-        for version, there in enumerate((Mode.ZOOKEEPER, Mode.LOCKED, Mode.KAFKA)):
-            if version:
-                move(zk, group, there, 1)
-            else:
-                acknowledged(zk, group, 1, 0)
-            with (
-                CoordinatorConsumerConnector(plain) as refused,
-                pytest.raises(BrokerError, match="INCONSISTENT_GROUP_PROTOCOL"),
-            ):
-                refused.create_message_streams({topic: 1})
-        move(zk, group, Mode.OPEN, 1)
-        with CoordinatorConsumerConnector(plain) as joined:
-            readers.append(Reader(joined.create_message_streams({topic: 1})[topic]))
-            wait_until(
-                lambda: (held(mine), joined.metrics().owned_partitions) == (2, 2), 20, "they share"
-            )
-            wait_until(lambda: len(readers[1].deliveries) > 20, 20, "the plain consumer reads")
-        wait_until(lambda: held(mine) == 4, 20, "the member owns everything again")
-        delivered_once(producer, readers)

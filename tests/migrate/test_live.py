@@ -14,7 +14,7 @@ from tests.support.legacy_jvm import JvmMember, JvmMembers
 from tests.support.members import QUICK
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import ClusterError
+from zkconsumer.errors import BrokerError, ClusterError
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.servers import wait_until
 
@@ -47,7 +47,7 @@ def test_the_whole_road(
     bench: Bench, shell: Shell, jvm: JvmMembers, group: str, topic: str
 ) -> None:
     """The group has JVM members, then both kinds, then it is locked, in Kafka, and shared with
-    plain consumers. Then it goes all the way back.
+    plain consumers, which the coordinator refuses until then. Then it goes all the way back.
 
     Each gate names the members in the way. Nothing is lost or repeated.
     """
@@ -72,6 +72,13 @@ def test_the_whole_road(
     def owned() -> list[int]:
         return [member.metrics().owned_partitions for member in mine]
 
+    def no_plain_consumer() -> None:
+        with (
+            CoordinatorConsumerConnector(plain) as refused,
+            pytest.raises(BrokerError, match="INCONSISTENT_GROUP_PROTOCOL"),
+        ):
+            refused.create_message_streams({topic: 1})
+
     with Producer(bench.cluster.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer:
         old = original(jvm, zookeeper, group, topic, "old")
         old.wait_joined()
@@ -84,7 +91,9 @@ def test_the_whole_road(
         old.leave()
         wait_until(lambda: owned() == [3, 3], 30, "our members own everything")
         act(shell, "prepare", group, "was done before")
+        no_plain_consumer()
         act(shell, "lock", group)
+        no_plain_consumer()
         act(shell, "lock", group, "was done before")
         with pytest.raises(ClusterError, match="NoAuth"):
             original(jvm, zookeeper, group, topic, "late").wait_joined()
@@ -92,6 +101,7 @@ def test_the_whole_road(
         wait_until(lambda: owned() == [2, 2, 2], 30, "the new member has its share")
         assert "cannot follow" in act(shell, "finalize", group, "refused")
         act(shell, "to-kafka", group)
+        no_plain_consumer()
         act(shell, "finalize", group)
         with CoordinatorConsumerConnector(plain) as newer:
             readers.append(Reader(newer.create_message_streams({topic: 1})[topic]))
