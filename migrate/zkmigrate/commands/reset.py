@@ -272,6 +272,12 @@ def _reset(
     named = {tp.topic for tp in target.offsets} if target.offsets is not None else set(topics or ())
     extra = {group: {TopicPartition(topic, 0): 0 for topic in named}}
     (state,) = read_states(stores, [group], extra, False)
+    if (
+        isinstance(state, GroupState)
+        and state.moved_to is Store.ZOOKEEPER
+        and not (state.record.interrupted or state.record.in_doubt)
+    ):  # members use its own name again, whatever it was when it was in Kafka
+        (state,) = read_states(stores, [group], extra, False, {group: group})
     if not isinstance(state, GroupState):
         raise unreadable(group, state[1])
     resetting.check_stopped(state)

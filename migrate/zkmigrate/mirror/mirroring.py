@@ -146,7 +146,8 @@ class Mirroring:
                 yield Result(name, Outcome.WAS_DONE, 0)  # its steps show what prevents it now
             else:
                 others.append(name)
-        for state in read_states(self._stores, others, {}, False) if others else ():
+        own = {name: name for name in others}  # also if it was moved under another one before
+        for state in read_states(self._stores, others, {}, False, own) if others else ():
             if isinstance(state, tuple):
                 yield not_read(*state)
             else:

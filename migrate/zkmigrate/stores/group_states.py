@@ -69,7 +69,8 @@ def read_states(
         problems = {name: one for name, one in chunk.items() if isinstance(one, Problem)}
         parts = {name: one for name, one in chunk.items() if isinstance(one, GroupSnapshot)}
         known = {
-            name: decoded(name, part.moved, part.mode, part.record) for name, part in parts.items()
+            name: decoded(name, part.moved, part.mode, part.record, part.migratable)
+            for name, part in parts.items()
         }
         _learn(stores, ((*part.offsets, *part.owners, *part.misplaced) for part in parts.values()))
         asked: defaultdict[str, set[TopicPartition]] = defaultdict(set)
@@ -316,7 +317,7 @@ def _state(
         mode=known.mode,
         migratable=tuple(snapshot.migratable),
         record=known.record,
-        has_mode=snapshot.mode is not None or bool(snapshot.migratable),
+        has_mode=known.has_mode,
     )
 
 

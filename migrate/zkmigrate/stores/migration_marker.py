@@ -13,7 +13,7 @@ restored, which gave them new times.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from zkconsumer.admin.reads import children
@@ -157,20 +157,32 @@ class Known(NamedTuple):
     mode: Mode
     record: Record
     faults: tuple[str, ...]
+    has_mode: bool
 
     @property
     def kafka_group(self) -> str:
         """The group's name in Kafka, if it differs. Members of a live move use the group's own
-        name."""
-        if self.mode is not Mode.ZOOKEEPER:
+        name, and so do those of a mirrored group, even if it was moved under another name before.
+        """
+        marker = self.marker
+        if self.mode is not Mode.ZOOKEEPER or self.record.mirror:
             return ""
         if self.record.interrupted:  # there may be no marker yet
             return self.record.kafka_group
-        return "" if self.marker is None else self.marker.kafka_group
+        if marker is None or (self.has_mode and marker.moved_to is not Store.KAFKA):
+            return ""
+        return marker.kafka_group
 
 
-def decoded(group: str, marker: Node | None, mode: Node | None, written: Node | None) -> Known:
-    """Decode a group's marker, mode and record, if they exist."""
+def decoded(
+    group: str,
+    marker: Node | None,
+    mode: Node | None,
+    written: Node | None,
+    migratable: Collection[str] = (),
+) -> Known:
+    """Decode a group's marker, mode and record, if they exist. ``migratable``: its members that
+    take part in a live move."""
     faults: list[str] = []
 
     def of(node: Node | None, default: T, decode: Callable[[Node], T]) -> T:
@@ -186,6 +198,7 @@ def decoded(group: str, marker: Node | None, mode: Node | None, written: Node | 
         of(mode, Mode.ZOOKEEPER, lambda node: decode_mode(where, node.data)),
         of(written, Record(), lambda node: record.decode(record.path(group), node)),
         tuple(faults),
+        mode is not None or bool(migratable),
     )
 
 
@@ -193,9 +206,10 @@ def state_of(group: str) -> Script[GroupState]:
     """Return a group's record, marker and mode in ZooKeeper, without offsets. ``faults`` lists what
     cannot be read."""
     paths = LivePaths.of(group)
-    nodes = yield from read_many([path(group), paths.mode, record.path(group)])
+    wanted = [path(group), paths.mode, record.path(group)]
+    marker, mode, written = yield from read_many(wanted)
     members = tuple((yield from children(paths.members)) or ())
-    known = decoded(group, *nodes)
+    known = decoded(group, marker, mode, written, members)
     return GroupState(
         group,
         marker=known.marker,
@@ -203,7 +217,7 @@ def state_of(group: str) -> Script[GroupState]:
         kafka_group=known.kafka_group,
         mode=known.mode,
         migratable=members,
-        has_mode=nodes[1] is not None or bool(members),
+        has_mode=known.has_mode,
         record=known.record,
     )
 

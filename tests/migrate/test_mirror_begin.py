@@ -1,0 +1,49 @@
+"""What a mirror begins with: which group of Kafka, whose offsets, and whether members may start."""
+
+from __future__ import annotations
+
+from tests.migrate import matrix
+from tests.migrate.simulated import Simulated, simulated
+from tests.migrate.test_mirror import CUT_OVER, ONCE, PREPARE, held, row
+
+__all__ = ["simulated"]  # the fixture
+
+
+def was_renamed(one: Simulated) -> None:
+    """Move the group to Kafka as ``new``, and back. Kafka then has another group of its name."""
+    matrix.renamed(one)
+    one.in_kafka("new", "t", 400, 300)
+    matrix.good(one.run("undo", "--group", "g", "--execute"))
+    one.in_kafka("g", "t", 999, 998)
+
+
+def test_a_group_that_was_renamed_is_mirrored_under_its_own_name(simulated: Simulated) -> None:
+    """A group of Kafka with this name is compared before anything is copied, and no command
+    touches the group that it was moved to before."""
+    was_renamed(simulated)
+    simulated.kafka.joined["g"] = ("other",)
+    assert row(simulated, *ONCE, status=3)["reasons"] == ["conflict"]
+    assert held(simulated) == ([400, 300], [999, 998])
+    del simulated.kafka.joined["g"]
+    row(simulated, *ONCE, "--lead", "zookeeper")
+    row(simulated, *CUT_OVER)
+    assert row(simulated, "status", "--group", "g", status=3)["kafka_group"] == ""
+    matrix.good(
+        simulated.run("reset", "--group", "g", "--to-offset", "7", "--all-topics", "--execute")
+    )
+    row(simulated, *ONCE)
+    assert held(simulated) == ([7, 7], [7, 7])
+    assert simulated.held("new", "t")[1] == {0: 400, 1: 300}
+
+
+def test_a_live_move_of_a_group_that_was_renamed_uses_its_own_name(simulated: Simulated) -> None:
+    """So does the reset that its refusal recommends, and the status of a prepared group."""
+    was_renamed(simulated)
+    assert "reset --store kafka" in row(simulated, *PREPARE, status=3)["why"]
+    words = ("--to-offset", "7", "--all-topics", "--store", "kafka", "--execute")
+    matrix.good(simulated.run("reset", "--group", "g", *words))
+    assert held(simulated)[1] == [7, 7]
+    assert simulated.held("new", "t")[1] == {0: 400, 1: 300}
+    row(simulated, *PREPARE)
+    found = row(simulated, "status", "--group", "g", status=3)
+    assert (found["kafka_group"], found["case"]) == ("", "prepared")
