@@ -47,3 +47,24 @@ def test_a_live_move_of_a_group_that_was_renamed_uses_its_own_name(simulated: Si
     row(simulated, *PREPARE)
     found = row(simulated, "status", "--group", "g", status=3)
     assert (found["kafka_group"], found["case"]) == ("", "prepared")
+
+
+def test_a_choice_does_not_keep_what_the_chosen_store_lacks(simulated: Simulated) -> None:
+    """The new program would begin at an offset that the operator has rejected."""
+    matrix.untouched(simulated)
+    simulated.in_kafka("g", "t", None, None, 777)
+    simulated.topic("t", *[(0, 1000)] * 3)
+    for lead, lacks in (("zookeeper", "zookeeper has none, kafka 777"), ("kafka", "t-0: kafka")):
+        found = row(simulated, *ONCE, "--lead", lead, status=3)
+        assert (lacks in found["why"], found["reasons"]) == (True, ["conflict"])
+    assert held(simulated) == ([100, 50], [777])
+
+
+def test_an_offset_that_has_expired_is_restored_by_a_choice_of_kafka(simulated: Simulated) -> None:
+    """Both stores had it when the mirror stopped."""
+    matrix.mirror_stopped(simulated)
+    kept = dict(simulated.kafka.committed["g"])
+    one = next(tp for tp in kept if tp.partition == 1)
+    simulated.forget("g", one)
+    row(simulated, *ONCE, "--lead", "kafka")
+    assert simulated.kafka.committed["g"][one].offset == kept[one].offset

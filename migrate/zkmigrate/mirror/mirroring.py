@@ -167,7 +167,8 @@ class Mirroring:
                 why = f"{leads.value} leads: run zkmigrate {command} to change that"
                 self._say(f"group {group}: --lead {lead.value} was ignored, as {why}")
             return refusal
-        leader, agreed = first_leader(reading_of(state), lead)
+        before = {} if state.mirror is None else state.mirror.values
+        leader, agreed = first_leader(reading_of(state), lead, before)
         if isinstance(leader, Reason):
             return Result(group, Outcome.REFUSED, 0, str(agreed), (leader,))
         assert not isinstance(agreed, str)

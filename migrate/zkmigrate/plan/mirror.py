@@ -100,13 +100,14 @@ def is_marked(stored: KafkaOffset | None) -> bool:
 
 
 def first_leader(
-    seen: Reading, wanted: Store | None
+    seen: Reading, wanted: Store | None, before: Mapping[TopicPartition, int] = {}
 ) -> tuple[Store, dict[TopicPartition, int]] | tuple[Reason, str]:
     """Return the store that leads when a group is mirrored for the first time, and the agreed
     state.
 
     Or return why it cannot begin. ``wanted``: what the operator has chosen. Its offsets then
-    replace those of the other store.
+    replace those of the other store. ``before``: what was agreed on until the mirror stopped. Such
+    an offset may have expired in the store that is to lead, and is restored.
     """
     if len(seen.members_in) > 1:
         return Reason.BOTH_SIDES, _both_sides(seen)
@@ -123,12 +124,16 @@ def first_leader(
         if there is None or (leader is Store.KAFKA and seen.is_stale(tp)):
             continue
         agreed[tp] = there
+        here = seen.offset(leader, tp)
         marked = leader is Store.ZOOKEEPER and is_marked(seen.kafka.get(tp))
-        if there != (here := seen.offset(leader, tp)) and not marked and wanted is None:
+        chosen = wanted is not None and (here is not None or before.get(tp) == there)
+        if there != here and not marked and not chosen:
             differ.append(f"{tp}: {leader.value} has {show(here)}, {leader.other.value} {there}")
     if differ:
-        text = f"{shown(differ)}: choose the store whose offsets are right with mirror --lead"
-        return Reason.CONFLICT, text
+        fix = "choose the store whose offsets are right with mirror --lead"
+        if wanted is not None:
+            fix = f"set it in {leader.value}, or delete it in {leader.other.value}, first"
+        return Reason.CONFLICT, f"{shown(differ)}: {fix}"
     return leader, agreed
 
 
