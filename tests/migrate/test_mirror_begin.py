@@ -68,3 +68,10 @@ def test_an_offset_that_has_expired_is_restored_by_a_choice_of_kafka(simulated: 
     simulated.forget("g", one)
     row(simulated, *ONCE, "--lead", "kafka")
     assert simulated.kafka.committed["g"][one].offset == kept[one].offset
+
+
+def test_a_choice_of_zookeeper_after_a_cut_over_lets_old_members_in(simulated: Simulated) -> None:
+    """ZooKeeper leads again, as after ``undo``."""
+    matrix.mirror_stopped(simulated)
+    row(simulated, *ONCE, "--lead", "zookeeper")
+    assert row(simulated, "status", "--group", "g", status=3)["locked"] == "no"

@@ -190,9 +190,14 @@ class Mirroring:
             chosen = {}
         topics = {name: one.czxid for name, one in state.topics.items()}
         mirror = Mirror(leader, now_ms, agreed, topics)
-        fields = {"command": "mirror", "mirror": leader.value}
+        # ZooKeeper leads again, after a cut-over and a stop: its members may start.
+        ends = bool(again) and state.record.locked and leader is Store.ZOOKEEPER
+        locked = state.record.locked and not ends
+        fields = {"command": "mirror", "mirror": leader.value, "locked": locked}
         written = record.written(state.record, now_ms, **fields)
         self._zk(_begin(group, written, mirror))
+        if ends:
+            self._zk(guard.let_in(group))
         if chosen:  # it keeps its mark, as members run. So both stores have it from now on
             offsets = {tp: one.offset for tp, one in chosen.items()}
             self._zk(mirror_state.write(self._zk(mirror_state.look(group)), mirror, offsets))
