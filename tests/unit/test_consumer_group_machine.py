@@ -21,6 +21,7 @@ from zkconsumer.core.common.commands import (
     StartFetching,
     StopFetching,
 )
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.events import (
     CloseRequested,
     CommitRequested,
@@ -81,6 +82,17 @@ class Story:
         """Answer the last heartbeat."""
         token = self.last(commands.MemberHeartbeat).token
         self.tell(events.MemberHeartbeatAnswered(token, code, detail, epoch, 5.0, given))
+
+    def beats(self, **answer: Any) -> None:
+        """Send a heartbeat, and answer it."""
+        self.machine._timers["heartbeat"] = 10**6
+        self.tell(TimerFired(10**6, "heartbeat"))
+        self.beat(**answer)
+
+    def offsets_are_unstable(self) -> None:
+        """Refuse the last request for offsets."""
+        token = self.last(commands.FetchMemberOffsets).token
+        self.tell(RequestFailed(token, ErrorCode.UNSTABLE_OFFSET_COMMIT, "open transaction"))
 
     def fire(self, name: str) -> None:
         """Let the last timer of that name fire."""
@@ -148,6 +160,33 @@ def test_after_a_lost_answer_everything_is_said_again() -> None:
     again = story.last(commands.MemberHeartbeat)
     assert (again.full, again.owned, again.epoch) == (True, {T: (0,)}, 1)
     assert story.machine.held.keys() == {P0}
+
+
+def blocked() -> Story:
+    """A member that owns P0, and cannot start P1: an open transaction commits an offset of it."""
+    story = Story().member(0)
+    story.beats(epoch=2, given={T: (0, 1)})
+    story.beat(epoch=2)
+    story.offsets_are_unstable()
+    story.fire("backoff")
+    return story
+
+
+def test_an_open_transaction_delays_no_release() -> None:
+    """It may last longer than the coordinator waits for this member."""
+    story = blocked()
+    story.beats(epoch=2, given={T: (1,)})
+    assert story.machine.state is State.FETCHING_OFFSETS
+    story.offsets_are_unstable()
+    assert story.last(StopFetching).partitions == {P0}
+    story = blocked()
+    story.beats(epoch=2, given={T: (0,)})
+    assert story.machine.releasing, "the coordinator waits for P1"
+    story.offsets_are_unstable()
+    assert owned(story) == {T: (0,)}
+    assert not story.machine.releasing
+    assert story.machine.state is State.STABLE
+    assert not story.has(StopFetching)
 
 
 @pytest.mark.parametrize("code", [110, 25, 69])

@@ -30,7 +30,12 @@ from zkconsumer.core.groups.assignors.strategies import assign_to_streams
 from zkconsumer.core.groups.base import GroupMachine
 from zkconsumer.core.groups.commands import LeaveGroup, LoadTopics
 from zkconsumer.core.groups.data import Goal, Purpose
-from zkconsumer.core.groups.events import CoordinatorFound, RequestFailed, TopicsLoaded
+from zkconsumer.core.groups.events import (
+    CoordinatorFound,
+    OffsetsFetched,
+    RequestFailed,
+    TopicsLoaded,
+)
 from zkconsumer.core.groups.formats.consumer_protocol import AssignmentData
 from zkconsumer.core.groups.kip848_reactions import HINTS, ROWS, ROWS_OF_MEMBERS
 from zkconsumer.core.groups.reactions import Reaction, Request, Row, name_of
@@ -79,7 +84,7 @@ class Kip848Machine(GroupMachine):
     @property
     def releasing(self) -> bool:
         """Whether the coordinator waits for partitions of this member."""
-        return any(not self._is_target(tp) for tp in self.held)
+        return any(not self._is_target(tp) for tp in (*self.held, *self._starting))
 
     def awaits(self, token: int) -> bool:
         """Whether the heartbeat with ``token`` is in flight and its answer still counts."""
@@ -347,6 +352,13 @@ class Kip848Machine(GroupMachine):
     def _ask_offsets(self, token: int, partitions: frozenset[TopicPartition]) -> None:
         self._emit(commands.FetchMemberOffsets(token, self.member_id, self.generation, partitions))
 
+    def _offsets_failed(self, event: RequestFailed) -> None:
+        if event.code == ErrorCode.UNSTABLE_OFFSET_COMMIT and self.releasing:
+            self._starting = {}  # the transaction may last longer than the group waits
+            self._extend()
+            return
+        super()._offsets_failed(event)
+
     def _extend(self) -> None:
         """Partitions are released: the coordinator waits for that."""
         self._send_heartbeat()
@@ -364,6 +376,10 @@ class Kip848Machine(GroupMachine):
         State.FINDING: {
             CoordinatorFound: _found,
             RequestFailed: GroupMachine._find_failed,
+        },
+        State.FETCHING_OFFSETS: {
+            OffsetsFetched: GroupMachine._offsets_fetched,
+            RequestFailed: _offsets_failed,
         },
         State.LOADING: {
             events.TopicNamesRead: _names_read,
