@@ -70,6 +70,8 @@ class Kerberos:
         self._service = login.service or service
         self._service_key = service_key
         self._lock = threading.Lock()
+        self._renewing = threading.Lock()
+        """Held by the thread that gets a new ticket, and released by it."""
         self._ticket: Any = None
         """With a keytab: the last one."""
         self._ends = self._renew_at = 0.0
@@ -152,7 +154,7 @@ class Kerberos:
 
         Also after a server has refused a ticket, because its key may have changed.
         """
-        if self._login.keytab is not None:
+        if self._login.keytab is not None and self._renewing.acquire(blocking=False):
             name = "zkconsumer-kerberos"
             threading.Thread(target=self._try_renewal, name=name, daemon=True).start()
 
@@ -176,6 +178,8 @@ class Kerberos:
             self._renewed()
         except (KdcUnavailableError, AuthenticationError) as error:
             logger.warning("%s; the old ticket is good for %.0f s", error, self._left())
+        finally:
+            self._renewing.release()
 
     def _left(self) -> float:
         return max(0.0, self._ends - time.monotonic())

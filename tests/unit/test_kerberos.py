@@ -134,6 +134,19 @@ def test_a_ticket_that_a_server_refused_is_replaced(
     assert library.used == [1, 2, 2]
 
 
+def test_one_ticket_is_replaced_at_a_time(library: Library, with_keytab: Kerberos) -> None:
+    """A thread that waits for the KDC is enough, however often servers refuse the old ticket."""
+    with_keytab.exchange("h")
+    assert with_keytab._renewing.acquire(blocking=False)
+    with_keytab.renew()
+    with_keytab.exchange("h")
+    assert library.used == [1, 1]
+    with_keytab._renewing.release()
+    with_keytab.renew()
+    with_keytab.exchange("h")
+    assert library.used == [1, 1, 2]
+
+
 def test_a_credential_cache_is_read_for_each_login(library: Library) -> None:
     """Another program may renew it."""
     entry = parse_jaas(f"{MODULE} required useTicketCache=true ticketCache=/c;")
