@@ -288,3 +288,9 @@ def test_nothing_delays_a_request_once_the_connection_is_ready(
     connection.open()
     connection._wait_for_turn()
     assert len(done) == 5, "nothing is left to wait for"
+    connection._renew_at = 0.0  # the permission took long
+    monkeypatch.setattr(
+        connection, "exchange_opened", lambda *_: done.append("request") or memoryview(b"")
+    )
+    connection.exchange(8, 2, b"")
+    assert done[5:] == ["request"], "the broker accepts it until its own end of the session"

@@ -113,7 +113,7 @@ class BrokerConnection:
         self.endpoint = endpoint
         self._connect_timeout = min(timeout, connect_timeout)
         self._before_request = before_request
-        self._has_turn = False
+        self._has_turn = self._is_ready = False
         self._addresses = deque([(endpoint.host, endpoint.port), *endpoint.others])
         """The listeners, the one to use first."""
         self._security = KafkaSecurity() if security is None else security
@@ -213,13 +213,17 @@ class BrokerConnection:
         )
 
     def ready(self) -> None:
-        """Open the connection, and wait until a request can be sent without delay. Raises what
-        ``open`` raises."""
+        """Open the connection, and wait until a request can be sent without delay.
+
+        The next request does not log in again: the broker ends a session later than this client.
+        Raises what ``open`` raises.
+        """
         self.open()
         self._wait_for_turn()
         while self._outlived:  # the wait was longer, and another login takes the turn
             self.open()
             self._wait_for_turn()
+        self._is_ready = True
 
     @property
     def _outlived(self) -> bool:
@@ -238,13 +242,14 @@ class BrokerConnection:
 
         Raises ``BrokerUnavailableError``, ``BrokerError``, and what ``open`` raises.
         """
-        self.open()
+        if not self._is_ready:
+            self.open()
         return self.exchange_opened(api_key, version, body)
 
     def exchange_opened(self, api_key: int, version: int, body: bytes) -> memoryview:
         """Send one request, like ``exchange``, on a connection that is already open."""
         self._wait_for_turn()
-        self._has_turn = False
+        self._has_turn = self._is_ready = False
         sock = self._socket
         if sock is None:
             raise BrokerUnavailableError(
