@@ -45,7 +45,7 @@ from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import decisions_file, offset_csv, plan_file
 from zkmigrate.model import Before, KafkaOffset, Mirror, Record, Stage, Store
 from zkmigrate.plan.layout import looks_like_offsets
-from zkmigrate.stores import migration_marker, mirror_state, record
+from zkmigrate.stores import migration_marker, mirror_maker, mirror_state, record
 
 from tests.sim.runs.broker_log import make_batch
 from zkconsumer.admin import ids_lock, offset_files, topics
@@ -630,6 +630,19 @@ def _offsets_record(data: bytes) -> object:
     return decode_offsets_record(data[1 : 1 + size], data[1 + size :] or None)
 
 
+def _copied(data: bytes) -> None:
+    """What MirrorMaker 2 records of copies, in both forms."""
+    size = data[0] if data else 0
+    for decode in (mirror_maker.decode_sync, mirror_maker.decode_checkpoint):
+        with contextlib.suppress(ValueError):
+            decode(data[1 : 1 + size], data[1 + size :])
+
+
+def _copied_seeds() -> tuple[bytes, ...]:
+    place, pair = b"\0\1t" + struct.pack(">i", 0), struct.pack(">qq", 7, 9)
+    return b"\7" + place + pair, b"\x0a\0\1g" + place + b"\0\0" + pair + b"\0\0"
+
+
 def _offsets_seeds() -> tuple[bytes, ...]:
     key = struct.pack(">h", 1) + b"\0\1g\0\1t" + struct.pack(">i", 0)
     value = struct.pack(">hqi", 3, 7, -1) + b"\0\0" + struct.pack(">q", 1_500_000_000_000)
@@ -988,6 +1001,7 @@ TARGETS: Final[dict[str, Target]] = {
         b'{"zkmigrate":"moved","version":1,"at_ms":5,"acl":[[31,"world","anyone"]],"data":"x"}',
         b'{"zkmigrate":"moved","version":1,"at_ms":Infinity,"acl":[],"data":""}',
     ),
+    "mirror-maker": Target(_copied, (), ANSWER_S, _copied_seeds()),
     "moved-to": _any_znode(ids_lock.moved_to, b'{"moved_to":"kafka"}', b'{"moved_to":1}', b"[]"),
     "migration-journal": Target(
         _checked_lines,
@@ -1023,6 +1037,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "migrate/zkmigrate/formats/plan_file.py": ("plan",),
     "migrate/zkmigrate/plan/layout.py": ("gate-sweep",),
     "migrate/zkmigrate/stores/migration_marker.py": ("migration-marker",),
+    "migrate/zkmigrate/stores/mirror_maker.py": ("mirror-maker",),
     "migrate/zkmigrate/stores/mirror_state.py": ("mirror-state",),
     "migrate/zkmigrate/stores/record.py": ("migration-record", "migration-before"),
     "spark/zkaudit/decode/batches.py": ("log", "log-sealed"),

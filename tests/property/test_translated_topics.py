@@ -46,6 +46,10 @@ class Topic:
             [one for one in log if begin <= one.offset < end], begin, end, earliest, latest
         )
 
+    def topics(self) -> Sequence[str]:
+        """As ``Contents``."""
+        return ()
+
     def at(self, tp: TopicPartition, timestamp: int) -> int | None:
         """As ``Contents``."""
         log = (one.seen for one in self.copies[tp.partition])
@@ -102,7 +106,7 @@ def case(rng: random.Random, scale: int = 1) -> Case:
     repeats = rng.choice((0.0, 0.0, 0.05))
     targets: list[list[Copy]] = [[] for _ in range(count)]
     for target in targets:
-        for _ in range(rng.choice((0, 0, 3))):
+        for _ in range(rng.choice((0, 0, 3, 3 * scale * scale))):
             target.append(Copy(Seen(0, rng.choice((5, 1010, 9000)), rng.randbytes(4)), None))
     at = [0] * count
     copied: set[int] = set()

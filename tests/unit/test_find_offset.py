@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from struct import pack
 from typing import cast
 
 import pytest
@@ -25,6 +26,7 @@ class Log:
         self.earliest, self.latest = earliest, latest
         self.offsets = [one.offset for one in records]
         self.read = 0
+        self.internal: dict[TopicPartition, list[tuple[bytes, bytes]]] = {}
 
     def around(self, _tp: TopicPartition, middle: int, span: int) -> Excerpt:
         """As ``Contents``."""
@@ -33,6 +35,15 @@ class Log:
         some = self.records[bisect_left(self.offsets, begin) : bisect_left(self.offsets, end)]
         self.read += len(some)
         return Excerpt(some, begin, end, self.earliest, self.latest)
+
+    def topics(self) -> list[str]:
+        """As ``Contents``."""
+        return [tp.topic for tp in self.internal]
+
+    def each(self, tp: TopicPartition, take: Callable[[bytes, bytes], object]) -> None:
+        """As ``Contents``."""
+        for key, value in self.internal[tp]:
+            take(key, value)
 
     def at(self, _tp: TopicPartition, timestamp: int) -> int | None:
         """As ``Contents``."""
@@ -120,3 +131,30 @@ def test_records_without_times_are_searched_from_the_beginning() -> None:
     assert found(1500, here, there) == (Proof.PROVEN, 1600, 1600)
     longer = [Seen(at, NO_TIME, b"%d" % at) for at in range(30_000)]
     assert found(15_000, Log(longer, 30_000), Log(longer, 30_000))[0] is not Proof.PROVEN
+
+
+def test_the_copies_are_after_newer_records() -> None:
+    """Records of the other cluster's own, with later times, are before and after the copies: the
+    first record of a time is no candidate. A search finds the copies, and MirrorMaker 2's records
+    find them in a log that is too long for it, in either form, damaged ones aside."""
+    source = [Seen(at, 1000 + at, b"%d" % at) for at in range(3000)]
+    own = [Seen(at, 9000 + at % 50, b"own %d" % at) for at in range(60_000)]
+    here = Log(source, 3000)
+    copies = [one._replace(offset=one.offset + 40_000) for one in source]
+    later = [one._replace(offset=one.offset + 3000) for one in own[40_000:]]
+    there = Log([*own[:40_000], *copies, *later], 63_000)
+    assert found(700, here, there) == (Proof.PROVEN, 40_700, 40_700)
+    assert found(3000, here, there) == (Proof.PROVEN, 43_000, 43_000)
+    assert there.read < 30_000
+    few = Log([*own[:40_000], *copies[600:900], *later], 63_000)
+    assert found(700, here, few)[0] is not Proof.PROVEN
+    key, pair = pack(">h1si", 1, b"t", 0), pack(">qq", 650, 40_650)
+    name = TopicPartition("mm2-offset-syncs.new.internal", 0)
+    here.internal = {name: [(key[:-1], pair), (key, pair[1:]), (key, pair), (b"", b"")]}
+    assert found(700, here, few) == (Proof.PROVEN, 40_700, 40_700)
+    here.internal = {}
+    name = TopicPartition("old.checkpoints.internal", 0)
+    few.internal = {name: [(pack(">h1s", 1, b"g") + key, pack(">h", 0) + pair + b"\0\0")]}
+    assert found(700, here, few) == (Proof.PROVEN, 40_700, 40_700)
+    untimed = Log([one._replace(timestamp=NO_TIME) for one in source], 3000)
+    assert found(700, untimed, few)[0] is not Proof.PROVEN  # nothing shows that it occurs once

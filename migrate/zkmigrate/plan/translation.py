@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
@@ -92,6 +92,24 @@ class Excerpt:
         """Whether no record of that time is after this part, as its order of times shows."""
         _, highest, slack = self.times
         return self.ends or (timestamp != NO_TIME and highest > timestamp + slack)
+
+
+def shared_part(excerpt: Excerpt, other: Excerpt) -> Excerpt | None:
+    """Return the part of an excerpt from the first record that another one has, too, to the last;
+    ``None`` if there is none.
+
+    So records of the other cluster's own, before or after the copies, do not disturb the order of
+    times.
+    """
+    timed = NO_TIME not in (excerpt.times[0], other.times[0])
+    content = _with_time if timed else _without_time
+    known = set(map(content, other.records))
+    shared = [at for at, one in enumerate(excerpt.records) if content(one) in known]
+    if not shared:
+        return None
+    records = excerpt.records[shared[0] : shared[-1] + 1]
+    begin, end = records[0].offset, records[-1].offset + 1
+    return replace(excerpt, records=records, begin=begin, end=end)
 
 
 class Proof(Enum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Final, Self, TypeVar
 
@@ -13,7 +13,7 @@ from zkconsumer.broker.fetching.list_offsets import NONE, list_offsets
 from zkconsumer.broker.fetching.one_log import OneLog
 from zkconsumer.broker.fetching.records import Record, TimestampType
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
-from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.broker.metadata import ask_metadata, fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.cluster_view import TopicView
@@ -78,6 +78,28 @@ class Contents:
 
         return self._at_leader(tp, ask)
 
+    def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        failed: BrokerError | None = None
+        for broker in self._brokers():
+            try:
+                return [one.name for one in ask_metadata(self._connection(broker), None).topics]
+            except BrokerError as error:
+                failed = error
+        raise failed or LeaderUnavailableError("no broker is registered")
+
+    def each(self, tp: TopicPartition, take: Callable[[bytes, bytes], object]) -> None:
+        """Call a function with key and value of each record that has both, in order; from the
+        beginning again if the leader changes."""
+
+        def read(connection: BrokerConnection) -> None:
+            log = OneLog(connection, tp, _BYTES * 16)
+            for record in _records(log, tp, log.start, log.end):
+                if record[3] is not None and record[4] is not None:
+                    take(record[3], record[4])
+
+        self._at_leader(tp, read)
+
     def _read(
         self, connection: BrokerConnection, tp: TopicPartition, middle: int, span: int
     ) -> Excerpt:
@@ -89,24 +111,15 @@ class Contents:
             latest = log.readable_end
         earliest = log.start
         middle = min(max(earliest, middle), latest)
-        begin = position = max(earliest, middle - span)
-        end = min(latest, middle + span)
+        begin, end = max(earliest, middle - span), min(latest, middle + span)
         records: list[Seen] = []
-        size = empty = 0
-        while position < end:
-            got, following = log.read(position, 0)
-            for record in got:
-                if record[2] < end:
-                    records.append(_seen(record))
-                    size += len(record[3] or b"") + len(record[4] or b"")
-            empty = 0 if following > position else empty + 1
-            position = following
+        size = 0
+        for record in _records(log, tp, begin, end):
             if size > _MOST_BYTES:
-                end = min(position, end)
-            if empty == _TRIES:
-                raise BrokerError(f"{tp}: the broker sends nothing at offset {position}")
-            if empty:
-                time.sleep(_PAUSE)
+                end = record[2]
+                break
+            records.append(_seen(record))
+            size += len(record[3] or b"") + len(record[4] or b"")
         return Excerpt(records, begin, end, earliest, latest)
 
     def _at_leader(self, tp: TopicPartition, ask: Callable[[BrokerConnection], T]) -> T:
@@ -194,6 +207,20 @@ class OtherCluster:
         self._reader.close()
         self.kafka.close()
         self.contents.close()
+
+
+def _records(log: OneLog, tp: TopicPartition, position: int, end: int) -> Iterator[Record]:
+    """Yield the records from one offset to another."""
+    empty = 0
+    while position < end:
+        got, following = log.read(position, 0)
+        yield from (record for record in got if record[2] < end)
+        empty = 0 if following > position else empty + 1
+        position = following
+        if empty == _TRIES:
+            raise BrokerError(f"{tp}: the broker sends nothing at offset {position}")
+        if empty:
+            time.sleep(_PAUSE)
 
 
 def _seen(record: Record) -> Seen:

@@ -10,18 +10,30 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.plan.translation import NO_TIME, Proof, Seen, Translation, translate
+from zkmigrate.plan.translation import (
+    NO_TIME,
+    Excerpt,
+    Proof,
+    Seen,
+    Translation,
+    shared_part,
+    translate,
+)
 from zkmigrate.stores.contents import Contents
+from zkmigrate.stores.mirror_maker import Hints
 
 _SPANS: Final = (16, 128, 1024, 8192)
 """So many offsets on either side of a position are read, until it is proven."""
 _END: Final = 2**62
 _OTHERS: Final = 8
 """So many other partitions are searched for the records of a position, chosen at random."""
+_PROBES: Final = 64
+"""So many places of a log are looked at to find records of a time."""
 _READS: Final = 512
 """So often for all positions of a topic."""
 _Content = tuple[int, bytes]
@@ -34,6 +46,7 @@ class Translator:
 
     def __init__(self, here: Contents, there: Contents) -> None:
         self._here, self._there = here, there
+        self._hints = Hints(here, there)
         self._reads: Counter[str] = Counter()
         self._mixed: dict[str, str] = {}
         self._differs: dict[str, TopicPartition] = {}
@@ -43,8 +56,8 @@ class Translator:
     ) -> Translation:
         """Return the offset of a partition's copy in the other cluster. Raises BrokerError.
 
-        Its records are looked for where those of the same time are, in ever larger parts of the
-        logs. ``partitions``: all partitions of the topic.
+        Its records are compared around the place that ``_candidate`` returns, in ever larger parts
+        of the logs. ``partitions``: all partitions of the topic.
         """
         found = self._in_partition(tp, offset, other)
         if found.differs:
@@ -69,15 +82,27 @@ class Translator:
 
     def _in_partition(self, tp: TopicPartition, offset: int, other: TopicPartition) -> Translation:
         found: Translation | None = None
+        known, middle = None, 0
         for span in _SPANS:
             source = self._here.around(tp, offset, span)
             following = [one for one in source.records if one.offset >= offset]
-            known = following[0] if following else next(reversed(source.records), None)
-            at: int | None = 0
-            if known is not None and known.timestamp != NO_TIME:
-                at = self._there.at(other, known.timestamp)
-            target = self._there.around(other, _END if at is None else at, span)
+            before, known = (
+                known,
+                following[0] if following else next(iter(source.records[-1:]), None),
+            )
+            if found is None or before != known:
+                middle = self._candidate(tp, source, known, other)
+            target = self._there.around(other, middle, span)
             found = translate(offset, source, target)
+            part = shared_part(target, source)
+            if found.proof is not Proof.PROVEN and not found.differs and part is not None:
+                again = translate(offset, source, part)
+                if again.proof is Proof.PROVEN:
+                    extra = (
+                        (*found.only_here, *again.only_here),
+                        (*found.only_there, *again.only_there),
+                    )
+                    found = again._replace(only_here=extra[0], only_there=extra[1])
             repeated = not source.begins and self._is_repeated(tp, source.begin, known)
             if found.proof is Proof.PROVEN and repeated:
                 why = "an earlier part of the source has records of that time"
@@ -86,6 +111,73 @@ class Translator:
                 break
         assert found is not None
         return found
+
+    def _candidate(
+        self, tp: TopicPartition, source: Excerpt, known: Seen | None, other: TopicPartition
+    ) -> int:
+        """Return where the copy of a record may be: the first place that has records of its
+        excerpt.
+
+        That is where the log first has that time; if records of the other cluster's own are newer,
+        or there are no times, near the offsets that MirrorMaker 2 has recorded; or else where a
+        search finds that time.
+        """
+        if known is None:
+            return 0
+        timed = known.timestamp != NO_TIME
+        at = self._there.at(other, known.timestamp) if timed else 0
+        first = _END if at is None else at
+        places = chain([first], self._by_hints(tp, known, other), self._by_search(known, other))
+        for place in places:
+            for span in _SPANS[:2]:
+                if shared_part(self._there.around(other, place, span), source) is not None:
+                    return place
+        return first
+
+    def _by_hints(self, tp: TopicPartition, known: Seen, other: TopicPartition) -> Iterator[int]:
+        pairs = self._hints.of(tp, other)
+        low = max((one.there for one in pairs if one.here <= known.offset), default=None)
+        high = min((one.there for one in pairs if one.here > known.offset), default=None)
+        if low is not None:
+            near = max(one for one in pairs if one.here <= known.offset)
+            yield near.there + known.offset - near.here
+        if low is not None or high is not None:
+            whole = self._there.around(other, 0, 0)
+            low, high = low or whole.earliest, high or whole.latest
+            yield self._bisect(known, other, low, high)
+
+    def _by_search(self, known: Seen, other: TopicPartition) -> Iterator[int]:
+        """Look at ``_PROBES`` places, and closer between two of which one is older."""
+        if known.timestamp == NO_TIME:
+            return
+        whole = self._there.around(other, 0, 0)
+        step = (whole.latest - whole.earliest) // _PROBES + 1
+        if step <= _SPANS[0]:
+            return  # the largest part has it all
+        older: int | None = whole.earliest
+        for place in range(whole.earliest, whole.latest + step, step):
+            time = self._time_at(other, place)
+            if time is None:
+                continue
+            if older is not None and time >= known.timestamp:
+                yield self._bisect(known, other, older, min(place, whole.latest))
+            older = place if time < known.timestamp else None
+
+    def _bisect(self, known: Seen, other: TopicPartition, low: int, high: int) -> int:
+        """Return an offset near the first one of a record's time between two offsets."""
+        while known.timestamp != NO_TIME and high - low > _SPANS[0]:
+            middle = (low + high) // 2
+            time = self._time_at(other, middle)
+            if time is None or time < known.timestamp:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _time_at(self, other: TopicPartition, offset: int) -> int | None:
+        part = self._there.around(other, offset, _SPANS[0])
+        following = (one.timestamp for one in part.records if one.offset >= offset)
+        return next(following, None)
 
     def _is_repeated(self, tp: TopicPartition, begin: int, known: Seen | None) -> bool:
         """Whether records before a part of the source may be the same: a producer has sent them

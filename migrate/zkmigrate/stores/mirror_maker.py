@@ -1,0 +1,107 @@
+"""Reads where MirrorMaker 2 has copied records to, from its internal topics. One thread.
+
+Formats as in Kafka 2.4 to 4.x, classes OffsetSync and Checkpoint, big-endian, strings with an int16
+length. ``mm2-offset-syncs.<alias>.internal``, in either cluster: key topic, int32 partition; value
+int64 offset, int64 offset of its copy. ``<alias>.checkpoints.internal``, in the cluster of the
+copies: key group, the copy's topic, int32 partition; value int16 version, int64 offset, int64
+offset of its copy, metadata.
+
+Both are hints where to look: an offset is right only near the one that was recorded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from contextlib import suppress
+from struct import Struct, error as StructError
+from typing import Final, NamedTuple
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import BrokerError
+from zkmigrate.stores.contents import Contents
+
+_SHORT: Final = Struct(">h")
+_INT: Final = Struct(">i")
+_OFFSETS: Final = Struct(">qq")
+_KEPT: Final = 64
+"""So many of a partition's newest pairs are kept, as MirrorMaker 2 does."""
+
+
+class Pair(NamedTuple):
+    """An offset, and the offset of its copy in the other cluster."""
+
+    here: int
+    there: int
+
+
+def decode_sync(key: bytes, value: bytes) -> tuple[TopicPartition, Pair]:
+    """Return the partition that was copied, and the offsets. Raises ValueError."""
+    try:
+        topic, at = _string(key, 0)
+        return TopicPartition(topic, *_INT.unpack_from(key, at)), Pair(*_OFFSETS.unpack(value))
+    except StructError as error:
+        raise ValueError(str(error)) from None
+
+
+def decode_checkpoint(key: bytes, value: bytes) -> tuple[TopicPartition, Pair]:
+    """Return the partition of the copies, and the offsets. Raises ValueError."""
+    try:
+        topic, at = _string(key, _string(key, 0)[1])
+        (version,) = _SHORT.unpack_from(value)
+        if version:
+            raise ValueError(f"version {version}")
+        pair = Pair(*_OFFSETS.unpack_from(value, _SHORT.size))
+        return TopicPartition(topic, *_INT.unpack_from(key, at)), pair
+    except StructError as error:
+        raise ValueError(str(error)) from None
+
+
+class Hints:
+    """The offsets that MirrorMaker 2 has recorded between two clusters, read at the first use."""
+
+    def __init__(self, here: Contents, there: Contents) -> None:
+        self._here, self._there = here, there
+        self._read = False
+        self._pairs: defaultdict[TopicPartition, deque[Pair]] = defaultdict(
+            lambda: deque(maxlen=_KEPT)
+        )
+
+    def of(self, tp: TopicPartition, other: TopicPartition) -> Sequence[Pair]:
+        """Return the known pairs of a partition and its copy, in order. Topics that cannot be read
+        have none."""
+        if not self._read:
+            self._read = True
+            for contents in (self._here, self._there):
+                try:
+                    for topic in contents.topics():
+                        self._read_topic(contents, topic)
+                except BrokerError:
+                    continue
+        return sorted({*self._pairs.get(tp, ()), *self._pairs.get(other, ())})
+
+    def _read_topic(self, contents: Contents, topic: str) -> None:
+        if not topic.endswith(".internal"):
+            return
+        if topic.startswith("mm2-offset-syncs."):
+            decode = decode_sync
+        elif topic.endswith(".checkpoints.internal") and contents is self._there:
+            decode = decode_checkpoint
+        else:
+            return
+
+        def take(key: bytes, value: bytes) -> None:
+            with suppress(ValueError):
+                tp, pair = decode(key, value)
+                if min(pair) >= 0:
+                    self._pairs[tp].append(pair)
+
+        contents.each(TopicPartition(topic, 0), take)
+
+
+def _string(data: bytes, at: int) -> tuple[str, int]:
+    (length,) = _SHORT.unpack_from(data, at)
+    at += _SHORT.size
+    if not 0 <= length <= len(data) - at:
+        raise ValueError("a string is not complete")
+    return data[at : at + length].decode(), at + length
