@@ -45,6 +45,21 @@ def safe(simulated: Simulated) -> Simulated:
     return simulated
 
 
+def test_without_any_group_nothing_is_lost(simulated: Simulated) -> None:
+    """A clear answer; the sweep of the ensemble counts all the same. A chroot that no cluster has
+    is refused."""
+    found = gate(simulated)
+    assert (found.status, found.rows) == (0, []), found.err
+    assert "0 of 0 groups would lose something" in found.err
+    simulated.zk.set("/kafka-storm/id/partition_0", b'{"topic":"t","partition":0,"offset":7}')
+    assert gate(simulated).status == 3
+    assert simulated.run("gate", "--group", "g").status == 1
+    for path in ("/kafka-storm/id/partition_0", "/consumers", "/brokers/topics"):
+        simulated.zk.delete(path)
+    found = gate(simulated)
+    assert (found.status, "is the chroot right?" in found.err) == (1, True), found.err
+
+
 ODD = {
     "storm": ("/consumers/g/partition_0", b'{"offset":4711}'),
     "kafka 0.7": ("/consumers/g/offsets/t/0-3", b"77"),

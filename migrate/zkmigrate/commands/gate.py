@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import click
 
@@ -42,6 +41,8 @@ def gate(
     A group needs attention if an offset or a member is only in ZooKeeper, or if a znode of it is
     not understood. Its row shows which, and when the group last stored an offset.
 
+    If there is no group, nothing is lost, provided that the chroot is one of a cluster.
+
     With --all, it also looks through the whole ensemble, above the chroot too, for znodes of other
     clients that look like offsets, which is a guess. Each place has a row with its path and its
     layout, see zkmigrate plan --layout.
@@ -56,7 +57,9 @@ def gate(
     rows: list[Left] = []
     places: list[Left] = []
     with reading(servers, "looking", "left") as (progress, stores):
-        names = which.of_store(partial(stores.group_names, Store.ZOOKEEPER), Store.ZOOKEEPER)
+        names = stores.group_names(Store.ZOOKEEPER)
+        if names or not which.everything or not stores.is_a_cluster():
+            names = which.among(names, Store.ZOOKEEPER.value, "is the chroot right?")
         progress.total = len(names)
         legal = [name for name in names if is_legal_group(name)]
         deeper = stores.zk.run_all(or_refusal(below_leaves(name)) for name in legal)

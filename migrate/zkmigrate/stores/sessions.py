@@ -213,6 +213,11 @@ class Stores:
             return names
         return self.zk.run(list_groups())
 
+    def is_a_cluster(self) -> bool:
+        """Return whether the chroot has what brokers create, also without any group."""
+        found = self.zk.run_all(map(children, ("/consumers", BROKER_TOPICS)))
+        return any(one is not None for one in found)
+
     def moved_groups(self) -> dict[str, str]:
         """Return the groups in ZooKeeper that were moved to Kafka, and their names there."""
         names = list(filter(is_legal_group, self.zk.run(list_groups())))
