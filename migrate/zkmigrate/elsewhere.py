@@ -12,12 +12,14 @@ from dataclasses import replace
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.cluster_view import TopicView
+from zkmigrate.apply.checks import check_layout
 from zkmigrate.apply.outcome import Outcome, Result, by_table, unreadable
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import ELSEWHERE
 from zkmigrate.errors import GroupRefusedError, MigrationError, check_members, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile, To
 from zkmigrate.model import GroupState, number
+from zkmigrate.plan.layout import Place
 from zkmigrate.plan.options import covers
 from zkmigrate.plan.table import Action, Do, decide
 from zkmigrate.plan.values import GroupPlan, Verdict
@@ -109,6 +111,11 @@ def _check_source(plan: GroupPlan, stores: Stores) -> Result | None:
     (state,) = read_states(stores, [name], {}, False)
     if not isinstance(state, GroupState):
         raise unreadable(*state)
+    if plan.layout is not None:
+        check_layout(name, plan.layout, stores)
+        place = Place.parse(plan.layout.place)
+        below = tuple(one for one in state.foreign if not place.covers(one))
+        state = replace(state, foreign=below)
     answer = decide(state, Action.PLAN)
     if answer.do in (Do.REFUSE, Do.FAIL) and answer.reason is not Reason.NOTHING:
         return by_table(state, Action.PLAN)

@@ -133,6 +133,28 @@ def test_a_plan_is_carried_out_in_the_other_cluster(simulated: Simulated, there:
     assert simulated.znodes("g") == before
 
 
+def test_offsets_of_another_client_are_stored_in_the_other_cluster(
+    simulated: Simulated, there: There
+) -> None:
+    """Those of a layout, inside the group's znode or elsewhere, unless its client has stored others
+    since."""
+    found = b'{"topic":"t","partition":0,"offset":%d}'
+    for number, path in enumerate(("/s", "/consumers/new")):
+        words = ("--layout", f"storm:{path}", "--out", f"{number}.plan")
+        simulated.zk.set(f"{path}/partition_0", found % 7)
+        ran = simulated.run("plan", "--group", "new", *TO, *words)
+        assert [(row["offset"], row["to_offset"]) for row in ran.rows] == [(7, 37)], ran.err
+        simulated.zk.set(f"{path}/partition_0", found % 8)
+        (row,) = simulated.run("apply", f"{number}.plan", "--execute").rows
+        assert row["outcome"] == "refused"
+        assert f"{path}: offsets of t-0 have changed since the plan" in row["why"]
+        assert not there.offsets
+        simulated.zk.set(f"{path}/partition_0", found % 7)
+        (row,) = simulated.run("apply", f"{number}.plan", "--execute").rows
+        assert (row["outcome"], there.offsets) == ("done", {"new": {TP: 37}})
+        there.offsets.clear()
+
+
 def test_what_old_brokers_do_not_report_is_named(simulated: Simulated, there: There) -> None:
     """Without ids of cluster and topics, a recreated topic or another cluster is not noticed."""
     parts = there.view.topics["old.t"].partitions

@@ -20,7 +20,7 @@ from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import offset_csv, plan_file, whole_file
 from zkmigrate.model import Before, Direction, KafkaOffset, Record, Store
 from zkmigrate.plan.options import Options, Rule
-from zkmigrate.plan.values import Entry, GroupPlan, Problem, StaysBehind, There
+from zkmigrate.plan.values import Entry, GroupPlan, Problem, ReadAs, StaysBehind, There
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
 
@@ -45,6 +45,7 @@ PLANS = (
             StaysBehind(TopicPartition("more", 3), None, "skipped"),
             StaysBehind(TopicPartition("t", 7), 9, "partition-missing"),
         ),
+        layout=ReadAs("brooklin:/b:t", {TopicPartition("t", 0): 6, TopicPartition("t", 1): 0}),
     ),
     GroupPlan("../<script>\x1b", (Problem(Reason.BAD_NAME, "what", "fix", ("a", "b"), ("g:t",)),)),
 )
@@ -110,6 +111,8 @@ def test_a_plan_that_lacks_a_group_is_refused() -> None:
     [
         ("marker", "\u0100"), ("marker", "\ud800"), ("marker", 1), ("skipped", None),
         ("skipped", "more"), ("skipped", [1]), ("skipped", ["t"]), ("topics", []), ("notes", 0),
+        ("layout", "storm:/s"), ("layout", {"place": "x:/s", "numbers": {"t": {"0": 1}}}),
+        ("layout", {"place": "storm:/s", "numbers": {}}),
         ("stays_behind", None), ("stays_behind", [{"topic": "t", "partition": 1, "why": ""}]),
     ],
 )  # fmt: skip
@@ -145,10 +148,10 @@ def test_a_plan_of_another_format_is_refused() -> None:
     """A plan has the number of the version that made it: its keys may mean something else."""
     first, *rest = whole().decode().splitlines(keepends=True)
     head = json.loads(first)
-    assert head["zkmigrate"] == 4
+    assert head["zkmigrate"] == 5
     for number, words in (
         (1, "in format 1"),
-        (5, "in format 5, which this zkmigrate does not know"),
+        (6, "in format 6, which this zkmigrate does not know"),
         ("2", "not a"),
     ):
         changed = json.dumps({**head, "zkmigrate": number}) + "\n"

@@ -310,7 +310,7 @@ def test_offsets_of_another_client_are_moved_to_kafka(simulated: Simulated, what
         simulated.topic(topic, (0, 10_000), (0, 10_000), (0, 10_000), (0, 10_000))
     made = planned(simulated, what, "--group", "g", "--out", simulated.file("plan"))
     assert (made.status, made.rows[0]["verdict"]) == (0, "ready"), made
-    assert "must have stopped before this plan" in made.rows[0]["notes"]
+    assert "stop that client before apply" in made.rows[0]["notes"]
     text = (simulated.folder / "plan").read_text()
     assert f"from the layout {name}" in text
     assert ("was read last" in text) == (name == "brooklin")
@@ -496,8 +496,39 @@ def test_storm_in_a_group_s_znode_is_moved(simulated: Simulated) -> None:
     simulated.topic("t", (0, 10_000))
     simulated.zk.set("/consumers/g/partition_0", storm(0, 40).encode())
     assert simulated.run("plan", "--group", "g").rows[0]["kind"] == "foreign-layout"
-    words = ("--layout", "storm:/consumers/g")
+    words = ("--layout", "storm:/consumers/g", "--out", simulated.file("plan"))
     assert simulated.run("plan", "--group", "g", *words).rows[0]["verdict"] == "ready"
+    ran = simulated.run("apply", simulated.file("plan"), "--execute")
+    assert (ran.status, ran.rows[0]["outcome"]) == (0, "done"), ran
+    assert simulated.kafka.committed["g"][T0].offset == 40
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "named"),
+    [
+        ("/s/partition_0", storm(0, 41).encode(), "/s: offsets of t-0 have changed"),
+        ("/s/partition_1", storm(1, 7).encode(), "/s: offsets of t-1 have changed"),
+        ("/s/partition_0", None, "/s: has no offset in the layout storm"),
+        ("/s/partition_0", b"{", "/s/partition_0"),
+    ],
+)
+def test_what_a_client_stores_after_the_plan_is_not_lost(
+    simulated: Simulated, path: str, data: bytes | None, named: str
+) -> None:
+    """apply reads its znodes again, right before it writes, and refuses the group."""
+    simulated.topic("t", (0, 10_000), (0, 10_000))
+    simulated.zk.set("/s/partition_0", storm(0, 40).encode())
+    file = simulated.file("plan")
+    simulated.run("plan", "--layout", "storm:/s", "--group", "g", "--out", file)
+    assert simulated.run("apply", file).status == 0
+    if data is None:
+        simulated.zk.delete(path)
+    else:
+        simulated.zk.set(path, data)
+    ran = simulated.run("apply", file, "--execute")
+    assert (ran.status, ran.rows[0]["outcome"]) == (3, "refused"), ran
+    assert named in ran.rows[0]["why"]
+    assert "g" not in simulated.kafka.committed
 
 
 def test_the_gate_finds_all_layouts_in_one_tree(simulated: Simulated) -> None:

@@ -15,7 +15,7 @@ from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Before, GroupState, KafkaOffset, Stage, Store, number
 from zkmigrate.plan.options import covers
 from zkmigrate.plan.table import Action, Way, decide
-from zkmigrate.plan.values import GroupPlan, Verdict
+from zkmigrate.plan.values import GroupPlan, ReadAs, Verdict
 from zkmigrate.reasons import MEANING, Reason
 from zkmigrate.stores import migration_marker
 
@@ -57,6 +57,8 @@ class Change:
     """The digest of the plan."""
     znodes: frozenset[str] | None = None
     """The znodes of an unknown kind that the plan leaves as they are; ``None``: all."""
+    layout: ReadAs | None = None
+    """The numbers of another client from which the offsets were read."""
     may_have_expired: bool = False
     """Whether Kafka may have deleted offsets before the change, because nothing consumed."""
 
@@ -124,6 +126,7 @@ def forward(plan: PlanFile, group: GroupPlan) -> Change:
         misplaced if plan.direction.source is Store.ZOOKEEPER else None,
         plan=plan.digest,
         znodes=frozenset(group.znodes),
+        layout=group.layout,
     )
 
 

@@ -30,15 +30,34 @@ from zkmigrate.model import (
     number,
     numbers,
 )
-from zkmigrate.plan.values import GroupPlan, Problem
+from zkmigrate.plan.layout import Place
+from zkmigrate.plan.values import GroupPlan, Problem, ReadAs
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.group_states import foreign_znodes, read_offsets
 from zkmigrate.stores.offset_znodes import misplaced_path, numbered, offset_in
 from zkmigrate.stores.sessions import Stores
+from zkmigrate.stores.tree import read_place
 from zkmigrate.text import show, shown
 
 _SINCE: Final = ": it was changed since; plan again from what is there now"
+
+
+def check_layout(group: str, planned: ReadAs, stores: Stores) -> None:
+    """Check that another client has stored no other offsets since the plan. Raises
+    GroupRefusedError, ZooKeeperError."""
+    place = Place.parse(planned.place)
+    try:
+        found = read_place(stores.zk, place)
+    except (ValueError, ZnodeFormatError) as error:
+        raise refused(group, Reason.CHANGED, f"{error}{_SINCE}") from None
+    now = {tp: one.offset for tp, one in found.items()}
+    changed = [
+        tp for tp in sorted({*now, *planned.numbers}) if now.get(tp) != planned.numbers.get(tp)
+    ]
+    if changed:
+        text = f"{place.path}: offsets of {shown(map(str, changed))} have changed since the plan"
+        raise refused(group, Reason.CHANGED, f"{text}: stop that client, then plan again")
 
 
 class Checks:
@@ -76,6 +95,8 @@ class Checks:
                     f"{migration_marker.path(group)} changed since the plan: plan again",
                 )
         self._nothing_unplanned_in_zookeeper(change, found)
+        if change.layout is not None and not self._force:
+            check_layout(change.group, change.layout, self._stores)
         self._logs_hold_offsets(change, claimed)
         return held
 
@@ -106,7 +127,12 @@ class Checks:
         An offset below ``offset`` that was deleted does not differ, because nothing stays behind.
         """
         if change.znodes is not None:
-            new = set(foreign_znodes(found)) - change.znodes
+            place = None if change.layout is None else Place.parse(change.layout.place)
+            new = {
+                one
+                for one in set(foreign_znodes(found)) - change.znodes
+                if place is None or not place.covers(one)
+            }
             if new:
                 text = f"znodes that were not reviewed: {shown(sorted(new))}: plan again"
                 raise refused(change.group, Reason.NOT_REVIEWED, text)

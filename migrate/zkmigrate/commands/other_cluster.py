@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OWN: Final = ("to_config", "topic_map", "not_proven", "offsets_out")
-_OTHERS: Final = ("layout", "decisions_out", "at_apply", "direction", "only_problems")
+_OTHERS: Final = ("decisions_out", "at_apply", "direction", "only_problems")
 
 
 class ToCluster(NamedTuple):

@@ -22,7 +22,7 @@ from zkmigrate.model import Direction, GroupState
 from zkmigrate.plan import findings
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options, Skip, covers
-from zkmigrate.plan.values import LIVE, GroupPlan, Problem, Verdict
+from zkmigrate.plan.values import LIVE, GroupPlan, Problem, ReadAs, Verdict
 from zkmigrate.reasons import Reason
 from zkmigrate.text import Note, unlisted_note
 
@@ -74,9 +74,12 @@ def plan_groups(
     for state in read_states(stores, wanted, from_file or {}, times, renamed):
         if isinstance(state, GroupState):
             if layout is not None:
-                below = tuple(one for one in state.foreign if not layout.covers(one))
-                state = replace(state, layout=layout.name, layout_zk=layout.znodes, foreign=below)
+                place, znodes = layout.place, layout.znodes
+                below = tuple(one for one in state.foreign if not place.covers(one))
+                state = replace(state, layout=place.name, layout_zk=znodes, foreign=below)
             plan = plan_group(state, direction, options, now_ms, retention)
+            if layout is not None:
+                plan = replace(plan, layout=ReadAs(str(layout.place), layout.numbers))
         elif state[1].kind is Reason.UNREADABLE and options.skips_all(state[0]):
             why = f"it is skipped, and cannot be read: {state[1].what}"
             plan = GroupPlan(state[0], notes=(why,), ignored=why)

@@ -21,11 +21,20 @@ from zkconsumer.core.zookeeper.znodes import is_legal_group, is_legal_topic
 from zkmigrate.errors import PlanFileError
 from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction, KafkaOffset
+from zkmigrate.plan.layout import Place
 from zkmigrate.plan.options import Options, covers
-from zkmigrate.plan.values import Entry, GroupPlan, Problem, StaysBehind, There, Verdict
+from zkmigrate.plan.values import (
+    Entry,
+    GroupPlan,
+    Problem,
+    ReadAs,
+    StaysBehind,
+    There,
+    Verdict,
+)
 from zkmigrate.reasons import Reason
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """Raised whenever a key is added that changes what ``apply`` does, so that no older version applies
 the plan without it, and whenever a key has another meaning."""
 _HEAD: Final = frozenset(
@@ -33,7 +42,7 @@ _HEAD: Final = frozenset(
 )
 _GROUP: Final = frozenset(
     {"group", "verdict", "partitions", "writes", "problems", "notes", "marker", "topics", "skipped",
-     "kafka_group", "stays_behind", "ignored", "znodes", "other_client"}
+     "kafka_group", "stays_behind", "ignored", "znodes", "other_client", "layout"}
 )  # fmt: skip
 _PROBLEM: Final = frozenset({"kind", "what", "names", "fix", "skips"})
 _STAYS: Final = frozenset({"topic", "partition", "offset", "why"})
@@ -43,6 +52,7 @@ _ENTRY: Final = frozenset(
 )  # fmt: skip
 _TO: Final = frozenset({"servers", "cluster"})
 _THERE: Final = frozenset(There._fields)
+_LAYOUT: Final = frozenset(ReadAs._fields)
 _TOTALS: Final = frozenset({"groups", "partitions", "sha256"})
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _INT64: Final = 2**63 - 1
@@ -137,6 +147,7 @@ def render(
             **({"ignored": group.ignored} if group.ignored else {}),
             **({"znodes": group.znodes} if group.znodes else {}),
             **({"other_client": group.other_client} if group.other_client else {}),
+            **({} if group.layout is None else {"layout": _layout(group.layout)}),
             "stays_behind": [one.document for one in group.stays],
         }
         yield line(head)
@@ -392,6 +403,7 @@ class _Reader:
             ignored=self.text(line, "ignored") if "ignored" in line else "",
             znodes=self.texts(line, "znodes") if "znodes" in line else (),
             other_client=self.text(line, "other_client") if "other_client" in line else "",
+            layout=self._layout(line["layout"]) if "layout" in line else None,
         )
         if self.to is not None and plan.verdict is Verdict.READY:
             for entry in entries:
@@ -404,6 +416,25 @@ class _Reader:
         if line.get("verdict") != plan.verdict.value:
             self.refuse(f"verdict of group {group!a} does not follow from its problems")
         return plan
+
+    def _layout(self, value: object) -> ReadAs:
+        if not isinstance(value, dict):
+            self.refuse("layout is not an object")
+        self.known(value, _LAYOUT)
+        try:
+            place = Place.parse(self.text(value, "place"))
+        except ValueError as error:
+            self.refuse(f"layout: {error}")
+        numbers: dict[TopicPartition, int] = {}
+        topics = value.get("numbers")
+        for topic, parts in topics.items() if isinstance(topics, dict) else ():
+            for number in parts if isinstance(parts, dict) and is_legal_topic(topic) else ():
+                if not (number.isascii() and number.isdecimal() and len(number) < 11):
+                    self.refuse(f"{number!a} is not a partition")
+                numbers[TopicPartition(topic, int(number))] = self.number(parts, number)
+        if not numbers:
+            self.refuse("layout has no numbers")
+        return ReadAs(str(place), numbers)
 
     def _to(self, value: object) -> To:
         if not isinstance(value, dict):
@@ -482,6 +513,13 @@ class _Reader:
             self.refuse(f"{tp} has an offset in another cluster, and the plan names none")
         reason = self.text(line, "reason")
         return Entry(tp, zk, version, kafka, to, write, reason, kinds, misplaced, there)
+
+
+def _layout(read: ReadAs) -> dict[str, Any]:
+    topics: dict[str, dict[str, int]] = {}
+    for tp, number in read.numbers.items():
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = number
+    return {"place": read.place, "numbers": topics}
 
 
 def _no_constant(name: str) -> Any:

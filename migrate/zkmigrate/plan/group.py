@@ -332,8 +332,8 @@ class _Planner:
             self.notes.append(Note(f"stays behind in {source}: ", left))
         if self.state.layout:
             self.notes.append(
-                f"read from the layout {self.state.layout}: apply does not read it again, so that "
-                "client must have stopped before this plan was made"
+                f"read from the layout {self.state.layout}: stop that client before apply, which "
+                "refuses what has changed since"
             )
         if self.other_client:
             self.notes.append(

@@ -380,6 +380,33 @@ def recognized(path: str, data: bytes) -> tuple[str, str]:
     return "", path.rpartition("/")[0] or "/"
 
 
+class Place(NamedTuple):
+    """Where a client has stored offsets. ``name``: of its layout. ``topic``: for layouts whose
+    znodes do not name it, otherwise empty."""
+
+    name: str
+    path: str
+    topic: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Return the place of a text ``LAYOUT:ZNODE[:TOPIC]``. Raises ValueError."""
+        name, _, path = text.partition(":")
+        topic = ""
+        if name in ("spark-list", "brooklin"):
+            path, _, topic = path.partition(":")
+        if name not in LAYOUTS or not path.startswith("/"):
+            raise ValueError(f"write LAYOUT:ZNODE; layouts are {', '.join(LAYOUTS)}")
+        return cls(name, path.rstrip("/") or "/", topic)
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, self))
+
+    def covers(self, path: str) -> bool:
+        """Whether a znode is read as one of the layout."""
+        return path == self.path or path.startswith(f"{self.path}/")
+
+
 def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, ZkOffset]:
     """Return the number that is stored for each partition, and its znode's state, in a layout.
 

@@ -139,6 +139,13 @@ class StaysBehind(NamedTuple):
         return f"{self.tp} ({'unknown' if self.offset is None else self.offset}, {self.why})"
 
 
+class ReadAs(NamedTuple):
+    """The numbers of another client that a plan has read. ``place``: a text for ``Place.parse``."""
+
+    place: str
+    numbers: Mapping[TopicPartition, int]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """One group of a plan. Only a ready one is applied.
@@ -170,6 +177,8 @@ class GroupPlan:
     """Znodes of an unknown kind that an operator decided to leave as they are."""
     other_client: str = ""
     """What the migration marker records about the numbers of the old client, see there."""
+    layout: ReadAs | None = None
+    """In place of the group's own offsets: those of another client's layout."""
 
     @property
     def in_kafka(self) -> str:

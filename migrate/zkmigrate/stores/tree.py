@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from zkconsumer.admin.reads import children_of
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
+from zkmigrate.model import ZkOffset
+from zkmigrate.plan.layout import Place, read_offsets
 
 _TOGETHER = 100
 """How many znodes are read together."""
@@ -65,4 +68,13 @@ def read_below(zk: BlockingZk, top: str, most: int = 200_000) -> dict[str, Node]
             raise ValueError(f"{top}: has more than {most} znodes below it: name a lower path")
     if not found:
         raise ValueError(f"{top}: does not exist in this chroot")
+    return found
+
+
+def read_place(zk: BlockingZk, place: Place) -> dict[TopicPartition, ZkOffset]:
+    """Return what a client has stored for each partition, at least for one. Raises ValueError,
+    ZooKeeperError and ZnodeFormatError."""
+    found = read_offsets(place.name, read_below(zk, place.path), place.topic)
+    if not found:
+        raise ValueError(f"{place.path}: has no offset in the layout {place.name}")
     return found

@@ -14,8 +14,8 @@ from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate.commands.options.selection import Selection
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import ZkOffset
-from zkmigrate.plan.layout import LAYOUTS, Means, read_offsets
-from zkmigrate.stores.tree import read_below
+from zkmigrate.plan.layout import LAYOUTS, Means, Place
+from zkmigrate.stores.tree import read_place
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,19 +23,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 class FromLayout(NamedTuple):
     """The offsets of one group, in another client's layout. ``znodes``: what was read."""
 
-    name: str
-    path: str
-    topic: str
+    place: Place
     group: str
     znodes: Mapping[TopicPartition, ZkOffset] = MappingProxyType({})
 
-    def covers(self, path: str) -> bool:
-        """Whether a znode is read as one of the layout."""
-        return path == self.path or path.startswith(f"{self.path}/")
-
     def read_next(self, zk: BlockingZk) -> dict[TopicPartition, int]:
         """Return the next offset of each partition. Raises as ``read``."""
-        last = LAYOUTS[self.name].means is Means.LAST
+        last = LAYOUTS[self.place.name].means is Means.LAST
         return {tp: number + last for tp, number in self.read(zk).numbers.items()}
 
     @property
@@ -47,12 +41,9 @@ class FromLayout(NamedTuple):
         """Return this with the numbers that are stored, at least one. Raises MigrationError,
         ZooKeeperError and ZnodeFormatError."""
         try:
-            found = read_offsets(self.name, read_below(zk, self.path), self.topic)
+            return self._replace(znodes=read_place(zk, self.place))
         except ValueError as error:
             raise MigrationError(str(error)) from None
-        if not found:
-            raise MigrationError(f"{self.path}: has no offset in the layout {self.name}")
-        return self._replace(znodes=found)
 
 
 def layout_option(command: F) -> F:
@@ -72,13 +63,10 @@ def layout_option(command: F) -> F:
 
 
 def _parse(text: str, which: Selection) -> FromLayout:
-    name, _, path = text.partition(":")
-    topic = ""
-    if name in ("spark-list", "brooklin"):  # whose znodes may not name it
-        path, _, topic = path.partition(":")
-    if name not in LAYOUTS or not path.startswith("/"):
-        known = ", ".join(LAYOUTS)
-        raise click.UsageError(f"--layout {text}: write LAYOUT:ZNODE; layouts are {known}")
+    try:
+        place = Place.parse(text)
+    except ValueError as error:
+        raise click.UsageError(f"--layout {text}: {error}") from None
     if which.only is None:
         raise click.UsageError("--layout requires one --group, the name of the group in Kafka")
-    return FromLayout(name, path.rstrip("/") or "/", topic, which.only)
+    return FromLayout(place, which.only)
