@@ -17,7 +17,12 @@ from zkconsumer.broker.metadata import ask_metadata, fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.cluster_view import TopicView
-from zkconsumer.errors import BrokerError, LeaderUnavailableError, UnsupportedBrokerError
+from zkconsumer.errors import (
+    BrokerError,
+    LeaderUnavailableError,
+    OffsetOutOfRangeError,
+    UnsupportedBrokerError,
+)
 from zkmigrate.errors import MigrationError
 from zkmigrate.plan.translation import NO_TIME, Excerpt, Seen
 from zkmigrate.stores.cluster import Servers
@@ -29,6 +34,8 @@ _MOST_BYTES: Final = 32 * 1024 * 1024
 """A larger part of a log is not read."""
 _TRIES: Final = 25
 _PAUSE: Final = 0.2
+_FRESH: Final = 5.0
+"""For so many seconds, a log's beginning and end are remembered."""
 T = TypeVar("T")
 
 
@@ -55,6 +62,7 @@ class Contents:
         self._pace = pace
         self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
         self._leaders: dict[TopicPartition, BrokerConnection] = {}
+        self._known: dict[TopicPartition, tuple[float, OneLog, int, int]] = {}
 
     def close(self) -> None:
         """Close all connections."""
@@ -103,13 +111,7 @@ class Contents:
     def _read(
         self, connection: BrokerConnection, tp: TopicPartition, middle: int, span: int
     ) -> Excerpt:
-        log = OneLog(connection, tp, _BYTES, committed=True)
-        try:
-            latest = log.readable_end
-        except UnsupportedBrokerError:  # without transactions
-            log = OneLog(connection, tp, _BYTES)
-            latest = log.readable_end
-        earliest = log.start
+        log, earliest, latest = self._bounds(connection, tp)
         middle = min(max(earliest, middle), latest)
         begin, end = max(earliest, middle - span), min(latest, middle + span)
         records: list[Seen] = []
@@ -122,12 +124,26 @@ class Contents:
             size += len(record[3] or b"") + len(record[4] or b"")
         return Excerpt(records, begin, end, earliest, latest)
 
+    def _bounds(self, connection: BrokerConnection, tp: TopicPartition) -> tuple[OneLog, int, int]:
+        """Return a partition's log, and where it begins and ends, as of some seconds ago."""
+        known = self._known.get(tp)
+        if known is None or time.monotonic() - known[0] > _FRESH:
+            log = OneLog(connection, tp, _BYTES, committed=True)
+            try:
+                latest = log.readable_end
+            except UnsupportedBrokerError:  # without transactions
+                log = OneLog(connection, tp, _BYTES)
+                latest = log.readable_end
+            known = self._known[tp] = time.monotonic(), log, log.start, latest
+        return known[1:]
+
     def _at_leader(self, tp: TopicPartition, ask: Callable[[BrokerConnection], T]) -> T:
         for left in reversed(range(_TRIES)):
             try:
                 return ask(self._leader(tp))
-            except LeaderUnavailableError:
+            except (LeaderUnavailableError, OffsetOutOfRangeError):  # or retention went on
                 self._leaders.clear()
+                self._known.clear()
                 if not left:
                     raise
                 time.sleep(_PAUSE)

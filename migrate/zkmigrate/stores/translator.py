@@ -83,16 +83,16 @@ class Translator:
     def _in_partition(self, tp: TopicPartition, offset: int, other: TopicPartition) -> Translation:
         found: Translation | None = None
         known, middle = None, 0
+        target: Excerpt | None = None
         for span in _SPANS:
             source = self._here.around(tp, offset, span)
             following = [one for one in source.records if one.offset >= offset]
-            before, known = (
-                known,
-                following[0] if following else next(iter(source.records[-1:]), None),
-            )
+            before = known
+            known = following[0] if following else next(iter(source.records[-1:]), None)
             if found is None or before != known:
-                middle = self._candidate(tp, source, known, other)
-            target = self._there.around(other, middle, span)
+                middle, target = self._candidate(tp, source, known, other)
+            if target is None or found is not None:
+                target = self._there.around(other, middle, span)
             found = translate(offset, source, target)
             part = shared_part(target, source)
             if found.proof is not Proof.PROVEN and not found.differs and part is not None:
@@ -114,25 +114,26 @@ class Translator:
 
     def _candidate(
         self, tp: TopicPartition, source: Excerpt, known: Seen | None, other: TopicPartition
-    ) -> int:
-        """Return where the copy of a record may be: the first place that has records of its
-        excerpt.
+    ) -> tuple[int, Excerpt | None]:
+        """Return where the copy of a record may be, and what was read there: the first place that
+        has records of its excerpt.
 
         That is where the log first has that time; if records of the other cluster's own are newer,
         or there are no times, near the offsets that MirrorMaker 2 has recorded; or else where a
         search finds that time.
         """
         if known is None:
-            return 0
+            return 0, None
         timed = known.timestamp != NO_TIME
         at = self._there.at(other, known.timestamp) if timed else 0
         first = _END if at is None else at
         places = chain([first], self._by_hints(tp, known, other), self._by_search(known, other))
         for place in places:
             for span in _SPANS[:2]:
-                if shared_part(self._there.around(other, place, span), source) is not None:
-                    return place
-        return first
+                part = self._there.around(other, place, span)
+                if shared_part(part, source) is not None:
+                    return place, part
+        return first, None
 
     def _by_hints(self, tp: TopicPartition, known: Seen, other: TopicPartition) -> Iterator[int]:
         pairs = self._hints.of(tp, other)
