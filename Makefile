@@ -33,7 +33,7 @@ RECORD_SPARK = -m tests.support.small_spark || echo "warning: Spark's classes ar
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
+.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -222,6 +222,9 @@ bench: setup ## us beside the JVM's consumers and other clients, 5 rounds (ARGS=
 
 bench-page: $(STAMP) ## the recorded figures into docs/explanation/speed.md
 	$(BIN)/python -m tests.bench.speed.page
+
+bench-other-cluster: setup ## offsets for another cluster by MirrorMaker 2, by times and by zkmigrate, judged by content (2 minutes)
+	$(BIN)/python -m tests.migrate.bench_other_cluster $(ARGS)
 
 bench-groups: setup ## six members of ours, Java and librdkafka on Kafka 4, killed under load for 4 minutes (ARGS=roll, ARGS=wide)
 	$(BIN)/python -m tests.bench.mixed_groups $(or $(ARGS),kills)

@@ -64,16 +64,23 @@ def fetch_jars(kafka: str) -> Path:
     ``0.8.2`` also contain the JVM's old consumer. Raises ``ClusterError`` if Maven is missing or
     fails.
     """
-    source = pom(kafka)
+    return fetch_pinned(f"kafka-{KAFKA_LINES[kafka]}", pom(kafka))
+
+
+def fetch_pinned(name: str, source: Path) -> Path:
+    """Return a directory with all jars that a Maven file pins, downloading them the first time.
+
+    ``name`` is for people. Raises ``ClusterError``.
+    """
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     base = cache_dir() / "jars"
-    jars = base / f"kafka-{KAFKA_LINES[kafka]}-{digest}"
+    jars = base / f"{name}-{digest}"
     if jars.is_dir():
         return jars
     base.mkdir(parents=True, exist_ok=True)
     with _locked(base / f"{jars.name}.lock"):
         if not jars.is_dir():  # another process may have finished while we waited
-            _download(kafka, source, jars)
+            _download(name, source, jars)
     return jars
 
 
@@ -89,7 +96,7 @@ def class_archive(kafka: str, main: str) -> Path:
     return jars.with_name(f"{jars.name}-{main}-{version}.jsa")
 
 
-def _download(kafka: str, source: Path, jars: Path) -> None:
+def _download(name: str, source: Path, jars: Path) -> None:
     java()  # Maven would complain at length
     maven = shutil.which("mvn")
     if maven is None:
@@ -97,9 +104,7 @@ def _download(kafka: str, source: Path, jars: Path) -> None:
             "Maven was not found: install it to fetch the servers' jars"
             " (Debian and Ubuntu: apt install maven)"
         )
-    sys.stderr.write(
-        f"zkconsumer: fetching the jars of Kafka {KAFKA_LINES[kafka]} with Maven (once)\n"
-    )
+    sys.stderr.write(f"zkconsumer: fetching the jars of {name} with Maven (once)\n")
     sys.stderr.flush()
     partial = jars.with_name(jars.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -116,7 +121,7 @@ def _download(kafka: str, source: Path, jars: Path) -> None:
         wait_until(
             lambda: supervisor.poll("maven") is not None,
             _DOWNLOAD_SECONDS,
-            f"Maven has fetched the jars of Kafka {kafka}",
+            f"Maven has fetched the jars of {name}",
         )
         failed = supervisor.poll("maven") != 0
     finally:
@@ -124,9 +129,7 @@ def _download(kafka: str, source: Path, jars: Path) -> None:
     if failed:
         lines = log.read_text(errors="replace").splitlines()
         reason = next((line for line in lines if line.startswith("[ERROR]")), "it gave no reason")
-        raise ClusterError(
-            f"Maven could not fetch the jars of Kafka {kafka}: {reason} (whole log: {log})"
-        )
+        raise ClusterError(f"Maven could not fetch the jars of {name}: {reason} (whole log: {log})")
     (partial / "lib").rename(jars)
     shutil.rmtree(partial)
 
