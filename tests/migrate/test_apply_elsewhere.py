@@ -155,6 +155,15 @@ def test_offsets_of_another_client_are_stored_in_the_other_cluster(
         there.offsets.clear()
 
 
+def test_a_topic_map_may_be_a_regular_expression(simulated: Simulated, there: There) -> None:
+    """What it makes of a topic must be a legal name."""
+    to = ("plan", "--group", "g", "--to-cluster", "there:9092", "--topic-map")
+    (row,) = simulated.run(*to, r"/(.*)/=old.\1").rows
+    assert (row["to_topic"], row["to_offset"]) == ("old.t", 35)
+    ran = simulated.run(*to, r"/(.*)/=old \1")
+    assert (ran.status, "'old t' cannot be the name of a topic" in ran.err) == (2, True), ran.err
+
+
 def test_what_old_brokers_do_not_report_is_named(simulated: Simulated, there: There) -> None:
     """Without ids of cluster and topics, a recreated topic or another cluster is not noticed."""
     parts = there.view.topics["old.t"].partitions

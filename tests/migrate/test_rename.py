@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
-from zkmigrate.commands.options.renaming import Rename
+from zkmigrate.commands.options.renaming import Rename, parse_renames
 
 if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]
@@ -23,11 +25,26 @@ if TYPE_CHECKING:
         (("ab*b", "*"), "ab", None),
         (("a.*", "b.*"), "axy", None),
         (("a[1]*", "b*"), "a[1]x", "bx"),
+        (("/(a+)-v(1|2)/", r"\2.\1"), "aa-v2", "2.aa"),
+        (("/a/", "b"), "aa", None),
     ],
 )
 def test_what_a_rule_makes_of_a_name(rule: tuple[str, str], name: str, new: str | None) -> None:
-    """A star stands for the same text on both sides. All other characters are literal."""
+    """A star stands for the same text on both sides. All other characters are literal, except
+    between slashes."""
     assert Rename(*rule).of(name) == new
+
+
+def test_rules_are_parsed() -> None:
+    """A regular expression may contain any character; a wrong one is refused."""
+
+    def parsed(*texts: str) -> tuple[Rename, ...]:
+        return parse_renames(None, click.Option(["--rename"]), texts)
+
+    assert parsed("a=b", r"/(x(?=y)/=z)=.*/=\1") == (("a", "b"), (r"/(x(?=y)/=z)=.*/", r"\1"))
+    for text in ("/a(/=b", r"/a/=\1", "/a=b", "a/=b", "/a/", "a", "=b", "*=b"):
+        with pytest.raises(click.UsageError, match=re.escape(text)):
+            parsed(text)
 
 
 def test_a_renamed_group_goes_there_and_back(

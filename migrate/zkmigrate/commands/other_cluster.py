@@ -15,6 +15,7 @@ from zkconsumer.config.security_keys import SecurityConfig
 from zkconsumer.console.exclusive import no_effect, only_with
 from zkconsumer.console.tables import How, print_notes, read_security
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import BrokerError
 from zkmigrate.commands.options.files import write_out
 from zkmigrate.commands.options.renaming import Rename, parse_renames
@@ -92,7 +93,7 @@ def to_cluster_options(command: F) -> F:
             metavar="OLD=NEW",
             multiple=True,
             callback=parse_renames,
-            help="A topic's name there, or of many, as in '*=source.*'. May be repeated.",
+            help="A topic's name there, or of many: '*=source.*', '/(.+)-v1/=\\1'. Repeatable.",
         ),
         click.option(
             "--to-config",
@@ -310,6 +311,9 @@ def _translate(
 ) -> Iterator[_Found]:
     names = {entry.tp.topic: "" for entry in plan.entries}
     names = {topic: _name_of(topic, elsewhere.topics) for topic in names}
+    for name in names.values():
+        if not is_legal_topic(name):
+            raise click.UsageError(f"--topic-map: {name!a} cannot be the name of a topic")
     twice = [new for new, count in Counter(names.values()).items() if count > 1]
     if twice:
         raise click.UsageError(f"--topic-map: two topics would be called {twice[0]}: correct it")

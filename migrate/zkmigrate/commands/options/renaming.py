@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -20,14 +21,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Rename(NamedTuple):
-    """A renaming: two names, or two patterns with one ``*`` each, which stands for the same text in
-    both."""
+    """A renaming: two names; two patterns with one ``*`` each, which stands for the same text in
+    both; or a regular expression between slashes, and a text with references such as ``\\g<1>``."""
 
     old: str
     new: str
 
     def of(self, name: str) -> str | None:
         """Return a group's new name; ``None`` if the renaming does not apply to that group."""
+        if self.old.startswith("/"):
+            found = re.fullmatch(self.old[1:-1], name)
+            return None if found is None else found.expand(self.new)
         head, star, tail = self.old.partition("*")
         if not star:
             return self.new if name == self.old else None
@@ -43,6 +47,9 @@ def parse_renames(
     """Parse the option's values. Raises UsageError."""
     renames: list[Rename] = []
     for text in texts:
+        if (by_regex := _parse_regex(text)) is not None:
+            renames.append(by_regex)
+            continue
         one = Rename(*text.partition("=")[::2])
         plain = [part.replace("*", "") for part in one]
         if (
@@ -55,10 +62,22 @@ def parse_renames(
         ):
             raise click.UsageError(
                 f"{option.opts[0]} {text}: write OLD=NEW, or with one '*' in both, as in "
-                "'legacy-*=*'"
+                "'legacy-*=*', or /REGEX/=NEW"
             )
         renames.append(one)
     return tuple(renames)
+
+
+def _parse_regex(text: str) -> Rename | None:
+    """Parse a renaming by a regular expression, if it is one. No name has a slash."""
+    old, slash, new = text.rpartition("/=")
+    if not text.startswith("/") or not slash or not new:
+        return None
+    try:
+        re.sub(old[1:], new, "")
+    except re.error as error:
+        raise click.UsageError(f"{text}: {error}") from None
+    return Rename(f"{old}/", new)
 
 
 def rename_option(command: F) -> F:
@@ -69,7 +88,7 @@ def rename_option(command: F) -> F:
         metavar="OLD=NEW",
         multiple=True,
         callback=parse_renames,
-        help="A group's name in the target, or of many, as in 'legacy-*=*'. May be repeated.",
+        help="A group's name in the target, or of many: 'legacy-*=*', '/(.+)-v1/=\\1'. Repeatable.",
     )(command)
 
 
