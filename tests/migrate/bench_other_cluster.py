@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -161,10 +160,11 @@ def by_content(
     words = [sys.executable, "-c", "from zkmigrate.cli import main; main()", "plan", "--all"]
     words += ["--zookeeper", here.zookeeper, "--to-cluster", there.bootstrap, "--json"]
     began = time.monotonic()
-    ran = subprocess.run(words, stdout=subprocess.PIPE, check=False)
-    seconds = time.monotonic() - began
-    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-    rows = rows_of(ran.stdout.decode())
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as ran:
+        assert ran.stdout is not None
+        rows = rows_of(ran.stdout.read().decode())
+        used = os.wait4(ran.pid, 0)[2]
+    seconds, most = time.monotonic() - began, used.ru_maxrss // 1024
     known = {(one.group, one.tp.partition): one for one in positions}
     found = {
         known[row["group"], row["partition"]]: row["to_offset"]

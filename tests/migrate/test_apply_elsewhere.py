@@ -68,6 +68,10 @@ class There:
             raise BrokerUnavailableError("its coordinator is away")
         return self.joined
 
+    def list_groups(self) -> list[str]:
+        """The groups with offsets."""
+        return sorted(self.offsets)
+
     def fetch(
         self, group: str, _tps: Iterable[TopicPartition]
     ) -> dict[TopicPartition, StoredOffset]:
@@ -153,6 +157,75 @@ def test_offsets_of_another_client_are_stored_in_the_other_cluster(
         (row,) = simulated.run("apply", f"{number}.plan", "--execute").rows
         assert (row["outcome"], there.offsets) == ("done", {"new": {TP: 37}})
         there.offsets.clear()
+
+
+BACK = ("plan", "--from-cluster", "there:9092", "--topic-map", "*=old.*", "--out", "back.plan")
+ZK = ("--direction", "kafka-to-zk")
+
+
+def test_the_way_back_is_planned_by_content_too(simulated: Simulated, there: There) -> None:
+    """What the group is to read next in the other cluster is what it reads next here, in either
+    store, under its name here."""
+    plan(simulated, "--rename", "g=new")
+    assert simulated.run("apply", "a.plan", "--execute").status == 0
+    there.offsets["new"][TP] = 71
+    (row,) = simulated.run(*BACK, "--group", "new", *ZK, "--rename", "new=g").rows
+    assert (row["group"], row["verdict"]) == ("g", "ready"), row["what"]
+    assert "old.t-0 71 in the other cluster is t-0 41 here: proven" in row["notes"]
+    (row,) = simulated.run("apply", "back.plan", "--execute").rows
+    assert row["outcome"] == "done", row
+    assert simulated.held("g", "t")[0] == {0: 41}
+    for file in ("back.plan", "back.plan.journal"):
+        Path(file).unlink()
+    (row,) = simulated.run(*BACK, "--group", "new").rows
+    assert (row["group"], row["verdict"]) == ("new", "ready")
+    assert simulated.run("apply", "back.plan", "--execute").status == 0
+    assert simulated.held("new", "t")[1] == {0: 41}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        ("joined", "coordinator-member", "joined at a coordinator of the other cluster"),
+        ("bounded", "not-proven", "not proven: old.t-0"),
+        ("topic", "topic-missing", "this cluster has no such topic: other-0"),
+        ("partitions", "partition-missing", "this cluster's topic has another number"),
+        ("away", "coordinator-away", "its coordinator is away"),
+        ("group", None, "there is no group g among"),
+    ],
+)
+def test_what_has_no_way_back_is_a_problem_of_its_group(
+    simulated: Simulated, there: There, change: str, kind: str | None, text: str
+) -> None:
+    """The others are planned. An offset that is left out is none."""
+    there.offsets = {"g": {TP: 71}, "h": {TP: 72}}
+    match change:
+        case "joined":
+            there.joined = ("m",)
+        case "bounded":
+            there.offsets["g"] = {TP: 10}  # retention
+        case "topic":
+            there.offsets["g"] = {TopicPartition("other", 0): 3}
+        case "partitions":
+            simulated.topic("t", (0, 100), (0, 100))
+        case "away":
+            there.away = "g"
+        case "group":
+            del there.offsets["g"]
+    ran = simulated.run(*BACK, "--group", "g", "--group", "h", *ZK)
+    if kind is None:
+        assert (ran.status, text in ran.err) == (1, True), ran.err
+        return
+    row = next(row for row in ran.rows if row["group"] == "g")
+    assert (row["kind"], text in row["what"]) == (kind, True), row
+    if change not in ("joined", "partitions"):
+        assert [row["verdict"] for row in ran.rows if row["group"] == "h"] == ["ready"]
+    if change == "topic":
+        ran = simulated.run(*BACK[:-2], "--group", "h", "--group", "g", *ZK, "--skip", "g:other:0")
+        assert "needs a decision" not in {row["verdict"] for row in ran.rows}
+    if change == "bounded":
+        words = ("--group", "g", "--not-proven", "lower", *ZK)
+        assert [row["verdict"] for row in simulated.run(*BACK[:-2], *words).rows] == ["ready"]
 
 
 def test_a_topic_map_may_be_a_regular_expression(simulated: Simulated, there: There) -> None:
@@ -351,6 +424,8 @@ def test_options_that_have_no_effect_are_refused(simulated: Simulated, there: Th
         (("apply", "b.plan", "--to-config", "x"), "--to-config has no effect with a plan for this"),
         (("plan", "--group", "g", *TO, "--at-apply"), "--at-apply has no effect with --to-cluster"),
         (("plan", "--group", "g", "--not-proven", "lower"), "--not-proven requires --to-cluster"),
+        ((*BACK[:-2], "--group", "g", "--at-apply"), "--at-apply has no effect with --from-cl"),
+        (("plan", "--group", "g", *TO, *BACK[1:3]), "--from-cluster has no effect with --to-cl"),
     ):
         ran = simulated.run(*words)
         assert (ran.status, text in ran.err) == (2, True), ran.err

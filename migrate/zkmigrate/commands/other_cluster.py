@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -45,6 +46,7 @@ class ToCluster(NamedTuple):
     """The options.
 
     ``lower``: use the lower bound of an offset that is not proven. ``out``: the file to write.
+    ``back``: the offsets are read there, and are for this cluster.
     """
 
     bootstrap: str
@@ -52,27 +54,34 @@ class ToCluster(NamedTuple):
     topics: tuple[Rename, ...]
     lower: bool
     out: str | None
+    back: bool = False
 
 
 def to_cluster_options(command: F) -> F:
-    """Add the options, given to the command as ``elsewhere``: None without ``--to-cluster``."""
+    """Add the options, given to the command as ``elsewhere``: None without another cluster."""
 
     @wraps(command)
     def bundled(
         to_cluster: str | None,
+        from_cluster: str | None,
         to_config: str | None,
         topic_map: tuple[Rename, ...],
         not_proven: str,
         offsets_out: str | None,
         **others: Any,
     ) -> Any:
-        if to_cluster is None:
-            only_with("--to-cluster", *_OWN)
+        bootstrap = to_cluster or from_cluster
+        if bootstrap is None:
+            only_with("--to-cluster or --from-cluster", *_OWN)
             return command(elsewhere=None, **others)
-        no_effect("--to-cluster", *_OTHERS)
+        back = to_cluster is None
+        if back:
+            no_effect("--from-cluster", "from_file", "layout", "at_apply", "offsets_out")
+        else:
+            no_effect("--to-cluster", "from_cluster", *_OTHERS)
         lower = not_proven == "lower"
         security = read_security(to_config)
-        elsewhere = ToCluster(to_cluster, security, topic_map, lower, offsets_out)
+        elsewhere = ToCluster(bootstrap, security, topic_map, lower, offsets_out, back)
         return command(elsewhere=elsewhere, **others)
 
     for option in (
@@ -98,7 +107,12 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--to-config",
             metavar="FILE",
-            help="As --command-config, for --to-cluster.",
+            help="As --command-config, for the other cluster.",
+        ),
+        click.option(
+            "--from-cluster",
+            metavar="HOST:PORT[,..]",
+            help="Plan the way back: offsets that groups have committed in the other cluster.",
         ),
         click.option(
             "--to-cluster",
@@ -110,7 +124,7 @@ def to_cluster_options(command: F) -> F:
     return bundled  # type: ignore[return-value]
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """A partition with its offset in both clusters. ``now``: the group's offset there. ``kind``:
     why it is not ready."""
 
@@ -122,7 +136,7 @@ class _Found(NamedTuple):
     kind: Reason | None
     why: str
 
-    def judged(self, translator: Translator, lower: bool) -> _Found:
+    def judged(self, translator: Translator, lower: bool) -> Found:
         """Return the partition with its verdict, after all others were read. ``lower``: a lower
         bound is enough."""
         if self.there is None or self.kind is not None:
@@ -143,7 +157,7 @@ class _Found(NamedTuple):
         compared = ("", 0) if found is None else (found.proof.value, found.compared)
         kind, why = "", self.why
         if self.kind is not None:
-            kind, why = self.kind.value, f"{why or _WHY[self.kind][0]}: {_WHY[self.kind][1]}"
+            kind, why = self.kind.value, f"{why or WHY[self.kind][0]}: {WHY[self.kind][1]}"
         return (
             plan.group, *self.entry.tp, self.entry.to, self.to.topic, *bounds, self.now, *compared,
             kind, why, plan.kafka_group,
@@ -159,7 +173,7 @@ class _Found(NamedTuple):
         return replace(self.entry, there=There(self.to.topic, self.topic_id, *proof))
 
 
-_WHY: Final = {
+WHY: Final = {
     Reason.TOPIC_MISSING: (
         "the other cluster has no such topic",
         "mirror it, correct --topic-map, or leave it out with --skip",
@@ -193,6 +207,24 @@ class Translated(NamedTuple):
     status: int
 
 
+@contextmanager
+def open_other(
+    stores: Stores, elsewhere: ToCluster, servers: Servers, option: str
+) -> Iterator[OtherCluster]:
+    """Open the other cluster. Raises BrokerError, and UsageError if it is the same."""
+    from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
+
+    where = servers._replace(bootstrap=elsewhere.bootstrap, security=elsewhere.security)
+    with OtherCluster(where) as other:
+        cluster = other.view.cluster_id
+        if cluster is not None and cluster == stores.cluster_id():
+            raise click.UsageError(
+                f"{option} {elsewhere.bootstrap} is the cluster of the groups: its offsets are the "
+                "same"
+            )
+        yield other
+
+
 def translate_plans(
     stores: Stores,
     plans: Iterator[GroupPlan],
@@ -205,20 +237,13 @@ def translate_plans(
 
     ``renamed``: the groups' names there, if these differ. Raises BrokerError, UsageError.
     """
-    from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
-    from zkmigrate.stores.group_states import unreadable_group
+    from zkmigrate.stores.group_states import unreadable_group  # loads kafka-python, which is slow
     from zkmigrate.stores.translator import Translator
 
-    read: list[tuple[GroupPlan, list[_Found]]] = []
+    read: list[tuple[GroupPlan, list[Found]]] = []
     away = False
-    where = servers._replace(bootstrap=elsewhere.bootstrap, security=elsewhere.security)
-    with OtherCluster(where) as other:
+    with open_other(stores, elsewhere, servers, "--to-cluster") as other:
         cluster = other.view.cluster_id
-        if cluster is not None and cluster == stores.cluster_id():
-            raise click.UsageError(
-                f"--to-cluster {elsewhere.bootstrap} is the cluster of the groups: its offsets are "
-                "the same"
-            )
         here = stores.contents()
         translator = Translator(here, other.contents)
         try:
@@ -227,7 +252,7 @@ def translate_plans(
                     plan, moved=False, kafka_group=renamed.get(plan.group, plan.kafka_group)
                 )
                 print_notes(f"group {plan.group}: {note}" for note in plan.notes)
-                found: list[_Found] = []
+                found: list[Found] = []
                 try:
                     members = stores.kafka.members(plan.in_kafka) if plan.moved else ()
                     members += other.kafka.members(there.in_kafka)
@@ -258,7 +283,7 @@ def translate_plans(
             continue
         rows += [one.cells(there) for one in found]
         entries = tuple(one.planned for one in found)
-        made.append(replace(there, entries=entries, problems=_problems(there.group, found)))
+        made.append(replace(there, entries=entries, problems=problems_of(there.group, found)))
         proofs.update(one.there.proof for one in found if one.there is not None)
         away = away or any(one.kind is Reason.UNKNOWN for one in found)
     print_table("translation", rows, how)
@@ -284,7 +309,9 @@ def write_offsets(plans: Iterable[GroupPlan], out: str, one_group: bool) -> None
     click.echo(f"{len(offsets)} offsets are in {out}", err=True)
 
 
-def _problems(group: str, found: Iterable[_Found]) -> tuple[Problem, ...]:
+def problems_of(
+    group: str, found: Iterable[Found], whys: Mapping[Reason, tuple[str, str]] = WHY
+) -> tuple[Problem, ...]:
     """Return a problem for each kind, with the values for ``--skip``."""
     by_kind: dict[Reason, list[TopicPartition]] = {}
     for one in found:
@@ -293,13 +320,52 @@ def _problems(group: str, found: Iterable[_Found]) -> tuple[Problem, ...]:
     return tuple(
         problem(
             kind,
-            f"{_WHY[kind][0]}: ",
-            _WHY[kind][1].removesuffix(" --skip"),
+            f"{whys[kind][0]}: ",
+            whys[kind][1].removesuffix(" --skip"),
             map(str, tps),
-            [f"{group}:{tp.topic}:{tp.partition}" for tp in tps if _WHY[kind][1].endswith("skip")],
+            [f"{group}:{tp.topic}:{tp.partition}" for tp in tps if whys[kind][1].endswith("skip")],
         )
         for kind, tps in by_kind.items()
     )
+
+
+class OtherNames:
+    """The names of topics in the other cluster. Raises UsageError if they are illegal or occur
+    twice.
+
+    ``there``: by their names here. ``here``: the other way round.
+    """
+
+    def __init__(self, topics: Iterable[str], renames: Sequence[Rename]) -> None:
+        self.there = {topic: _name_of(topic, renames) for topic in topics}
+        for name in self.there.values():
+            if not is_legal_topic(name):
+                raise click.UsageError(f"--topic-map: {name!a} cannot be the name of a topic")
+        self.here = {new: topic for topic, new in self.there.items()}
+        twice = [new for new, count in Counter(self.there.values()).items() if count > 1]
+        if twice:
+            raise click.UsageError(
+                f"--topic-map: two topics would be called {twice[0]}: correct it"
+            )
+
+
+def translated(
+    translator: Translator, found: Found, source: Collection[int], target: Collection[int] | None
+) -> Found:
+    """Return a partition with its translation, or with the kind of its problem.
+
+    ``source`` and ``target``: the partitions of the topics; ``None``: there is no such topic.
+    """
+    if target is None:
+        return found._replace(kind=Reason.TOPIC_MISSING)
+    if len(source) != len(target):
+        return found._replace(kind=Reason.PARTITION_MISSING)
+    assert found.entry.to is not None
+    try:
+        there = translator.find(found.entry.tp, found.entry.to, found.to, target)
+    except BrokerError as error:
+        return found._replace(kind=Reason.UNKNOWN, why=str(error))
+    return found._replace(there=there)
 
 
 def _translate(
@@ -308,15 +374,8 @@ def _translate(
     translator: Translator,
     other: OtherCluster,
     elsewhere: ToCluster,
-) -> Iterator[_Found]:
-    names = {entry.tp.topic: "" for entry in plan.entries}
-    names = {topic: _name_of(topic, elsewhere.topics) for topic in names}
-    for name in names.values():
-        if not is_legal_topic(name):
-            raise click.UsageError(f"--topic-map: {name!a} cannot be the name of a topic")
-    twice = [new for new, count in Counter(names.values()).items() if count > 1]
-    if twice:
-        raise click.UsageError(f"--topic-map: two topics would be called {twice[0]}: correct it")
+) -> Iterator[Found]:
+    names = OtherNames({entry.tp.topic for entry in plan.entries}, elsewhere.topics).there
     states, _ = stores.logs.of(names)
     tps = [TopicPartition(names[one.tp.topic], one.tp.partition) for one in plan.entries]
     held = {tp: one.offset for tp, one in other.kafka.fetch(plan.in_kafka, tps).items()}
@@ -325,19 +384,10 @@ def _translate(
             continue
         view, state = other.view.topics.get(to.topic), states.get(entry.tp.topic)
         topic_id = "" if view is None else view.topic_id
-        found: Translation | None = None
-        kind: Reason | None = None
-        now, why = held.get(to), ""
-        if view is None:
-            kind = Reason.TOPIC_MISSING
-        elif state is None or len(view.partitions) != len(state.partitions):
-            kind = Reason.PARTITION_MISSING
-        else:
-            try:
-                found = translator.find(entry.tp, entry.to, to, sorted(view.partitions))
-            except BrokerError as error:
-                kind, why = Reason.UNKNOWN, str(error)
-        yield _Found(entry, to, topic_id, found, now, kind, why)
+        found = Found(entry, to, topic_id, None, held.get(to), None, "")
+        source = () if state is None else state.partitions
+        target = None if view is None else view.partitions
+        yield translated(translator, found, source, target)
 
 
 def _name_of(topic: str, renames: Sequence[Rename]) -> str:

@@ -9,6 +9,7 @@ import click
 
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
+from zkmigrate.commands.from_cluster import FromCluster, offsets_from
 from zkmigrate.commands.options.decisions import decisions
 from zkmigrate.commands.options.files import write_out
 from zkmigrate.commands.options.layout import FromLayout, layout_option
@@ -95,6 +96,10 @@ def plan(
         if layout is not None:
             layout = layout.read(stores.zk)
             offsets = {layout.group: layout.numbers}
+        back: FromCluster | None = None
+        if elsewhere is not None and elsewhere.back:
+            back = offsets_from(stores, which, renames, options.skips, elsewhere, servers)
+            offsets, elsewhere, renames = back.offsets, None, ()
         own, renamed = choose(stores, direction, which, renames, offsets)
         if offsets is not None:
             offsets = {own[name]: offset for name, offset in offsets.items()}
@@ -102,6 +107,8 @@ def plan(
         kept = renamed if elsewhere is None else None
         more = (offsets, at_apply, kept, layout, elsewhere is not None)
         made = plan_groups(stores, direction, options, chosen, progress, *more)
+        if back is not None:
+            made = back.complete(made, {name: group for group, name in own.items()})
         found: Translated | None = None
         if elsewhere is not None:
             found = translate_plans(stores, made, renamed, elsewhere, servers, how)

@@ -187,8 +187,7 @@ class Stores:
     def hidden_topics(self) -> frozenset[str]:
         """Return the topics whose offsets the brokers do not show, as of some seconds ago."""
         if time.monotonic() - self._hidden_at > _FRESH:
-            topics = self.zk.run(children(BROKER_TOPICS)) or []
-            self._hidden = self.kafka.hidden(filter(is_legal_topic, topics))
+            self._hidden = self.kafka.hidden(filter(is_legal_topic, self.topic_names()))
             self._hidden_at = time.monotonic()
         return self._hidden
 
@@ -212,6 +211,10 @@ class Stores:
                 )
             return names
         return self.zk.run(list_groups())
+
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics."""
+        return self.zk.run(children(BROKER_TOPICS)) or []
 
     def is_a_cluster(self) -> bool:
         """Return whether the chroot has what brokers create, also without any group."""

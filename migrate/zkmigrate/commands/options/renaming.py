@@ -109,7 +109,8 @@ def choose(
     """
     if direction is Direction.ZK_TO_KAFKA:
         known = stores.group_names(Store.ZOOKEEPER)
-        chosen = list(listed or which.of_store(lambda: known, Store.ZOOKEEPER))
+        every = which.of_store(lambda: known, Store.ZOOKEEPER) if listed is None else listed
+        chosen = list(every)
         return {name: name for name in chosen}, new_names(renames, chosen, known)
     moved = stores.moved_groups()
     if listed is not None:
