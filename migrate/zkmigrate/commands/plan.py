@@ -9,20 +9,20 @@ import click
 
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
-from zkmigrate.commands.from_cluster import FromCluster, offsets_from
-from zkmigrate.commands.options.decisions import decisions
-from zkmigrate.commands.options.files import write_out
-from zkmigrate.commands.options.layout import FromLayout, layout_option
-from zkmigrate.commands.options.renaming import Rename, choose, rename_option
-from zkmigrate.commands.options.selection import Selection, offsets_in, selection
-from zkmigrate.commands.options.servers import reading, server_options
-from zkmigrate.commands.other_cluster import (
+from zkmigrate.commands.clusters.from_cluster import FromCluster, offsets_from
+from zkmigrate.commands.clusters.to_cluster import (
     ToCluster,
     Translated,
     to_cluster_options,
     translate_plans,
     write_offsets,
 )
+from zkmigrate.commands.options.decisions import decisions
+from zkmigrate.commands.options.files import write_out
+from zkmigrate.commands.options.layout import FromLayout, layout_option
+from zkmigrate.commands.options.renaming import Rename, choose, rename_option
+from zkmigrate.commands.options.selection import Selection, offsets_in, selection
+from zkmigrate.commands.options.servers import reading, server_options
 from zkmigrate.commands.output.cells import only_problems_option
 from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.planning import Summary, plan_groups

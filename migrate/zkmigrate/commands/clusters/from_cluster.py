@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError
-from zkmigrate.commands.options.renaming import Rename, new_names
-from zkmigrate.commands.options.selection import Selection
-from zkmigrate.commands.other_cluster import (
+from zkmigrate.commands.clusters.to_cluster import (
     WHY,
     Found,
     OtherNames,
@@ -19,6 +17,8 @@ from zkmigrate.commands.other_cluster import (
     problems_of,
     translated,
 )
+from zkmigrate.commands.options.renaming import Rename, new_names
+from zkmigrate.commands.options.selection import Selection
 from zkmigrate.plan.findings import problem
 from zkmigrate.plan.options import Skip, covers
 from zkmigrate.plan.values import Entry, GroupPlan
