@@ -297,6 +297,21 @@ def test_some_groups_at_a_time(simulated: Simulated, there: There) -> None:
     assert simulated.run(*words).rows == []
 
 
+def test_an_offset_past_the_end_of_the_log_is_not_translated(
+    simulated: Simulated, there: There
+) -> None:
+    """A topic may have been created again, and the offset be in Kafka alone. No record is equal to
+    one that is not there, and the lower bound would skip all of them."""
+    for path in ("/offsets/t/0", "/offsets/t", "/offsets"):
+        simulated.zk.delete(f"/consumers/g{path}")
+    simulated.in_kafka("g", "t", 500)
+    ran = simulated.run("plan", "--group", "g", *TO, "--not-proven", "lower", "--out", "a.plan")
+    assert (ran.status, ran.rows[0]["kind"]) == (3, "not-proven")
+    assert "the offset is past the end of its log" in ran.rows[0]["why"]
+    assert simulated.run("apply", "a.plan", "--execute").rows[0]["outcome"] == "skipped"
+    assert not there.offsets
+
+
 def test_the_exit_status_is_that_of_any_plan(simulated: Simulated, there: There) -> None:
     """If the group's own coordinator does not answer, plan has failed, whichever cluster it is
     for."""

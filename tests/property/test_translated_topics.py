@@ -46,6 +46,10 @@ class Topic:
             [one for one in log if begin <= one.offset < end], begin, end, earliest, latest
         )
 
+    def end(self, tp: TopicPartition) -> int:
+        """As ``Contents``."""
+        return self.bounds[tp.partition][1]
+
     def topics(self) -> Sequence[str]:
         """As ``Contents``."""
         return ()

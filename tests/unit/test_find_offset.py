@@ -36,6 +36,10 @@ class Log:
         self.read += len(some)
         return Excerpt(some, begin, end, self.earliest, self.latest)
 
+    def end(self, _tp: TopicPartition) -> int:
+        """As ``Contents``."""
+        return self.latest
+
     def topics(self) -> list[str]:
         """As ``Contents``."""
         return [tp.topic for tp in self.internal]

@@ -74,6 +74,10 @@ class Contents:
         nearest one that the log has."""
         return self._at_leader(tp, lambda connection: self._read(connection, tp, middle, span))
 
+    def end(self, tp: TopicPartition) -> int:
+        """Return the end of the log, also beyond open transactions."""
+        return self._at_leader(tp, lambda connection: OneLog(connection, tp, _BYTES).end)
+
     def at(self, tp: TopicPartition, timestamp: int) -> int | None:
         """Return the offset of the first record of that time or later; ``None`` if there is
         none."""

@@ -86,6 +86,10 @@ class Translator:
         target: Excerpt | None = None
         for span in _SPANS:
             source = self._here.around(tp, offset, span)
+            if found is None and offset > source.latest and offset > self._here.end(tp):
+                return Translation(
+                    Proof.UNKNOWN, None, None, 0, "the offset is past the end of its log"
+                )
             following = [one for one in source.records if one.offset >= offset]
             before = known
             known = following[0] if following else next(iter(source.records[-1:]), None)
