@@ -33,7 +33,7 @@ RECORD_SPARK = -m tests.support.small_spark || echo "warning: Spark's classes ar
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
+.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults restores test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -80,6 +80,9 @@ test-sim: $(STAMP) ## groups, models and decoders in virtual time, with random f
 
 test-faults: setup ## members and tools on servers and connections that fail
 	$(BIN)/pytest $(BY_FILE) $(FAULTS)
+
+restores: setup ## 20 times a ZooKeeper server that starts with older data, below a group (10 minutes; ZKC_RESTORES=20:20)
+	ZKC_RESTORES=$${ZKC_RESTORES:-0:20} $(BIN)/pytest $(BY_TEST) tests/faults/test_restored.py
 
 test-files: setup ## messages written to files, and read into data frames
 	$(BIN)/pytest $(BY_FILE) $(FILES)

@@ -243,7 +243,7 @@ UNUSED_PARTS = (
 """Parts that a plain member in ZooKeeper does not use."""
 
 
-MOST_MODULES, MOST_LINES = 81, 16_393
+MOST_MODULES, MOST_LINES = 81, 16_490
 """What a plain member in ZooKeeper loads is less than this."""
 
 

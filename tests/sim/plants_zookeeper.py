@@ -98,6 +98,17 @@ def trusts_watches_of_an_old_connection(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Knowledge, "reconnected", lambda self: None)
 
 
+def forgets_what_it_has_released(patch: pytest.MonkeyPatch) -> None:
+    """The member does not look for owner znodes that a restored server may have again."""
+    real = RebalanceMachine._doubt_claims
+
+    def doubt(self: RebalanceMachine) -> None:
+        self._claimed_here.clear()
+        real(self)
+
+    patch.setattr(RebalanceMachine, "_doubt_claims", doubt)
+
+
 def keeps_what_an_old_session_read(patch: pytest.MonkeyPatch) -> None:
     """A new session starts with the knowledge of the lost one."""
     patch.setattr(Knowledge, "forget", lambda self: None)

@@ -137,6 +137,7 @@ KINDS: Mapping[str, Kind] = {
     "consumer": Kind(100, 200, by_kip_848),
     "bootstrap": Kind(75, 50, in_zookeeper),
     "mirror": Kind(100, 20, in_every_way, events=30),
+    "restored": Kind(75, 50, in_zookeeper),
 }
 GIVEN = os.environ.get("ZKC_SEEDS")
 

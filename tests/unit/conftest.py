@@ -132,7 +132,9 @@ class SimulatedDriver:
             raise ZkUnavailableError("nowhere:1: no answer")
         self._on_session(SessionEvent.OPENED, self.client.session_id)
 
-    def submit(self, op: ZkOp, _session: int, on_reply: Callable[[Reply], object]) -> None:
+    def submit(
+        self, op: ZkOp, _session: int, on_reply: Callable[[Reply], object], _resumed: int = 0
+    ) -> None:
         self._switch.check()
         if self._switch.silent:
             return

@@ -73,7 +73,9 @@ class LateZk:
     def ping(self, on_answer: Callable[[], object]) -> None:
         self.pings.append(on_answer)
 
-    def submit(self, op: Any, session_id: int, on_reply: Callable[[Any], object]) -> None:
+    def submit(
+        self, op: Any, session_id: int, on_reply: Callable[[Any], object], resumed: int
+    ) -> None:
         self.sent.append(on_reply)
 
 

@@ -198,6 +198,56 @@ def test_a_resumed_session_reads_the_group_again() -> None:
     assert only(StopFetching, found).partitions == {T0}
 
 
+def test_a_resumed_session_trusts_no_version() -> None:
+    """The servers may have been restored from a backup. The next commit checks each claim, even of
+    an offset that is stored already, and reports a version that went back."""
+    member = settled()
+    member.on(events.SessionResumed())
+    commit = commit_under_way(member, T0, 10)
+    assert commit.claims == {T0: Claim(MINE, 1, 10, unchecked=True)}
+    found = member.on(events.Committed(commit.token, {T0: Claim(MINE, 0, 10)}))
+    assert only(Report, found).event == "went-back"
+    assert member.held[T0] == Claim(MINE, 0, 10)
+
+
+def test_an_answer_from_before_a_session_was_resumed_is_not_trusted() -> None:
+    """The commit was carried out before the connection broke. What the servers have now is not
+    known."""
+    member = settled()
+    commit = commit_under_way(member, T0, 12)
+    member.on(events.SessionResumed())
+    member.on(events.Committed(commit.token, {T0: Claim(MINE, 2, 12)}))
+    assert member.held[T0] == Claim(MINE, 2, 12, unchecked=True)
+
+
+def test_a_claim_whose_version_has_not_grown_is_reported() -> None:
+    """A claim adds one to the version. So the servers have less than this member has seen."""
+    member = settled()
+    member.on(events.SessionLost())
+    load = loading(member, 2)
+    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+    claims = {T0: Claim(MINE, 1, 5), T1: Claim(MINE, 2, 10)}
+    report = only(Report, member.on(events.Claimed(claim.token, claims)))
+    assert report.event == "went-back"
+    assert PATHS.offset(T0) in report.text
+
+
+def test_a_resumed_session_looks_for_owner_znodes_that_it_has_released() -> None:
+    """A restored server has the owner znode again, and its session lives: nobody else would ever
+    get the partition."""
+    member, stop = stopping()
+    commit = only(commands.Commit, member.on(FetchingStopped(stop.token, {T0: 12})))
+    notify = only(
+        NotifyReleasing, member.on(events.Committed(commit.token, {T0: Claim(MINE, 2, 12)}))
+    )
+    release = only(commands.Release, member.on(ListenerDone(notify.token)))
+    member.on(events.Released(release.token))
+    load = look_again(member, events.SessionResumed())
+    check = only(commands.CheckOwners, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    release = only(commands.Release, member.on(events.OwnersChecked(check.token, frozenset())))
+    assert release.claims == {T0: Claim(MINE, None, None)}
+
+
 def test_positions_survive_a_lost_session_while_nobody_else_commits() -> None:
     """A claim that finds the same stored offset continues at the delivered position."""
     for stored, start_at in ((10, 17), (13, 13)):

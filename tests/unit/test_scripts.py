@@ -505,6 +505,40 @@ def test_a_former_owner_commits_nothing(tp: TopicPartition) -> None:
     assert bench.offset(tp) == before
 
 
+def test_a_version_from_before_a_reconnection_proves_nothing() -> None:
+    """A restored ensemble uses versions again. Another member has claimed and committed since, and
+    the version is the one that we knew."""
+    bench, claims = holding()
+    unchecked = {tp: replace(claim, unchecked=True) for tp, claim in claims.items()}
+    bench.zk.do(Delete(PATHS.owner(T0)))
+    bench.send(Create(PATHS.owner(T0), b"g_a-0", ephemeral=True), bench.stranger)
+    bench.zk.do(Delete(PATHS.offset(T0)))
+    bench.zk.do(Create(PATHS.offset(T0), b"40"))
+    bench.zk.do(SetData(PATHS.offset(T0), b"60"))
+    node = bench.zk.get(PATHS.offset(T0))
+    assert node is not None
+    assert node.stat.version == claims[T0].version
+    fact = bench.run(commands.Commit(3, 0, {T0: 99}, unchecked))
+    assert isinstance(fact, events.Committed)
+    assert fact.fenced == {T0}
+    assert bench.offset(T0) == b"60"
+
+
+def test_an_offset_that_went_back_is_stored_again() -> None:
+    """The servers were restored from a backup. Our session and our owner znode are in it, but not
+    the offset that the member has already stored."""
+    bench, claims = holding()
+    stored = bench.run(commands.Commit(3, 0, {T0: 50}, claims))
+    assert isinstance(stored, events.Committed)
+    bench.zk.do(Delete(PATHS.offset(T0)))
+    bench.zk.do(Create(PATHS.offset(T0), b"40"))
+    unchecked = {T0: replace(stored.claims[T0], unchecked=True)}
+    fact = bench.run(commands.Commit(4, 0, {T0: 50}, unchecked))
+    assert isinstance(fact, events.Committed)
+    assert fact.claims == {T0: Claim(MINE, 1, 50)}
+    assert bench.offset(T0) == b"50"
+
+
 def test_release_survives_each_lost_answer() -> None:
     """Our owner znodes are gone, whichever answer got lost. A second release changes nothing."""
     bench, claims = holding()

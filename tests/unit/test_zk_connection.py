@@ -270,7 +270,8 @@ def test_servers_that_know_less_than_the_client_take_it_in_the_end(
 
 
 EXPIRED = -112
-IN_A_MULTI = struct.pack(">i?ii", -1, False, EXPIRED, EXPIRED) + struct.pack(">i?i", -1, True, -1)
+END_OF_MULTI = struct.pack(">i?i", -1, True, -1)
+IN_A_MULTI = struct.pack(">i?ii", -1, False, EXPIRED, EXPIRED) + END_OF_MULTI
 
 
 @pytest.mark.parametrize(
@@ -299,6 +300,40 @@ def test_an_answer_that_the_session_has_expired_ends_it(
     assert isinstance(reply, Failed)
     assert reply.code is Code.SESSION_EXPIRED
     frames.clear()
+    driver.close()
+    server.close()
+
+
+def test_a_multi_that_has_waited_for_a_connection_is_not_sent() -> None:
+    """What it was decided by may not hold any more: the servers may have been restored from a
+    backup. Its caller knows of the connection when it has handled that the session was resumed."""
+    sent: list[int] = []
+    accepts = threading.Event()
+    accepts.set()
+
+    def answer(xid: int, kind: int) -> list[bytes]:
+        sent.append(kind)
+        return [scripted.good(xid, 0) + END_OF_MULTI] if kind == 14 else scripted.honest(xid, kind)
+
+    server = scripted.Server(
+        answer, accept=lambda _zxid: scripted.session(3000) if accepts.is_set() else None
+    )
+    events: list[SessionEvent] = []
+    driver = ZkDriver(server.address, "", 3.0, lambda event, _: events.append(event), _unexpected)
+    driver.start(10)
+    replies: list[Reply] = []
+    multi = Multi((SetData("/a", b"1"),))
+    accepts.clear()
+    driver._connection._socket.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: SessionEvent.SUSPENDED in events, 10, "the connection breaks")
+    driver.submit(multi, driver.session_id, replies.append, 0)
+    accepts.set()
+    wait_until(lambda: bool(replies), 10, "an answer")
+    assert replies == [Failed(Code.CONNECTION_LOSS)]
+    assert 14 not in sent
+    driver.submit(multi, driver.session_id, replies.append, 1)
+    wait_until(lambda: len(replies) == 2, 10, "an answer")
+    assert 14 in sent
     driver.close()
     server.close()
 

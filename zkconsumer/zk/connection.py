@@ -43,7 +43,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 import kazoo
 from kazoo.client import KazooClient
@@ -56,7 +56,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import STOP_CONNECTING, ConnectionHandler
-from kazoo.protocol.serialization import SASL, Close, Connect
+from kazoo.protocol.serialization import SASL, Close, Connect, Transaction
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import ForceRetryError
 
@@ -258,6 +258,23 @@ def _poll(
     )
 
 
+class Fenced(Transaction):  # type: ignore[misc]
+    """A multi that is not sent once the session was resumed more often than its caller knows
+    (``None``: it is always sent)."""
+
+    def __new__(cls, operations: Sequence[Any], resumed: int | None) -> Self:
+        """Make one of kazoo's tuples."""
+        made: Self = super().__new__(cls, operations)
+        return made
+
+    def __init__(self, operations: Sequence[Any], resumed: int | None) -> None:
+        self._resumed = resumed
+
+    def outdated(self, resumed: int) -> bool:
+        """Whether its caller does not know that the session was ``resumed`` so often."""
+        return self._resumed not in (None, resumed)
+
+
 class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     """The connection of a ``KazooClient``; replaces the client's own.
 
@@ -291,6 +308,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         """Session timeout in seconds: as the server granted it; as asked, until it has."""
         self._asked_timeout = session_timeout
         self._connecting = True
+        self.resumed = 0
+        """How often the present session was resumed."""
         self._turned_away: float | None = None
         """Since when servers have ended each connection before it was one."""
         self._stop_by = 0.0
@@ -324,6 +343,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         """All threads that must run until the client is stopped."""
         routine = self._connection_routine
         return () if routine is None else (routine, *self.client.handler.workers)
+
+    def opened(self, resumes: bool) -> None:
+        """Count that a session was opened or resumed, before what has waited for it is sent."""
+        self.resumed = self.resumed + 1 if resumes else 0
 
     def limit_stop(self, until: float) -> None:
         """Let ``stop`` wait for the server until this time (``time.monotonic``)."""
@@ -542,6 +565,12 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         return answer
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        queue = self.client._queue
+        if queue and isinstance(queue[0][0], Fenced) and queue[0][0].outdated(self.resumed):
+            _, result = queue.popleft()
+            self._read_sock.recv(1)
+            result.set_exception(ConnectionLoss())
+            return
         if not self.client._pending:
             self._asked = time.monotonic()
         super()._send_request(read_timeout, min(connect_timeout, self.silence))

@@ -48,7 +48,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.errors import AuthenticationError, ChrootMissingError, ZkUnavailableError
-from zkconsumer.zk.connection import Connection, Fired, Handler
+from zkconsumer.zk.connection import Connection, Fenced, Fired, Handler
 from zkconsumer.zk.multiread import NO_NODE, MultiRead
 from zkconsumer.zk.security import HideSecrets, ZkSecurity
 
@@ -347,6 +347,7 @@ class ZkDriver:
             session_id: int = self._client.client_id[0]
             with self._lock:
                 before, self._session_id = self._session_id, session_id
+            self._connection.opened(before == session_id)
             if before == session_id:
                 self._on_session(SessionEvent.RESUMED, session_id)
                 return
@@ -354,12 +355,14 @@ class ZkDriver:
                 self._on_session(SessionEvent.LOST, before)
             self._on_session(SessionEvent.OPENED, session_id)
 
-    def submit(self, op: ZkOp, session_id: int, on_reply: OnReply) -> None:
+    def submit(
+        self, op: ZkOp, session_id: int, on_reply: OnReply, resumed: int | None = None
+    ) -> None:
         """Send ``op`` in session ``session_id``; ``on_reply`` is called once, on another thread.
 
         Requests wait while there is no connection. A request of another session than the current
         one is answered with ``SESSION_EXPIRED``. If the session ends between this check and the
-        sending, the scripts' registration check notices it.
+        sending, the scripts' registration check notices it. ``resumed``: see ``ZkPort.submit``.
         """
         if session_id != self._session_id:
             on_reply(Failed(Code.SESSION_EXPIRED))
@@ -369,7 +372,7 @@ class ZkDriver:
         if isinstance(op, GetMany):
             self._get_many(op, on_reply)
         elif isinstance(op, Multi):
-            self._multi(op, on_reply)
+            self._multi(op, on_reply, resumed)
         else:
             result, convert = self._single(op)
             result.rawlink(partial(_deliver, convert, on_reply))
@@ -430,12 +433,11 @@ class ZkDriver:
                 return client.set_acls_async(path, every, version), _nothing
         raise TypeError(f"not a single operation: {op!r}")
 
-    def _multi(self, op: Multi, on_reply: OnReply) -> None:
-        # Not through the transaction's methods, which take every path apart.
+    def _multi(self, op: Multi, on_reply: OnReply, resumed: int | None) -> None:
+        # Not through kazoo's TransactionRequest, which takes every path apart.
         prefix = self._client.chroot
         acl = self._client.default_acl or OPEN_ACL_UNSAFE
-        transaction = self._client.transaction()
-        parts = transaction.operations
+        parts: list[Any] = []
         for part in op.ops:
             match part:
                 case Create(path, data, ephemeral):
@@ -447,7 +449,9 @@ class ZkDriver:
                     parts.append(kz_ops.Delete(prefix + path, version))
                 case Check(path, version):
                     parts.append(kz_ops.CheckVersion(prefix + path, version))
-        transaction.commit_async().rawlink(partial(_deliver_multi, on_reply))
+        result = self._client.handler.async_result()
+        result.rawlink(partial(_deliver_multi, on_reply))
+        self._client._call(Fenced(parts, resumed), result)
 
     def _get_many(self, op: GetMany, on_reply: OnReply) -> None:
         if not op.paths:

@@ -222,11 +222,11 @@ class WholePlane(Plane):
 
     def resets(self) -> int:
         """See ``Plane``."""
-        return self.observer.resets.total()
+        return self.observer.resets.total() + self.observer.restores
 
     def check_stored(self, positions: Mapping[TopicPartition, int]) -> None:
         """See ``Plane``."""
-        if self.observer.legacy_sessions:
+        if self.observer.legacy_sessions or self.name in self.observer.unaware:
             return
         for tp, position in positions.items():
             stored = self.observer.stored(tp)

@@ -16,12 +16,12 @@ from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Delete
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext
 from zkconsumer.core.zookeeper.view import GroupView, MemberSpec, decide
-from zkconsumer.core.zookeeper.znodes import BROKER_IDS, topic_path
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS, BROKER_TOPICS, topic_path
 from zkconsumer.sim.judges.invariants import Observer, Violation
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.host import Habits
 from zkconsumer.sim.runs import world as sim_world
-from zkconsumer.sim.servers.zk import FakeZk
+from zkconsumer.sim.servers.zk import Backup, FakeZk
 
 
 @dataclass(slots=True)
@@ -78,6 +78,30 @@ class World(sim_world.World):
         """Delete a topic's znode, as the controller does at the end of a deletion."""
         if self.data.delete_topic(topic):
             self.do(Delete(topic_path(topic)))
+
+    def restore(self, backup: Backup, seconds: float, elected: bool) -> None:
+        """ZooKeeper starts again with older data of the group. Brokers and topics are as before."""
+        zk = self.zk
+        zk.restore(backup, seconds, elected)
+        for topic in zk.children(BROKER_TOPICS):
+            if topic not in self.topics:
+                self.do(Delete(topic_path(topic)))
+        for topic, partitions in self.topics.items():
+            self.set_topic(topic, partitions)
+        self.register_brokers()
+        owners, committed = {}, {}
+        for path in zk.paths():
+            parts = path.split("/")
+            node = zk.get(path)
+            if node is None or len(parts) != 6 or parts[1] != "consumers":
+                continue
+            tp = TopicPartition(parts[4], int(parts[5]))
+            if parts[3] == "owners":
+                owners[tp] = node.stat.ephemeral_owner
+            elif parts[3] == "offsets":
+                committed[tp] = int(node.data)
+        in_zookeeper = self.offsets is None or self.dual
+        self.observer.restored(backup.sessions, owners, committed if in_zookeeper else None)
 
     def add_member(self, spec: MemberSpec, habits: Habits = Habits()) -> WholeMember:  # noqa: B008
         """Start one more member."""

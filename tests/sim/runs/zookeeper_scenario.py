@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +16,7 @@ from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.sim.judges.invariants import Violation
 from zkconsumer.sim.runs.world import GROUP, NEVER
+from zkconsumer.sim.servers.zk import Backup
 
 #: What the owner of a settled group may need beyond the session timeout (seconds).
 SETTLE = 5.0
@@ -31,6 +33,8 @@ HOSTILE = (
     b'{"subscription":{"t0":1e3},"pattern":"static","version":1,"timestamp":"1"}',
 )
 
+BACKUPS = 300
+"""How many transactions the servers may lose."""
 JVM_MEMBER = f"{GROUP}_jvm"
 JVM_REGISTRATION = b'{"version":1,"subscription":{"t.*":1},"pattern":"white_list","timestamp":"1"}'
 
@@ -41,6 +45,7 @@ class ZooKeeperGroup(ZooKeeperScenario[WholeMember]):
     Args:
         legacy: whether the second member to join has exact legacy behaviour; drawn where ``None``.
         bootstrap: members learn the cluster from its brokers; then none has legacy behaviour.
+        restores: at times the servers lose their last transactions, or start with a backup.
     """
 
     troubled = 25.0
@@ -48,7 +53,12 @@ class ZooKeeperGroup(ZooKeeperScenario[WholeMember]):
     stalls = (0.5, 3.0)
 
     def __init__(
-        self, seed: int, record: bool, legacy: bool | None = None, bootstrap: bool = False
+        self,
+        seed: int,
+        record: bool,
+        legacy: bool | None = None,
+        bootstrap: bool = False,
+        restores: bool = False,
     ) -> None:
         super().__init__(seed, record)
         rng = self.rng
@@ -101,8 +111,14 @@ class ZooKeeperGroup(ZooKeeperScenario[WholeMember]):
             (4, "slow application", self.stall),
             (2, "fault inside", self.fault),
             (3 * (self.world.offsets is not None), "slow offsets", self.slow_offsets),
+            (3 * restores, "tail lost", partial(self.restore, 5)),
+            (3 * restores, "backup restored", partial(self.restore, BACKUPS)),
             *self.cluster.troubles(),
         ]
+        self.backups: deque[Backup] = deque(maxlen=BACKUPS)
+        """What the servers had after each of the last transactions."""
+        if restores:
+            self.zk.on_commit(lambda *_: self.backups.append(self.zk.backup()))
         if self.reread == NEVER:
             # Then watches alone must do, and nothing may happen that no watch tells.
             silent = ("drop watch", "registration touched", "owner deleted")
@@ -227,6 +243,16 @@ class ZooKeeperGroup(ZooKeeperScenario[WholeMember]):
             if found is not None:
                 self.world.do(SetData(path, found.data))
                 self.lasts(self.reread * 1.1)
+
+    def restore(self, last: int) -> None:
+        """All servers stop, and start again as they were after one of the ``last`` transactions.
+
+        They are down for longer than the leases of members last.
+        """
+        seconds = self.session * self.rng.choice([0.75, 1.5])
+        backup = self.rng.choice(list(self.backups)[-last:])
+        self.world.restore(backup, seconds, elected=self.rng.random() < 0.5)
+        self.lasts(seconds + 4 * self.session)
 
     def delete_owner(self) -> None:
         """An administrator deletes an owner znode; its owner learns it only when it reads again."""

@@ -100,6 +100,12 @@ class Committing(Machine[State, Event, Command]):
         self._after_commit: Callable[[], None] | None = None
         self._reset_meanwhile: set[TopicPartition] = set()
         self._remembered: dict[TopicPartition, Remembered] = {}
+        #: Tokens up to this one are of commands from before the connection was re-established.
+        self._doubted = 0
+        #: Partitions that this session has claimed, whether it still holds them or not.
+        self._claimed_here: dict[TopicPartition, ConsumerThreadId] = {}
+        #: The last version of each offset znode that this member has seen.
+        self._versions: dict[TopicPartition, int] = {}
 
     @abstractmethod
     def _pull_trigger(self) -> None:
@@ -157,6 +163,38 @@ class Committing(Machine[State, Event, Command]):
             for tp, thread in self._unknown_claims.items()
             if tp not in wanted
         }
+
+    def _doubt_claims(self) -> None:
+        """Trust no version, and look for owner znodes of all that this session has claimed: the
+        servers may have been restored from a backup."""
+        if not self.profile.cleans_up:
+            return
+        self._doubted = self._token
+        for tp, claim in self.held.items():
+            self.held[tp] = replace(claim, unchecked=True)
+            self._commits.note_stored(tp, None)
+        for tp, thread in self._claimed_here.items():
+            if tp not in self.held:
+                self._unknown_claims.setdefault(tp, thread)
+
+    def _hold(self, tp: TopicPartition, claim: Claim, token: int, grown: int) -> None:
+        """Hold ``tp`` by ``claim``, the result of command ``token``, whose version has grown by at
+        least ``grown``."""
+        before = self._versions.get(tp)
+        if before is not None and (claim.version is None or claim.version < before + grown):
+            now = "is gone" if claim.version is None else f"went back to {claim.version}"
+            text = (
+                f"{self.spec.paths.offset(tp)}: version {before} {now}: the znode was deleted, or "
+                "ZooKeeper was restored from a backup, or has lost its last transactions; messages "
+                "may be delivered again"
+            )
+            self._emit(Report("went-back", text))
+        if claim.version is None:
+            self._versions.pop(tp, None)
+        else:
+            self._versions[tp] = claim.version
+        self._claimed_here[tp] = claim.thread
+        self.held[tp] = replace(claim, unchecked=True) if token <= self._doubted else claim
 
     def _report_blocked(self) -> None:
         """Report the owners of blocked partitions, once until they change."""
@@ -243,7 +281,7 @@ class Committing(Machine[State, Event, Command]):
                 f"{position} is below the committed offset {claim.committed}; commits never go "
                 "backwards"
             )
-        stored = position == claim.committed and not claim.lags
+        stored = position == claim.committed and not (claim.lags or claim.unchecked)
         return "" if stored and not self._rule.stores_in_kafka else None
 
     def _commit_answered(self, event: Event) -> None:
@@ -270,7 +308,8 @@ class Committing(Machine[State, Event, Command]):
         for tp, claim in event.claims.items():
             if tp in self.held:
                 reset = tp in self._reset_meanwhile
-                self.held[tp] = replace(claim, invalidated=True) if reset else claim
+                held = replace(claim, invalidated=True) if reset else claim
+                self._hold(tp, held, event.token, 0)
                 self._note_stored(tp, self.held[tp])
         self._reset_meanwhile.clear()
         for tp in sorted(event.foreign):
@@ -285,7 +324,7 @@ class Committing(Machine[State, Event, Command]):
         return faults
 
     def _note_stored(self, tp: TopicPartition, claim: Claim) -> None:
-        counts = not (claim.invalidated or claim.lags)
+        counts = not (claim.invalidated or claim.lags or claim.unchecked)
         self._commits.note_stored(tp, claim.committed if counts else None)
 
     def _when_no_commit_runs(self, proceed: Callable[[], None]) -> None:

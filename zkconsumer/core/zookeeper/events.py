@@ -24,7 +24,9 @@ class Claim:
     offset znode. ``committed`` is the offset stored there, ``None`` if there is none. It is
     ``invalidated`` when ``auto.offset.reset`` has replaced it; then a lower one may be stored. It
     ``lags`` in ZooKeeper when ``committed`` is the higher offset in Kafka; then it is stored there
-    even if it does not change.
+    even if it does not change. It is ``unchecked`` if the connection was re-established since
+    ``version`` was read: the servers may have been restored from a backup, which uses versions
+    again. Then the owner znode and the offset are read before the next commit.
     """
 
     thread: ConsumerThreadId
@@ -32,6 +34,7 @@ class Claim:
     committed: int | None
     invalidated: bool = False
     lags: bool = False
+    unchecked: bool = False
 
     def would_regress(self, position: int) -> bool:
         """Whether a commit of ``position`` would go backwards."""

@@ -81,7 +81,8 @@ class Knowledge:
         self._invalidated.add(path)
 
     def reconnected(self) -> None:
-        """Set all watches again: a new connection may have lost them."""
+        """Set all watches again: a new connection may have lost them. Read all registrations again:
+        a restored server may have used the same count of changes for others."""
         self._reconnected = True
 
     def force_refresh(self) -> None:
@@ -102,6 +103,8 @@ class Knowledge:
             known = replace(known, registrations=self._untouched(known.registrations))
         if self._reconnected or self._refresh_forced:
             known = replace(known, brokers=None, topics={})
+        if self._reconnected:
+            known = replace(known, registrations={})
         if BROKER_IDS in self._invalidated:
             known = replace(known, brokers=None)
         if gone := {topic for topic in known.topics if topic_path(topic) in self._invalidated}:

@@ -133,6 +133,7 @@ class RebalanceMachine(Committing):
     def _session_resumed(self, _event: events.SessionResumed) -> None:
         if self._registration.session is not None:
             self._knowledge.reconnected()
+            self._doubt_claims()
             self._due.owners = True
             self._pull_trigger()
 
@@ -155,6 +156,7 @@ class RebalanceMachine(Committing):
             self.fetching.clear()
         self.held.clear()
         self._unknown_claims.clear()
+        self._claimed_here.clear()
         self.blocked.clear()
         self._releasing.partitions = frozenset()
         self._timers.clear()
@@ -449,9 +451,9 @@ class RebalanceMachine(Committing):
             self._claim()
 
     def _claimed(self, event: events.Claimed) -> None:
-        self.held.update(event.claims)
         for tp, claim in event.claims.items():
-            self._note_stored(tp, claim)
+            self._hold(tp, claim, event.token, 1)
+            self._note_stored(tp, self.held[tp])
         self.blocked, self.blockers = dict(event.blocked), event.sessions
         self._report_blocked()
         for tp in (*event.claims, *event.blocked):

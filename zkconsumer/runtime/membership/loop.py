@@ -53,6 +53,7 @@ WARNINGS = frozenset(
         "refused",
         "registration-gone",
         "unassignable",
+        "went-back",
     }
 )
 

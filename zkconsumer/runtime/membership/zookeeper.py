@@ -55,8 +55,20 @@ class ZkPort(Protocol):
     def session_timeout(self) -> float:
         """Seconds after which the server ends a silent session."""
 
-    def submit(self, op: ZkOp, session_id: int, on_reply: Callable[[Reply], object]) -> None:
-        """Carry out ``op``; call ``on_reply`` once, on any thread."""
+    def submit(
+        self,
+        op: ZkOp,
+        session_id: int,
+        on_reply: Callable[[Reply], object],
+        resumed: int | None = None,
+    ) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on any thread.
+
+        ``resumed``: how often the caller knows that the session was resumed. A ``Multi`` whose
+        caller knows less than happened before it is sent is not sent: its answer is
+        ``CONNECTION_LOSS``. What was read before may not hold any more, because the servers may
+        have been restored from a backup, which uses versions again.
+        """
 
     def ping(self, on_answer: Callable[[], object]) -> None:
         """Ping the server, and call ``on_answer`` when it answers."""
@@ -174,6 +186,8 @@ class ZooKeeperCoordination:
         """``None`` while there is no session."""
         self._last: ScriptContext | None = None
         """The context of the present or last session."""
+        self._resumed = 0
+        """How often the present session was resumed."""
         self._opened_at = 0.0
         """When the session was opened, on the clock of the lease."""
         self._scripts: dict[int, Running] = {}
@@ -246,10 +260,12 @@ class ZooKeeperCoordination:
                 listener=self._listener,
             )
             self.sessions, self._opened_at = self.sessions + 1, self._host.lease_now()
+            self._resumed = 0
             self._log(f"ZooKeeper session {session_text(session_id)} opened")
             self._ping()
             member.take(events.SessionOpened(session_id))
         elif event is SessionEvent.RESUMED:
+            self._resumed += 1
             self._ping()
             member.take(events.SessionResumed())
         elif event is SessionEvent.SUSPENDED:
@@ -352,4 +368,4 @@ class ZooKeeperCoordination:
             assert self.offsets is not None
             self.offsets.submit(op, answered, partial(self._permit, op, running.session_id))
         else:
-            self.zk.submit(op, running.session_id, answered)
+            self.zk.submit(op, running.session_id, answered, self._resumed)

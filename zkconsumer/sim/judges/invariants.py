@@ -8,7 +8,7 @@ rule as it happens. The rules of delivery, of records and of a group at rest are
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -142,6 +142,10 @@ class Observer:
     #: Offsets in Kafka, where ZooKeeper has them as well.
     in_kafka_too: dict[TopicPartition, int] = field(default_factory=dict)
     deliveries: int = 0
+    #: Members that have not connected since the servers were restored.
+    unaware: set[str] = field(default_factory=set)
+    #: How often the servers were restored, or a member has become aware of it.
+    restores: int = 0
     resets: Counter[TopicPartition] = field(default_factory=Counter)
     #: Offset last stored by a session while no other one was the owner.
     _by_owner: dict[TopicPartition, int] = field(default_factory=dict)
@@ -170,6 +174,31 @@ class Observer:
         """Record that the server ended a session. Call it before the session's owner znodes are
         deleted."""
         self._ended.add(session)
+
+    def restored(
+        self,
+        sessions: Collection[int],
+        owners: Mapping[TopicPartition, int],
+        committed: Mapping[TopicPartition, int] | None,
+    ) -> None:
+        """Record that the servers have started with older data: live ``sessions``, owners and,
+        where they are in ZooKeeper, ``committed`` offsets.
+
+        A member that reads a partition cannot know who owns it, until it has asked.
+        """
+        self._ended = (self._ended | self._names.keys()) - set(sessions)
+        self._excused |= {*self._reading, *self.owners.items()}
+        self.unaware = set(self._names.values())
+        self.restores += 1
+        self.owners = dict(owners)
+        if committed is not None:
+            self.committed, self._by_owner = dict(committed), dict(committed)
+
+    def connected(self, member: str) -> None:
+        """Record that the member has connected to the servers."""
+        if member in self.unaware:
+            self.unaware.remove(member)
+            self.restores += 1
 
     def owner_changed(
         self,

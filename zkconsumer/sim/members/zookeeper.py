@@ -80,10 +80,16 @@ class SimZk:
 
         self.client = self._zk.connect(self.session_timeout, fired, state_changed)
 
-    def submit(self, op: ZkOp, session_id: int, on_reply: Callable[[Reply], object]) -> None:
+    def submit(
+        self,
+        op: ZkOp,
+        session_id: int,
+        on_reply: Callable[[Reply], object],
+        resumed: int | None = None,
+    ) -> None:
         """Implement ``ZkPort.submit``."""
         assert self.has_brokers or not is_of_cluster(op), f"{op}: is asked of the brokers"
-        self.client.submit(op, on_reply)
+        self.client.submit(op, on_reply, resumed=resumed)
 
     def ping(self, on_answer: Callable[[], object]) -> None:
         """Implement ``ZkPort.ping``."""
@@ -124,6 +130,8 @@ class ZkProcess(SimProcess[MachineT]):
             if self.spec.scala:
                 self.observer.legacy_sessions.add(session_id)
         self._signals.on_session(event, session_id)
+        if event in (SessionEvent.OPENED, SessionEvent.RESUMED) and self.observer is not None:
+            self.host.post(partial(self.observer.connected, self.name))
 
     @property
     def client(self) -> Any:

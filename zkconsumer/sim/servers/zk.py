@@ -7,7 +7,7 @@ runs the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -44,6 +44,7 @@ from zkconsumer.sim.servers.zk_client import (
 from zkconsumer.sim.servers.zk_tree import (
     Identities,
     Replica,
+    Tree,
     Txn,
     Watcher,
     WatchEvent,
@@ -60,6 +61,16 @@ OnCommit = Callable[[int, Txn], object]
 class _ServerSession:
     timeout: float
     expiry: Handle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What the servers had stored after transaction ``zxid``: znodes, and sessions with their
+    timeouts."""
+
+    zxid: int
+    tree: Tree
+    sessions: Mapping[int, float]
 
 
 def _ops_of(op: MultiOp | SetAcl | Multi) -> tuple[MultiOp | SetAcl, ...]:
@@ -115,6 +126,8 @@ class FakeZk:
         self._sessions: dict[int, _ServerSession] = {}
         self._last_session_id = 0
         self._hooks: list[OnCommit] = []
+        self._up_us = 0
+        """When the servers have started again."""
 
     # -- for tests and invariants: the committed state, at once and outside of any session
 
@@ -160,6 +173,38 @@ class FakeZk:
     def on_commit(self, hook: OnCommit) -> None:
         """Call ``hook(zxid, txn)`` in the instant each transaction is committed."""
         self._hooks.append(hook)
+
+    def backup(self) -> Backup:
+        """Return a copy of everything that is committed."""
+        sessions = {number: session.timeout for number, session in self._sessions.items()}
+        return Backup(self.zxid, self._leader.tree.copy(), sessions)
+
+    def restore(self, backup: Backup, seconds: float, elected: bool) -> None:
+        """Stop all servers; after ``seconds`` they start with the data of ``backup``.
+
+        A session of the backup continues, or ends one timeout after the start. Those of later are
+        unknown. ``elected``: a new epoch begins, whose transactions have higher numbers than all
+        before. Otherwise numbers are used again, and a client that has seen higher ones is refused.
+        """
+        for client in self.clients:
+            client.disconnect(seconds + self.trip() / 1e6)
+            if client._broken is not None:
+                client._broken.may_arrive = 0
+        for number in self._sessions:
+            self.stop_expiry(number)
+        zxid = self.zxid + 1000 if elected else backup.zxid
+        for server in (self._leader, *self._followers):
+            server.tree, server.zxid = backup.tree.copy(), zxid
+        for log in self._log:
+            log.clear()
+        self._sessions = {
+            number: _ServerSession(
+                timeout,
+                self.kernel.schedule(seconds + timeout, partial(self.end_session, number)),
+            )
+            for number, timeout in backup.sessions.items()
+        }
+        self._up_us = self.kernel.now_us + round(seconds * 1e6)
 
     def connect(
         self,
@@ -246,6 +291,14 @@ class FakeZk:
         """Handle a client's connect request."""
         if attempt != client._attempt:
             return  # the client gave this attempt up
+        if self.kernel.now_us < self._up_us:
+            self.kernel.schedule_at_us(self._up_us, partial(self.handshake, client, attempt))
+            return
+        if client._seen_zxid > self.zxid:
+            self.kernel.schedule_at_us(
+                self.kernel.now_us + self.trip(), partial(client._on_refused, attempt)
+            )
+            return
         session_id = client.session_id
         if session_id and session_id not in self._sessions:
             self.kernel.schedule_at_us(

@@ -27,6 +27,7 @@ from zkconsumer.core.zookeeper.ops import (
     GetChildren,
     GetData,
     GetMany,
+    Multi,
     Node,
     Ok,
     Reply,
@@ -55,6 +56,9 @@ class SessionState(Enum):
     LOST = "lost"
 
 
+_PAUSE_S = 0.2
+"""Between two attempts to connect of a client that the servers refuse."""
+
 OnReply = Callable[[Reply], object]
 OnWatch = Callable[[WatchEvent], object]
 OnState = Callable[[SessionState, int], object]
@@ -76,6 +80,7 @@ class Request:
 
     op: ZkOp | None  # None: close the session
     on_reply: OnReply
+    resumed: int | None = None
     nodes: list[Node | tuple[object, ...] | None] = field(default_factory=list)
 
 
@@ -173,6 +178,9 @@ class FakeSession:
         self._waiting: deque[Request] = deque()
         self._sent: deque[Request] = deque()
         self._seen_zxid = 0
+        self._refused_since: float | None = None
+        self._resumed = 0
+        """How often the present session was resumed."""
         self._closed = False
         self._killed = False
         self._drops: list[str | None] = []
@@ -190,16 +198,23 @@ class FakeSession:
         trip = None if self._connection is None else self._connection.trip_us
         return None if trip is None else 2 * trip
 
-    def submit(self, op: ZkOp, on_reply: OnReply, sent_us: int | None = None) -> None:
+    def submit(
+        self,
+        op: ZkOp,
+        on_reply: OnReply,
+        sent_us: int | None = None,
+        resumed: int | None = None,
+    ) -> None:
         """Send ``op``; ``on_reply(reply)`` is called once, unless the client is killed first.
 
         Operations of one client are carried out, and answered, in the order of submission.
-        ``sent_us``: it left, or leaves, at that moment instead of now.
+        ``sent_us``: it left, or leaves, at that moment instead of now. ``resumed``: see
+        ``ZkPort.submit``.
         """
         if self._closed:
             self._call_soon(on_reply, Failed(Code.SESSION_EXPIRED))
             return
-        request = Request(op, on_reply)
+        request = Request(op, on_reply, resumed if isinstance(op, Multi) else None)
         if self.state is SessionState.CONNECTED:
             self._send(request, sent_us)
         else:
@@ -297,6 +312,9 @@ class FakeSession:
             self._call_soon(request.on_reply, Failed(code))
 
     def _send(self, request: Request, sent_us: int | None = None) -> None:
+        if request.resumed not in (None, self._resumed):
+            self._fail([request], Code.CONNECTION_LOSS)
+            return
         connection = self._connection
         assert connection is not None
         self._sent.append(request)
@@ -348,12 +366,27 @@ class FakeSession:
     def _on_connected(self, attempt: int, connection: Connection) -> None:
         if attempt != self._attempt:
             return
+        same = self.session_id == connection.session_id
+        self._resumed = self._resumed + 1 if same else 0
         self.session_id = connection.session_id
         self.state = SessionState.CONNECTED
+        self._refused_since = None
         self._zk.stop_expiry(self.session_id)
         while self._waiting:
             self._send(self._waiting.popleft())
         self._on_state(SessionState.CONNECTED, self.session_id)
+
+    def _on_refused(self, attempt: int) -> None:
+        """The servers know fewer transactions than this client. After two session timeouts it
+        connects as one that has seen none (``zkconsumer.zk.connection``)."""
+        if attempt != self._attempt:
+            return
+        now = self._kernel.now
+        if self._refused_since is None:
+            self._refused_since = now
+        elif now - self._refused_since > 2 * self.session_timeout:
+            self._seen_zxid = 0
+        self._reconnect = self._kernel.schedule(_PAUSE_S, self._begin_connect)
 
     def _on_expired(self, attempt: int) -> None:
         if attempt != self._attempt:

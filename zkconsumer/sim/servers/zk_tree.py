@@ -97,6 +97,12 @@ class _Entry:
         self.children: dict[str, None] = {}
         self.names: tuple[str, ...] | None = None  # of the children, until they change
 
+    def copy(self) -> _Entry:
+        """Return an equal entry."""
+        made = _Entry(self.node, self.pzxid)
+        made.acl, made.changes, made.children = self.acl, self.changes, dict(self.children)
+        return made
+
 
 def parent_of(path: str) -> str:
     """Return the path of the parent; ``/`` for first-level paths."""
@@ -109,6 +115,13 @@ class Tree:
     def __init__(self) -> None:
         self._entries = {"/": _Entry(Node(b"", Stat(0, 0, 0, 0)), 0)}
         self.ephemerals: dict[int, dict[str, None]] = {}
+
+    def copy(self) -> Tree:
+        """Return an equal tree, which later transactions do not change."""
+        made = Tree()
+        made._entries = {path: entry.copy() for path, entry in self._entries.items()}
+        made.ephemerals = {session: dict(paths) for session, paths in self.ephemerals.items()}
+        return made
 
     def node(self, path: str) -> Node | None:
         """Return data and stat of a znode; ``None`` if it does not exist."""

@@ -106,7 +106,11 @@ def confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript
         for tp, node in zip(partitions, nodes, strict=True)
         if node is None or node.stat.ephemeral_owner != ctx.session_id
     )
-    claims = {tp: claim_ for tp, claim_ in command.claims.items() if tp not in fenced}
+    claims = {
+        tp: replace(claim_, unchecked=False)
+        for tp, claim_ in command.claims.items()
+        if tp not in fenced
+    }
     return events.Committed(command.token, claims, fenced)
 
 

@@ -2,7 +2,8 @@
 
 Why the offset znode: an owner znode that is recreated starts at version 0, so its version cannot be
 used. The offset znode is persistent and its version only grows. A claim rewrites the stored offset
-unchanged, which invalidates every request that an earlier owner still has in flight. While there is
+unchanged, which invalidates every request that an earlier owner still has in flight. (Restored
+servers use versions again: see ``Claim.unchecked`` and ``ZkPort.submit``.) While there is
 no offset znode, the version of the member's own registration is checked instead: the check holds
 exactly as long as the session that registered.
 """
@@ -305,6 +306,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
     that was a foreign writer (a JVM member that lost the partition, or a tool): the larger offset
     stays. Otherwise this member is the previous owner, and the partition is fenced. Without an
     offset znode there is no version to compare, so the owner znode is read before the first commit.
+    So it is after the connection was re-established (``Claim.unchecked``).
     """
     check = own_check(ctx, command.epoch)
     paths = ctx.spec.paths
@@ -317,7 +319,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
     suspects: list[TopicPartition] = []
     for tp, position in sorted(command.positions.items()):
         held = claims[tp]
-        if held.version is None:
+        if held.version is None or held.unchecked:
             suspects.append(tp)
         elif held.is_behind(position):
             todo.append(tp)
@@ -350,8 +352,10 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
         except ZnodeFormatError as fault:
             broken[tp] = str(fault)
             return
-        untouched = offset.stat.version == claimed.version
-        if not untouched and stored != command.positions[tp]:
+        other = claimed.unchecked and not claimed.lags and stored != claimed.committed
+        untouched = offset.stat.version == claimed.version and not other
+        older = claimed.unchecked and offset.stat.version < (claimed.version or 0)
+        if not (untouched or older) and stored != command.positions[tp]:
             foreign.add(tp)
         current = Claim(
             claimed.thread, offset.stat.version, stored, claimed.invalidated and untouched
