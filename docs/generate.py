@@ -532,6 +532,9 @@ for faults in it, and `zkconsumer replay` runs a member again on it
 without a value are left out. If the writer was killed, the last line may be incomplete; readers
 skip it.
 
+Each line ends with `crc`, the CRC-32 of the object without it, in 8 hexadecimal digits. A reader
+refuses a line with a wrong checksum, and names the file and the line.
+
 ## The journal of a running member
 
 The file is opened when the member starts. It holds whole events and commands (`fields`). A large

@@ -21,14 +21,14 @@ RUN = {"at": 1, "kind": "run", "schema": 1, "clock": "epoch", "settings": {"grou
 EVENT = {"at": 2, "kind": "event", "name": "Claimed", "member": "m", "session": "0x1", "attempt": 1}
 GOOD = [RUN, EVENT | {"offsets": {"t-0": 5}, "partitions": ["t-0"]}, EVENT | {"path": "/a\u20ac"}]
 BAD = {
-    b"no json\n": "invalid JSON",
+    b"no json\n": "cannot be read",
     b"[1]\n": "no JSON object",
     b'{"at": 3, "kind": "other"}\n': "kind 'other'",
     b'{"at": "3", "kind": "action", "name": "n"}\n': "at must be integer",
     b'{"at": 9223372036854775808, "kind": "action", "name": "n"}\n': "64 bits",
     b'{"at": 3, "kind": "action", "name": "\\ud800"}\n': "surrogate",
-    b"\xff\xfe\n": "invalid JSON",
-    b"[" * 100_000 + b"\n": "invalid JSON",
+    b"\xff\xfe\n": "cannot be read",
+    b"[" * 100_000 + b"\n": "cannot be read",
     b'{"at": 3, "kind": "ev': "no newline",
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import threading
 import time
 from pathlib import Path
@@ -78,17 +80,38 @@ def test_a_journal_cut_anywhere_gives_its_whole_lines(tmp_path: Path) -> None:
         assert len(list(read_journal(cut))) == content[:length].count(b"\n")
 
 
+def test_a_flipped_bit_is_named(tmp_path: Path) -> None:
+    """Any changed bit is refused with file and line, and the entries before it are unchanged. Only
+    the very last line end may look as if it was not written yet."""
+    path, flipped = tmp_path / "j.jsonl", tmp_path / "flipped.jsonl"
+    _write(path, 4)
+    content, entries = path.read_bytes(), list(read_journal(path))
+    seed = int(os.environ.get("FILES_SEED", str(random.randrange(10**6))))
+    print(f"FILES_SEED={seed}")  # noqa: T201
+    rng = random.Random(seed)
+    for place in range(len(content) - 1):
+        changed = bytearray(content)
+        changed[place] ^= 1 << rng.randrange(8)
+        flipped.write_bytes(changed)
+        own = content[:place].count(b"\n")
+        found = []
+        with pytest.raises(JournalFormatError, match=r"flipped\.jsonl:") as refused:
+            found += read_journal(flipped)
+        assert refused.value.line == own + 1, place
+        assert found == entries[:own], place
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("nonsense", "is not JSON"),
+        ("nonsense", "cannot be read"),
         ("[1]", "no JSON object"),
         ('{"at":1,"kind":"what"}', "kind 'what'"),
         ('{"at":1,"kind":"action"}', "name is missing"),
         ('{"at":true,"kind":"action","name":"x"}', "at must be integer"),
         ('{"at":1,"kind":"action","name":"x","partitions":[1]}', "partitions must be list"),
         ('{"at":1,"kind":"action","name":"x","token":1}', "unknown field token"),
-        ("[" * 100_000, "is not JSON"),
+        ("[" * 100_000, "cannot be read"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:

@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
@@ -30,8 +31,27 @@ QUEUE_BYTES: Final = 16 << 20
 """Maximum amount of a member's journal that may wait for the disk."""
 
 
+_CRC: Final = b',"crc":"'
+_CRC_BYTES: Final = len(_CRC) + 11
+"""Of the end of a line: the checksum of the object without it, in 8 hexadecimal digits."""
+
+
 def _line(entry: Entry) -> bytes:
-    return (_encode(entry) + "\n").encode()
+    text = _encode(entry).encode()
+    return b'%b%b%08x"}\n' % (text[:-1], _CRC, zlib.crc32(text))
+
+
+def parse_line(line: bytes) -> Any:
+    """Return the JSON of a line with its line end. Raises ValueError or RecursionError.
+
+    Lines of other programs have no checksum.
+    """
+    text, end = line[:-_CRC_BYTES] + b"}", line[-_CRC_BYTES:]
+    if not end.startswith(_CRC):
+        return json.loads(line)
+    if end != b'%b%08x"}\n' % (_CRC, zlib.crc32(text)):
+        raise ValueError("its checksum is wrong: the line was changed, or is damaged")
+    return json.loads(text)
 
 
 class JournalWriter:
@@ -233,9 +253,9 @@ def read_journal(path: Path) -> Iterator[Entry]:
             if not line.endswith(b"\n"):
                 return
             try:
-                entry = json.loads(line)
+                entry = parse_line(line)
             except (ValueError, RecursionError) as error:
-                raise JournalFormatError(str(path), number, f"is not JSON: {error}") from None
+                raise JournalFormatError(str(path), number, f"cannot be read: {error}") from None
             if number == 1 and (not isinstance(entry, dict) or entry.get("kind") != "run"):
                 raise JournalFormatError(str(path), 1, "a journal begins with a line of kind run")
             if fault := check_entry(entry):

@@ -20,7 +20,7 @@ from zkaudit import schema
 from zkaudit.errors import InputMissingError
 from zkaudit.sources.files import Piece, pack
 from zkaudit.storage import Place, missing, place_of, shown, stream, written
-from zkconsumer.journal.json_lines import check_entry
+from zkconsumer.journal.json_lines import check_entry, parse_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,9 +64,9 @@ def _parse(line: bytes) -> tuple[dict[str, Any], str]:
     if not line.endswith(b"\n"):
         return {}, "the line has no newline: it is cut off, or longer than 16 MiB"
     try:
-        entry = json.loads(line)
+        entry = parse_line(line)
     except (ValueError, RecursionError) as error:
-        return {}, f"invalid JSON: {error}"
+        return {}, f"the line cannot be read: {error}"
     fault = check_entry(entry)
     if not fault:
         values = [v for value in entry.values() for v in _numbers(value)]
