@@ -16,7 +16,7 @@ from zlib import crc32
 
 import pytest
 from zkmigrate.apply.journal import Journal, parse
-from zkmigrate.errors import JournalError, PlanFileError
+from zkmigrate.errors import JournalError, JournalWriteError, PlanFileError
 from zkmigrate.formats import offset_csv, plan_file, whole_file
 from zkmigrate.model import Before, Direction, KafkaOffset, Record, Store
 from zkmigrate.plan.options import Options, Rule
@@ -258,6 +258,25 @@ def test_a_record_is_on_disk_before_anything_follows(
     with Journal(path, "digest", happened.append):
         pass
     assert happened == ["before journal cut", "ftruncate", "fsync", "after journal cut"]
+
+
+def test_nothing_is_recorded_after_a_failed_fsync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next fsync succeeds, but what the failed one has not stored is lost: a later record would
+    make the journal look damaged."""
+    right = os.fsync
+    with Journal(tmp_path / "journal", "digest") as journal:
+        journal.write(group="g", step="claim")
+
+        def full(_file: int) -> None:
+            monkeypatch.setattr(os, "fsync", right)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "fsync", full)
+        for step in ("write", "done"):
+            with pytest.raises(JournalWriteError, match=r"journal: No space left .* make room"):
+                journal.write(group="g", step=step)
 
 
 @pytest.mark.parametrize("lines", [(0, 2, 3), (0, 1, 1, 2, 3), (0, 2, 1, 3)])

@@ -252,6 +252,43 @@ def test_a_hook_that_cannot_be_run_has_failed(
     assert '"outcome":"refused"' in Path(f"{plan}.journal").read_text().splitlines()[-1]
 
 
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_disk_that_is_full_at_any_record(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Half of a record is written, or none of it is surely on disk. The run names the journal and
+    ends; the same command goes on when there is room."""
+    right, calls = getattr(os, call), [0]
+    simulated.topic("t", (0, 100))
+    fails = 0
+
+    def full(file: int, *data: bytes) -> object:
+        if not os.readlink(f"/proc/self/fd/{file}").endswith(".journal"):
+            return right(file, *data)
+        calls[0] += 1
+        if calls[0] < fails:
+            return right(file, *data)
+        if data and calls[0] == fails:
+            return right(file, data[0][: len(data[0]) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    while calls[0] >= fails:
+        calls[0], fails = 0, fails + 1
+        group = f"g{fails}"
+        simulated.in_zookeeper(group, "t", 5)
+        words = ("apply", simulated.file(f"plan-{fails}"), "--execute")
+        assert simulated.run("plan", "--group", group, "--out", words[1]).status == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, full)
+            found = simulated.run(*words)
+        if calls[0] >= fails:
+            assert found.status != 0, fails
+            assert f"{words[1]}.journal: No space left on device" in str(found), fails
+        assert simulated.run(*words).status == 0
+        assert simulated.held(group, "t")[1] == {0: 5}
+    assert fails > 4
+
+
 def test_a_hook_has_a_time_limit(tmp_path: Path) -> None:
     """It is killed with the processes that it has started."""
     child = tmp_path / "child"

@@ -60,7 +60,7 @@ class Journal:
         self._number = 0
         self._synced = 0
         self._broken = ""
-        """Why a record may be torn; after that, nothing more is written."""
+        """Why a record may be torn, or not on disk; after that, nothing more is written."""
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
 
@@ -147,11 +147,20 @@ class Journal:
         self._effect(f"after journal {what}")
 
     def _sync(self, number: int) -> None:
-        """Return when the record ``number`` is on disk; another thread may have seen to that."""
+        """Return when the record ``number`` is on disk; another thread may have seen to that.
+
+        What a failed fsync has not stored, a later one that succeeds does not store either.
+        """
         with self._syncing:
             if self._synced <= number:
+                if self._broken:
+                    raise OSError(0, self._broken)
                 written = self._number
-                os.fsync(self._file)
+                try:
+                    os.fsync(self._file)
+                except OSError as error:
+                    self._broken = str(error.strerror)
+                    raise
                 self._synced = written
 
 
