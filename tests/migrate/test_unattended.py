@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -287,6 +288,31 @@ def test_a_disk_that_is_full_at_any_record(
         assert simulated.run(*words).status == 0
         assert simulated.held(group, "t")[1] == {0: 5}
     assert fails > 4
+
+
+def test_a_clock_that_steps_changes_no_decision(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is a day off, in either direction, each time it is asked. A move, a second
+    run and the way back do what they always do."""
+    seed = int(os.environ.get("CLOCK_SEED", str(random.randrange(10**6))))
+    print(f"CLOCK_SEED={seed}")  # noqa: T201
+    rng, right = random.Random(seed), time.time
+    monkeypatch.setattr(time, "time", lambda: right() + rng.choice([-86_400, 0, 86_400]))
+    simulated.topic("t", (0, 100))
+    simulated.in_zookeeper("g", "t", 5)
+    plan = simulated.file("plan")
+    for words, status in (
+        (("plan", "--all", "--out", plan), 0),
+        (("apply", plan, "--execute"), 0),
+        (("apply", plan, "--execute"), 0),
+        (("status", "--group", "g"), 0),
+        (("undo", plan, "--execute"), 0),
+    ):
+        found = simulated.run(*words)
+        assert found.status == status, (words, found)
+        moved = words[0] in ("apply", "status")
+        assert simulated.held("g", "t") == ({0: 5}, {0: 5} if moved else {}), words
 
 
 def test_a_hook_has_a_time_limit(tmp_path: Path) -> None:
