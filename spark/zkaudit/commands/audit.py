@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from zkaudit.commands.expected import count_expected, expected_option
-from zkaudit.commands.inputs import audit_options, spark_session
+from zkaudit.commands.inputs import (
+    allow_damage_option,
+    audit_options,
+    fail_on_option,
+    spark_session,
+)
 from zkaudit.commands.summary import print_summary, status_of
-from zkaudit.limits import SEVERITIES
 
 if TYPE_CHECKING:
     from zkaudit.findings.expected import Expected
@@ -46,18 +50,9 @@ def _utc(time: str) -> datetime:
 @click.option(
     "--to", "end", metavar="TIME", callback=_iso, help="Only findings before this time (UTC)."
 )
-@click.option(
-    "--fail-on",
-    type=click.Choice(SEVERITIES),
-    help="Exit with status 3 if there is a finding of this severity or worse, or time that no log "
-    "covers. Expected findings do not count.",
-)
+@fail_on_option
 @expected_option
-@click.option(
-    "--allow-damage",
-    is_flag=True,
-    help="Continue although a log is damaged and no other server has what follows.",
-)
+@allow_damage_option
 def run_command(
     options: Options,
     master: str,

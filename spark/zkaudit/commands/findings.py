@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -14,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zkaudit.commands.expected import expected_option, print_gone
-from zkaudit.commands.inputs import limit_names, limit_options
+from zkaudit.commands.inputs import fail_on_option, limit_names, limit_options
 from zkaudit.commands.question import (
     Clock,
     about,
     check_order,
+    csv_line,
     logs_options,
     say,
     timezone_option,
 )
-from zkaudit.commands.summary import FAILED
+from zkaudit.commands.summary import status_of_counts
 from zkaudit.errors import NoLogsError
 from zkaudit.findings.kinds import KINDS, NOT_LOOKED_FOR
-from zkaudit.limits import NOT_COVERED, SEVERITIES, Limits
+from zkaudit.limits import SEVERITIES, Limits
 from zkaudit.text import printable
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
-from zkconsumer.console.tables import guarded
 
 if TYPE_CHECKING:
     from zkaudit.findings.expected import Expected
@@ -82,12 +80,7 @@ _TIMELINE = (
 @timezone_option
 @logs_options
 @expected_option
-@click.option(
-    "--fail-on",
-    type=click.Choice(SEVERITIES),
-    help="Exit with status 3 if there is a finding of this severity or worse, or time that no log "
-    "covers. Expected findings do not count.",
-)
+@fail_on_option
 @limit_options
 def findings_command(
     places: tuple[str, ...],
@@ -144,17 +137,8 @@ def findings_command(
         row["expected"] = None if one is None else one.reason
     {"table": _print, "json": _json, "csv": _csv, "timeline": _timeline}[form](rows, clock)
     print_gone(gone(expected.values(), (row["id"] for row in every)))
-    return FAILED if fail_on is not None and _are_bad(rows, fail_on) else 0
-
-
-def _are_bad(rows: Iterable[dict[str, Any]], fail_on: str) -> bool:
-    """Whether one of the findings that are not expected is so severe."""
-    bad = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
-    return any(
-        row["severity"] in bad or row["kind"] == NOT_COVERED
-        for row in rows
-        if row["expected"] is None
-    )
+    counted = ((row["severity"], row["kind"]) for row in rows if row["expected"] is None)
+    return status_of_counts(counted, fail_on)
 
 
 def _in_logs(
@@ -213,11 +197,8 @@ def _timeline(rows: list[dict[str, Any]], _: Clock) -> None:
 
 
 def _write(columns: tuple[str, ...], rows: Iterable[dict[str, Any]]) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows({name: guarded(row[name]) for name in columns} for row in rows)
-    click.echo(text.getvalue(), nl=False)
+    for values in (columns, *([row[name] for name in columns] for row in rows)):
+        click.echo(csv_line(values))
 
 
 def _print(rows: Iterable[dict[str, Any]], clock: Clock) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from zkaudit.limits import Limits
+from zkaudit.limits import SEVERITIES, Limits
 from zkaudit.text import regex_of
 from zkconsumer.console.exclusive import at_most_one, only_with
 from zkconsumer.console.times import duration_option
@@ -45,6 +45,17 @@ servers_option = click.option(
     metavar="N",
     help="Number of voting servers, without observers, if you do not have all their logs. By "
     "default, the number in /zookeeper/config of the logs and snapshots.",
+)
+allow_damage_option = click.option(
+    "--allow-damage",
+    is_flag=True,
+    help="Continue although a log is damaged and no other server has what follows.",
+)
+fail_on_option = click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit with status 3 if there is a finding of this severity or worse, or time that no log "
+    "covers. Expected findings do not count.",
 )
 server_logs_option = click.option(
     "--server-logs",

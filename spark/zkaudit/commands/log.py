@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -17,6 +15,7 @@ from zkaudit.commands.question import (
     Clock,
     about,
     check_order,
+    csv_line,
     iso,
     narrow,
     question_options,
@@ -25,7 +24,6 @@ from zkaudit.commands.question import (
 from zkaudit.text import printable
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one
-from zkconsumer.console.tables import guarded
 
 if TYPE_CHECKING:
     from zkaudit.local.log import Entry
@@ -147,9 +145,7 @@ def _timeline(entries: Iterable[Entry]) -> Iterator[str]:
             "timestamp_desc": entry.kind,
             "message": entry.text + ("" if entry.confirmed else _UNSURE),
         }
-        text = io.StringIO()
-        csv.writer(text, lineterminator="").writerow([guarded(row[name]) for name in _TIMELINE])
-        yield text.getvalue()
+        yield csv_line(row[name] for name in _TIMELINE)
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

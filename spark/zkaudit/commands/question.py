@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from zkaudit.commands.inputs import F, logs_option, servers_option, with_options
+from zkaudit.commands.inputs import (
+    F,
+    allow_damage_option,
+    logs_option,
+    servers_option,
+    with_options,
+)
 from zkaudit.text import printable
+from zkconsumer.console.tables import guarded
 
 if TYPE_CHECKING:
     from zkaudit.local.history import GroupHistory
@@ -117,11 +126,7 @@ timezone_option: Final = click.option(
 )
 _LOGS: Final = (
     servers_option,
-    click.option(
-        "--allow-damage",
-        is_flag=True,
-        help="Continue although a log is damaged and no other server has what follows.",
-    ),
+    allow_damage_option,
 )
 servers_logs_option = logs_option(
     "Directory of each server, as for `zkaudit run`: --zookeeper-logs zk1 zk2 zk3."
@@ -167,6 +172,13 @@ def about(history: GroupHistory, clock: Clock, start: str | None, end: str | Non
         yield f"{text}: {TOO_LARGE}."
     if history.left_out:
         yield f"Left out, not read: {', '.join(history.left_out)}."
+
+
+def csv_line(values: Iterable[Any]) -> str:
+    """Return a line of CSV that is safe to open in a spreadsheet."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(map(guarded, values))
+    return text.getvalue()
 
 
 def narrow() -> int | None:
