@@ -108,7 +108,7 @@ test-audit: setup browser spark-classes ## all tests of zkaudit
 
 test-corpus: setup ## all labelled incidents, also in a log that begins late, and in all rounds of a stream (test-audit: a part)
 	CORPUS=all $(BIN)/pytest tests/audit/tables/test_corpus.py tests/audit/tables/test_rounds.py \
-		tests/audit/tables/test_doubt.py tests/audit/tables/test_begin_at_snapshot.py \
+		tests/audit/test_doubt.py tests/audit/test_begin_at_snapshot.py \
 		tests/audit/tables/test_local_findings.py
 
 report-pictures: setup ## the light and the dark picture of the report in docs/images, from the labelled incidents

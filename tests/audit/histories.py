@@ -209,19 +209,3 @@ def findings_of(tables: Tables, stage: staging.Stage, limits: Limits | None = No
     """What all rules find."""
     records = from_records(tables, limits or Limits())
     return kept(findings(stage.rows("findings"), records, tables.has_journals))
-
-
-def found(
-    spark: SparkSession,
-    history: History,
-    log_gaps: tuple[tuple[int, int], ...] = (),
-    journal: tuple[Path, ...] = (),
-    limits: Limits | None = None,
-    snapshots: Sequence[dict[str, Any]] = (),
-) -> dict[tuple[str, str], list[Any]]:
-    """Findings by group and kind."""
-    made, stage = tables_of(spark, history, log_gaps, journal, snapshots, limits)
-    by: dict[tuple[str, str], list[Any]] = {}
-    for row in findings_of(made, stage, limits).collect():
-        by.setdefault((row["group_id"], row["kind"]), []).append(row)
-    return by

@@ -1,6 +1,6 @@
 """The logs of a real ensemble whose leader was killed with pending proposals are one history.
 
-Spark does not run. ``tests/audit/tables/test_doubt.py`` compares its plan with that of one process.
+Spark does not run. ``tests/audit/test_doubt.py`` compares its plan with that of one process.
 """
 
 from __future__ import annotations

@@ -12,19 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from zkaudit.decode.batches import LogReader, read_snapshot
+from zkaudit.decode.batches import LogReader
 from zkaudit.limits import Limits
-from zkaudit.sources.rows import nodes_of_groups
+from zkaudit.local.found import findings
+from zkaudit.local.history import Question, read
 
 from tests.audit.corpus.held_out import HELD_OUT
 from tests.audit.corpus.incidents import WRITTEN_WITH_THE_RULES, Corpus
 from tests.audit.corpus.judge import Verdict, compare
 from tests.audit.corpus.play import unpacked
-from tests.audit.histories import History, found
 from tests.audit.snapshots import snapshot_after
-
-pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
+from tests.audit.written import write_log
 
 Rows = list[dict[str, Any]]
 DIVIDED = [WRITTEN_WITH_THE_RULES]
@@ -67,22 +65,6 @@ def transactions(log: Path, groups: set[str]) -> list[tuple[str | None, Rows]]:
     return made
 
 
-def numbered(chosen: list[Rows]) -> History:
-    """A history of these transactions, with zxids from 1."""
-    h = History()
-    h.rows = [row | {"zxid": zxid} for zxid, parts in enumerate(chosen, 1) for row in parts]
-    h.zxid, h.now = len(chosen), max(row["time"] for row in h.rows)
-    return h
-
-
-def shown_after(h: History, zxid: int, folder: Path) -> Rows:
-    """What an audit reads from the snapshot that a server writes after a transaction."""
-    file = folder / f"snapshot.{zxid:x}"
-    file.write_bytes(snapshot_after(row for row in h.rows if row["zxid"] <= zxid))
-    batches = read_snapshot(file, "a")
-    return [row for batch in batches for row in nodes_of_groups(batch, ()).to_pylist()]
-
-
 def second_part(made: list[tuple[str | None, Rows]], group: str) -> int:
     """The transaction with which an incident's second part begins: the first write of an offset by
     a session that is not a member's, or else the middle."""
@@ -98,26 +80,25 @@ def second_part(made: list[tuple[str | None, Rows]], group: str) -> int:
 
 
 @pytest.mark.parametrize("corpus", DIVIDED, ids=lambda corpus: str(corpus.name))
-def test_findings_after_a_snapshot(spark: SparkSession, tmp_path: Path, corpus: Corpus) -> None:
+def test_findings_after_a_snapshot(tmp_path: Path, corpus: Corpus) -> None:
     """The offset that a snapshot shows is where the group had come to, and who is not in it does
     not own or consume. So a loss stays a loss, and nothing is found that the whole logs do not
     have."""
-    log = unpacked(corpus, tmp_path)
     groups = set(corpus.incidents)
-    made = transactions(log, groups)
+    made = transactions(unpacked(corpus, tmp_path), groups)
     begins = {group: second_part(made, group) for group in groups}
     late = [group is not None and zxid >= begins[group] for zxid, (group, _) in enumerate(made, 1)]
     early = [rows for is_late, (_, rows) in zip(late, made, strict=True) if not is_late]
     rest = [rows for is_late, (_, rows) in zip(late, made, strict=True) if is_late]
-    h = numbered(early + rest)
-    first = len(early) + 1
-    snapshot = shown_after(h, first - 1, tmp_path)
-    h.rows = [row for row in h.rows if row["zxid"] >= first]
-    limits = Limits(**corpus.limits)
-    by = found(spark, h, ((0, first),), limits=limits, snapshots=snapshot)
+    rows = [row | {"zxid": zxid} for zxid, parts in enumerate([*early, *rest], 1) for row in parts]
+    last, logs = len(early), tmp_path / "late"
+    write_log(logs, (row for row in rows if row["zxid"] > last))
+    snapshot = snapshot_after(row for row in rows if row["zxid"] <= last)
+    (logs / f"snapshot.{last:x}").write_bytes(snapshot)
+    history = read(Question([str(logs)], None))
     verdict = Verdict()
     names = {f"{name}:" for name in NOT_SHOWN}
-    compare(verdict, "whole", [row.asDict() for rows in by.values() for row in rows], corpus)
+    compare(verdict, "whole", findings(history, Limits(**corpus.limits)), corpus)
     wrong = [text for text in (*verdict.missed, *verdict.wrong) if text.split()[1] not in names]
     assert verdict.right > 20
     assert not wrong

@@ -3,25 +3,21 @@ three."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import BooleanType, LongType, StructType
-from zkaudit.findings.places import located
 from zkaudit.history import committed, doubt
 from zkaudit.history.doubt import Change
+from zkaudit.limits import Limits
+from zkaudit.local.found import findings
+from zkaudit.local.history import Question, read
 
-from tests.audit.histories import (
-    History,
-    findings_of,
-    frame_of,
-    logged,
-    tables_of,
-)
+from tests.audit.histories import History, logged
+from tests.audit.written import write_log
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 
@@ -84,22 +80,6 @@ class Ensemble:
         return [row | {"server": str(server)} for row in rows]
 
 
-def used(
-    spark: SparkSession, ensemble: Ensemble, servers: str, voters: int | None
-) -> list[dict[str, Any]]:
-    """The rows that an audit of some servers' logs uses, each with ``confirmed``."""
-    rows = [row for server in servers for row in ensemble.log(int(server))]
-    runs = [committed.Run(row["server"], row["zxid"], row["zxid"]) for row in rows]
-    whole = committed.plan(runs, voters)
-    plan = doubt.decided(lambda: logged(spark, rows), whole)
-    assert doubt.decided_rows(logged_rows(rows, whole), whole) == plan
-    return [
-        row | {"confirmed": not committed.within(row["zxid"], plan.unconfirmed)}
-        for row in sorted(rows, key=lambda row: row["zxid"])
-        if committed.within(row["zxid"], plan.take.get(row["server"], ()))
-    ]
-
-
 def logged_rows(rows: list[dict[str, Any]], plan: committed.History) -> Iterator[dict[str, Any]]:
     """The rows that the plan takes, with all columns that ``doubt`` reads."""
     for row in rows:
@@ -115,44 +95,24 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def findings(spark: SparkSession) -> dict[str, list[Any]]:
-    """The findings of all cases, by chroot. They are one history, each case below its own chroot
-    and with its own sessions, because one audit costs as much as all of them."""
-    h = History()
-    for number, (rejoined, servers, voters) in enumerate(sorted(CASES, key=str)):
-        chroot = f"/{'rejoined' if rejoined else 'dead'}-{servers}-{voters}"
-        for row in used(spark, Ensemble(rejoined), servers, voters):
-            h.zxid += 1
-            path = row["path"] and chroot + row["path"]
-            more = {"zxid": h.zxid, "path": path, "session": row["session"] + 1000 * number}
-            h.rows.append(row | more)
-    h.now = max(row["time"] for row in h.rows)
-    found = findings_of(*tables_of(spark, h))
-    places = [{name: row[name] for name in ("zxid", "confirmed")} for row in h.rows]
-    columns = StructType().add("zxid", LongType()).add("confirmed", BooleanType())
-    transactions = frame_of(spark, columns, places).selectExpr(
-        "'' as server", "'' as file", "0L as position", "*"
-    )
-    by: dict[str, list[Any]] = defaultdict(list)
-    for row in located(found, transactions, {}).collect():
-        by[row["chroot"]].append(row)
-    return by
-
-
 LOST = {("lost", "lost messages", "critical")}
 """What really happened."""
 
 
 @pytest.mark.parametrize(("rejoined", "servers", "voters"), sorted(CASES, key=str))
 def test_fewer_logs_give_no_worse_answer(
-    findings: dict[str, list[Any]], rejoined: bool, servers: str, voters: int | None
+    tmp_path: Path, rejoined: bool, servers: str, voters: int | None
 ) -> None:
     """Two servers know as much as all three. One that was not killed does too, but without another
     log of the next epoch it cannot confirm the last transactions. With the killed leader's log
     alone, what follows from its last proposals is one severity lower, inferred, and says that they
     may never have been committed."""
-    rows = findings[f"/{'rejoined' if rejoined else 'dead'}-{servers}-{voters}"]
+    ensemble = Ensemble(rejoined)
+    for server in servers:
+        write_log(tmp_path / server, ensemble.log(int(server)))
+    logs = [str(tmp_path / server) for server in servers]
+    every = findings(read(Question(logs, None, servers=voters)), Limits())
+    rows = [row for row in every if row["group_id"] is not None]
     found = {(row["group_id"], row["kind"], row["severity"]) for row in rows}
     doubted = [row for row in rows if "may never have been committed" in row["sentence"]]
     for row in doubted:
@@ -168,8 +128,19 @@ def test_fewer_logs_give_no_worse_answer(
         assert {(group, kind) for group, kind, _ in found} == {("lost", "lost messages")}
 
 
+def test_spark_decides_the_same(spark: SparkSession) -> None:
+    """It collects only the rows that decide."""
+    rows = [row for server in (1, 2) for row in Ensemble(rejoined=True).log(server)]
+    runs = [committed.Run(row["server"], row["zxid"], row["zxid"]) for row in rows]
+    plan = committed.plan(runs, 3)
+    found = doubt.decided_rows(logged_rows(rows, plan), plan)
+    assert plan.unconfirmed
+    assert not found.unconfirmed
+    assert doubt.decided(lambda: logged(spark, rows), plan) == found
+
+
 @pytest.mark.parametrize("gap", [False, True])
-def test_a_log_gap_hides_what_happened_to_a_znode(spark: SparkSession, gap: bool) -> None:
+def test_a_log_gap_hides_what_happened_to_a_znode(gap: bool) -> None:
     """A version that is not larger refutes an earlier write, unless the znode may have been created
     again in between."""
     h = History()
@@ -180,9 +151,7 @@ def test_a_log_gap_hides_what_happened_to_a_znode(spark: SparkSession, gap: bool
     h.commit("g", 0, 20, 1, version=3)
     gaps = ((2 << 32 | 3, 2 << 32 | 6),) if gap else ()
     plan = committed.History({"a": (doubted, (2 << 32 | 1, h.zxid))}, gaps, (), (doubted,))
-    assert doubt.decided_rows(logged_rows(h.rows, plan), plan) == (
-        plan := doubt.decided(lambda: logged(spark, h.rows), plan)
-    )
+    plan = doubt.decided_rows(logged_rows(h.rows, plan), plan)
     assert (plan.dropped, plan.unconfirmed) == (((), (doubted,)) if gap else ((doubted,), ()))
 
 
