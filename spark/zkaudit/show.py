@@ -12,7 +12,7 @@ from zkaudit.decode.columns import Filters
 from zkaudit.errors import InputMissingError, LogFormatError
 from zkaudit.sources.files import distinct, find, parse_servers, within
 from zkaudit.storage import shown
-from zkaudit.text import printable
+from zkaudit.text import hex_of, printable
 
 MOST_DATA: Final = 200
 """At most this many characters of a znode's content are shown."""
@@ -63,7 +63,7 @@ def line_of(row: dict[str, Any], mark: str) -> str:
         f"{mark} {row['file']}:{row['position']}",
         f"zxid={row['zxid']:#x}" + (f"[{row['idx']}]" if row["size"] else ""),
         f"{time}Z",
-        f"session={row['session'] & (1 << 64) - 1:#x}",
+        f"session={hex_of(row['session'])}",
         f"cxid={row['cxid']}",
         row["type"],
     ]

@@ -12,6 +12,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def hex_of(number: int) -> str:
+    """Return a session or a zxid as ZooKeeper prints it."""
+    return f"{number & (1 << 64) - 1:#x}"
+
+
 def regex_of(names: Sequence[str]) -> str:
     """Return the Java regex that matches exactly these group names."""
     return "|".join("\\Q" + name.replace("\\E", "\\E\\\\E\\Q") + "\\E" for name in names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import TYPE_CHECKING
 
 import click
@@ -16,25 +16,12 @@ from zkaudit.commands.inputs import (
     fail_on_option,
     spark_session,
 )
+from zkaudit.commands.question import Clock, check_order
 from zkaudit.commands.summary import print_summary, status_of
 
 if TYPE_CHECKING:
     from zkaudit.findings.expected import Expected
     from zkaudit.job.audit import Options
-
-
-def _iso(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    if value is None:
-        return None
-    try:
-        return datetime.fromisoformat(value).isoformat(" ")
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not an ISO time such as 2026-01-31T12:00") from None
-
-
-def _utc(time: str) -> datetime:
-    found = datetime.fromisoformat(time)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 @click.command("run")
@@ -43,13 +30,10 @@ def _utc(time: str) -> datetime:
     "--from",
     "start",
     metavar="TIME",
-    callback=_iso,
     help="Only findings after this time (UTC). Logs are read from the last snapshot at least "
     "an hour earlier.",
 )
-@click.option(
-    "--to", "end", metavar="TIME", callback=_iso, help="Only findings before this time (UTC)."
-)
+@click.option("--to", "end", metavar="TIME", help="Only findings before this time (UTC).")
 @fail_on_option
 @expected_option
 @allow_damage_option
@@ -66,8 +50,10 @@ def run_command(
     from zkaudit.job.audit import run
     from zkaudit.report.page import write
 
-    if start is not None and end is not None and _utc(start) >= _utc(end):
-        raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
+    clock = Clock("UTC", UTC)
+    start = start and clock.parse(start, "--from")
+    end = end and clock.parse(end, "--to")
+    check_order(start, end)
     options = replace(options, start=start, end=end, allow_damage=allow_damage)
     with spark_session(master, options) as spark:
         summary = run(spark, options)

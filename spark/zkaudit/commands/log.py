@@ -21,7 +21,7 @@ from zkaudit.commands.question import (
     question_options,
     say,
 )
-from zkaudit.text import printable
+from zkaudit.text import hex_of, printable
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one
 
@@ -153,7 +153,7 @@ def _plain(entry: Entry) -> dict[str, Any]:
     session = entry.session
     plain = entry._asdict() | {
         "zxid": f"{entry.zxid:#x}",
-        "session": None if session is None else f"{session & (1 << 64) - 1:#x}",
+        "session": None if session is None else hex_of(session),
         "time": iso(entry.time_us),
     }
     del plain["time_us"]

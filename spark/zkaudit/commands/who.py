@@ -19,7 +19,7 @@ from zkaudit.commands.question import (
     question_options,
     say,
 )
-from zkaudit.text import printable
+from zkaudit.text import hex_of, printable
 from zkconsumer.console.collector import no_collector
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _rows(
 
 
 def _session(session: Session, clock: Clock) -> str:
-    text = f"{session.id & (1 << 64) - 1:#x}, opened "
+    text = f"{hex_of(session.id)}, opened "
     if session.opened_zxid is None:
         return f"{text}at server {session.server} at an unknown time"
     time = clock.shown(session.opened_us)
@@ -194,4 +194,4 @@ def _plain(answer: Answer, group: str, at: str, address: str | None) -> dict[str
 
 
 def _hex(number: int | None) -> str | None:
-    return None if number is None else f"{number & (1 << 64) - 1:#x}"
+    return None if number is None else hex_of(number)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zkaudit.findings.ids import id_of
 from zkaudit.limits import NOT_COVERED, SEVERITIES
 from zkaudit.tables.catalog import FINDINGS
+from zkaudit.text import hex_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +60,7 @@ def placed(
     row["evidence"] = [part | _stored(its) for part, its in parts]
     if address is not None:
         how = "was resumed: it came from" if ", " in address else "came from"
-        row["sentence"] += f" Session {row['session'] & (1 << 64) - 1:#x} {how} {address}."
+        row["sentence"] += f" Session {hex_of(row['session'])} {how} {address}."
     if not all(its.confirmed for its in (place, *(its for _, its in parts))):
         row["severity"] = _LOWER.get(row["severity"], row["severity"])
         row["basis"] = "inferred" if row["basis"] == "proven" else row["basis"]

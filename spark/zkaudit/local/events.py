@@ -15,7 +15,7 @@ from zkaudit.group.znodes import IDS, OWNERS
 from zkaudit.history.facts import shown_of
 from zkaudit.local.history import GroupHistory
 from zkaudit.schema import CREATES
-from zkaudit.text import printable
+from zkaudit.text import hex_of, printable
 
 _SERVER_BITS: Final = 56
 
@@ -65,7 +65,7 @@ class Sessions:
         names = self.members.get(session, ())
         if names:
             return f"member {' and '.join(map(printable, sorted(names)))}"
-        text = f"session {session & (1 << 64) - 1:#x}"
+        text = f"session {hex_of(session)}"
         if names := self.claimants.get(session, ()):
             return f"{text} (which claims as {' and '.join(map(printable, sorted(names)))})"
         return f"{text} (not a member's)" if self.complete else f"{text} (never registered here)"

@@ -35,7 +35,7 @@ from zkaudit.history.committed import within
 from zkaudit.history.facts import events_of, shown_of
 from zkaudit.local.events import Sessions, fold_of, sessions_of
 from zkaudit.local.history import GroupHistory, subscription_of
-from zkaudit.text import printable
+from zkaudit.text import hex_of, printable
 from zkconsumer.admin.ids_lock import moved_to
 from zkconsumer.admin.snapshot import RECORD
 from zkconsumer.core.common.types import Pattern
@@ -117,7 +117,7 @@ def _in_snapshot(history: GroupHistory, group: str, before: int) -> Iterator[Ent
     for session, znodes in sorted(shown.items()):
         members = sorted(znode.name for znode in znodes if znode.tree == IDS)
         owned = _owned(znodes)
-        text = f"a snapshot shows session {_hex(session)}"
+        text = f"a snapshot shows session {hex_of(session)}"
         if members:
             text += f" of member {', '.join(map(printable, members))}"
         if owned:
@@ -220,7 +220,7 @@ class _Words:
         return self._sessions.who(event.session)
 
     def _begin(self, event: Event, znode: Znode) -> Entry:
-        session = f" (session {_hex(event.session)})"
+        session = f" (session {hex_of(event.session)})"
         if znode.tree == IDS:
             pattern, names = subscription_of(znode.path, event.data)
             topics = ", ".join(map(printable, names))
@@ -268,7 +268,7 @@ class _Words:
             if znode.tree == FOREIGN:
                 text = f"{by} released {_topic(znode)} in another client's layout: "
                 return self._entry(event, "foreign release", text + printable(znode.path), znode)
-            name = printable(member or _hex(event.session))
+            name = printable(member or hex_of(event.session))
             return self._entry(event, "released", f"{what} released by {name}", znode, member)
         if znode.tree == IDS:
             text = f"registration of {printable(znode.name)} deleted by {by}"
@@ -289,7 +289,7 @@ class _Words:
         foreign = sum(row.znode.tree == FOREIGN for row in rows)
         expired = event.cxid == 0
         how = "expired" if expired else "was closed by its client"
-        session = f"session {_hex(event.session)}"
+        session = f"session {hex_of(event.session)}"
         if members:
             names = ", ".join(map(printable, members))
             text = f"member {names} left: its {session} {how}"
@@ -342,7 +342,7 @@ class _Words:
             elif owner is None:
                 state = "no member owned it"
             else:
-                state = f"its owner was {printable(owner.member or _hex(owner.session or 0))}"
+                state = f"its owner was {printable(owner.member or hex_of(owner.session or 0))}"
             mirror = "the group's mirror, " if commit.by_mirror else ""
             text += f" by {mirror}{self._who(event)}; {state}"
         return Entry(
@@ -502,10 +502,6 @@ def _moved_to(data: bytes | None) -> str:
     return (
         f"somewhere that is not understood ({_text(data)})" if store is None else printable(store)
     )
-
-
-def _hex(session: int) -> str:
-    return f"{session & (1 << 64) - 1:#x}"
 
 
 def _topic(znode: Znode) -> str:

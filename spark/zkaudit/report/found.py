@@ -18,7 +18,7 @@ from zkaudit.findings.kinds import LASTING
 from zkaudit.job.place import finished
 from zkaudit.limits import NOT_COVERED, SEVERITIES
 from zkaudit.show import command
-from zkaudit.text import no_group, regex_of
+from zkaudit.text import hex_of, no_group, regex_of
 
 Row = dict[str, Any]
 
@@ -60,7 +60,7 @@ def _plain(row: Row) -> Row:
             moment = value if value.tzinfo else value.replace(tzinfo=UTC)
             value = moment.astimezone(UTC).isoformat(timespec="milliseconds")
         elif name in ("zxid", "end_zxid", "session") and value is not None:
-            value = f"{value & (1 << 64) - 1:#x}"
+            value = hex_of(value)
         elif name == "evidence":
             value = [_plain(part) for part in value or ()]
         plain[name] = value

@@ -9,8 +9,9 @@ from zkaudit.group.coverage import UNKNOWN
 from zkaudit.group.events import Commit, Lifetime, Write
 from zkaudit.group.rules.pending import Lowered, Next, Writes, highest
 from zkaudit.group.rules.rule import Evidence, Finding, Group
-from zkaudit.group.rules.words import clocks, hex_of, offset_text, partition_of, span, who
+from zkaudit.group.rules.words import clocks, offset_text, partition_of, span, who
 from zkaudit.group.rules.writers import Role
+from zkaudit.text import hex_of
 
 _SHOWN: Final = 40
 """How many characters of data that is not an offset are shown."""

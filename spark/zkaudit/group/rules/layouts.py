@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from zkaudit.group.coverage import UNKNOWN
 from zkaudit.group.events import Lifetime, Moment
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
-from zkaudit.group.rules.words import hex_of, latest
+from zkaudit.group.rules.words import latest
 from zkaudit.group.znodes import FOREIGN, IDS, OWNERS, Znode
+from zkaudit.text import hex_of
 from zkconsumer.admin.ids_lock import PROBE_END
 from zkconsumer.core.zookeeper.znodes import decode_registration, registration_writer
 from zkconsumer.errors import ZnodeFormatError

@@ -18,8 +18,9 @@ from zkaudit.group.coverage import UNKNOWN
 from zkaudit.group.events import FROM_SNAPSHOT, Commit, Kind, Lifetime, Moment
 from zkaudit.group.live_moves import LiveMove, Span, Wait
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
-from zkaudit.group.rules.words import clocks, hex_of, partition_of, seconds_between, timed
+from zkaudit.group.rules.words import clocks, partition_of, seconds_between, timed
 from zkaudit.group.subscriptions import registered
+from zkaudit.text import hex_of
 from zkconsumer.admin.ids_lock import PROBE_END
 from zkconsumer.core.migration.modes import RULES, Mode, neighbours
 

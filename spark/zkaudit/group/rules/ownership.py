@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from zkaudit.group.coverage import UNKNOWN
 from zkaudit.group.events import Ended, Lifetime, Moment
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
-from zkaudit.group.rules.words import hex_of, partition_of, who
+from zkaudit.group.rules.words import partition_of, who
 from zkaudit.group.znodes import IDS, OWNERS
+from zkaudit.text import hex_of
 
 
 class ForeignReleases(Rule):

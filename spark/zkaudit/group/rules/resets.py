@@ -16,8 +16,9 @@ from zkaudit.group.coverage import UNKNOWN, Unknown
 from zkaudit.group.events import Commit, Deleted, Kind, Lifetime, Moment, Write
 from zkaudit.group.facts import Partition
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
-from zkaudit.group.rules.words import clocks, hex_of, offset_text, partition_of, span, who
+from zkaudit.group.rules.words import clocks, offset_text, partition_of, span, who
 from zkaudit.group.znodes import OWNERS, Znode
+from zkaudit.text import hex_of
 
 JUMP_LEAST: Final = 10_000
 """Steps of fewer offsets are never compared with the other ones of their topic."""

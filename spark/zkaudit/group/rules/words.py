@@ -6,14 +6,9 @@ import re
 from typing import Final
 
 from zkaudit.group.znodes import Znode
+from zkaudit.text import hex_of
 
 _GENERATED: Final = re.compile(r"(?s)(.+)-[0-9]{13}-[0-9a-f]{1,8}")
-_BITS: Final = (1 << 64) - 1
-
-
-def hex_of(session: int) -> str:
-    """Return a session as ZooKeeper prints it."""
-    return f"{session & _BITS:#x}"
 
 
 def offset_text(offset: int | None) -> str:
