@@ -199,7 +199,7 @@ def test_damaged_snapshots(recordings: Any, tmp_path: Path) -> None:
                     found = open_snapshot(copy)
                 except LogFormatError:
                     continue
-                assert list(found.nodes()) == list(open_snapshot(snapshot).nodes()), (SEED, at)
+                assert found.content == open_snapshot(snapshot).content, (SEED, at)
 
 
 def test_snapshots_that_lie(tmp_path: Path) -> None:

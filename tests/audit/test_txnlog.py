@@ -10,7 +10,7 @@ import pytest
 from zkaudit.decode import batches as module
 from zkaudit.decode.batches import LogReader
 from zkaudit.decode.columns import Filters
-from zkaudit.decode.snapshot import Snapshot
+from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.decode.txnlog import (
     FILE_HEADER,
     TXN_HEADER,
@@ -20,6 +20,8 @@ from zkaudit.decode.txnlog import (
     judge,
 )
 from zkaudit.storage import opened
+
+from tests.audit.snapshots import snapshot_of
 
 DELETE, SET_DATA, MULTI, ERROR, CREATE_SESSION, CLOSE_SESSION = 2, 5, 14, -1, -10, -11
 
@@ -142,8 +144,16 @@ def test_a_record_that_is_completed_while_it_is_looked_at_is_read(
     ("digest", "last", "complete"), [(None, None, None), (10, None, 10), (10, 12, 12)]
 )
 def test_up_to_where_a_snapshot_is_complete(
-    digest: int | None, last: int | None, complete: int | None
+    tmp_path: Path, digest: int | None, last: int | None, complete: int | None
 ) -> None:
     """A snapshot is complete up to the later of the two zxids that it names."""
-    snapshot = Snapshot("snapshot.1", 1, {}, {}, digest, digest, last, b"", 0)
-    assert snapshot.complete_zxid == complete
+    content = snapshot_of([(b"", b"", (0,) * 9)])
+    for more in (
+        b"" if digest is None else struct.pack(">qiq", digest, 2, 7),
+        b"" if last is None else struct.pack(">q", last),
+    ):
+        content += more
+        content += struct.pack(">qi", zlib.adler32(content), 1) + b"/" if more else b""
+    file = tmp_path / "snapshot.1"
+    file.write_bytes(content)
+    assert open_snapshot(file).complete_zxid == complete

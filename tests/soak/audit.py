@@ -134,7 +134,7 @@ def _deleted_by(lifetimes: list[Lifetime], write: Commit) -> int | None:
         and one.znode.name == write.znode.name
         and one.session == write.session
         and one.end
-        and one.end.is_before(write.zxid, write.idx)
+        and one.end[:2] < (write.zxid, write.idx)
     ]
     last = max(mine, default=None)
     return last[1] if last and last[1] != write.session else None

@@ -10,13 +10,12 @@ import gzip
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from zkaudit.compressed import is_zstd, unpack_zstd
-from zkaudit.decode.txnlog import Acl, BodyError, Jute
+from zkaudit.decode.txnlog import BodyError, Jute
 from zkaudit.errors import AuditError, LogFormatError
 from zkaudit.storage import name_of, opened, read_all, shown
 
@@ -32,71 +31,20 @@ _SEAL_SIZE: Final = 13  # checksum, length 1, "/"
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotNode:
-    """One znode. Fields are the columns of ``schema.SNAPSHOT``, with times in milliseconds."""
-
-    path: str
-    data: bytes | None
-    czxid: int
-    mzxid: int
-    ctime_ms: int
-    mtime_ms: int
-    version: int
-    cversion: int
-    aversion: int
-    ephemeral_owner: int
-    pzxid: int
-    acl_id: int
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A complete snapshot. ``nodes`` decodes its znodes.
-
-    ``digest`` is the tree's digest at ``digest_zxid`` (3.6+). ``last_processed_zxid`` is known from
-    3.9 on.
-    """
+    """A complete snapshot, of which ``columns.nodes_batch`` decodes the znodes."""
 
     file: str
     zxid: int
     sessions: dict[int, int]
-    acls: dict[int, tuple[Acl, ...]]
-    digest: int | None
-    digest_zxid: int | None
-    last_processed_zxid: int | None
+    complete_zxid: int | None
+    """Zxid up to which the snapshot certainly contains every transaction; ``None`` if unknown
+    (before 3.6)."""
     content: bytes
     """The whole file, uncompressed."""
     starts: array[int]
-    """Where in ``content`` each znode begins: the length and text of its path, the length and bytes
-    of its data, the number of its access list, and ``STAT``."""
-
-    @property
-    def complete_zxid(self) -> int | None:
-        """Zxid up to which the snapshot certainly contains every transaction; ``None`` if
-        unknown."""
-        known = [z for z in (self.digest_zxid, self.last_processed_zxid) if z is not None]
-        return max(known, default=None)
-
-    def nodes(self) -> Iterator[SnapshotNode]:
-        """Yield all znodes, the root (path ``/``) first."""
-        content = self.content
-        unpack_int = struct.Struct(">i").unpack_from
-        for at in self.starts:
-            (size,) = unpack_int(content, at)
-            after = at + 4 + size
-            path = content[at + 4 : after].decode("utf-8", "replace")
-            (size,) = unpack_int(content, after)
-            data = None
-            if size != -1:
-                data = content[after + 4 : after + 4 + size]
-                after += size
-            (acl_id,) = struct.unpack_from(">q", content, after + 4)
-            c, m, ct, mt, version, cversion, aversion, owner, p = STAT.unpack_from(
-                content, after + 12
-            )
-            yield SnapshotNode(
-                path or "/", data, c, m, ct, mt, version, cversion, aversion, owner, p, acl_id
-            )
+    """Where in ``content`` each znode begins, the root (an empty path) first: the length and text
+    of its path, the length and bytes of its data, the number of its access list, and ``STAT``."""
 
 
 def snapshot_zxid(path: str | Path) -> int | None:
@@ -130,25 +78,26 @@ def open_snapshot(path: str | Path) -> Snapshot:
     jute = Jute(content, len(MAGIC) + 8, len(content))
     try:
         sessions = {jute.int64(): jute.int32() for _ in range(jute.count())}
-        acls = {jute.int64(): jute.acl() for _ in range(jute.count())}
+        for _ in range(jute.count()):  # access lists
+            jute.int64()
+            jute.acl()
         starts, jute.at = _nodes(content, jute.at)
         _seal(jute, content)
-        digest = digest_zxid = last = None
-        tail = jute.left
+        known, tail = list[int](), jute.left
         if tail in (20 + _SEAL_SIZE, 20 + 8 + 2 * _SEAL_SIZE):
-            digest_zxid, version, digest = jute.int64(), jute.int32(), jute.int64()
+            digest_zxid, version, _ = jute.int64(), jute.int32(), jute.int64()
             _seal(jute, content)
-            if not version:  # written with digests disabled
-                digest_zxid = digest = None
-        if tail in (8 + _SEAL_SIZE, 20 + 8 + 2 * _SEAL_SIZE):
-            last = jute.int64()
+            if version:  # 0: digests are disabled
+                known.append(digest_zxid)
+        if tail in (8 + _SEAL_SIZE, 20 + 8 + 2 * _SEAL_SIZE):  # 3.9: the last processed zxid
+            known.append(jute.int64())
             _seal(jute, content)
         if jute.left:
             raise BodyError(f"{jute.left} bytes follow the last checksum")
     except (BodyError, struct.error) as error:
         at = error.args[1] if len(error.args) > 1 else jute.at
         raise LogFormatError(name, at, f"{error.args[0]} (counted uncompressed)") from None
-    return Snapshot(name, zxid, sessions, acls, digest, digest_zxid, last, content, starts)
+    return Snapshot(name, zxid, sessions, max(known, default=None), content, starts)
 
 
 def is_whole(path: str | Path) -> bool:

@@ -92,10 +92,6 @@ class Moment(NamedTuple):
     idx: int
     time: int | None = None
 
-    def is_before(self, zxid: int, idx: int) -> bool:
-        """Return whether this moment is before an operation."""
-        return (self.zxid, self.idx) < (zxid, idx)
-
 
 class Ended(StrEnum):
     """How the lifetime of a znode ended; the values of the column ``ended``."""
