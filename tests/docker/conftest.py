@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.docker import IMAGE
-from tests.support.docker_engine import connect_engine
-from zkconsumer.errors import ClusterError
-
 ROOT = Path(__file__).parents[2]
 BUILD_SECONDS = 900
+COMMAND_SECONDS = 120
+IMAGE = "zkconsumer"
+Docker = Callable[..., str]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,18 +26,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Any]:
-    """The engine's client. This is the only fixture that may skip, if there is no engine."""
-    try:
-        client = connect_engine()
-    except ClusterError as error:
-        pytest.skip(str(error))
-    yield client
-    client.close()
+def docker() -> Docker:
+    """Runs ``docker`` with these words, and returns what it prints. This is the only fixture that
+    may skip, if there is no engine."""
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        command = ["docker", *map(str, words)]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+        )
+
+    def output(*words: object) -> str:
+        ran = run(*words)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.strip()
+
+    if shutil.which("docker") is None or run("version").returncode:
+        pytest.skip("no Docker engine answers (start it, or set DOCKER_HOST)")
+    return output
 
 
 @pytest.fixture(scope="session")
-def image(engine: Any) -> str:
+def image(docker: Docker) -> str:
     """The image, built from this checkout. If the build fails, the tests fail."""
     built = subprocess.run(
         [ROOT / "docker" / "build.sh", "--tag", IMAGE],
