@@ -48,8 +48,10 @@ class Stage:
         return self.place is None or (self.place / f"table={table}").is_dir()
 
     def rows(self, table: str) -> DataFrame:
-        """Return the rows of a table."""
-        return self.folded.where(F.col("table") == table)
+        """Return the rows of a table. If Spark knows that there are none, it plans no join of
+        them."""
+        rows = self.folded.where(F.col("table") == table)
+        return rows if self.has(table) else rows.limit(0)
 
     def read(self, table: str, *columns: str) -> pa.Table:
         """Return rows of a table, which the driver itself reads if they are stored."""

@@ -297,7 +297,8 @@ class _Job:
             chroots = self._keep("chroots", timeline.chroots(events))
         if self.journals is not None:
             registered = store.frame(catalog.REGISTRATIONS)
-            lines = journals.lines(self.journals, registered, self.options.group, chroots)
+            read = journals.lines(self.journals, registered, self.options.group, chroots)
+            lines = self._keep("lines", read)
         table(catalog.HERDS, "membership", lambda: causes.herds(steps, lines))
         self._of_journals(steps, lines)
         self._of_brokers()
