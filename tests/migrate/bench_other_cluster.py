@@ -83,8 +83,8 @@ def properties(here: LocalCluster, there: LocalCluster) -> str:
         "refresh.groups.interval.seconds": "3",
         "offset.flush.interval.ms": "3000",
     }
-    names = ("checkpoints.topic", "offset-syncs.topic", "offset.storage", "status.storage")
-    names += ("config.storage", "heartbeats.topic")
+    names = ["checkpoints.topic", "offset-syncs.topic", "offset.storage", "status.storage"]
+    names += ["config.storage", "heartbeats.topic"]
     settings |= {f"{name}.replication.factor": "1" for name in names}
     settings["replication.factor"] = "1"
     return "".join(f"{key} = {value}\n" for key, value in settings.items())
@@ -165,9 +165,9 @@ def by_content(
         rows = rows_of(ran.stdout.read().decode())
         used = os.wait4(ran.pid, 0)[2]
     seconds, most = time.monotonic() - began, used.ru_maxrss // 1024
-    known = {(one.group, one.tp.partition): one for one in positions}
+    known = {(one.group, one.tp): one for one in positions}
     found = {
-        known[row["group"], row["partition"]]: row["to_offset"]
+        known[row["group"], TopicPartition(row["topic"], row["partition"])]: row["to_offset"]
         for row in rows
         if row["proof"] == "proven"
     }
@@ -264,11 +264,52 @@ def run(partitions: int, count: int, groups: int, seed: int) -> None:
     mirror.close()
 
 
+def scale(partitions: int, count: int, seed: int) -> None:
+    """Translate one group's offsets in many partitions; in a tenth, newer records of the other
+    cluster's own are before the copies, and nothing recorded where the copies are."""
+    rng = random.Random(seed)
+    topics = [f"{TOPIC}-{number:03}" for number in range(-(-partitions // 200))]
+    tps = [TopicPartition(topic, number) for topic in topics for number in range(200)]
+    with LocalCluster("3.9") as here, LocalCluster("4") as there:
+        for cluster in (here, there):
+            for topic in topics:
+                cluster.create_topic(topic, 200)
+        producers = [Producer({"bootstrap.servers": one.bootstrap}) for one in (here, there)]
+        shifts: dict[TopicPartition, int] = {}
+        for number, tp in enumerate(tps):
+            shifts[tp] = 3000 if number % 10 == 0 else rng.randrange(10)
+            for own in range(shifts[tp]):
+                producers[1].produce(tp.topic, b"own %d" % own, partition=tp.partition)
+            for at in range(count):
+                for producer in producers:
+                    producer.produce(
+                        tp.topic, b"%d" % at, partition=tp.partition, timestamp=10**12 + at
+                    )
+            for producer in producers:
+                producer.flush()
+        positions = [Position("group", tp, rng.randrange(count)) for tp in tps]
+        client = KazooClient(here.zookeeper, timeout=30.0)
+        client.start()
+        for one in positions:
+            path = f"/consumers/group/offsets/{one.tp.topic}/{one.tp.partition}"
+            client.create(path, b"%d" % one.offset, makepath=True)
+        client.stop()
+        client.close()
+        found, proofs, seconds, most = by_content(positions, here, there)
+        right = sum(at == one.offset + shifts[one.tp] for one, at in found.items())
+        text = f"{len(tps)} partitions: {dict(proofs)}, {right} right, {seconds:.1f} s, {most} MiB"
+        print(text)  # noqa: T201
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--records", type=int, default=4700, help="in each partition")
     parser.add_argument("--groups", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--scale", action="store_true", help="many partitions, no MirrorMaker 2")
     given = parser.parse_args()
-    run(given.partitions, given.records, given.groups, given.seed)
+    if given.scale:
+        scale(given.partitions, given.records, given.seed)
+    else:
+        run(given.partitions, given.records, given.groups, given.seed)
