@@ -68,7 +68,8 @@ class Translator:
             if not self._search(tp, other, chosen, found) and found.proof is Proof.PROVEN:
                 why = "records without times may be in another partition, which is too long to read"
                 found = found._replace(proof=Proof.BOUNDED, why=why)
-        return self.judged(other.topic, found)
+        some = found.only_here[:1], found.only_there[:1]  # whether there are any is enough
+        return self.judged(other.topic, found._replace(only_here=some[0], only_there=some[1]))
 
     def judged(self, topic: str, found: Translation) -> Translation:
         """Return a translation, or what has become of it since: that a topic of the other cluster
