@@ -1035,6 +1035,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "migrate/zkmigrate/formats/decisions_file.py": ("decisions",),
     "migrate/zkmigrate/formats/offset_csv.py": ("offsets-csv",),
     "migrate/zkmigrate/formats/plan_file.py": ("plan",),
+    "migrate/zkmigrate/formats/proofs_file.py": OWN,
     "migrate/zkmigrate/plan/layout.py": ("gate-sweep",),
     "migrate/zkmigrate/stores/migration_marker.py": ("migration-marker",),
     "migrate/zkmigrate/stores/mirror_maker.py": ("mirror-maker",),

@@ -159,6 +159,38 @@ def test_offsets_of_another_client_are_stored_in_the_other_cluster(
         there.offsets.clear()
 
 
+def test_an_interrupted_plan_continues(simulated: Simulated, there: There) -> None:
+    """Offsets that were proven are in a file, and are not looked for again. A line that was cut off
+    is; a file that is damaged, or of other clusters, is refused."""
+    words = ("plan", "--group", "g", *TO, "--proofs", "proofs")
+    first = simulated.run(*words)
+    assert first.rows[0]["to_offset"] == 35
+    read = there.here.read
+    assert simulated.run(*words).rows == first.rows
+    assert there.here.read == read
+    ran = simulated.run("plan", "--group", "h", *TO[:3], "t=old.t", "--proofs", "proofs")
+    assert there.here.read == read  # the same partition and offset
+    file = Path("proofs")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-5])
+    assert simulated.run(*words).rows == first.rows
+    assert there.here.read > read
+    assert file.read_bytes() == whole
+    file.write_bytes(b"")
+    assert simulated.run(*words).rows == first.rows
+    assert file.read_bytes() == whole
+    for content, text in (
+        (whole.replace(b"35", b"x"), "proofs is damaged"),
+        (whole.replace(b"there", b"elsewhere"), "proofs has no offsets of these two clusters"),
+        (b"\xff\n", "proofs is damaged"),
+        (b"a,b\n", "proofs has no offsets of these two clusters"),
+    ):
+        file.write_bytes(content)
+        ran = simulated.run(*words)
+        assert (ran.status, text in ran.err) == (2, True), ran.err
+        assert file.read_bytes() == content
+
+
 BACK = ("plan", "--from-cluster", "there:9092", "--topic-map", "*=old.*", "--out", "back.plan")
 ZK = ("--direction", "kafka-to-zk")
 

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.formats.proofs_file import Answer, Asked, ProofsFile
 from zkmigrate.plan.translation import (
     NO_TIME,
     Excerpt,
@@ -42,10 +43,11 @@ _Content = tuple[int, bytes]
 
 class Translator:
     """Translates offsets of ``here`` to offsets of ``there``, and remembers what it has seen of
-    topics."""
+    topics. ``proofs``: what an earlier run has proven, and where to add to it."""
 
-    def __init__(self, here: Contents, there: Contents) -> None:
+    def __init__(self, here: Contents, there: Contents, proofs: ProofsFile | None = None) -> None:
         self._here, self._there = here, there
+        self._proofs = proofs
         self._hints = Hints(here, there)
         self._reads: Counter[str] = Counter()
         self._mixed: dict[str, str] = {}
@@ -59,6 +61,14 @@ class Translator:
         Its records are compared around the place that ``_candidate`` returns, in ever larger parts
         of the logs. ``partitions``: all partitions of the topic.
         """
+        asked = Asked(tp, offset, other)
+        before = None if self._proofs is None else self._proofs.get(asked)
+        if before is not None:
+            at, compared, why, doubtful = before
+            found = Translation(Proof.PROVEN, at, at, compared, why)
+            if doubtful:
+                found = found._replace(only_here=(Seen(offset, NO_TIME, b""),))
+            return self.judged(other.topic, found)
         found = self._in_partition(tp, offset, other)
         if found.differs:
             self._differs.setdefault(other.topic, other)
@@ -68,8 +78,11 @@ class Translator:
             if not self._search(tp, other, chosen, found) and found.proof is Proof.PROVEN:
                 why = "records without times may be in another partition, which is too long to read"
                 found = found._replace(proof=Proof.BOUNDED, why=why)
-        some = found.only_here[:1], found.only_there[:1]  # whether there are any is enough
-        return self.judged(other.topic, found._replace(only_here=some[0], only_there=some[1]))
+        some = (*found.only_here, *found.only_there)[:1]  # whether there are any is enough
+        found = self.judged(other.topic, found._replace(only_here=some, only_there=()))
+        if found.proof is Proof.PROVEN and found.low is not None and self._proofs is not None:
+            self._proofs.add(asked, Answer(found.low, found.compared, found.why, bool(some)))
+        return found
 
     def judged(self, topic: str, found: Translation) -> Translation:
         """Return a translation, or what has become of it since: that a topic of the other cluster

@@ -74,32 +74,25 @@ def offsets_from(
     ``renames``: from their names there to those here, by which all results are called. Raises
     BrokerError, MigrationError, UsageError.
     """
-    from zkmigrate.stores.translator import Translator  # loads kafka-python, which takes long
-
     found: dict[str, list[Found]] = {}
     undecided: list[GroupPlan] = []
-    with open_other(stores, other, servers, "--from-cluster") as there:
-        here = stores.contents()
-        translator = Translator(there.contents, here)
-        try:
-            known = which.among(there.kafka.list_groups(), other.bootstrap, "check the name")
-            named = new_names(renames, known)
-            for in_other in known:
-                group = named.get(in_other, in_other)
-                try:
-                    if members := there.kafka.members(in_other):
-                        text = f"joined at a coordinator of the other cluster: {shown(members)}"
-                        one = problem(Reason.COORDINATOR_MEMBER, text, "stop these consumers")
-                        undecided.append(GroupPlan(group, (one,)))
-                        continue
-                    patterns = frozenset(skip.pattern for skip in skips if skip.is_of(group))
-                    held = there.kafka.fetch(in_other, _every(there))
-                    found[group] = list(_of_group(stores, held, patterns, translator, there, other))
-                except BrokerError as error:
-                    one = problem(Reason.COORDINATOR_AWAY, str(error), "try again")
+    with open_other(stores, other, servers) as (there, translator):
+        known = which.among(there.kafka.list_groups(), other.bootstrap, "check the name")
+        named = new_names(renames, known)
+        for in_other in known:
+            group = named.get(in_other, in_other)
+            try:
+                if members := there.kafka.members(in_other):
+                    text = f"joined at a coordinator of the other cluster: {shown(members)}"
+                    one = problem(Reason.COORDINATOR_MEMBER, text, "stop these consumers")
                     undecided.append(GroupPlan(group, (one,)))
-        finally:
-            here.close()
+                    continue
+                patterns = frozenset(skip.pattern for skip in skips if skip.is_of(group))
+                held = there.kafka.fetch(in_other, _every(there))
+                found[group] = list(_of_group(stores, held, patterns, translator, there, other))
+            except BrokerError as error:
+                one = problem(Reason.COORDINATOR_AWAY, str(error), "try again")
+                undecided.append(GroupPlan(group, (one,)))
     offsets: dict[str, dict[TopicPartition, int]] = {}
     notes: dict[str, tuple[str, ...]] = {}
     for group, read in found.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -25,6 +25,7 @@ from zkmigrate.commands.output.rows import print_table
 from zkmigrate.exits import exit_status
 from zkmigrate.formats import offset_csv
 from zkmigrate.formats.plan_file import To
+from zkmigrate.formats.proofs_file import ProofsFile
 from zkmigrate.plan.findings import problem
 from zkmigrate.plan.translation import Proof, Translation
 from zkmigrate.plan.values import Entry, GroupPlan, Problem, There, Verdict
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from zkmigrate.stores.translator import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
-_OWN: Final = ("to_config", "topic_map", "not_proven", "offsets_out")
+_OWN: Final = ("to_config", "topic_map", "not_proven", "offsets_out", "proofs")
 _OTHERS: Final = ("decisions_out", "at_apply", "direction", "only_problems")
 
 
@@ -46,7 +47,8 @@ class ToCluster(NamedTuple):
     """The options.
 
     ``lower``: use the lower bound of an offset that is not proven. ``out``: the file to write.
-    ``back``: the offsets are read there, and are for this cluster.
+    ``back``: the offsets are read there, and are for this cluster. ``proofs``: the file with which
+    an interrupted plan continues.
     """
 
     bootstrap: str
@@ -54,7 +56,8 @@ class ToCluster(NamedTuple):
     topics: tuple[Rename, ...]
     lower: bool
     out: str | None
-    back: bool = False
+    back: bool
+    proofs: str | None
 
 
 def to_cluster_options(command: F) -> F:
@@ -68,6 +71,7 @@ def to_cluster_options(command: F) -> F:
         topic_map: tuple[Rename, ...],
         not_proven: str,
         offsets_out: str | None,
+        proofs: str | None,
         **others: Any,
     ) -> Any:
         bootstrap = to_cluster or from_cluster
@@ -81,10 +85,15 @@ def to_cluster_options(command: F) -> F:
             no_effect("--to-cluster", "from_cluster", *_OTHERS)
         lower = not_proven == "lower"
         security = read_security(to_config)
-        elsewhere = ToCluster(bootstrap, security, topic_map, lower, offsets_out, back)
+        elsewhere = ToCluster(bootstrap, security, topic_map, lower, offsets_out, back, proofs)
         return command(elsewhere=elsewhere, **others)
 
     for option in (
+        click.option(
+            "--proofs",
+            metavar="FILE",
+            help="A file for proven offsets: after an interruption, the same command continues.",
+        ),
         click.option(
             "--offsets-out",
             metavar="FILE",
@@ -209,20 +218,31 @@ class Translated(NamedTuple):
 
 @contextmanager
 def open_other(
-    stores: Stores, elsewhere: ToCluster, servers: Servers, option: str
-) -> Iterator[OtherCluster]:
-    """Open the other cluster. Raises BrokerError, and UsageError if it is the same."""
+    stores: Stores, elsewhere: ToCluster, servers: Servers
+) -> Iterator[tuple[OtherCluster, Translator]]:
+    """Open the other cluster, and what translates offsets from or to it. Raises BrokerError,
+    PlanFileError, and UsageError if it is the same."""
     from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
+    from zkmigrate.stores.translator import Translator
 
     where = servers._replace(bootstrap=elsewhere.bootstrap, security=elsewhere.security)
-    with OtherCluster(where) as other:
-        cluster = other.view.cluster_id
-        if cluster is not None and cluster == stores.cluster_id():
+    with ExitStack() as stack:
+        other = stack.enter_context(OtherCluster(where))
+        ids = stores.cluster_id(), other.view.cluster_id
+        if None not in ids and ids[0] == ids[1]:
+            option = "--from-cluster" if elsewhere.back else "--to-cluster"
             raise click.UsageError(
                 f"{option} {elsewhere.bootstrap} is the cluster of the groups: its offsets are the "
                 "same"
             )
-        yield other
+        here = stack.enter_context(closing(stores.contents()))
+        sides, ids = (
+            ((other.contents, here), ids[::-1]) if elsewhere.back else ((here, other.contents), ids)
+        )
+        proofs = None
+        if elsewhere.proofs is not None:
+            proofs = stack.enter_context(ProofsFile(elsewhere.proofs, ids))
+        yield other, Translator(*sides, proofs)
 
 
 def translate_plans(
@@ -238,36 +258,30 @@ def translate_plans(
     ``renamed``: the groups' names there, if these differ. Raises BrokerError, UsageError.
     """
     from zkmigrate.stores.group_states import unreadable_group  # loads kafka-python, which is slow
-    from zkmigrate.stores.translator import Translator
 
     read: list[tuple[GroupPlan, list[Found]]] = []
     away = False
-    with open_other(stores, elsewhere, servers, "--to-cluster") as other:
+    with open_other(stores, elsewhere, servers) as (other, translator):
         cluster = other.view.cluster_id
-        here = stores.contents()
-        translator = Translator(here, other.contents)
-        try:
-            for plan in plans:
-                there = replace(
-                    plan, moved=False, kafka_group=renamed.get(plan.group, plan.kafka_group)
-                )
-                print_notes(f"group {plan.group}: {note}" for note in plan.notes)
-                found: list[Found] = []
-                try:
-                    members = stores.kafka.members(plan.in_kafka) if plan.moved else ()
-                    members += other.kafka.members(there.in_kafka)
-                    if members:
-                        text = f"joined at a coordinator: {shown(members)}"
-                        one = problem(Reason.COORDINATOR_MEMBER, text, "stop these consumers")
-                        there = replace(there, problems=(*plan.problems, one))
-                    if not there.problems:
-                        found = list(_translate(stores, there, translator, other, elsewhere))
-                except BrokerError as error:
-                    one, away = unreadable_group(plan.group, error), True
+        for plan in plans:
+            there = replace(
+                plan, moved=False, kafka_group=renamed.get(plan.group, plan.kafka_group)
+            )
+            print_notes(f"group {plan.group}: {note}" for note in plan.notes)
+            found: list[Found] = []
+            try:
+                members = stores.kafka.members(plan.in_kafka) if plan.moved else ()
+                members += other.kafka.members(there.in_kafka)
+                if members:
+                    text = f"joined at a coordinator: {shown(members)}"
+                    one = problem(Reason.COORDINATOR_MEMBER, text, "stop these consumers")
                     there = replace(there, problems=(*plan.problems, one))
-                read.append((there, found))
-        finally:
-            here.close()
+                if not there.problems:
+                    found = list(_translate(stores, there, translator, other, elsewhere))
+            except BrokerError as error:
+                one, away = unreadable_group(plan.group, error), True
+                there = replace(there, problems=(*plan.problems, one))
+            read.append((there, found))
     rows: list[tuple[object, ...]] = []
     made: list[GroupPlan] = []
     proofs: Counter[Proof] = Counter()
