@@ -183,7 +183,6 @@ class _Comparison:
         for at, record in enumerate(target.records):
             self.where.setdefault(self.content(record), []).append(at)
         anchors = self._anchors()
-        self.outermost = anchors[:1] + anchors[-1:]
         self.before = [one for one in anchors if one.source < self.next][-_ANCHORS:]
         self.after = [one for one in anchors if one.source >= self.next][:_ANCHORS]
         self.crossed = self._crossed(anchors)
@@ -279,22 +278,21 @@ class _Comparison:
 
     def _only_in_one(self) -> tuple[tuple[Seen, ...], tuple[Seen, ...]]:
         """Return the records of which each log has more than the other one, where that was read:
-        among those of their time, or between the same anchors."""
+        among those of their time, or between records that both have."""
 
-        def only(excerpt: Excerpt, other: Excerpt, anchors: Sequence[int]) -> tuple[Seen, ...]:
-            surplus = Counter(map(self.content, excerpt.records))
-            surplus.subtract(map(self.content, other.records))
-            first, last = min(anchors, default=0), max(anchors, default=0)
+        def only(excerpt: Excerpt, other: Excerpt) -> tuple[Seen, ...]:
+            known = Counter(map(self.content, other.records))
+            surplus = Counter(map(self.content, excerpt.records)) - known
+            shared = [at for at, one in enumerate(excerpt.records) if self.content(one) in known]
+            first, last = min(shared, default=0), max(shared, default=0)
             return tuple(
                 one
                 for at, one in enumerate(excerpt.records)
-                if surplus[self.content(one)] > 0
+                if self.content(one) in surplus
                 and (first < at < last or self._is_closed(other, one))
             )
 
-        here = only(self.source, self.target, [one.source for one in self.outermost])
-        there = only(self.target, self.source, [one.target for one in self.outermost])
-        return here, there
+        return only(self.source, self.target), only(self.target, self.source)
 
     def _first_remaining(self) -> int | None:
         """Return where the target has the first of the records that are still to be consumed.
