@@ -85,6 +85,8 @@ CUT_OVER: Final = Action.CUT_OVER.value
 """The command in the record of a group that is locked and waits for its old members to leave."""
 
 
+_UNSURE: Final = {Reason.HIDDEN, Reason.UNREADABLE, Reason.MISPLACED, Reason.UNPROVEN}
+"""Why the stores of a group cannot be compared."""
 _KAFKA_LEADS: Final = (Store.KAFKA.value, IN_STEP)
 _QUIET: Final = (IN_STEP, STANDBY, STOPPED, ENDED)
 """States of groups that are read again when a watch fires, or Kafka leads and has changed."""
@@ -383,7 +385,7 @@ class Mirroring:
                     self._had_members.add(name)
                 elif when_empty and self._may_cut_over(at):
                     result = self.cut_over(name, True, 0)
-                    if result.outcome is Outcome.FAILED or Reason.UNREADABLE in result.reasons:
+                    if result.outcome is Outcome.FAILED or _UNSURE.intersection(result.reasons):
                         state, why = result.outcome.value, result.why
                         return Step(name, leader, state, since, "", why, result.reasons)
                     self._had_members.discard(name)
@@ -392,6 +394,8 @@ class Mirroring:
                     continue
                 read = together and together.of(name)
                 seen = read or self._readings.complete(at)
+                if unsure := _unsure(seen):
+                    return Step(name, leader, "refused", since, "", unsure.why, unsure.reasons)
                 decision, due = self._decide(seen)
                 seen = self._writes.carry_out(seen, decision, session, later)
                 if due:
@@ -469,6 +473,8 @@ class Mirroring:
         refusal = by_table(state, Action.CUT_OVER)
         if refusal is not None:
             return refusal
+        if unsure := _unsure(self._readings.read(group)):  # before old members are locked out
+            return unsure
         if not execute:
             return Result(group, Outcome.WOULD, 0)
         now_ms = int(time.time() * 1000)
@@ -487,6 +493,8 @@ class Mirroring:
             if not seen.at.record.locked:
                 reasons = (Reason.OTHER_OPERATOR,)
                 return Result(group, Outcome.REFUSED, copied, guard.UNLOCKED_MEANWHILE, reasons)
+            if unsure := _unsure(seen):
+                return unsure
             check_members(group, seen.reading.old)
             nodes = map(seen.reading.zk.get, seen.reading.partitions())
             if faults := [one.fault for one in nodes if one is not None and one.fault]:
@@ -520,6 +528,9 @@ class Mirroring:
             nonlocal copied
             seen = self._readings.read(group)
             check_members(group, joined=seen.reading.new)
+            unsure = _unsure(seen)
+            if unsure and seen.mirror.leader is Store.KAFKA:  # else a cut-over that waits
+                return unsure
             seen, result = self._copied(seen, copied)
             copied = result.offsets
             if result.outcome is Outcome.DONE:
@@ -554,6 +565,8 @@ class Mirroring:
             if seen.mirror.leader is not Store.KAFKA:
                 raise mirror_state.changed(group)
             check_members(group, seen.reading.old)
+            if unsure := _unsure(seen):
+                return unsure
             decision = decide(seen.reading, seen.mirror)
             if decision.stop is not None:
                 if not self._zk(mirror_state.permit(seen.at, 0, {})):
@@ -668,6 +681,12 @@ def _begin(group: str, written: Record, mirror: Mirror) -> Script[None]:
     for path in (record.path(group), where):
         if written.version < 0 or there is None:
             yield from ownership.like_root(group, path)
+
+
+def _unsure(seen: Seen) -> Result | None:
+    """Return the outcome of a group whose stores cannot be compared, otherwise ``None``."""
+    why = seen.reading.obstacle(seen.mirror.leader)
+    return None if why is None else Result(seen.at.group, Outcome.REFUSED, 0, why[1], why[:1])
 
 
 def _stopped(reason: Reason) -> tuple[Reason, ...]:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from zkconsumer.broker.groups.coordinator_calls import Answered, StoredOffset
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.errors import BrokerError, ZkUnavailableError, ZnodeFormatError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
@@ -26,8 +27,11 @@ from zkmigrate.model import KafkaOffset, Mirror, Store
 from zkmigrate.plan.mirror import Reading
 from zkmigrate.stores import mirror_state
 from zkmigrate.stores.mirror_state import InZooKeeper
+from zkmigrate.stores.offset_znodes import misplaced_offsets, misplaced_path, zk_offset
 from zkmigrate.stores.sessions import Stores
 
+BELOW_S: Final = 10.0
+"""Seconds for which a pass uses what a group has below ``offset``."""
 _FRESH: Final = 1.0
 """Seconds for which the offsets in Kafka are used of groups that were read together. A coordinator
 that does not answer delays some of them."""
@@ -69,6 +73,8 @@ class Readings:
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
+        self._below: dict[str, tuple[Mapping[TopicPartition, Node], float]] = {}
+        """What groups have below ``offset``, and when it is read again."""
         self._asks = stores.another()
         """With connections of its own. So no read delays a commit that is about to be sent."""
         self.keep_s = 0.0
@@ -150,6 +156,7 @@ class Readings:
         at = self._stores.zk.run(mirror_state.look(group))
         if at.mirror is None or at.mirror.stopped is not None:
             raise mirror_state.changed(group)
+        self._below.pop(group, None)
         return self.complete(at)
 
     def complete(self, at: InZooKeeper) -> Seen:
@@ -226,14 +233,33 @@ class Readings:
                 kafka[name] = {tp: KafkaOffset(*one) for tp, one in stored.items()}
         names = {tp.topic for name, some in kafka.items() for tp in (*some, *known[name])}
         topics = self._stores.logs.topics(names) if kafka else {}
+        unreadable = self._stores.logs.unreadable
+        hidden = self._stores.hidden_topics(names) if kafka else frozenset()
+        self._read_below(kafka)
         for name, new in self._stores.kafka.members_of(kafka).items():
             at, mirror = ats[name]
             if isinstance(new, BrokerError):
                 found[name] = new
             else:
-                reading = Reading(at.old, new, at.offsets, kafka[name], topics)
-                found[name] = Seen(at, mirror, reading)
+                own = {tp.topic for tp in (*kafka[name], *known[name])}
+                faults = [unreadable[topic] for topic in sorted(own & unreadable.keys())]
+                misplaced: dict[TopicPartition, int] = {}
+                for tp, node in self._below[name][0].items():
+                    one = zk_offset(misplaced_path(name, tp), node)
+                    if one.fault:
+                        faults.append(one.fault)
+                    elif one.offset is not None:
+                        misplaced[tp] = one.offset
+                both = (at.old, new, at.offsets, kafka[name], topics)
+                found[name] = Seen(at, mirror, Reading(*both, hidden, tuple(faults), misplaced))
         return found
+
+    def _read_below(self, groups: Iterable[str]) -> None:
+        """Read what some groups have below ``offset``, unless it is known."""
+        now = time.monotonic()
+        due = [name for name in groups if name not in self._below or now >= self._below[name][1]]
+        found = self._stores.zk.run_all(map(misplaced_offsets, due))
+        self._below |= {name: (one, now + BELOW_S) for name, one in zip(due, found, strict=True)}
 
 
 def _or_fault(script: Script[InZooKeeper]) -> Script[Look]:

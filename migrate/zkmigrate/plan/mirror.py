@@ -14,8 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.model import GroupState, KafkaOffset, Mirror, Store, TopicState, ZkOffset, number
+from zkconsumer.core.common.types import INTERNAL_TOPICS, TopicPartition
+from zkmigrate.model import (
+    GroupState,
+    KafkaOffset,
+    Log,
+    Mirror,
+    Store,
+    TopicState,
+    ZkOffset,
+    number,
+)
 from zkmigrate.reasons import Reason
 from zkmigrate.text import show, shown
 
@@ -24,13 +33,50 @@ _MARK: Final = "zkmigrate mirror "
 
 class Reading(NamedTuple):
     """One group in both stores. ``old`` are the members in ZooKeeper, ``new`` those at the
-    coordinator. ``topics``: those that exist."""
+    coordinator. ``topics``: those that exist. ``hidden``: topics that may not be described.
+    ``unreadable``: why znodes cannot be read of topics, or of offsets below ``offset``.
+    ``misplaced``: these offsets."""
 
     old: tuple[str, ...]
     new: tuple[str, ...]
     zk: Mapping[TopicPartition, ZkOffset]
     kafka: Mapping[TopicPartition, KafkaOffset]
     topics: Mapping[str, TopicState]
+    hidden: frozenset[str] = frozenset()
+    unreadable: tuple[str, ...] = ()
+    misplaced: Mapping[TopicPartition, int] = {}
+
+    def obstacle(self, leader: Store) -> tuple[Reason, str] | None:
+        """Return why the offsets of the two stores cannot be compared, and what to do.
+
+        A topic that is hidden or unreadable looks as if it were deleted. ``leader``: the store
+        whose offsets are copied.
+        """
+        hidden = self.hidden.intersection(tp.topic for tp in (*self.zk, *self.kafka))
+        if hidden:
+            text = "access lists hide offsets in Kafka: allow zkmigrate to describe these topics"
+            return Reason.HIDDEN, f"{shown(sorted(hidden))}: {text}"
+        if self.unreadable:
+            return Reason.UNREADABLE, shown(self.unreadable)
+        higher = [
+            f"{tp}: {offset} below offset, {show(here)} below offsets"
+            for tp, offset in sorted(self.misplaced.items())
+            if offset > (-1 if (here := self.offset(Store.ZOOKEEPER, tp)) is None else here)
+        ]
+        if higher:
+            text = "a 1.1.0 broker has stored higher offsets: set the right ones with zkmigrate "
+            text += "reset and delete the znodes below offset"
+            return Reason.MISPLACED, f"{shown(higher)}: {text}"
+        unproven = {
+            tp.topic
+            for tp in self.zk
+            if (topic := self.topics.get(tp.topic)) is not None and topic.log is Log.UNPROVEN
+        }
+        if unproven and leader is Store.ZOOKEEPER:
+            text = "ZooKeeper knows no id of the topic: end the mirror, and move the group with "
+            text += "plan --unproven-topics"
+            return Reason.UNPROVEN, f"{shown(sorted(unproven))}: {text}"
+        return None
 
     def offset(self, store: Store, tp: TopicPartition) -> int | None:
         """Return the offset in a store; ``None`` for none."""
@@ -65,7 +111,8 @@ class Reading(NamedTuple):
 
 def reading_of(state: GroupState) -> Reading:
     """Return the reading of a group that was read completely."""
-    return Reading(state.members, state.coordinator_members, state.zk, state.kafka, state.topics)
+    members = state.members, state.coordinator_members
+    return Reading(*members, state.zk, state.kafka, state.topics, state.hidden, (), state.misplaced)
 
 
 class Decision(NamedTuple):
@@ -117,6 +164,8 @@ def first_leader(
         names = shown(seen.old or seen.new)
         text = f"members of the side of {wanted.other.value} run: stop {names} first"
         return (Reason.LIVE_MEMBER if seen.old else Reason.COORDINATOR_MEMBER), text
+    if (obstacle := seen.obstacle(leader)) is not None:
+        return obstacle
     agreed: dict[TopicPartition, int] = {}
     differ: list[str] = []
     for tp in every:
@@ -156,6 +205,10 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
         )
         return Decision(mirror.leader, agreed, stop=(Reason.FOLLOWER_MOVED, text))
     notes: list[str] = []
+    hidden = sorted(seen.hidden - INTERNAL_TOPICS)
+    if leader is Store.KAFKA and hidden:  # none of them is known to be one of the group
+        text = "access lists hide these topics: if the group consumes one, it is not copied"
+        notes.append(f"{text}: {shown(hidden)}")
     values = dict(agreed)
     copies: dict[TopicPartition, int] = {}
     to_kafka: dict[TopicPartition, int] = {}

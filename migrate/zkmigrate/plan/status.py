@@ -191,7 +191,10 @@ def _mirror(
     old = [name for name in state.members if not is_migrator(state.group, name)]
     if mirror.leader is Store.KAFKA and old:
         needs(Reason.LIVE_MEMBER, f"old consumers run, although kafka leads: stop {shown(old)}")
-    late = behind(reading_of(state), mirror.leader)
+    reading = reading_of(state)
+    if (obstacle := reading.obstacle(mirror.leader)) is not None:
+        needs(*obstacle)
+    late = behind(reading, mirror.leader)
     nodes = (state.zk.get(tp) for tp in late) if mirror.leader is Store.ZOOKEEPER else ()
     since = min((node.mtime_ms for node in nodes if node is not None), default=None)
     return {

@@ -192,6 +192,7 @@ class Logs:
         elif not self._zk.live:
             stored = self._zk.run_in_zookeeper(read_many(paths))
         for topic, path, node, old in zip(legal, paths, nodes, stored, strict=True):
+            self.unreadable.pop(topic, None)
             if node is None:
                 continue
             try:
@@ -199,7 +200,6 @@ class Logs:
             except ZnodeFormatError as fault:
                 self.unreadable[topic] = str(fault)
                 continue  # as in the JVM: a topic that cannot be read has no partitions
-            self.unreadable.pop(topic, None)
             self._topics[topic] = (
                 TopicState(node.stat.czxid, numbers)
                 if self._zk.live

@@ -6,7 +6,7 @@ A ``Stores`` is used from one thread; ``another`` returns one for a further thre
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from math import inf
 from typing import Final, Self
@@ -67,6 +67,7 @@ class Stores:
         """Registered brokers that can be used. Known once the session is open."""
         self._others: list[Stores] = []
         self._hidden: frozenset[str] = frozenset()
+        self._asked: frozenset[str] = frozenset()
         self._hidden_at = -inf
         self.on_wait = on_wait
         self._offsets_partitions = 0
@@ -184,11 +185,19 @@ class Stores:
         """Return the cluster's id; brokers before 0.10.1 have none."""
         return self.zk.run(cluster.read_id())
 
-    def hidden_topics(self) -> frozenset[str]:
-        """Return the topics whose offsets the brokers do not show, as of some seconds ago."""
+    def hidden_topics(self, also: Iterable[str] = ()) -> frozenset[str]:
+        """Return the topics whose offsets the brokers do not show, as of some seconds ago.
+
+        ``also``: topics to ask for by name. Without ZooKeeper, brokers do not list hidden ones.
+        """
         if time.monotonic() - self._hidden_at > _FRESH:
-            self._hidden = self.kafka.hidden(filter(is_legal_topic, self.topic_names()))
+            self._hidden = self._asked = frozenset()
             self._hidden_at = time.monotonic()
+            also = [*also, *self.topic_names()]
+        new = frozenset(filter(is_legal_topic, also)) - self._asked
+        if new:
+            self._hidden |= self.kafka.hidden(new)
+            self._asked |= new
         return self._hidden
 
     # -- groups --------------------------------------------------------------------------------
