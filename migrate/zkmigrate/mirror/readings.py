@@ -75,7 +75,7 @@ class Readings:
         self._stores = stores
         self._below: dict[str, tuple[Mapping[TopicPartition, Node], float]] = {}
         """What groups have below ``offset``, and when it is read again."""
-        self._asks = stores.another()
+        self._asks = stores.beside()
         """With connections of its own. So no read delays a commit that is about to be sent."""
         self.keep_s = 0.0
         """Seconds after which all of a group is read again, even if no watch fires."""

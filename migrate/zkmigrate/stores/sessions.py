@@ -66,6 +66,7 @@ class Stores:
         self.brokers: tuple[BrokerEndpoint, ...] = ()
         """Registered brokers that can be used. Known once the session is open."""
         self._others: list[Stores] = []
+        self._beside: Stores | None = None
         self._hidden: frozenset[str] = frozenset()
         self._asked: frozenset[str] = frozenset()
         self._hidden_at = -inf
@@ -120,9 +121,17 @@ class Stores:
         They are closed with this one.
         """
         other = copy(self)
+        other._beside = None
         other.kafka = self.kafka.another()
         self._others.append(other)
         return other
+
+    def beside(self) -> Stores:
+        """Return the one object that the thread of this one uses next to it, for requests that must
+        not wait for others."""
+        if self._beside is None:
+            self._beside = self.another()
+        return self._beside
 
     def each_thread(self, count: int) -> list[Self]:
         """Return one object like this one for each of ``count`` threads, including this one."""
