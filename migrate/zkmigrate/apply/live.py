@@ -83,7 +83,8 @@ class FindHidden(NamedTuple):
 
 
 class EndMirror(NamedTuple):
-    """No reply. The group, where ZooKeeper leads, is no longer mirrored."""
+    """The group, where ZooKeeper leads, is no longer mirrored. Reply: what prevents that, as an
+    ``Obstacle``, otherwise ``None``."""
 
     group: str
 
@@ -218,7 +219,9 @@ class LiveMove:
             return Step(mode, False, tuple(why))
         found = yield from record.read(self.group)
         if found.mirror or found.command == mirror_state.END:  # which was killed, perhaps
-            yield EndMirror(self.group)
+            obstacle = yield EndMirror(self.group)
+            if obstacle is not None:
+                return Step(mode, False, (obstacle,))
             if found.mirror:
                 self._say("is no longer mirrored")
             found = yield from record.read(self.group)

@@ -124,6 +124,7 @@ def perform(
         Wait,
     )
     from zkmigrate.mirror.mirroring import Mirroring
+    from zkmigrate.plan.gates import Obstacle
 
     def in_zookeeper(reply: object) -> Script[Request | _Ended]:
         """Carry out the script's requests to ZooKeeper; return its first other request."""
@@ -149,8 +150,9 @@ def perform(
                 case FindHidden(topics):
                     reply = stores.kafka.hidden(topics)
                 case EndMirror(group):
-                    Mirroring(stores).end(group, True)
-                    reply = None
+                    ended = Mirroring(stores).end(group, True)
+                    good = ended.outcome in (Outcome.DONE, Outcome.NOTHING)
+                    reply = None if good else Obstacle(ended.reasons[0].value, ended.why)
                 case Begin(reached):
                     reply = begin(reached)
                 case Wait(seconds):
