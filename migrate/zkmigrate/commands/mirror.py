@@ -15,6 +15,7 @@ from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.tables import How, execute_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.zookeeper.znodes import is_legal_group
+from zkconsumer.errors import ZkConsumerError
 from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.apply.parallel import Run
 from zkmigrate.commands.options.running import Work, open_run, work_options
@@ -125,7 +126,7 @@ def mirror(
         begun: dict[str, Result] = {}
         tried = 0.0
 
-        def begin(some: list[str]) -> None:
+        def begin(some: list[str], leader: Store | None) -> None:
             nonlocal tried
             if end:
                 results: Iterable[Result] = (
@@ -137,11 +138,13 @@ def mirror(
             begun.update((one.group, one) for one in results if which.names or not _idle(one))
             tried = time.monotonic()
 
-        begin(names)
+        begin(names, leader)
 
-        def look() -> Look:
+        def one_pass() -> Look:
             if time.monotonic() - tried > READ_AGAIN_S:
-                begin([name for name, one in begun.items() if _may_begin_later(one)])
+                refused = [name for name, one in begun.items() if _is_refused(one)]
+                begin([name for name, one in begun.items() if _may_begin_later(one)], leader)
+                begin(refused, None)  # another process may mirror them by now
             passing = [] if end or not execute else list(filter(_mirrored(begun), names))
             steps = {one.group: one for one in mirroring.steps(passing, when_empty)}
             steps |= {name: _as_step(one) for name, one in begun.items() if name not in steps}
@@ -149,12 +152,23 @@ def mirror(
                 [steps[name] for name in names if name in steps], progress, only_problems
             )
 
+        def look() -> Look:
+            try:
+                return one_pass()
+            except ZkConsumerError:
+                progress.pass_failed()
+                raise
+
         status = look_once_or_often(look, often, how)
     click.get_current_context().exit(status)
 
 
 def _may_begin_later(result: Result) -> bool:
     return result.outcome is Outcome.FAILED or Reason.NOTHING in result.reasons
+
+
+def _is_refused(result: Result) -> bool:
+    return result.outcome is Outcome.REFUSED and Reason.MIRROR_STOPPED not in result.reasons
 
 
 def _idle(result: Result) -> bool:

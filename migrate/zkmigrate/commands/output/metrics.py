@@ -19,6 +19,7 @@ import click
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.errors import ConfigError
+from zkmigrate.apply.outcome import Outcome
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERVAL: Final = 5.0
@@ -34,7 +35,8 @@ METRICS: Final = {
     "running": "1 while the command runs, 0 once it has ended.",
     "mirrored_groups": "Of mirror: groups by the store that leads and their state.",
     "mirrored_offsets": "Of mirror: offsets that were copied since it began.",
-    "mirror_late_groups": "Of mirror: groups that are not in step.",
+    "mirror_late_groups": "Of mirror: groups that are not in step; all after a pass that failed.",
+    "mirror_pass_time_seconds": "Of mirror: when the last pass ended that did not fail.",
 }
 """Name, without ``zkmigrate_``, and meaning. All are gauges with the label ``command``."""
 
@@ -71,6 +73,7 @@ class MetricsFile:
         self._offsets = 0
         self._mirrored: Counter[tuple[str, str]] | None = None
         self._copied = self._late = 0
+        self._passed = 0.0
         self._fault = ""
         """Why the last write failed."""
         self._lock = threading.Lock()
@@ -92,9 +95,16 @@ class MetricsFile:
         """Set the results of one pass of ``mirror``: groups by leader and state, number of copied
         offsets, and of groups not in step."""
         with self._lock:
-            self._mirrored = groups
+            self._mirrored, self._late, self._passed = groups, late, time.time()
             self._copied += copied
-            self._late = late
+
+    def pass_failed(self) -> None:
+        """Note that a pass of ``mirror`` failed, so that no group is known to be in step."""
+        with self._lock:
+            failed: Counter[tuple[str, str]] = Counter()
+            for (leader, _), count in (self._mirrored or {("", ""): self.total or 0}).items():
+                failed[leader, Outcome.FAILED.value] += count
+            self._mirrored, self._late = failed, failed.total()
 
     def close(self) -> None:
         """Write the file for the last time."""
@@ -146,6 +156,7 @@ class MetricsFile:
                 }
                 values["mirrored_offsets"] = {label: self._copied}
                 values["mirror_late_groups"] = {label: self._late}
+                values["mirror_pass_time_seconds"] = {label: self._passed}
         for name, meaning in METRICS.items():
             if name not in values:
                 continue

@@ -101,6 +101,11 @@ class Progress:
         if self._metrics is not None:
             self._metrics.mirrored(groups, copied, late)
 
+    def pass_failed(self) -> None:
+        """Let the metrics file show that a pass of ``mirror`` failed."""
+        if self._metrics is not None:
+            self._metrics.pass_failed()
+
     def waiting(self, what: str) -> None:
         """Show why the command waits. Any thread."""
         if self._bar is not None:
