@@ -341,8 +341,8 @@ class GroupState:
     @property
     def in_live_move(self) -> bool:
         """Whether a live move is prepared or under way."""
-        moved = self.moved_to is Store.KAFKA
-        return self.mode is not Mode.ZOOKEEPER or (self.has_mode and not moved)
+        other = self.moved_to is Store.KAFKA or self.record.mirror
+        return self.mode is not Mode.ZOOKEEPER or (self.has_mode and not other)
 
     @property
     def expired(self) -> frozenset[TopicPartition]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.migrate import matrix
 from tests.migrate.simulated import Simulated, simulated
-from tests.migrate.test_mirror import CUT_OVER, ONCE, PREPARE, held, row
+from tests.migrate.test_mirror import COMPLETE, CUT_OVER, ONCE, PREPARE, held, row
 
 __all__ = ["simulated"]  # the fixture
 
@@ -75,3 +75,16 @@ def test_a_choice_of_zookeeper_after_a_cut_over_lets_old_members_in(simulated: S
     matrix.mirror_stopped(simulated)
     row(simulated, *ONCE, "--lead", "zookeeper")
     assert row(simulated, "status", "--group", "g", status=3)["locked"] == "no"
+
+
+def test_a_group_that_was_prepared_for_a_live_move_is_mirrored_again(simulated: Simulated) -> None:
+    """Its mode is ``zookeeper`` for good. Only while migratable members run it is left alone."""
+    matrix.prepared(simulated)
+    member = "/consumers/g/live/members/g_m"
+    simulated.znode(member, b"{}")
+    assert row(simulated, *ONCE, status=3)["reasons"] == ["live-move"]
+    simulated.zk.delete(member)
+    assert row(simulated, *ONCE)["state"] == "in step"
+    row(simulated, *CUT_OVER)
+    row(simulated, *COMPLETE)
+    assert row(simulated, "status", "--group", "g")["case"] == "moved"

@@ -16,7 +16,6 @@ from tests.migrate import matrix
 from tests.migrate.operators import CLOCK, virtual_time
 from tests.migrate.simulated import Simulated, SimulatedCoordinators, simulated
 from tests.migrate.test_mirror import CUT_OVER, ONCE, PREPARE, row
-from zkconsumer.console import repeating
 from zkconsumer.console.signals import SignalledError
 from zkconsumer.core.zookeeper.ops import Delete
 from zkconsumer.core.zookeeper.znodes import GroupPaths
@@ -35,7 +34,7 @@ def after_each_pass(patch: pytest.MonkeyPatch, *acts: Any) -> None:
             raise SignalledError(signal.SIGTERM)
         left.pop(0)()
 
-    patch.setattr(repeating.time, "sleep", passed)
+    patch.setattr("zkconsumer.console.repeating.time.sleep", passed)
 
 
 def test_a_group_that_was_refused_begins_when_an_operator_has_decided(

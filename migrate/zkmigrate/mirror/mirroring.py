@@ -162,6 +162,9 @@ class Mirroring:
         mirrored = state.record.mirror
         again = mirrored == STOPPED or (mirrored and state.mirror is None)
         refusal = None if again and lead else by_table(state, Action.MIRROR)
+        if refusal is None and state.migratable:  # the group was prepared for a live move
+            text = f"migratable members run: {shown(state.migratable)}"
+            return Result(group, Outcome.SKIPPED, 0, text, (Reason.LIVE_MOVE,))
         if refusal is not None:
             leads = state.record.mirror_leads
             if lead is not None and leads is lead.other:

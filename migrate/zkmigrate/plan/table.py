@@ -146,7 +146,7 @@ _BEFORE_MIRROR: Final = (
     _UNREADABLE,
     *_UNFINISHED,
     (_IN_KAFKA, Do.SKIP, Reason.MOVED),
-    ((*_LIVE, Case.PREPARED), Do.SKIP, Reason.LIVE_MOVE),
+    (_LIVE, Do.SKIP, Reason.LIVE_MOVE),
 )
 _LAYOUT: Final = (
     ((Case.OTHER_LAYOUT,), Do.REFUSE, Reason.FOREIGN_LAYOUT),
@@ -225,7 +225,7 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
     ),
     Action.CUT_OVER: _row(
         *_BEFORE_MIRROR,
-        (_NO_MODE, Do.SKIP, Reason.NOT_MIRRORED),
+        ((*_NO_MODE, Case.PREPARED), Do.SKIP, Reason.NOT_MIRRORED),
         ((Case.MIRROR_KAFKA,), Do.DONE, None),
         _STOPPED,
     ),
