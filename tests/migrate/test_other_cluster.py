@@ -6,24 +6,27 @@ repeats some, as MirrorMaker does after a restart.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from zkmigrate.stores.contents import Contents
 
+from tests.integration.group_members import Java, Join, Jvm, KafkaPython, Librdkafka, Ours
 from tests.support.endpoints import endpoints
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.one_log import OneLog
 from zkconsumer.broker.fetching.records import Record
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.servers import LocalCluster
+from zkconsumer.servers import LocalCluster, wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]
@@ -280,6 +283,36 @@ def test_groups_of_kafka_and_new_names(
     there.set_kafka(two, topic, {0: 21})
     status, (row,) = shell.rows("plan", *words)
     assert (status, row["to_offset"], row["found"], row["kind"]) == (0, 21, 21, "")
+
+
+@pytest.mark.parametrize("client", [Ours, KafkaPython, Librdkafka, Java])
+def test_consumers_of_every_client_continue_there(
+    clusters: Clusters, unique: str, topic: str, tmp_path: Path, client: type[Any]
+) -> None:
+    """Each reads in the other cluster exactly the records that its group had not consumed here."""
+    here, there, shell = clusters
+    group = f"group-{unique[-8:]}"
+    positions = {0: 13, 1: 0, 2: 20}
+    for bench, own in ((here, 0), (there, 7)):
+        bench.topic(topic, PARTITIONS, 0)
+        producer = Producer({"bootstrap.servers": bench.cluster.bootstrap})
+        for number, partition in itertools.product(range(-own, 20), range(PARTITIONS)):
+            value = b"%d in %d" % (number, partition)
+            producer.produce(topic, value, partition=partition, timestamp=10**12 + number)
+        producer.flush()
+    here.set_zk(group, topic, positions)
+    made = str(tmp_path / "made.plan")
+    words = ("--group", group, "--to-cluster", there.cluster.bootstrap, "--out", made)
+    assert shell("plan", *words)[0] == 0
+    assert shell("apply", made, "--execute")[0] == 0
+    join = Join(there.cluster.bootstrap, group, topic, "range")
+    expected = [(p, at + 7) for p, first in positions.items() for at in range(first, 20)]
+    with contextlib.ExitStack() as stack:
+        jvm = (stack.enter_context(contextlib.closing(Jvm(tmp_path))),) if client is Java else ()
+        member = client(join, *jvm)
+        stack.callback(member.close)
+        wait_until(lambda: len(member.got()) >= len(expected), 60, "all records are read")
+        assert sorted(member.got()) == sorted(expected)
 
 
 def test_parts_of_logs_are_complete(bench: Bench, topic: str) -> None:
