@@ -33,8 +33,8 @@ _SPANS: Final = (16, 128, 1024, 8192)
 _END: Final = 2**62
 _OTHERS: Final = 8
 """So many other partitions are searched for the records of a position, chosen at random."""
-_PROBES: Final = 64
-"""So many places of a log are looked at to find records of a time."""
+_PROBES: Final = (8, 64)
+"""So many places of a log are looked at to find records of a time, until some are found."""
 _READS: Final = 512
 """So often for all positions of a topic."""
 _Content = tuple[int, bytes]
@@ -166,21 +166,22 @@ class Translator:
             yield self._bisect(known, other, low, high)
 
     def _by_search(self, known: Seen, other: TopicPartition) -> Iterator[int]:
-        """Look at ``_PROBES`` places, and closer between two of which one is older."""
+        """Look at ever more places, and closer between two of which only one is older."""
         if known.timestamp == NO_TIME:
             return
         whole = self._there.around(other, 0, 0)
-        step = (whole.latest - whole.earliest) // _PROBES + 1
-        if step <= _SPANS[0]:
-            return  # the largest part has it all
-        older: int | None = whole.earliest
-        for place in range(whole.earliest, whole.latest + step, step):
-            time = self._time_at(other, place)
-            if time is None:
-                continue
-            if older is not None and time >= known.timestamp:
-                yield self._bisect(known, other, older, min(place, whole.latest))
-            older = place if time < known.timestamp else None
+        for count in _PROBES:
+            step = (whole.latest - whole.earliest) // count + 1
+            if step <= _SPANS[0]:
+                return  # the largest part has it all
+            older: int | None = whole.earliest
+            for place in range(whole.earliest, whole.latest + step, step):
+                time = self._time_at(other, place)
+                if time is None:
+                    continue
+                if older is not None and time >= known.timestamp:
+                    yield self._bisect(known, other, older, min(place, whole.latest))
+                older = place if time < known.timestamp else None
 
     def _bisect(self, known: Seen, other: TopicPartition, low: int, high: int) -> int:
         """Return an offset near the first one of a record's time between two offsets."""
