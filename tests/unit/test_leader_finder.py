@@ -99,6 +99,23 @@ def test_a_broker_whose_answer_was_wrong_is_not_asked_first_again() -> None:
     assert len(asked) == 2
 
 
+def test_one_of_several_brokers_has_a_moment_to_take_a_connection() -> None:
+    """Until all have failed: the network may be slow. A single broker has all the time."""
+    bench = Bench()
+    quick = []
+    for _ in range(4):
+        request = bench.choose()
+        quick.append(request.quick)
+        bench.finder.fail(request, BrokerError("no connection"))
+        bench.now += BACKOFF
+    assert quick == [True] * len(BROKERS) + [False] * (4 - len(BROKERS))
+    bench.finder.take(bench.choose(), ClusterMetadata({}, {}, {}))
+    bench.now += BACKOFF
+    assert bench.choose().quick
+    bench.table.set_brokers([BROKERS[0]])
+    assert not bench.choose().quick
+
+
 def test_a_topic_that_a_broker_does_not_know_is_asked_for_at_another() -> None:
     """And the partition keeps the error, for the health."""
     bench = Bench()

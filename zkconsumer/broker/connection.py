@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from math import inf
 from struct import Struct, error as StructError
 from typing import Any, Final
 
@@ -97,7 +96,6 @@ class BrokerConnection:
         receive_buffer_bytes: ``SO_RCVBUF``; 0 or less leaves the system's default.
         security: how to encrypt and to log in; None is PLAINTEXT.
         before_request: called before each request; may wait.
-        connect_timeout: seconds for connecting, if they are less.
     """
 
     def __init__(
@@ -108,10 +106,10 @@ class BrokerConnection:
         receive_buffer_bytes: int,
         security: KafkaSecurity | None = None,
         before_request: Callable[[], object] | None = None,
-        connect_timeout: float = inf,
     ) -> None:
         self.endpoint = endpoint
-        self._connect_timeout = min(timeout, connect_timeout)
+        self.connect_timeout = timeout
+        """Seconds for connecting. Less where another broker can be asked as well."""
         self._before_request = before_request
         self._has_turn = self._is_ready = False
         self._addresses = deque([(endpoint.host, endpoint.port), *endpoint.others])
@@ -377,7 +375,7 @@ class BrokerConnection:
         """Connect to the first listener that takes a connection, and prefer it from then on."""
         from zkconsumer.broker.dialing import dial  # not before a broker is asked
 
-        sock, number = dial(self._addresses, self._connect_timeout, lambda: self._aborted)
+        sock, number = dial(self._addresses, self.connect_timeout, lambda: self._aborted)
         self._addresses.rotate(-number)
         sock.settimeout(self._timeout)
         return sock

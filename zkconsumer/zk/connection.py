@@ -321,10 +321,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._asked: float | None = None
         """When the oldest request without an answer was sent; ``None``: there is none."""
         self._tried: tuple[str, int] | None = None
-        self._addresses = 1
-        """How many addresses the names had last."""
+        self._addresses: set[tuple[str, int]] = set()
+        """The addresses that the names had last."""
         self._passes = 0
-        """How often all addresses have been tried in vain since the last connection."""
+        """How often all of these addresses have been tried in vain since the last connection."""
         self.unresolved: dict[str, str] = {}
         """Names that do not resolve at present, and why not."""
         client.handler.connection = self
@@ -429,7 +429,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         Its share of a third of the session timeout. If all addresses were tried in vain, the
         network may be slow, and each one has that third.
         """
-        return self.silence / (self._addresses if self._passes == 0 else 1)
+        return self.silence / (max(1, len(self._addresses)) if self._passes == 0 else 1)
 
     def _connect_loop(self, retry: Any) -> Any:
         """Try each address once, by the present answers of DNS; then kazoo pauses."""
@@ -468,7 +468,9 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
                 hosts += [(host, str(answer[4][0]), int(answer[4][1])) for answer in answers]
         if self.client.randomize_hosts:
             random.shuffle(hosts)
-        self._addresses = max(1, len(hosts))
+        addresses = {host[1:] for host in hosts}
+        if addresses and addresses != self._addresses:
+            self._addresses, self._passes = addresses, 0
         return sorted(hosts, key=lambda host: host[1:] == self._tried)
 
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:

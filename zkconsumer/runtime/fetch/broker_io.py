@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.fetch import READ_COMMITTED, BrokerFetcher, FetchSession
@@ -26,6 +26,9 @@ from zkconsumer.runtime.fetch.interface import (
 )
 
 _T = TypeVar("_T")
+
+QUICK_S: Final = 2.0
+"""Seconds for connecting to a broker if another one may be asked instead."""
 
 
 class BrokerIO:
@@ -89,6 +92,9 @@ class BrokerIO:
 
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:
         """Implement ``BrokerPort.metadata``."""
+        connection = self._connect(request.endpoint)
+        timeout = self._config.socket_timeout_ms / 1000
+        connection.connect_timeout = min(QUICK_S, timeout) if request.quick else timeout
         return self._ask(
             request.endpoint, lambda connection: fetch_metadata(connection, request.topics)
         )

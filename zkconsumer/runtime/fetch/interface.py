@@ -74,11 +74,13 @@ class OffsetsRequest:
 @dataclass(frozen=True, slots=True)
 class LeadersRequest:
     """Ask one broker which brokers lead partitions. ``check``: these partitions are being fetched
-    already, perhaps from the wrong broker."""
+    already, perhaps from the wrong broker. ``quick``: another broker can be asked soon, so this one
+    has only a moment to take the connection."""
 
     endpoint: BrokerEndpoint
     infos: Collection[PartitionTopicInfo]
     check: bool = False
+    quick: bool = False
 
     @property
     def topics(self) -> set[str]:

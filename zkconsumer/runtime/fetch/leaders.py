@@ -57,6 +57,8 @@ class LeaderFinder:
         self._answered_last: BrokerEndpoint | None = None
         self._failed: set[BrokerEndpoint] = set()
         """Brokers that have been asked since the last answer, in vain."""
+        self._all_failed = False
+        """Whether that is all of them. The network may be slow, so none is asked quickly."""
 
     def choose(self) -> LeadersRequest | Wait:
         """Return the next action."""
@@ -74,7 +76,8 @@ class LeaderFinder:
         doubted = {info.leader_from for info in infos}
         fresh = [broker for broker in untried if broker not in doubted] or untried
         last = self._answered_last
-        return LeadersRequest(last if last in fresh else self._rng.choice(fresh), infos)
+        broker = last if last in fresh else self._rng.choice(fresh)
+        return LeadersRequest(broker, infos, quick=len(brokers) > 1 and not self._all_failed)
 
     def take(self, request: LeadersRequest, answer: ClusterMetadata) -> None:
         """Assign the partitions that have a leader; postpone the others."""
@@ -82,6 +85,7 @@ class LeaderFinder:
             self._compare(request, answer)
             return
         self._failed.clear()
+        self._all_failed = False
         self._answered_last = request.endpoint
         brokers = self._table.brokers
         leaders: dict[PartitionTopicInfo, BrokerEndpoint] = {}
@@ -129,6 +133,7 @@ class LeaderFinder:
         self._failed.add(request.endpoint)
         if self._failed.issuperset(self._table.brokers.values()):
             self._failed.clear()
+            self._all_failed = True
             self._postpone(request.infos)
             for info in request.infos:
                 info.failed(str(error))
