@@ -14,7 +14,7 @@ from tests.support.legacy_jvm import JvmMember
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.keys import KEYS
 from zkconsumer.config.properties import read_properties
-from zkconsumer.config.security_keys import is_security
+from zkconsumer.config.tool_security import is_security
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers import wait_until
 

@@ -233,6 +233,8 @@ UNUSED_PARTS = (
     *("runtime.observation.metrics_snapshot", "runtime.observation.metrics"),
     *("runtime.membership.line", "runtime.membership.other_store", "runtime.delivery.scala_reader"),
     *("runtime.fetch.scala_pressure", "broker.probes"),
+    *("broker.fetching.epochs", "broker.fetching.epoch_ends", "core.zookeeper.listener_faults"),
+    "config.tool_security",
     *("core.zookeeper.scripts.legacy", "core.zookeeper.scripts.kafka_storage"),
     *("core.common.topic_filter", "core.common.java_regex", "core.common.name_sets"),
     "core.common.scala_maps",

@@ -34,7 +34,7 @@ from tests.support.secured import USER
 from zkconsumer.broker.sasl import unsecured_token
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.servers import wait_until
 from zkconsumer.zk.security import ZkSecurity

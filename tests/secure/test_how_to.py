@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.secure.stage import EVERYTHING, TOPIC, Stage
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.tls import for_brokers
 

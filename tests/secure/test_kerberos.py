@@ -38,7 +38,7 @@ from zkconsumer import CoordinatorConsumerConnector, ZookeeperConsumerConnector
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.cli.main import run as zkconsumer
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.zookeeper.ops import GetChildren, Ok
 from zkconsumer.errors import (

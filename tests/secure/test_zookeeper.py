@@ -24,7 +24,7 @@ from tests.secure.stage import (
 )
 from tests.support.secured import USER
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.errors import (
     AuthenticationError,
     ConnectorFailedError,

@@ -282,7 +282,7 @@ def test_nothing_delays_a_request_once_the_connection_is_ready(
         self._renew_at = 0.0 if done.count("login") == 1 else time.monotonic() + 60
 
     monkeypatch.setattr(BrokerConnection, "_open", log_in)
-    connection._security.protocol = "SASL_SSL"
+    connection.security.protocol = "SASL_SSL"
     connection.ready()
     assert done == ["turn", "login", "turn", "login", "turn"]
     connection.open()

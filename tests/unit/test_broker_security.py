@@ -18,7 +18,7 @@ from zkconsumer.broker.api_versions import SASL_HANDSHAKE
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.sasl import enabled_mechanisms
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import AuthenticationError, BrokerUnavailableError
@@ -155,7 +155,7 @@ class Broker:
         self._token = b""
 
         def connect(connection: BrokerConnection) -> None:
-            connection._security.check_broker(connection.endpoint)
+            connection.security.check_broker(connection.endpoint)
 
         versions = {17: range(2), 36: range(2)}
         monkeypatch.setattr(BrokerConnection, "_connect", connect)

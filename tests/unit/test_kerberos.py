@@ -14,7 +14,7 @@ import pytest
 from zkconsumer import kerberos as module
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.jaas import KerberosLogin, kerberos_login, parse_jaas
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.errors import AuthenticationError, ConfigError
 from zkconsumer.kerberos import KdcUnavailableError, Kerberos, KerberosExchange
 from zkconsumer.zk.security import ZkSecurity

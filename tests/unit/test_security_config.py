@@ -10,7 +10,7 @@ from zkconsumer import ConsumerConfig
 from zkconsumer.broker.sasl import SaslLogin
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.jaas import parse_jaas
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.errors import AuthenticationError, ConfigError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -61,7 +61,7 @@ ZkSecurity(config)
 """,
     "kerberos": """
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 module = "com.sun.security.auth.module.Krb5LoginModule"
 KafkaSecurity(SecurityConfig.parse({
     "security.protocol": "SASL_SSL", "sasl.jaas.config": f"{module} required useTicketCache=true;",

@@ -15,7 +15,7 @@ from zkconsumer.broker.cluster_reader import ClusterReader
 from zkconsumer.broker.groups.describe_groups import DEAD, DescribedGroup, DescribedMember
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.config.security_keys import NO_SECURITY, SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, UnknownGroupError
 
@@ -65,7 +65,7 @@ class CoordinatorGroups:
     def __init__(
         self, bootstrap: str, timeout: float = 30.0, security: SecurityConfig | None = None
     ) -> None:
-        self._security = KafkaSecurity(NO_SECURITY if security is None else security)
+        self._security = KafkaSecurity(SecurityConfig.parse({}) if security is None else security)
         self._timeout = timeout
         self._reader = ClusterReader(bootstrap, CLIENT_ID, min(timeout, 10.0), self._security)
         self._groups = GroupCoordinators(

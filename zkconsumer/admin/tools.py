@@ -56,7 +56,7 @@ from zkconsumer.admin.topics import (
     unusable,
 )
 from zkconsumer.admin.verifier import Finding, verify
-from zkconsumer.config.security_keys import NO_SECURITY, SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script
@@ -150,7 +150,7 @@ class GroupTools:
         security: SecurityConfig | None = None,
         bootstrap: str | None = None,
     ) -> None:
-        self._keys = NO_SECURITY if security is None else security
+        self._keys = SecurityConfig.parse({}) if security is None else security
         self._zk = ClusterZk(zookeeper, timeout, bootstrap, security=self._keys)
         self._timeout = timeout
         self._kafka: KafkaSecurity | None = None

@@ -55,6 +55,8 @@ _CODES: Final[Mapping[int, type[BrokerError]]] = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: LeaderUnavailableError,
     ErrorCode.BROKER_NOT_AVAILABLE: BrokerUnavailableError,
     ErrorCode.REPLICA_NOT_AVAILABLE: LeaderUnavailableError,
+    ErrorCode.FENCED_LEADER_EPOCH: LeaderUnavailableError,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: LeaderUnavailableError,
     ErrorCode.UNSUPPORTED_VERSION: UnsupportedBrokerError,
 }
 
@@ -114,9 +116,9 @@ class BrokerConnection:
         self._has_turn = self._is_ready = False
         self._addresses = deque([(endpoint.host, endpoint.port), *endpoint.others])
         """The listeners, the one to use first."""
-        self._security = KafkaSecurity() if security is None else security
+        self.security = KafkaSecurity() if security is None else security
         self._client_id = client_id.encode()
-        self._timeout = timeout
+        self.timeout = timeout
         self._receive_buffer = receive_buffer_bytes
         self._socket: socket.socket | None = None
         self._versions: Mapping[int, range] = LEGACY_VERSIONS
@@ -153,12 +155,12 @@ class BrokerConnection:
             self._connect()
         try:
             self._versions = self._asked_versions()
-            if self._security.sasl:
-                self._renew_at = self._security.log_in(self, again)
+            if self.security.sasl:
+                self._renew_at = self.security.log_in(self, again)
                 self._accepted()
         except TokenRefusedError:
             self.close()
-            self._security.wait_for_token()
+            self.security.wait_for_token()
             self._open(again=False)
         except BaseException:
             self.close()
@@ -174,7 +176,7 @@ class BrokerConnection:
                     versions = supported_versions(self)
             except BrokerUnavailableError as error:
                 closed = isinstance(error.__cause__, ConnectionError)
-                if not closed or not self._security.may_be_old:
+                if not closed or not self.security.may_be_old:
                     raise  # a broker that hangs need not be old
             else:
                 return LEGACY_VERSIONS if versions is None else versions
@@ -186,7 +188,7 @@ class BrokerConnection:
     def _accepted(self) -> None:
         """The broker has accepted this client."""
         self._proven = True
-        self._security.accepted(self.endpoint)
+        self.security.accepted(self.endpoint)
 
     def highest(self, api_key: int) -> int:
         """Return the highest version of a request that the broker knows, -1 if it knows none."""
@@ -267,7 +269,7 @@ class BrokerConnection:
         try:
             with mapped_errors(self.endpoint), self._explained(api_key):
                 sock.sendall(frame)
-                answer = self._receive(sock, time.monotonic() + self._timeout)
+                answer = self._receive(sock, time.monotonic() + self.timeout)
                 answered = _INT.unpack_from(answer)[0]
                 # Brokers 0.8.2 repeat no id when they cannot name a coordinator yet.
                 quirk = answered == 0 and api_key == FIND_COORDINATOR
@@ -289,7 +291,7 @@ class BrokerConnection:
             sock.sendall(_INT.pack(len(data)) + data)
             if not answered:
                 return b""
-            return bytes(self._receive(sock, time.monotonic() + self._timeout, smallest=0))
+            return bytes(self._receive(sock, time.monotonic() + self.timeout, smallest=0))
 
     def call(self, request: ApiMessage, response: type[ApiMessage], version: int) -> Any:
         """Send a message object of kafka-python; return the decoded response object.
@@ -347,20 +349,22 @@ class BrokerConnection:
     def _connect(self) -> None:
         if self._aborted:
             raise OSError("this client closed the connection")
-        self._security.check_broker(self.endpoint)
+        self.security.check_broker(self.endpoint)
         self._proven = False
         sock = self._dial()
         try:
             if self._receive_buffer > 0:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            context = self._security.context
+            context = self.security.context
             if context is not None:
-                sock = self._encrypted(sock, context)  # with Python's timeout
+                from zkconsumer.broker.probes import encrypted
+
+                sock = encrypted(self, sock, context)  # with Python's timeout
             else:
                 sock.settimeout(None)
-                seconds = int(self._timeout)
-                timeval = Struct("@ll").pack(seconds, int((self._timeout - seconds) * 1e6) or 1)
+                seconds = int(self.timeout)
+                timeval = Struct("@ll").pack(seconds, int((self.timeout - seconds) * 1e6) or 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         except BaseException:
@@ -377,7 +381,7 @@ class BrokerConnection:
 
         sock, number = dial(self._addresses, self.connect_timeout, lambda: self._aborted)
         self._addresses.rotate(-number)
-        sock.settimeout(self._timeout)
+        sock.settimeout(self.timeout)
         return sock
 
     @property
@@ -386,18 +390,6 @@ class BrokerConnection:
         host, port = self._addresses[0]
         return BrokerEndpoint(self.endpoint.broker_id, host, port)
 
-    def _encrypted(self, sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-        """Carry out the handshake; the socket keeps its timeout."""
-        try:
-            return context.wrap_socket(sock, server_hostname=self._addresses[0][0])
-        except ssl.SSLError as error:
-            self._security.tls_failed(self.endpoint, error)
-            self._look_for_plaintext()
-            raise
-        except ConnectionError:
-            self._look_for_plaintext()
-            raise
-
     @contextmanager
     def _explained(self, api_key: int) -> Iterator[None]:
         """Find out whether it was for lack of TLS or SASL that a connection ended."""
@@ -405,32 +397,25 @@ class BrokerConnection:
             yield
         except ssl.SSLError as error:
             if not self._proven:  # otherwise the broker has accepted this client
-                self._security.tls_failed(self.endpoint, error)
+                self.security.tls_failed(self.endpoint, error)
             raise
         except ConnectionError:
-            known = self._security.sasl or SASL_HANDSHAKE not in self._versions
+            known = self.security.sasl or SASL_HANDSHAKE not in self._versions
             first = not self._proven and api_key not in _BEFORE_LOGIN
             if first and not known and not self._aborted:
                 from zkconsumer.broker.probes import look_for_sasl
 
-                probe = BrokerConnection(self.here, "", self._timeout, 0, self._security)
-                look_for_sasl(probe, self.endpoint, self._security)
+                look_for_sasl(self)
             raise
-
-    def _look_for_plaintext(self) -> None:
-        from zkconsumer.broker.probes import look_for_plaintext
-
-        probe = BrokerConnection(self.here, "", self._timeout, 0)
-        look_for_plaintext(probe, self.endpoint, self._security)
 
     def _receive(self, sock: socket.socket, until: float, smallest: int = 4) -> memoryview:
         head = bytearray(4)
         _fill(sock, memoryview(head), until)
-        plaintext = self._security.context is None and not self._proven
+        plaintext = self.security.context is None and not self._proven
         if head[:2] == b"\x15\x03" and plaintext:
-            self._security.refuse(
+            self.security.refuse(
                 self.endpoint,
-                f"this listener speaks TLS, but security.protocol={self._security.protocol}: set "
+                f"this listener speaks TLS, but security.protocol={self.security.protocol}: set "
                 "SSL or SASL_SSL",
             )
         size = _INT.unpack(head)[0]

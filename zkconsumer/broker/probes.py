@@ -1,21 +1,36 @@
-"""Why a broker ended a connection: asked on another one, without credentials. Errors only."""
+"""TLS of a connection to a broker, and why a broker ended a connection.
+
+That is asked on another connection, without credentials. Stateless; runs on the thread that owns
+the connection.
+"""
 
 from __future__ import annotations
 
+import socket
+import ssl
 from typing import Any
 
 from zkconsumer.broker.api_versions import supported_versions
-from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import AuthenticationError, BrokerError
 
 
-def look_for_plaintext(probe: Any, endpoint: BrokerEndpoint, security: KafkaSecurity) -> None:
-    """Ask without TLS which versions the broker knows; nothing else is sent.
+def encrypted(connection: Any, sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """Carry out the handshake of a ``BrokerConnection``; the socket keeps its timeout."""
+    try:
+        return context.wrap_socket(sock, server_hostname=connection.here.host)
+    except ssl.SSLError as error:
+        connection.security.tls_failed(connection.endpoint, error)
+        _look_for_plaintext(connection)
+        raise
+    except ConnectionError:
+        _look_for_plaintext(connection)
+        raise
 
-    ``probe`` is a new ``BrokerConnection`` without security. Raises what ``security.refuse`` raises
-    if the listener answers.
-    """
+
+def _look_for_plaintext(connection: Any) -> None:
+    """Ask without TLS which versions the broker knows; nothing else is sent."""
+    security = connection.security
+    probe = type(connection)(connection.here, "", connection.timeout, 0)
     try:
         probe._connect()
         plaintext = supported_versions(probe) is not None
@@ -25,18 +40,20 @@ def look_for_plaintext(probe: Any, endpoint: BrokerEndpoint, security: KafkaSecu
         probe.close()
     if plaintext:
         security.refuse(
-            endpoint,
+            connection.endpoint,
             f"this listener speaks no TLS, but security.protocol={security.protocol}",
         )
 
 
-def look_for_sasl(probe: Any, endpoint: BrokerEndpoint, security: KafkaSecurity) -> None:
+def look_for_sasl(connection: Any) -> None:
     """Ask for mechanisms; a listener with SASL closes on all other requests.
 
-    ``probe`` is a new ``BrokerConnection``. Raises what ``security.refuse`` raises if there are.
+    Raises what ``security.refuse`` raises if there are any.
     """
     from zkconsumer.broker.sasl import enabled_mechanisms
 
+    security = connection.security
+    probe = type(connection)(connection.here, "", connection.timeout, 0, security)
     try:
         probe.open()
         enabled = enabled_mechanisms(probe)
@@ -47,7 +64,7 @@ def look_for_sasl(probe: Any, endpoint: BrokerEndpoint, security: KafkaSecurity)
     if enabled is not None:
         wanted = "SASL_SSL" if security.context is not None else "SASL_PLAINTEXT"
         security.refuse(
-            endpoint,
+            connection.endpoint,
             f"this listener wants SASL ({', '.join(enabled)}), but security.protocol="
             f"{security.protocol}: set {wanted} and sasl.mechanism",
         )

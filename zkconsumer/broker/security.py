@@ -13,7 +13,7 @@ import ssl
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from zkconsumer.broker.types import OpenConnection
 from zkconsumer.config.security_keys import NO_SECURITY, SecurityKeys
@@ -69,7 +69,7 @@ class KafkaSecurity:
         self.may_be_old = keys.sasl_mechanism == "GSSAPI" if self.sasl else not keys.uses_tls
         """Whether a broker may be too old to know the request for versions."""
         self._context = _tls_context(keys) if keys.uses_tls else None
-        self._login = _login_of(keys) if keys.uses_sasl else None
+        self.login = _login_of(keys) if keys.uses_sasl else None
         self._refused: AuthenticationError | None = None
         self._accepted = False
         """Whether any broker has accepted this client."""
@@ -149,25 +149,9 @@ class KafkaSecurity:
 
     def log_in(self, connection: OpenConnection, again: bool = False) -> float | None:
         """Log in on a new connection: see ``SaslLogin``."""
-        assert self._login is not None
-        return self._login.log_in(connection, self.refuse, again)
+        assert self.login is not None
+        return self.login.log_in(connection, self.refuse, again)
 
     def wait_for_token(self) -> None:
         """Give the source of tokens a moment to renew the one that was refused."""
         time.sleep(_TOKEN_SECONDS)
-
-    def for_kafka_python(self) -> dict[str, Any]:
-        """Return the arguments for a client of kafka-python.
-
-        After this call kafka-python's log shows nothing of SASL: at DEBUG it would print the
-        password.
-        """
-        from zkconsumer.broker.sasl import hide_sasl
-
-        hide_sasl()
-        arguments: dict[str, Any] = {"security_protocol": self.protocol}
-        if self._context is not None:
-            arguments["ssl_context"] = self._context
-        if self._login is not None:
-            arguments |= self._login.for_kafka_python()
-        return arguments

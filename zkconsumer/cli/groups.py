@@ -15,7 +15,7 @@ from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.verifier import Finding
 from zkconsumer.cli.watch import watch
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, flags, no_effect, only_with
 from zkconsumer.console.tables import (

@@ -15,7 +15,7 @@ import click
 from zkconsumer.admin.offset_files import MAX_FILE_BYTES, parse
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import Change, GroupTools
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.lazy import LazyGroup
 from zkconsumer.console.tables import (

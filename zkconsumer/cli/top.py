@@ -14,7 +14,7 @@ from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.cli.groups import choose, either_tools
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.console.repeating import repeat
 from zkconsumer.console.tables import (
     command_config,

@@ -6,7 +6,7 @@ import click
 
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.topics import PartitionRow, TopicRow
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.console.tables import (
     How,
     bootstrap_option,

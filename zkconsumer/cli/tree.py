@@ -11,7 +11,7 @@ import click
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.console.exclusive import only_with
 from zkconsumer.console.repeating import repeat
 from zkconsumer.console.tables import zookeeper_options

@@ -11,16 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from zkconsumer.config.key_table import (
     Check,
     Row,
     Rule,
-    Source,
-    examine,
-    given_in,
     key,
     one_of,
     rows_of,
@@ -494,25 +491,6 @@ RULES: Final[tuple[Rule, ...]] = (
 """Checks over several keys."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SecurityConfig(SecurityKeys):
-    """The security settings of a tool. Without a file: PLAINTEXT, and no identity."""
-
-    warnings: tuple[str, ...] = ()
-
-    @classmethod
-    def parse(cls, source: Source) -> Self:
-        """Make a configuration from a mapping, or a file of client properties
-        (``--command-config``).
-
-        Keys that are not about security are ignored. An unknown key that resembles one of security
-        causes a warning. Raises ConfigError with all faults.
-        """
-        given = given_in(source)
-        near = {name: value for name, value in given.values.items() if is_security(name)}
-        return cls(**examine(KEYS, RULES, RENAMED, given._replace(values=near)).arguments())
-
-
 RENAMED: Final[dict[str, str]] = {
     "sasl.username": "sasl.jaas.config",
     "sasl.password": "sasl.jaas.config",
@@ -525,13 +503,6 @@ RENAMED: Final[dict[str, str]] = {
 }
 """Names of librdkafka, for the hint on unknown keys."""
 
-
-def is_security(name: str) -> bool:
-    """Whether a key is a security key, or looks like one."""
-    return name.startswith(
-        ("security.", "sasl.", "ssl.", "zookeeper.ssl.", "zookeeper.set.", "zookeeper.clientCnxn")
-    ) or name.startswith(("zkconsumer.sasl.", "zkconsumer.zookeeper."))
-
-
-NO_SECURITY: Final = SecurityConfig.parse({})
+_defaults: dict[str, Any] = {row.attr: row.default for row in KEYS}
+NO_SECURITY: Final = SecurityKeys(**_defaults)
 """PLAINTEXT brokers, and a ZooKeeper without TLS and identity."""

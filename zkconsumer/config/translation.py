@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.config.properties import Entry, read_properties
-from zkconsumer.config.security_keys import is_security
+from zkconsumer.config.tool_security import is_security
 from zkconsumer.errors import ConfigError
 
 CLIENTS: Final = ("java", "librdkafka", "kafka-python")

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 import click
 
 from zkconsumer.admin.printable import printable
-from zkconsumer.config.security_keys import NO_SECURITY, SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.console.exclusive import flags, was_typed
 from zkconsumer.console.times import duration_option
 
@@ -42,7 +42,7 @@ def command_config(command: F) -> F:
         envvar="ZKCONSUMER_COMMAND_CONFIG",
         show_envvar=True,
         callback=lambda _context, _option, path: (
-            NO_SECURITY if path is None else read_security(path)
+            SecurityConfig.parse({}) if path is None else read_security(path)
         ),
         help="Java .properties file of a client: security.protocol, sasl.*, ssl.*, and the keys "
         "for ZooKeeper.",
@@ -55,7 +55,7 @@ def read_security(path: str | None) -> SecurityConfig:
     Raises ConfigError.
     """
     if path is None:
-        return NO_SECURITY
+        return SecurityConfig.parse({})
     security = SecurityConfig.parse(path)
     for warning in security.warnings:
         click.echo(f"warning: {warning}", err=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from zkconsumer.admin.reads import json_object
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.core.zookeeper.cluster_view import CLUSTER_ID
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.errors import ZnodeFormatError

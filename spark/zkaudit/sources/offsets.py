@@ -21,7 +21,7 @@ from zkaudit import schema
 from zkaudit.decode.offsets_topic import decode
 from zkaudit.errors import AuditError
 from zkaudit.sources import direct
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, ConfigError
 
@@ -116,7 +116,14 @@ def connect(bootstrap: str, config: str | None) -> dict[str, Any]:
     if config is None:
         return {}
     _ask(bootstrap, config, lambda connection: fetch_metadata(connection, [TOPIC]))
-    return _security(config).for_kafka_python()
+    from zkconsumer.broker.sasl import hide_sasl
+
+    hide_sasl()  # at DEBUG, kafka-python's log would show the password
+    security = _security(config)
+    arguments: dict[str, Any] = {"security_protocol": security.protocol}
+    if security.context is not None:
+        arguments["ssl_context"] = security.context
+    return arguments | ({} if security.login is None else security.login.for_kafka_python())
 
 
 def _security(config: str | None) -> KafkaSecurity:

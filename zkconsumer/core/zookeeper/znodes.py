@@ -38,7 +38,6 @@ _PARTITION = re.compile(r"[0-9]{1,10}")
 _PROTOCOL = re.compile(r"[A-Z0-9_]{1,40}")
 _ENDPOINT = re.compile(r"([^:/]*)://\[?([0-9A-Za-z%._:-]{1,255}?)\]?:([0-9]{1,5})")
 _CLIENT: Final = "zkconsumer"
-_CLIENT_PROTOCOLS: Final = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 _OLD_PROTOCOLS: Final = {"PLAINTEXTSASL": "SASL_PLAINTEXT"}
 """Names in the registrations of Hortonworks' brokers."""
 _MORE_LISTENERS: Final = 4
@@ -319,7 +318,7 @@ def decode_broker(
     protocols = document.get("listener_security_protocol_map", {})
     if not isinstance(endpoints, list) or not isinstance(protocols, dict):
         _refuse(path, "has no list of endpoints, or its listener map is not an object")
-    listeners: list[_Listener] = []
+    listeners: list[Listener] = []
     for endpoint in endpoints:
         parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
         if parts is None or not 1 <= int(parts[3]) <= 65535:
@@ -328,46 +327,24 @@ def decode_broker(
         protocol = protocols.get(name, name)
         if isinstance(protocol, str) and _PROTOCOL.fullmatch(protocol.upper()):
             known = _OLD_PROTOCOLS.get(protocol.upper(), protocol.upper())
-            listeners.append(_Listener(name, known, parts[2], int(parts[3])))
+            listeners.append(Listener(name, known, parts[2], int(parts[3])))
     named = [one for one in listeners if wanted.name is None or one.name == wanted.name.upper()]
     usable = [(one.host, one.port) for one in named if one.protocol == wanted.protocol]
     if usable:
         first, *others = usable[: 1 + _MORE_LISTENERS]
         return BrokerEndpoint(broker_id, *first, tuple(others))
-    raise ZnodeFormatError(path, _why_unusable(broker_id, listeners, named, wanted))
+    from zkconsumer.core.zookeeper.listener_faults import why_unusable
+
+    raise ZnodeFormatError(path, why_unusable(broker_id, listeners, named, wanted))
 
 
-class _Listener(NamedTuple):
+class Listener(NamedTuple):
     """A broker's listener. The name is in upper case, as in Kafka."""
 
     name: str
     protocol: str
     host: str
     port: int
-
-    def __str__(self) -> str:
-        name = "" if self.name == self.protocol else f" as {_short(self.name)}"
-        return f"{self.protocol}{name} at {self.host}:{self.port}"
-
-
-def _why_unusable(
-    broker_id: int, listeners: list[_Listener], named: list[_Listener], wanted: ListenerChoice
-) -> str:
-    """Why none of a broker's listeners can be used, and what to do."""
-    more = len(listeners) - 8
-    offered = ", ".join(map(str, listeners[:8])) + (f" and {more} more" if more > 0 else "")
-    if wanted.name is not None and listeners:
-        key = f"zkconsumer.listener.name={wanted.name}"
-        if not named:
-            return f"broker {broker_id} has no listener of this name: {key}; it offers {offered}"
-        return f"broker {broker_id}: {key} is {named[0]}: set security.protocol to it"
-    text = f"{offered} only" if listeners else "no endpoint that can be read"
-    settable = any(one.protocol in _CLIENT_PROTOCOLS for one in listeners)
-    return (
-        f"broker {broker_id} offers {text}, and security.protocol={wanted.protocol}: "
-        f"{'set it to what is offered, ' if settable else ''}give a {wanted.protocol} listener "
-        "with bootstrap.servers (--bootstrap-server HOST:PORT), or add one"
-    )
 
 
 def decode_topic(path: str, data: bytes) -> tuple[int, ...]:

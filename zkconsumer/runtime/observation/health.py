@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from zkconsumer.core.common.faults import Fault, Faults, Reason, Trouble
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import InvalidMessageError
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 
@@ -177,8 +176,10 @@ class HealthMonitor:
             self._faults.replace(faults, now)
             since = self._faults.since
             kinds = {kind: self._faults.of(kind) for kind in since}
+        if kinds:
+            from zkconsumer.runtime.observation.stalled import in_words
         reasons = [
-            Reason(kind, _in_words(kind, faults, now), now - since[kind], len(faults))
+            Reason(kind, in_words(kind, faults, now), now - since[kind], len(faults))
             for kind, faults in kinds.items()
             if kind in _AT_ONCE or now - since[kind] >= min_seconds
         ]
@@ -236,7 +237,9 @@ class HealthMonitor:
             return
         for number, stream in enumerate(self._from.streams):
             if (error := stream.failure) is not None:
-                text = f"a stream cannot be read any further: {error}; {_remedy(error)}"
+                from zkconsumer.runtime.observation.stalled import remedy
+
+                text = f"a stream cannot be read any further: {error}; {remedy(error)}"
                 yield Fault(Trouble.STREAM_FAILED, text, f"stream {number}", error=error)
         if not member.registered:
             yield Fault(
@@ -262,36 +265,6 @@ class HealthMonitor:
             )
         for text in self._from.refusals():
             yield Fault(Trouble.SECURITY, text, text)
-
-
-def _in_words(trouble: Trouble, faults: list[tuple[Fault, float]], now: float) -> str:
-    """The faults of one kind in one line, the oldest first."""
-    fault, since = faults[0]
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    match trouble:
-        case Trouble.BLOCKED:
-            return (
-                f"{fault.about} is assigned to this member{more}: {fault.by} has had it for "
-                f"{now - since:.0f} s; stop that process if it is not a member, otherwise give all "
-                "members the same partition.assignment.strategy"
-            )
-        case Trouble.MISREAD:
-            return f"{fault}{more}"
-        case Trouble.SECURITY:
-            return "; ".join(str(fault) for fault, _ in faults[:3])
-        case _:
-            return str(fault)
-
-
-def _remedy(failure: Exception) -> str:
-    """What to do about a stream that has failed. Only a message that no member can read is to be
-    skipped."""
-    if isinstance(failure, InvalidMessageError):
-        return (
-            "fetch it again with a new connector; if that fails as well, commit an offset behind "
-            "the message"
-        )
-    return "then make a new connector"
 
 
 def without_streams(closed: bool, forked: Exception | None) -> Health:

@@ -1,7 +1,7 @@
-"""Why partitions make no progress, in words.
+"""What is wrong with a member, in words, and why partitions make no progress.
 
-Loaded when some do not, or with ``isolation.level=read_committed``. No threads of its own: its
-owner, the ``HealthMonitor``, guards ``OpenTransactions`` with its lock.
+Loaded when there is something, or with ``isolation.level=read_committed``. No threads of its own:
+its owner, the ``HealthMonitor``, guards ``OpenTransactions`` with its lock.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from zkconsumer.core.common.faults import Reason, Trouble
+from zkconsumer.core.common.faults import Fault, Reason, Trouble
+from zkconsumer.errors import InvalidMessageError
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
 from zkconsumer.runtime.delivery.control import StreamControl
 
@@ -21,6 +22,36 @@ _ADVICE: Final = {
     "isolation.level=read_committed needs": "upgrade that broker, or set read_uncommitted",
     "UNSUPPORTED_VERSION": "this broker is too old or too new",
 }
+
+
+def in_words(trouble: Trouble, faults: list[tuple[Fault, float]], now: float) -> str:
+    """Return the faults of one kind in one line, the oldest first."""
+    fault, since = faults[0]
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    match trouble:
+        case Trouble.BLOCKED:
+            return (
+                f"{fault.about} is assigned to this member{more}: {fault.by} has had it for "
+                f"{now - since:.0f} s; stop that process if it is not a member, otherwise give all "
+                "members the same partition.assignment.strategy"
+            )
+        case Trouble.MISREAD:
+            return f"{fault}{more}"
+        case Trouble.SECURITY:
+            return "; ".join(str(fault) for fault, _ in faults[:3])
+        case _:
+            return str(fault)
+
+
+def remedy(failure: Exception) -> str:
+    """Return what to do about a stream that has failed. Only a message that no member can read is
+    to be skipped."""
+    if isinstance(failure, InvalidMessageError):
+        return (
+            "fetch it again with a new connector; if that fails as well, commit an offset behind "
+            "the message"
+        )
+    return "then make a new connector"
 
 
 def stalled(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 from zkconsumer.admin.offset_files import OffsetKey
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.console.exclusive import no_effect, only_with
 from zkconsumer.console.tables import How, print_notes, read_security
 from zkconsumer.core.common.types import TopicPartition

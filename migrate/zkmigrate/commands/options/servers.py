@@ -16,7 +16,7 @@ import click
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.snapshot import list_groups
-from zkconsumer.config.security_keys import SecurityConfig
+from zkconsumer.config.tool_security import SecurityConfig
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.tables import bootstrap_option, print_notes, zookeeper_options
 from zkconsumer.console.times import duration_option
