@@ -140,7 +140,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _on_fetch_event(self, event: FetchEvent) -> None:
         super()._on_fetch_event(event)
         loop, partition = self._loop, event.partition
-        if event.kind is FetchEventKind.OFFSET_RESET and partition is not None and loop is not None:
+        reset = event.kind in (FetchEventKind.OFFSET_RESET, FetchEventKind.LOG_CHANGED)
+        if reset and partition is not None and loop is not None:
             loop.post(events.OffsetReset(partition, event.replaced, event.chosen))
 
     def _join(

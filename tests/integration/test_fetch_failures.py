@@ -162,3 +162,62 @@ def test_hostile_bytes(cluster: LocalCluster, topic: str, seed: int) -> None:
         threading.excepthook = old
     assert garbler.delivered.total() > 0
     assert died == []
+
+
+def test_a_truncated_log_is_noticed(pair: LocalCluster, topic: str) -> None:
+    """A replica that lacks records becomes the leader (unclean election), and others take their
+    offsets. They are delivered from the first one on, and the event says so."""
+    pair.create_topic(topic, replication=2, config={"unclean.leader.election.enable": "true"})
+    events: list[FetchEvent] = []
+    first = state(pair, topic)["leader"]
+    leader, follower = pair.broker_servers[first], pair.broker_servers[1 - first]
+    manager, target = fetch(endpoints(pair), topic, events)
+    try:
+        values = [b"kept %d" % i for i in range(50)]
+        send(pair.bootstrap, topic, values)
+        assert [next(iter(target)).value for _ in values] == values
+        follower.stop()
+        wait_until(lambda: state(pair, topic)["isr"] == [first], 30, "one replica is in sync")
+        values = [b"lost %d" % i for i in range(50)]
+        send(leader.address, topic, values)
+        assert [next(iter(target)).value for _ in values] == values
+        leader.kill()
+        follower.start()
+        wait_until(lambda: state(pair, topic)["leader"] == 1 - first, 60, "an unclean election")
+        values = [b"new %d" % i for i in range(80)]
+        send(follower.address, topic, values)
+        messages = [next(iter(target)) for _ in values]
+        assert [message.value for message in messages] == values
+        assert [message.offset for message in messages] == list(range(50, 130))
+        (changed,) = [event for event in events if event.kind is FetchEventKind.LOG_CHANGED]
+        assert (changed.replaced, changed.chosen) == (100, 50)
+        assert (
+            "the log was truncated: records up to 100 were read in leader epoch" in changed.detail
+        )
+    finally:
+        manager.shutdown()
+        for server in (leader, follower):
+            if not server.running:
+                server.start()
+        leader.wait_ready()
+
+
+def test_a_topic_that_is_created_again_is_noticed(pair: LocalCluster, topic: str) -> None:
+    """Its records are delivered from the first one on, although the position is in the new log,
+    too."""
+    pair.create_topic(topic)
+    events: list[FetchEvent] = []
+    manager, target = fetch(endpoints(pair), topic, events)
+    try:
+        for name in (b"old", b"new"):
+            values = [b"%s %d" % (name, i) for i in range(50 if name == b"old" else 80)]
+            send(pair.bootstrap, topic, values)
+            assert [next(iter(target)).value for _ in values] == values
+            if name == b"old":
+                pair.delete_topic(topic)
+                pair.create_topic(topic)
+        (changed,) = [event for event in events if event.kind is FetchEventKind.LOG_CHANGED]
+        assert (changed.replaced, changed.chosen) == (50, 0)
+        assert changed.detail.endswith("the topic was deleted and created again")
+    finally:
+        manager.shutdown()

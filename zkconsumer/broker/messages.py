@@ -51,6 +51,8 @@ try:
         OffsetDeleteResponse as OffsetDeleteResponse,
         OffsetFetchRequest as OffsetFetchRequest,
         OffsetFetchResponse as OffsetFetchResponse,
+        OffsetForLeaderEpochRequest as OffsetForLeaderEpochRequest,
+        OffsetForLeaderEpochResponse as OffsetForLeaderEpochResponse,
         SyncGroupRequest as SyncGroupRequest,
         SyncGroupResponse as SyncGroupResponse,
     )

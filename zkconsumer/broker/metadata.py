@@ -70,8 +70,10 @@ def ask_metadata(
 def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> ClusterMetadata:
     """Ask for the leaders of ``topics``. Raises the errors of ``BrokerConnection.exchange``."""
     wanted = set(topics)
-    response = ask_metadata(connection, wanted)
+    response = ask_metadata(connection, wanted, versions=(10, 7, 4, 0))
     leaders: dict[TopicPartition, int] = {}
+    epochs: dict[TopicPartition, int] = {}
+    topic_ids: dict[str, str] = {}
     hidden: set[str] = set()
     absent: set[str] = set()
     errors: dict[str, BrokerError] = {}
@@ -88,7 +90,14 @@ def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> Clu
                 absent.add(entry.name)
             for part in entry.partitions:
                 if part.leader_id >= 0:
-                    leaders[TopicPartition(entry.name, part.partition_index)] = part.leader_id
+                    tp = TopicPartition(entry.name, part.partition_index)
+                    leaders[tp] = part.leader_id
+                    if response.version >= 7:
+                        epochs[tp] = part.leader_epoch
+            if response.version >= 10 and not entry.error_code:
+                topic_ids[entry.name] = str(entry.topic_id)
     for name in wanted - {entry.name for entry in response.topics}:
         errors[name] = error_from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
-    return ClusterMetadata(brokers, leaders, errors, frozenset(hidden), frozenset(absent))
+    return ClusterMetadata(
+        brokers, leaders, errors, frozenset(hidden), frozenset(absent), epochs, topic_ids
+    )

@@ -6,7 +6,7 @@ No behaviour: simulated brokers use these too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
@@ -20,8 +20,19 @@ class Want(NamedTuple):
     partition: int
     offset: int
     max_bytes: int
+    leader_epoch: int = -1
+    """Of the leader, as it is known; -1 if brokers know none (before 2.1)."""
 
 
+class EpochEnd(NamedTuple):
+    """The latest leader epoch of a log up to one that was asked for, and the offset at which it
+    ends there; -1 and -1 if there is none."""
+
+    epoch: int
+    offset: int
+
+
+EpochEnds = Mapping[TopicPartition, EpochEnd | BrokerError | None]
 AbortedTransaction = tuple[int, int]
 """Producer id, and the offset of the transaction's first record, perhaps before the answer's."""
 
@@ -54,6 +65,10 @@ class ClusterMetadata:
     """The topics that may not be described. Brokers before 1.0 answer that they do not exist."""
     absent: frozenset[str] = frozenset()
     """The topics of which a broker answered that there is no topic of that name."""
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of the leaders; empty if brokers know none (before 2.1)."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Empty if brokers know none (before 2.8)."""
 
 
 class OpenConnection(Protocol):

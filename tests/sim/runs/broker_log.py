@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -24,7 +24,13 @@ from zkconsumer.errors import (
     LeaderUnavailableError,
     OffsetOutOfRangeError,
 )
-from zkconsumer.runtime.fetch.interface import FetchRequest, LeadersRequest, OffsetsRequest
+from zkconsumer.runtime.fetch.interface import (
+    EpochsRequest,
+    FetchRequest,
+    LeadersRequest,
+    OffsetsRequest,
+    WorkerRequest,
+)
 from zkconsumer.sim.kernel import Kernel
 
 STAMP: Final = Struct(">qi")
@@ -32,8 +38,8 @@ STAMP: Final = Struct(">qi")
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 _TIMEOUT_S: Final = 0.6
 
-Request = FetchRequest | OffsetsRequest | LeadersRequest
-Answer = Sequence[Got] | Mapping[TopicPartition, int | BrokerError] | ClusterMetadata
+Request = WorkerRequest | LeadersRequest
+Answer = Sequence[Got] | Mapping[TopicPartition, Any] | ClusterMetadata
 
 
 class Batch(NamedTuple):
@@ -299,6 +305,10 @@ class SimBrokers:
                 log.start if request.earliest else log.readable_end
             )
         return found
+
+    def epoch_ends(self, request: EpochsRequest) -> dict[TopicPartition, None]:
+        """See ``BrokerPort.epoch_ends``. Simulated brokers know no leader epochs."""
+        return dict.fromkeys(request.states)
 
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:
         """See ``BrokerPort.metadata``."""

@@ -18,10 +18,9 @@ from zkconsumer.runtime.counters import FetchCounts
 from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.fetch.interface import (
     FetchEvent,
-    FetchRequest,
-    OffsetsRequest,
     Retire,
     Wait,
+    WorkerRequest,
 )
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.table import LEADER_FINDER, FetchTable, WorkerKey
@@ -188,7 +187,7 @@ class SimFetching:
             self._asked |= asked
 
     def _check(self, request: Request) -> set[PartitionTopicInfo]:
-        if not isinstance(request, FetchRequest | OffsetsRequest):
+        if not isinstance(request, WorkerRequest):
             return set()
         infos = {state.info for state in request.states.values()}
         for info in infos:
@@ -201,7 +200,7 @@ class SimFetching:
     def _answered(
         self, key: WorkerKey, thread: _Thread, request: Request, answer: Answer | BrokerError
     ) -> None:
-        if isinstance(request, FetchRequest | OffsetsRequest):
+        if isinstance(request, WorkerRequest):
             self._asked -= {state.info for state in request.states.values()}
         worker: Any = thread.worker  # its requests fit its answers, which types cannot tell
         try:

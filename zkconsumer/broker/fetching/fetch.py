@@ -207,7 +207,7 @@ def _encode(
     out.append(b"")
     runs = run_at = run = 0
     topic: str | None = None
-    for name, partition, offset, limit in wanted:
+    for name, partition, offset, limit, epoch in wanted:
         if name != topic:  # a topic may come again: the order of partitions matters more
             if topic is not None:
                 out[run_at] = _INT.pack(run)
@@ -219,7 +219,7 @@ def _encode(
             runs += 1
         run += 1
         out.append(
-            _ASK_NEW.pack(partition, -1, offset, -1, limit)
+            _ASK_NEW.pack(partition, epoch, offset, -1, limit)
             if version >= 9
             else _ASK_MIDDLE.pack(partition, offset, -1, limit)
             if version >= 5

@@ -189,9 +189,11 @@ class Scan(NamedTuple):
     """Length of all complete entries together."""
     damaged: bool
     """An entry header is invalid; ``valid_bytes`` ends before it."""
+    epoch: int = -1
+    """The leader's epoch when the last complete entry was stored; -1 in message formats 0 and 1."""
 
 
-_ENTRY: Final = Struct(">qi4xb")  # offset, size, (crc or leader epoch), magic
+_ENTRY: Final = Struct(">qiib")  # offset, size, leader epoch (or crc), magic
 _LAST_DELTA: Final = Struct(">i")
 _V2: Final = Struct(">qiibIhiqqqhii")
 _V0: Final = Struct(">qiIbbi")
@@ -204,9 +206,10 @@ def scan(data: bytes) -> Scan:
     """Walk over the entries of ``data`` without decoding them."""
     pos, end = 0, len(data)
     next_offset: int | None = None
+    last_epoch = -1
     unpack = _ENTRY.unpack_from
     while pos + 17 <= end:
-        offset, size, magic = unpack(data, pos)
+        offset, size, epoch, magic = unpack(data, pos)
         if not 0 <= magic <= 2 or size < _MIN_SIZE[magic]:
             return Scan(next_offset, pos, True)
         stop = pos + 12 + size
@@ -217,8 +220,9 @@ def scan(data: bytes) -> Scan:
         if next_offset is not None and offset < next_offset:
             return Scan(next_offset, pos, True)
         next_offset = offset + 1
+        last_epoch = epoch if magic == 2 else -1
         pos = stop
-    return Scan(next_offset, pos, False)
+    return Scan(next_offset, pos, False, last_epoch)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -271,7 +275,7 @@ def _decode(
     plain: list[Any] = []  # uncompressed messages of formats 0 and 1 since the last yield
     failure: InvalidMessageError | None = None
     while pos + 17 <= end:
-        _, size, magic = _ENTRY.unpack_from(data, pos)
+        _, size, _, magic = _ENTRY.unpack_from(data, pos)
         stop = pos + 12 + size
         try:
             if not 0 <= magic <= 2 or size < _MIN_SIZE[magic]:
@@ -630,7 +634,7 @@ def _inner(
     while pos < end:
         if pos + 17 > end:
             raise InvalidMessageError(f"the compressed set at offset {last} is incomplete")
-        relative, size, inner_magic = _ENTRY.unpack_from(data, pos)
+        relative, size, _, inner_magic = _ENTRY.unpack_from(data, pos)
         pos += 12 + size
         if inner_magic != magic or size < _MIN_SIZE[magic] or pos > end:
             raise InvalidMessageError(f"the compressed set at offset {last} cannot be decompressed")

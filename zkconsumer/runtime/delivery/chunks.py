@@ -23,6 +23,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.runtime.undisturbed import Alarm, Lock
 
 if TYPE_CHECKING:
+    from zkconsumer.broker.fetching.epochs import PartitionEpochs
     from zkconsumer.broker.fetching.records import MessageAndMetadata
 
 
@@ -108,6 +109,7 @@ class PartitionTopicInfo:
         "_consumed",
         "answered_at",
         "answers",
+        "epochs",
         "fault",
         "fetched_offset",
         "finished_offset",
@@ -147,6 +149,8 @@ class PartitionTopicInfo:
         Written by the partition's fetch worker."""
         self.answers = 0
         """How often a broker has answered for it. Written by the partition's fetch worker."""
+        self.epochs: PartitionEpochs | None = None
+        """Where brokers know leader epochs. Written by the leader finder."""
         self.fault: Fault | None = None
         """Why the last attempt to fetch it failed, until one succeeds. Written by the fetch worker
         and the leader finder, of which one has the partition at a time."""

@@ -14,12 +14,13 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.fetch import READ_COMMITTED, BrokerFetcher, FetchSession
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.broker.types import ClusterMetadata, Got, Want
+from zkconsumer.broker.types import ClusterMetadata, EpochEnds, Got, Want
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 from zkconsumer.runtime.counters import FetchCounts
 from zkconsumer.runtime.fetch.interface import (
+    EpochsRequest,
     FetchRequest,
     LeadersRequest,
     OffsetsRequest,
@@ -89,6 +90,14 @@ class BrokerIO:
                 connection, request.states.keys(), which, committed=self._committed
             ),
         )
+
+    def epoch_ends(self, request: EpochsRequest) -> EpochEnds:
+        """Implement ``BrokerPort.epoch_ends``."""
+        from zkconsumer.broker.fetching.epoch_ends import epoch_ends
+
+        known = {tp: state.info.epochs for tp, state in request.states.items()}
+        wanted = {tp: (epochs.leader, epochs.read) for tp, epochs in known.items() if epochs}
+        return self._ask(request.endpoint, lambda connection: epoch_ends(connection, wanted))
 
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:
         """Implement ``BrokerPort.metadata``."""

@@ -99,7 +99,7 @@ class FetchLog:
     def _level(self, event: FetchEvent) -> int | None:
         """The level of its line; ``None``: there is nothing new to log."""
         match event.kind:
-            case FetchEventKind.PARTITION_FAILED:
+            case FetchEventKind.PARTITION_FAILED | FetchEventKind.LOG_CHANGED:
                 return logging.WARNING
             case FetchEventKind.OFFSET_RESET:
                 return logging.INFO

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from zkconsumer.broker.types import ClusterMetadata, Got, Want
+from zkconsumer.broker.types import ClusterMetadata, EpochEnds, Got, Want
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
@@ -31,6 +31,11 @@ class BrokerPort(Protocol):
 
     def list_offsets(self, request: OffsetsRequest) -> Mapping[TopicPartition, int | BrokerError]:
         """Return the start or end of the log of every partition in ``request``, or an error."""
+        ...
+
+    def epoch_ends(self, request: EpochsRequest) -> EpochEnds:
+        """Return where the last epoch that was read ends at its present leader; ``None`` if the
+        leader cannot say."""
         ...
 
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:
@@ -69,6 +74,21 @@ class OffsetsRequest:
     def ask(self, broker: BrokerPort) -> Mapping[TopicPartition, int | BrokerError]:
         """Send this request through ``port``."""
         return broker.list_offsets(self)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsRequest:
+    """Ask a new leader whether positions are in its log."""
+
+    endpoint: BrokerEndpoint
+    states: Mapping[TopicPartition, PartitionFetchState]
+
+    def ask(self, broker: BrokerPort) -> EpochEnds:
+        """Send this request through ``port``."""
+        return broker.epoch_ends(self)
+
+
+WorkerRequest = FetchRequest | OffsetsRequest | EpochsRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +134,8 @@ class FetchEventKind(Enum):
     """Fetching failed; the leader finder looks for the partition's leader again."""
     OFFSET_RESET = "offset reset"
     """``auto.offset.reset`` chose the position: none was committed, or it was out of range."""
+    LOG_CHANGED = "log changed"
+    """The position is no longer in the log: it was truncated, or the topic was recreated."""
     PARTITION_FAILED = "partition failed"
     """Its bytes are damaged or a message is too large: fetching ended, the iterator will raise."""
     BROKER_FAILED = "broker failed"
@@ -129,7 +151,8 @@ class FetchEventKind(Enum):
 class FetchEvent:
     """An event of a partition or a broker. ``detail``: one line of text.
 
-    ``replaced`` is the offset that ``OFFSET_RESET`` found out of range, ``chosen`` the new one.
+    ``replaced`` is the offset that ``OFFSET_RESET`` or ``LOG_CHANGED`` found invalid, ``chosen``
+    the new one.
     """
 
     kind: FetchEventKind

@@ -74,6 +74,7 @@ class LeaderFinder:
         untried = [broker for broker in brokers if broker not in self._failed] or brokers
         # An error has contradicted the last answer about these partitions.
         doubted = {info.leader_from for info in infos}
+        doubted.update(*(info.epochs.older_from for info in infos if info.epochs))
         fresh = [broker for broker in untried if broker not in doubted] or untried
         last = self._answered_last
         broker = last if last in fresh else self._rng.choice(fresh)
@@ -89,20 +90,27 @@ class LeaderFinder:
         self._answered_last = request.endpoint
         brokers = self._table.brokers
         leaders: dict[PartitionTopicInfo, BrokerEndpoint] = {}
-        lacking: list[PartitionTopicInfo] = []
+        lacking: dict[PartitionTopicInfo, str] = {}
         for info in request.infos:
             info.leader_from = request.endpoint
             leader = answer.leaders.get(info.topic_partition, -1)
             # What ZooKeeper says about where a broker listens goes before the broker's own answer.
             endpoint = brokers.get(leader) or answer.brokers.get(leader)
+            tp = info.topic_partition
+            why = str(answer.errors.get(info.topic, f"{tp} has no leader"))
+            if endpoint is not None and answer.epochs.get(tp, -1) >= 0:
+                from zkconsumer.broker.fetching.epochs import PartitionEpochs
+
+                known = info.epochs = info.epochs or PartitionEpochs()
+                doubt = known.why_not_believed(tp, answer, request.endpoint, brokers.values())
+                endpoint, why = (endpoint, why) if doubt is None else (None, doubt)
             if endpoint is None:
-                lacking.append(info)
+                lacking[info] = why
             else:
                 leaders[info] = endpoint
         self._postpone(lacking)
-        for info in lacking:
+        for info, why in lacking.items():
             tp = info.topic_partition
-            why = str(answer.errors.get(info.topic, f"{tp} has no leader"))
             info.failed(why)
             broker = request.endpoint.broker_id
             self._report(FetchEvent(FetchEventKind.METADATA_FAILED, tp, broker, why))
@@ -119,10 +127,14 @@ class LeaderFinder:
             for info in request.infos
             if (leader := answer.leaders.get(info.topic_partition, -1)) >= 0
         }
+        other = {i for i in named if i.epochs and i.epochs.is_another_topic(i.topic, answer)}
+        named |= dict.fromkeys(other, -1)
         for info, before in self._table.contradict(named):
             info.leader_from = request.endpoint
             tp, broker = info.topic_partition, request.endpoint.broker_id
             detail = f"{tp} is fetched from broker {before}; broker {broker} names {named[info]}"
+            if info in other:
+                detail = f"broker {broker}: {info.topic} was deleted and created again"
             self._report(FetchEvent(FetchEventKind.LEADER_LOST, tp, before, detail))
 
     def fail(self, request: LeadersRequest, error: BrokerError) -> None:

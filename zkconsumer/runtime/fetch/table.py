@@ -37,7 +37,7 @@ LEADER_FINDER: Final = WorkerKey(-1, -1)
 class PartitionFetchState:
     """A partition that is being fetched, and the queue for its chunks."""
 
-    __slots__ = ("info", "queue", "retry_at", "unresolved", "worker")
+    __slots__ = ("info", "lost", "queue", "retry_at", "unresolved", "worker")
 
     def __init__(self, info: PartitionTopicInfo, queue: ChunkQueue) -> None:
         self.info = info
@@ -49,6 +49,8 @@ class PartitionFetchState:
         """Without a leader: from when on to look for one. Written by the table, under its lock."""
         self.unresolved = info.fetched_offset is None
         """Whether ``auto.offset.reset`` must choose the position first. Written by its worker."""
+        self.lost = ""
+        """Why the position is no longer in the log, if it is not. Written by its worker."""
 
 
 class Work(NamedTuple):

@@ -27,12 +27,11 @@ from zkconsumer.runtime.fetch.broker_io import BrokerIO
 from zkconsumer.runtime.fetch.error_log import FetchLog
 from zkconsumer.runtime.fetch.interface import (
     FetchEvent,
-    FetchRequest,
     LeadersRequest,
-    OffsetsRequest,
     OnEvent,
     Retire,
     Wait,
+    WorkerRequest,
 )
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
 from zkconsumer.runtime.fetch.table import LEADER_FINDER, FetchTable, WorkerKey
@@ -261,16 +260,16 @@ class _Thread(threading.Thread):
         self.worker: Any = worker  # its requests fit its answers, which types cannot tell
         self._aborted = False
 
-    def choose(self) -> FetchRequest | OffsetsRequest | LeadersRequest | Wait | Retire:
+    def choose(self) -> WorkerRequest | LeadersRequest | Wait | Retire:
         """Return the next action."""
         try:
-            chosen: FetchRequest | Wait = self.worker.choose()
+            chosen: WorkerRequest | Wait = self.worker.choose()
         except BaseException:  # noqa: BLE001 - also a SystemExit must not end the thread
             _log.exception("%s met an error of its own", self.name)
             return Wait(_AFTER_OWN_ERROR_S)
         return chosen
 
-    def ask(self, request: FetchRequest | OffsetsRequest | LeadersRequest) -> None:
+    def ask(self, request: WorkerRequest | LeadersRequest) -> None:
         """Ask the broker and handle its answer."""
         try:
             self.worker.take(request, request.ask(self.broker))

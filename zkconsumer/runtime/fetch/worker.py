@@ -13,15 +13,16 @@ the full queue meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from zkconsumer.broker.fetching.records import scan
-from zkconsumer.broker.types import Got, Want
+from zkconsumer.broker.types import EpochEnds, Got, Want
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
 from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
 from zkconsumer.runtime.fetch.interface import (
+    EpochsRequest,
     FetchEvent,
     FetchEventKind,
     FetchRequest,
@@ -29,6 +30,7 @@ from zkconsumer.runtime.fetch.interface import (
     OnEvent,
     Retire,
     Wait,
+    WorkerRequest,
 )
 from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
 
@@ -88,6 +90,7 @@ def back_pressure_of(config: ConsumerKeys) -> BackPressure:
     return WaitForRoom()
 
 
+_RECREATED: Final = "the topic was deleted and created again"
 IDLE_S: Final = 30.0
 """A worker that had no partitions for this time is ended."""
 PAUSE_S: Final = 0.025
@@ -131,7 +134,7 @@ class FetchWorker:
         self._again: FetchRequest | None = None
         """That request: it is repeated while there are no other partitions to request."""
 
-    def choose(self) -> FetchRequest | OffsetsRequest | Wait | Retire:
+    def choose(self) -> WorkerRequest | Wait | Retire:
         """Return the next action."""
         now = self._clock()
         if not self._pressure.ready():
@@ -152,24 +155,29 @@ class FetchWorker:
         if again is not None and work == (again.endpoint, self._fruitless, 0):
             return again
         self._fruitless = None
+        unchecked = {s.info.topic_partition: s for s in work.states if _changed(s)}
+        if unchecked:
+            return EpochsRequest(work.endpoint, unchecked)
         unresolved = {s.info.topic_partition: s for s in work.states if s.unresolved}
+        # No record of a recreated topic was read.
+        recreated = {tp: s for tp, s in unresolved.items() if s.lost == _RECREATED}
         if unresolved:
-            earliest = self._config.auto_offset_reset == "smallest"
-            return OffsetsRequest(work.endpoint, unresolved, earliest)
+            earliest = bool(recreated) or self._config.auto_offset_reset == "smallest"
+            return OffsetsRequest(work.endpoint, recreated or unresolved, earliest)
         return self._fetch(work)
 
     def take(
-        self,
-        request: FetchRequest | OffsetsRequest,
-        answer: Sequence[Got] | Mapping[TopicPartition, int | BrokerError],
+        self, request: WorkerRequest, answer: Sequence[Got] | Mapping[TopicPartition, Any]
     ) -> None:
         """Handle the answer to ``request``. Partitions stopped in the meantime are ignored."""
         if isinstance(request, FetchRequest):
             self._take_records(request, cast(Sequence[Got], answer))
+        elif isinstance(request, EpochsRequest):
+            self._take_ends(request, cast(EpochEnds, answer))
         else:
-            self._take_offsets(request, cast(Mapping[TopicPartition, int | BrokerError], answer))
+            self._take_offsets(request, cast(Mapping[TopicPartition, Any], answer))
 
-    def fail(self, request: FetchRequest | OffsetsRequest, error: BrokerError) -> None:
+    def fail(self, request: WorkerRequest, error: BrokerError) -> None:
         """Handle the failure of ``request`` as a whole."""
         broker = request.endpoint.broker_id
         self._report(FetchEvent(FetchEventKind.BROKER_FAILED, None, broker, str(error)))
@@ -182,7 +190,8 @@ class FetchWorker:
         for state in work.states:
             info = state.info
             assert info.fetched_offset is not None
-            wanted.append(Want(info.topic, info.partition, info.fetched_offset, limit))
+            epoch = -1 if info.epochs is None else info.epochs.leader
+            wanted.append(Want(info.topic, info.partition, info.fetched_offset, limit, epoch))
             states[info.topic_partition] = state
         return FetchRequest(
             work.endpoint,
@@ -231,13 +240,14 @@ class FetchWorker:
 
     def _recovered(self, info: PartitionTopicInfo) -> None:
         info.fault = None
-        tp, broker = info.topic_partition, self._key.broker_id
-        detail = f"{tp} is fetched again, from broker {broker}"
-        self._report(FetchEvent(FetchEventKind.RECOVERED, tp, broker, detail))
+        detail = f"{info.topic_partition} is fetched again, from broker {self._key.broker_id}"
+        self._event(FetchEventKind.RECOVERED, info, detail)
 
     def _take_data(self, state: PartitionFetchState, offset: int, got: Got) -> None:
         info = state.info
-        next_offset, _, damaged = scan(got.data)
+        next_offset, _, damaged, epoch = scan(got.data)
+        if info.epochs is not None:
+            info.epochs.read = max(epoch, info.epochs.read)
         data = got.data
         if got.aborted:
             from zkconsumer.broker.fetching.transactions import without_aborted
@@ -266,7 +276,7 @@ class FetchWorker:
         what = "damaged" if chunk.damaged else "larger than fetch.message.max.bytes"
         tp = state.info.topic_partition
         detail = f"{tp}: the message at or after offset {chunk.next_offset} is {what}"
-        self._report(FetchEvent(FetchEventKind.PARTITION_FAILED, tp, self._key.broker_id, detail))
+        self._event(FetchEventKind.PARTITION_FAILED, state.info, detail)
 
     def _take_offsets(
         self, request: OffsetsRequest, answer: Mapping[TopicPartition, int | BrokerError]
@@ -280,24 +290,32 @@ class FetchWorker:
             else:
                 self._reset(state, offset)
 
+    def _take_ends(self, request: EpochsRequest, answer: EpochEnds) -> None:
+        """Continue at the first offset where the leader's log may differ from what was read."""
+        for tp, state in request.states.items():
+            epochs, position = state.info.epochs, state.info.fetched_offset
+            if epochs is None or position is None or not self._has(state):
+                continue
+            end = answer[tp]
+            if isinstance(end, BrokerError):
+                self._mark_failed([state], str(end))
+            elif why := epochs.truncation(position, end):
+                state.lost = why
+                if end is not None and end.offset >= 0:
+                    self._reset(state, end.offset)
+                else:
+                    state.unresolved = True
+
     def _reset(self, state: PartitionFetchState, offset: int) -> None:
         info = state.info
-        old = info.fetched_offset
+        old, lost, state.lost = info.fetched_offset, state.lost, ""
         state.unresolved = False
         info.resets += 1
         state.queue.reset(info, offset, at_once=self._pressure.resets_at_once)
-        why = "no offset was committed" if old is None else f"{old} is out of range"
-        self._report(
-            FetchEvent(
-                FetchEventKind.OFFSET_RESET,
-                info.topic_partition,
-                self._key.broker_id,
-                f"{info.topic_partition} starts at {offset}: {why}",
-                old,
-                offset,
-            )
-        )
-        if offset == old:
+        why = "no offset was committed" if old is None else lost or f"{old} is out of range"
+        kind = FetchEventKind.LOG_CHANGED if lost and old else FetchEventKind.OFFSET_RESET
+        self._event(kind, info, f"{info.topic_partition} starts at {offset}: {why}", old, offset)
+        if offset == old and not lost:
             # The broker refuses this offset and offers it as well: the log is being truncated or
             # moved. Asking again at once would bring the same.
             detail = f"{info.topic_partition} is being truncated or moved"
@@ -305,11 +323,24 @@ class FetchWorker:
 
     def _mark_failed(self, states: Collection[PartitionFetchState], detail: str) -> None:
         again = self._clock() + self._backoff
-        broker = self._key.broker_id
         for info in self._table.mark_failed(self._key, states, again):
             info.failed(detail)
-            tp = info.topic_partition
-            self._report(FetchEvent(FetchEventKind.LEADER_LOST, tp, broker, detail))
+            self._event(FetchEventKind.LEADER_LOST, info, detail)
+
+    def _event(
+        self, kind: FetchEventKind, info: PartitionTopicInfo, detail: str, *offsets: int | None
+    ) -> None:
+        broker = self._key.broker_id
+        self._report(FetchEvent(kind, info.topic_partition, broker, detail, *offsets))
 
     def _has(self, state: PartitionFetchState) -> bool:
         return state.worker == self._key and not state.info.stopped
+
+
+def _changed(state: PartitionFetchState) -> bool:
+    """Whether a new leader must be asked for the position; a recreated topic has a new one."""
+    epochs = state.info.epochs
+    if epochs is not None and epochs.recreated:
+        epochs.recreated = False
+        state.unresolved, state.lost = True, _RECREATED
+    return epochs is not None and epochs.unchecked and not state.unresolved

@@ -1,0 +1,87 @@
+"""Leader epochs (KIP-320): old answers about leaders, truncated logs and recreated topics.
+
+Loaded where brokers know leader epochs (2.1 and later). No IO. The leader finder compares each of
+its answers with the epoch and the topic id that are known. If they have changed, the partition's
+worker looks whether the position still means the same: where the log of the epoch that was read
+last ends before the position, records that were read are gone, and others have their offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from zkconsumer.broker.types import ClusterMetadata, EpochEnd
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+
+
+class PartitionEpochs:
+    """What is known of the leaders of one claimed partition. Used by its worker or by the leader
+    finder, of which one has the partition at a time."""
+
+    __slots__ = ("leader", "older_from", "read", "recreated", "topic_id", "unchecked")
+
+    def __init__(self) -> None:
+        self.leader = -1
+        """The leader's epoch."""
+        self.read = -1
+        """The epoch of the last record that was read; -1 before the first one."""
+        self.topic_id: str | None = None
+        """``None`` if brokers know no ids (before 2.8)."""
+        self.unchecked = False
+        """Whether a new leader has not been asked yet if the position is in its log."""
+        self.recreated = False
+        """Whether the position is one of an earlier topic of this name."""
+        self.older_from: set[BrokerEndpoint] = set()
+        """The brokers that named an older leader since the last answer that was believed."""
+
+    def is_another_topic(self, topic: str, answer: ClusterMetadata) -> bool:
+        """Whether an answer is about a later topic of the same name."""
+        known = self.topic_id
+        return known is not None and answer.topic_ids.get(topic, known) != known
+
+    def why_not_believed(
+        self,
+        tp: TopicPartition,
+        answer: ClusterMetadata,
+        asked: BrokerEndpoint,
+        brokers: Collection[BrokerEndpoint],
+    ) -> str | None:
+        """Take over an answer. Return what is wrong with it if it is older than a former one.
+
+        An epoch never falls while a topic exists. If all ``brokers`` name an older leader, the
+        topic has been recreated; brokers of 2.1 to 2.7 have no other sign of that.
+        """
+        epoch = answer.epochs.get(tp, -1)
+        recreated = self.is_another_topic(tp.topic, answer)
+        if epoch < self.leader and not recreated:
+            self.older_from.add(asked)
+            if not self.older_from.issuperset(brokers):
+                return (
+                    f"broker {asked.broker_id} names an older leader of {tp}, of leader epoch "
+                    f"{epoch} after {self.leader}"
+                )
+            recreated = True
+        if recreated:
+            self.recreated, self.unchecked, self.read = True, False, -1
+        elif epoch > self.leader >= 0 and self.read >= 0:
+            self.unchecked = True
+        self.leader, self.topic_id = epoch, answer.topic_ids.get(tp.topic)
+        self.older_from.clear()
+        return None
+
+    def truncation(self, position: int, end: EpochEnd | None) -> str | None:
+        """Return how a leader's log contradicts what was read; ``None`` if the position is in it.
+
+        ``end`` is the leader's answer, or ``None`` if it cannot say. If there is a contradiction,
+        ``end.offset`` is the first offset at which the records may differ, and -1 if not even that
+        is known (Java 3.9 SubscriptionState.maybeCompleteValidation).
+        """
+        self.unchecked = False
+        if end is None or position <= end.offset:
+            return None
+        read, self.read = self.read, -1
+        where = f"ends at {end.offset}" if end.offset >= 0 else "is unknown"
+        return (
+            f"the log was truncated: records up to {position} were read in leader epoch {read}, "
+            f"whose log {where} at the new leader"
+        )
