@@ -47,4 +47,4 @@ def test_socket_timeout_ms_is_in_milliseconds() -> None:
     """A connection counts in seconds."""
     given = {"zookeeper.connect": "127.0.0.1:1", "group.id": "g", "socket.timeout.ms": 2500}
     broker = BrokerIO(ConsumerConfig.parse(given), "c", FetchCounts())
-    assert broker._connect(BrokerEndpoint(0, "127.0.0.1", 1))._timeout == 2.5
+    assert broker._connect(BrokerEndpoint(0, "127.0.0.1", 1)).timeout == 2.5

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zkconsumer.admin.reads import children, json_object, listing
-from zkconsumer.config.security_keys import PLAINTEXT, ListenerChoice
+from zkconsumer.config.security_keys import NO_SECURITY, ListenerChoice
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
@@ -106,7 +106,7 @@ def read_topic(topic: str) -> Script[TopicSnapshot | None]:
     return TopicSnapshot(topic, replicas, states, tuple(faults))
 
 
-def read_brokers(wanted: ListenerChoice = PLAINTEXT) -> Script[BrokersSnapshot]:
+def read_brokers(wanted: ListenerChoice = NO_SECURITY.listener) -> Script[BrokersSnapshot]:
     """Read the addresses of the brokers' chosen listeners."""
     listed = (yield from children(BROKER_IDS)) or []
     names = [name for name in listed if child_number(name) is not None]

@@ -110,8 +110,7 @@ class BrokerConnection:
         before_request: Callable[[], object] | None = None,
     ) -> None:
         self.endpoint = endpoint
-        self.connect_timeout = timeout
-        """Seconds for connecting. Less where another broker can be asked as well."""
+        self._connect_timeout = timeout
         self._before_request = before_request
         self._has_turn = self._is_ready = False
         self._addresses = deque([(endpoint.host, endpoint.port), *endpoint.others])
@@ -134,6 +133,10 @@ class BrokerConnection:
     def is_open(self) -> bool:
         """Whether there is a socket; the broker may have closed its end."""
         return self._socket is not None
+
+    def limit_connecting(self, seconds: float) -> None:
+        """Connect within this time from now on, if the timeout is not less."""
+        self._connect_timeout = min(seconds, self.timeout)
 
     def open(self) -> None:
         """Connect and ask for the broker's API versions; do nothing if open.
@@ -379,7 +382,7 @@ class BrokerConnection:
         """Connect to the first listener that takes a connection, and prefer it from then on."""
         from zkconsumer.broker.dialing import dial  # not before a broker is asked
 
-        sock, number = dial(self._addresses, self.connect_timeout, lambda: self._aborted)
+        sock, number = dial(self._addresses, self._connect_timeout, lambda: self._aborted)
         self._addresses.rotate(-number)
         sock.settimeout(self.timeout)
         return sock

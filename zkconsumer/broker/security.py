@@ -40,18 +40,6 @@ class _Fault:
     until: float
 
 
-def _login_of(keys: SecurityKeys) -> SaslLogin:
-    from zkconsumer.broker.sasl import SaslLogin
-
-    return SaslLogin(keys)
-
-
-def _tls_context(keys: SecurityKeys) -> ssl.SSLContext:
-    from zkconsumer.tls import for_brokers
-
-    return for_brokers(keys)
-
-
 class KafkaSecurity:
     """The security of all connections to the brokers of one cluster.
 
@@ -68,8 +56,16 @@ class KafkaSecurity:
         self.sasl = keys.uses_sasl
         self.may_be_old = keys.sasl_mechanism == "GSSAPI" if self.sasl else not keys.uses_tls
         """Whether a broker may be too old to know the request for versions."""
-        self._context = _tls_context(keys) if keys.uses_tls else None
-        self.login = _login_of(keys) if keys.uses_sasl else None
+        self._context: ssl.SSLContext | None = None
+        self.login: SaslLogin | None = None
+        if keys.uses_tls:
+            from zkconsumer.tls import for_brokers
+
+            self._context = for_brokers(keys)
+        if keys.uses_sasl:
+            from zkconsumer.broker.sasl import SaslLogin
+
+            self.login = SaslLogin(keys)
         self._refused: AuthenticationError | None = None
         self._accepted = False
         """Whether any broker has accepted this client."""

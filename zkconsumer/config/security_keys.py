@@ -122,9 +122,6 @@ class ListenerChoice(NamedTuple):
     name: str | None = None
 
 
-PLAINTEXT: Final = ListenerChoice("PLAINTEXT")
-
-
 @dataclass(frozen=True, kw_only=True)
 class SecurityKeys:
     """The security keys, shared by members (`ConsumerKeys`) and tools (`SecurityConfig`)."""
@@ -503,6 +500,5 @@ RENAMED: Final[dict[str, str]] = {
 }
 """Names of librdkafka, for the hint on unknown keys."""
 
-_defaults: dict[str, Any] = {row.attr: row.default for row in KEYS}
-NO_SECURITY: Final = SecurityKeys(**_defaults)
+NO_SECURITY: Final = SecurityKeys(**{row.attr: row.default for row in KEYS})  # type: ignore[arg-type]
 """PLAINTEXT brokers, and a ZooKeeper without TLS and identity."""

@@ -34,6 +34,15 @@ class PartitionEpochs:
         self.older_from: set[BrokerEndpoint] = set()
         """The brokers that named an older leader since the last answer that was believed."""
 
+    def note_read(self, epoch: int) -> None:
+        """Record the epoch of records that were read."""
+        self.read = max(epoch, self.read)
+
+    def take_recreated(self) -> bool:
+        """Return once that the position is one of an earlier topic."""
+        found, self.recreated = self.recreated, False
+        return found
+
     def is_another_topic(self, topic: str, answer: ClusterMetadata) -> bool:
         """Whether an answer is about a later topic of the same name."""
         known = self.topic_id

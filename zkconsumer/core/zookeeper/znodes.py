@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any, Final, NamedTuple, NoReturn
 
-from zkconsumer.config.security_keys import PLAINTEXT, ListenerChoice
+from zkconsumer.config.security_keys import NO_SECURITY, ListenerChoice
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
 from zkconsumer.errors import ConfigError, ZnodeFormatError
 
@@ -295,7 +295,7 @@ def decode_offset(path: str, data: bytes) -> int:
 
 
 def decode_broker(
-    path: str, broker_id: int, data: bytes, wanted: ListenerChoice = PLAINTEXT
+    path: str, broker_id: int, data: bytes, wanted: ListenerChoice = NO_SECURITY.listener
 ) -> BrokerEndpoint:
     """Return where a broker's listener is (registrations of version 1 and later).
 

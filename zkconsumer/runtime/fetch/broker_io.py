@@ -102,8 +102,7 @@ class BrokerIO:
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:
         """Implement ``BrokerPort.metadata``."""
         connection = self._connect(request.endpoint)
-        timeout = self._config.socket_timeout_ms / 1000
-        connection.connect_timeout = min(QUICK_S, timeout) if request.quick else timeout
+        connection.limit_connecting(QUICK_S if request.quick else connection.timeout)
         return self._ask(
             request.endpoint, lambda connection: fetch_metadata(connection, request.topics)
         )

@@ -94,8 +94,7 @@ WorkerRequest = FetchRequest | OffsetsRequest | EpochsRequest
 @dataclass(frozen=True, slots=True)
 class LeadersRequest:
     """Ask one broker which brokers lead partitions. ``check``: these partitions are being fetched
-    already, perhaps from the wrong broker. ``quick``: another broker can be asked soon, so this one
-    has only a moment to take the connection."""
+    already, perhaps from the wrong broker. ``quick``: another one can soon be asked instead."""
 
     endpoint: BrokerEndpoint
     infos: Collection[PartitionTopicInfo]

@@ -247,7 +247,7 @@ class FetchWorker:
         info = state.info
         next_offset, _, damaged, epoch = scan(got.data)
         if info.epochs is not None:
-            info.epochs.read = max(epoch, info.epochs.read)
+            info.epochs.note_read(epoch)
         data = got.data
         if got.aborted:
             from zkconsumer.broker.fetching.transactions import without_aborted
@@ -340,7 +340,6 @@ class FetchWorker:
 def _changed(state: PartitionFetchState) -> bool:
     """Whether a new leader must be asked for the position; a recreated topic has a new one."""
     epochs = state.info.epochs
-    if epochs is not None and epochs.recreated:
-        epochs.recreated = False
+    if epochs is not None and epochs.take_recreated():
         state.unresolved, state.lost = True, _RECREATED
     return epochs is not None and epochs.unchecked and not state.unresolved

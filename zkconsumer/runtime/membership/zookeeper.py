@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from zkconsumer.config.security_keys import PLAINTEXT, ListenerChoice
+from zkconsumer.config.security_keys import NO_SECURITY, ListenerChoice
 from zkconsumer.core.common.expansion import Expansions
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -162,7 +162,7 @@ class ZooKeeperCoordination:
         directory: ClusterDirectory | None = None,
         directory_interval: float = 10.0,
         scripts: Callable[[Any, ScriptContext], MemberScript[Any]] = script_for,
-        listener: ListenerChoice = PLAINTEXT,
+        listener: ListenerChoice = NO_SECURITY.listener,
     ) -> None:
         self.offsets = offsets
         self.directory = directory

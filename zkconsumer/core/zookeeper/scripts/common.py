@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from zkconsumer.config.security_keys import PLAINTEXT, ListenerChoice
+from zkconsumer.config.security_keys import NO_SECURITY, ListenerChoice
 from zkconsumer.core.common.expansion import Expansions
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
@@ -86,7 +86,7 @@ class ScriptContext:
     decoded: Mapping[str, tuple[Node, tuple[int, ...]]] = field(default_factory=dict)
     stored: CommitCounts = field(default_factory=CommitCounts)
     pauses: dict[TopicPartition, float] = field(default_factory=dict)
-    listener: ListenerChoice = PLAINTEXT
+    listener: ListenerChoice = NO_SECURITY.listener
 
 
 def path_of(op: ZkOp | MultiOp) -> str:
