@@ -271,7 +271,7 @@ class SimStores:
     def __init__(self, zk: SimZk, kafka: SimKafka) -> None:
         self.zk, self.kafka, self.logs = zk, kafka, SimLogs(zk)
 
-    def another(self) -> SimStores:
+    def beside(self) -> SimStores:
         """See ``Stores``. The same connections, which are never closed."""
         return self
 
@@ -285,7 +285,7 @@ class SimStores:
         """See ``Stores``. Half a minute, so that offsets are committed again within a run."""
         return SimpleNamespace(minutes=0.5)
 
-    def hidden_topics(self) -> frozenset[str]:
+    def hidden_topics(self, _also: object = ()) -> frozenset[str]:
         """See ``Stores``."""
         return frozenset()
 
