@@ -12,11 +12,11 @@ import random
 import socket
 import struct
 import threading
+import time
 from collections import Counter
 from enum import Enum
-from typing import Self
 
-_HOST = "127.0.0.1"
+from tests.support.tcp_proxy import Direction, TcpProxy
 
 
 class Fault(Enum):
@@ -52,24 +52,16 @@ class _Ended(Exception):
 
 
 class Link:
-    """One client's connection through the proxy."""
+    """The state of one client's connection."""
 
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
-        self.ends = (client, server)
+    def __init__(self) -> None:
         self.muted: set[bool] = set()
         """Directions that forward nothing. ``True`` is the direction of requests."""
         self.close_at_answer = False
         self.held: bytes | None = None
 
-    def close(self) -> None:
-        """Close both sides."""
-        for end in self.ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
 
-
-class FrameProxy:
+class FrameProxy(TcpProxy):
     """Forwards connections to ``target_port``. A frame has a fault with probability ``rate``.
 
     ``kinds`` lists the possible faults, and ``delivered`` counts those that happened. The rate may
@@ -87,63 +79,25 @@ class FrameProxy:
     ) -> None:
         self.rate = rate
         self.delivered: Counter[Fault] = Counter()
-        self._target = target_port
         self._first = 0 if lengths else 4
         """The first byte of a frame that may be corrupt."""
         self._rng = random.Random(seed)
         self._kinds = sorted(kinds, key=lambda kind: kind.name)
         self._lock = threading.Lock()
-        self._links: set[Link] = set()
-        self._closed = threading.Event()
-        self._listener = socket.create_server((_HOST, 0))
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._links: dict[frozenset[socket.socket], Link] = {}
+        """By both ends."""
+        super().__init__(target_port)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+    def _pass_on(self, source: socket.socket, sink: socket.socket, direction: Direction) -> None:
+        ends = frozenset((source, sink))
         with self._lock:
-            links = list(self._links)
-        for link in links:
-            link.close()
-
-    @property
-    def address(self) -> str:
-        """``127.0.0.1:PORT``."""
-        return f"{_HOST}:{self._listener.getsockname()[1]}"
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection((_HOST, self._target), 5.0)
-            except OSError:
-                client.close()
-                continue
-            for end in (client, server):
-                end.settimeout(None)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = Link(client, server)
-            with self._lock:
-                self._links.add(link)
-            for requests in (True, False):
-                threading.Thread(target=self._pass_on, args=(link, requests), daemon=True).start()
-
-    def _pass_on(self, link: Link, requests: bool) -> None:
-        source, sink = link.ends if requests else reversed(link.ends)
+            link = self._links.setdefault(ends, Link())
         with contextlib.suppress(OSError, _Ended):
             while frame := _frame(source):
-                self._frame(link, requests, frame, sink)
-        link.close()
+                self._frame(link, direction == "requests", frame, sink)
+        self._end(source, sink)
         with self._lock:
-            self._links.discard(link)
+            self._links.pop(ends, None)
 
     def _draw(self, requests: bool) -> Fault | None:
         with self._lock:
@@ -170,7 +124,7 @@ class FrameProxy:
             case Fault.DROP_ANSWER | Fault.DROP_REQUEST:
                 return
             case Fault.DELAY:
-                self._closed.wait(self._rng.random() * 0.3)
+                time.sleep(self._rng.random() * 0.3)
             case Fault.DUPLICATE:
                 sink.sendall(frame)
             case Fault.TRUNCATE:
