@@ -33,7 +33,7 @@ RECORD_SPARK = -m tests.support.small_spark || echo "warning: Spark's classes ar
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults restores test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure test-names docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
+.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults restores test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all rare soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure test-names docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -181,6 +181,8 @@ test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, a quarter of each kin
 
 test-names: setup ## 30 members whose servers move, with a resolver that lies (8 minutes; ZKC_SEED=7: one)
 	ZKC_DNS_RUNS=30 $(BIN)/pytest -s tests/faults/test_lying_dns.py
+rare: setup ## rare branches that no simulated run enters (5 minutes; ZKC_SEEDS=0:100)
+	$(BIN)/python -m tests.sim.rare $(or $(ZKC_SEEDS),0:100)
 
 soak: setup ## a group of each kind under 200 faults in 10 minutes, judged by zkaudit (ARGS='--kind mixed --seed 7')
 	$(BIN)/python -m tests.soak --kind all --audit $(ARGS)

@@ -168,13 +168,14 @@ class World:
     def answer(self, command: Any) -> None:
         """Answer for the servers, the data plane or the listener."""
         pick = frozenset(self.random.sample(ALL, self.random.randint(0, 4)))
+        fault = "refused" if len(pick) == 4 else ""
         match command:
             case ToGroup(inner):
                 self.send(FromGroup(self.of_coordinator(inner)))
             case ReadMode():
-                self.send(ModeLoaded(self.mode, self.version))
+                self.send(ModeLoaded(self.mode, self.version, fault))
             case StoreAck(version):
-                self.send(AckStored(version))
+                self.send(AckStored(version, fault))
             case zk_commands.Register(token):
                 self.send(LiveRegistered(token, self.mode, self.version))
             case zk_commands.LoadView(token):
