@@ -181,6 +181,7 @@ test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, a quarter of each kin
 
 test-names: setup ## 30 members whose servers move, with a resolver that lies (8 minutes; ZKC_SEED=7: one)
 	ZKC_DNS_RUNS=30 $(BIN)/pytest -s tests/faults/test_lying_dns.py
+
 rare: setup ## rare branches that no simulated run enters (5 minutes; ZKC_SEEDS=0:100)
 	$(BIN)/python -m tests.sim.rare $(or $(ZKC_SEEDS),0:100)
 
