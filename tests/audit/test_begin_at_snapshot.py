@@ -35,6 +35,7 @@ NOT_SHOWN = {
     "stalled": "that an owner had committed regularly",
     "storm": "how often the group had rebalanced",
     "storm_of_claims": "the same",
+    "three_faults_in_one_group": "the first fault, which comes before the first write of a tool",
 }
 """Incidents whose findings need what no snapshot shows."""
 
