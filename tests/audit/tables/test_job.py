@@ -180,15 +180,28 @@ def test_a_journal_of_a_simulation_is_refused(spark: SparkSession, tmp_path: Pat
         journals.check([tmp_path / "none"])
 
 
-def test_an_audit_plans_few_jobs(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("journals", "most"), [(0, 16), (1, 66)])
+def test_an_audit_plans_few_jobs(
+    spark: SparkSession, logs: Path, tmp_path: Path, journals: int, most: int
+) -> None:
     """Each job of Spark costs CPU time that does not depend on the data, and most tables of most
-    audits are empty. An empty table takes no job."""
+    audits are empty. An empty table takes no job. Lines of journals are joined with groups once."""
+    journal = tmp_path / "a.jsonl"
+    run = {"at": 1, "kind": "run", "schema": 1, "clock": "epoch", "settings": {"group.id": "g"}}
+    starts = {
+        "at": 2, "kind": "command", "name": "StartFetching", "member": "g_a", "session": "0x1",
+        "attempt": 1, "partitions": ["t-0"], "offsets": {"t-0": 5},
+    }  # fmt: skip
+    journal.write_text("".join(json.dumps(line) + "\n" for line in (run, starts)))
     tracker = spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup(None))
-    summary = job.run(spark, job.Options([str(logs)], str(tmp_path / "out")))
+    given = [str(journal)] * journals
+    summary = job.run(spark, job.Options([str(logs)], str(tmp_path / "out"), journals=given))
     assert summary["findings"]
-    assert len(set(tracker.getJobIdsForGroup(None)) - before) <= 16
-    assert load(spark, tmp_path / "out")[1]["views"].count() == 0
+    assert len(set(tracker.getJobIdsForGroup(None)) - before) <= most
+    tables = load(spark, tmp_path / "out")[1]
+    assert tables["views"].count() == 0
+    assert tables["deliveries"].count() == journals
 
 
 def test_a_damaged_log_is_named(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
