@@ -98,6 +98,9 @@ class SimulatedZk(ToolZk):
         finally:
             self._raw = before
 
+    def look_again(self) -> None:
+        """``live`` is always right."""
+
     def sync(self) -> None:
         """Count, and let a server that is behind catch up: an answer of the leader passes it."""
         self.synced += 1

@@ -186,3 +186,15 @@ def test_no_command_reads_an_old_state(here: Simulated, name: str) -> None:
     here.run(*COMMANDS[name][0], rows=False)
     assert here.zk.synced > synced
     assert read == []
+
+
+def test_a_session_finds_out_that_its_cluster_has_left_zookeeper(
+    here: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror may run across the change to KRaft. It then reads topics from the brokers."""
+    monkeypatch.setattr(Reader, "view", replace(Reader.view, cluster_id="here"))
+    with joined(here, monkeypatch) as zk:
+        assert zk.live
+        here.zk.delete("/brokers/ids/0")
+        zk.look_again()
+        assert not zk.live

@@ -82,8 +82,7 @@ class ClusterZk(BlockingZk):
             try:
                 stored, answered = self.cluster_ids()
                 self.foreign = stored is not None and answered is not None and stored != answered
-                listed = self.run_in_zookeeper(children(BROKER_IDS))
-                self.live = bool(listed) and not self.foreign
+                self.look_again()
             except BaseException as error:
                 self.__exit__(type(error), error, None)
                 raise
@@ -93,6 +92,12 @@ class ClusterZk(BlockingZk):
         if self._reader is not None:
             self._reader.disconnect()
         super().__exit__(*_error)
+
+    def look_again(self) -> None:
+        """Find out whether ZooKeeper lists brokers now: a cluster may leave it meanwhile."""
+        if self._reader is not None:
+            listed = self.run_in_zookeeper(children(BROKER_IDS))
+            self.live = bool(listed) and not self.foreign
 
     @property
     def has_bootstrap(self) -> bool:

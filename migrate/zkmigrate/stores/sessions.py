@@ -195,11 +195,13 @@ class Stores:
         return self.zk.run(cluster.read_id())
 
     def hidden_topics(self, also: Iterable[str] = ()) -> frozenset[str]:
-        """Return the topics whose offsets the brokers do not show, as of some seconds ago.
+        """Return the topics whose offsets the brokers do not show, as of some seconds ago. As often
+        find out whether the cluster has left ZooKeeper.
 
         ``also``: topics to ask for by name. Without ZooKeeper, brokers do not list hidden ones.
         """
         if time.monotonic() - self._hidden_at > _FRESH:
+            self.zk.look_again()
             self._hidden = self._asked = frozenset()
             self._hidden_at = time.monotonic()
             also = [*also, *self.topic_names()]
