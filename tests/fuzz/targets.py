@@ -103,6 +103,7 @@ from zkconsumer.journal.json_lines import read_journal
 from zkconsumer.journal.recorder import Recorder, run_entry
 from zkconsumer.journal.replay import replay
 from zkconsumer.zk.multiread import MultiRead
+from zkconsumer.zk.multiwrite import MultiWrite
 
 ZNODE_S: Final = 0.05
 """Limit for a znode, in seconds of CPU time."""
@@ -594,6 +595,15 @@ def _multi_answer() -> bytes:
     return data + names + struct.pack(">iBii", -1, 0, -101, -101) + struct.pack(">iBi", -1, 1, -1)
 
 
+def _transaction_answer() -> bytes:
+    stat = struct.pack(">qqqqiiiqiiq", 1, 1, 1, 1, 0, 0, 0, 0, 1, 0, 1)
+    created = struct.pack(">iBi", 1, 0, 0) + _text("/a")
+    changed = struct.pack(">iBi", 5, 0, 0) + stat
+    return (
+        created + changed + struct.pack(">iBii", -1, 0, -101, -101) + struct.pack(">iBi", -1, 1, -1)
+    )
+
+
 # -- files -----------------------------------------------------------------------------------------
 
 
@@ -817,6 +827,12 @@ TARGETS: Final[dict[str, Target]] = {
         (ValueError, struct.error),
         ANSWER_S,
         (_multi_answer(),),
+    ),
+    "multi-write": Target(
+        lambda data: MultiWrite.deserialize(data, 0),
+        (ValueError, struct.error),
+        ANSWER_S,
+        (_transaction_answer(),),
     ),
     # answers of brokers
     "api-versions": _answer(_open, _versions(3)),

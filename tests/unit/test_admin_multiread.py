@@ -10,6 +10,7 @@ from kazoo.protocol.serialization import (
     stat_struct,
 )
 
+from zkconsumer.core.zookeeper.ops import Node, Stat
 from zkconsumer.zk.multiread import NO_NODE, MultiRead
 
 
@@ -38,14 +39,14 @@ def test_an_answer_with_data_nothing_and_an_error() -> None:
     )
     for begin in (0, 7):
         results = MultiRead.deserialize(b"x" * begin + answer, begin)
-        assert [one if isinstance(one, int) else one[0] for one in results] == [
+        assert [one.data if isinstance(one, Node) else one for one in results] == [
             b"abc",
             b"",
             NO_NODE,
             b"",
         ]
-        assert not isinstance(results[0], int)
-        assert tuple(results[0][1]) == tuple(range(11))
+        assert isinstance(results[0], Node)
+        assert (results[0].stat, results[0].stat.mtime_ms) == (Stat(0, 1, 4, 7), 3)
     assert MultiRead.deserialize(multiheader_struct.pack(-1, True, -1), 0) == []
 
 

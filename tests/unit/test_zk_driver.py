@@ -99,7 +99,7 @@ def test_a_change_of_the_session_is_not_a_watch_event(bench: Bench) -> None:
 def test_a_failed_multi_is_its_culprit_s_error() -> None:
     """The other operations are marked as rolled back, even those before it."""
     replies: list[Reply] = []
-    value = [kz.RolledBackError(), kz.BadVersionError(), kz.RuntimeInconsistency()]
+    value = [0, kz.BadVersionError.code, kz.RuntimeInconsistency.code]
     result = SimpleNamespace(exception=None, value=value)
     module._deliver_multi(replies.append, result)
     assert replies == [Failed(Code.BAD_VERSION, 1)]

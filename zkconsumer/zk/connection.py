@@ -43,7 +43,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn, Self
+from typing import Any, Final, NamedTuple, NoReturn
 
 import kazoo
 from kazoo.client import KazooClient
@@ -56,11 +56,12 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import STOP_CONNECTING, ConnectionHandler
-from kazoo.protocol.serialization import SASL, Close, Connect, Transaction
+from kazoo.protocol.serialization import SASL, Close, Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import ForceRetryError
 
 from zkconsumer.errors import AuthenticationError, UnsupportedLibraryError
+from zkconsumer.zk.multiwrite import MultiWrite
 from zkconsumer.zk.security import ZkSecurity
 
 logger = logging.getLogger("zkconsumer.zk")
@@ -256,23 +257,6 @@ def _poll(
         [connected for connected in writing if ready.get(connected.fileno(), 0) & ~select.POLLIN],
         [],
     )
-
-
-class Fenced(Transaction):  # type: ignore[misc]
-    """A multi that is not sent once the session was resumed more often than its caller knows
-    (``None``: it is always sent)."""
-
-    def __new__(cls, operations: Sequence[Any], resumed: int | None) -> Self:
-        """Make one of kazoo's tuples."""
-        made: Self = super().__new__(cls, operations)
-        return made
-
-    def __init__(self, operations: Sequence[Any], resumed: int | None) -> None:
-        self._resumed = resumed
-
-    def outdated(self, resumed: int) -> bool:
-        """Whether its caller does not know that the session was ``resumed`` so often."""
-        return self._resumed not in (None, resumed)
 
 
 class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
@@ -568,7 +552,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
         queue = self.client._queue
-        if queue and isinstance(queue[0][0], Fenced) and queue[0][0].outdated(self.resumed):
+        if queue and isinstance(queue[0][0], MultiWrite) and queue[0][0].outdated(self.resumed):
             _, result = queue.popleft()
             self._read_sock.recv(1)
             result.set_exception(ConnectionLoss())
@@ -610,7 +594,7 @@ def _session_is_over(error: int, result: Any) -> bool:
     if error == SessionExpiredError.code:
         return True
     parts = result.value if result is not None and result.successful() else None
-    return isinstance(parts, list) and any(isinstance(p, SessionExpiredError) for p in parts)
+    return isinstance(parts, list) and SessionExpiredError.code in parts
 
 
 _OVERRIDDEN: Final = (

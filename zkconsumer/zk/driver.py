@@ -18,14 +18,12 @@ from typing import Any, Final
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol import serialization as kz_ops
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from zkconsumer.core.zookeeper.ops import (
     Acl,
     AclEntry,
-    Check,
     Code,
     Create,
     Delete,
@@ -48,8 +46,9 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.errors import AuthenticationError, ChrootMissingError, ZkUnavailableError
-from zkconsumer.zk.connection import Connection, Fenced, Fired, Handler
+from zkconsumer.zk.connection import Connection, Fired, Handler
 from zkconsumer.zk.multiread import NO_NODE, MultiRead
+from zkconsumer.zk.multiwrite import MultiWrite, encode_acl
 from zkconsumer.zk.security import HideSecrets, ZkSecurity
 
 logger = logging.getLogger("zkconsumer.zk")
@@ -147,7 +146,8 @@ class ZkDriver:
         self._on_watch = on_watch
         self._lock = threading.Lock()
         self._session_id = 0
-        self._has_multiread = True
+        self._has_multiread = False
+        """Whether the server is known to answer a ``MultiRead``."""
         self.operations = 0
         """Requests sent, for metrics; written without a lock by the submitting thread."""
         self._client = KazooClient(
@@ -161,6 +161,7 @@ class ZkDriver:
             default_acl=security.acl,
             use_ssl=security.context is not None,
         )
+        self._acl = encode_acl(security.acl or OPEN_ACL_UNSAFE)
         self._connection = Connection(self._client, session_timeout, security)
         self._closing = threading.Lock()
         """Held by the thread that closes."""
@@ -189,8 +190,10 @@ class ZkDriver:
             if not thread.is_alive() and not self._client._stopped.is_set():
                 raise RuntimeError(f"kazoo's thread {thread.name} has ended unexpectedly")
 
-    def start(self, connection_timeout: float) -> None:
+    def start(self, connection_timeout: float, quick: bool = False) -> None:
         """Connect; takes ``connection_timeout`` seconds at most.
+
+        ``quick``: spare a round trip, and let ZooKeeper before 3.6 drop the connection right after.
 
         Raises ZkUnavailableError, ChrootMissingError, or AuthenticationError.
         """
@@ -221,7 +224,10 @@ class ZkDriver:
                     f"zookeeper.connect: the chroot {self._chroot} does not exist on "
                     f"{self._hosts}; create it, or correct the part after the hosts"
                 )
-        self._look_for_multiread(min(deadline, time.monotonic() + self._asked_timeout))
+        if quick:
+            self._ask_for_multiread()
+        else:
+            self._look_for_multiread(min(deadline, time.monotonic() + self._asked_timeout))
 
     @property
     def identity(self) -> str:
@@ -286,9 +292,23 @@ class ZkDriver:
                 raise self._no_start(error) from None
             return
 
-    def _look_for_multiread(self, deadline: float) -> None:
-        """Ask now: a server that does not know the multi-read closes the connection as well."""
+    def _ask_for_multiread(self) -> Any:
+        """Ask now: a server that does not know the multi-read closes the connection as well.
+
+        Later requests are answered later. Until then, many znodes are read one by one.
+        """
         prefix = self._client.chroot or "/"
+        result = self._client.handler.async_result()
+        result.rawlink(self._multiread_answered)
+        self._client._call(MultiRead((prefix, prefix), False), result)
+        return result
+
+    def _multiread_answered(self, result: Any) -> None:
+        # After a lost connection it is not known: the next multi-read will see.
+        self._has_multiread = not isinstance(result.exception, kz.UnimplementedError)
+
+    def _look_for_multiread(self, deadline: float) -> None:
+        """Ask, and wait for the answer and, if the server closes it, for the connection."""
         dropped = threading.Event()
 
         def listen(state: str) -> None:
@@ -296,20 +316,19 @@ class ZkDriver:
                 dropped.set()
 
         self._client.add_listener(listen)
-        result = self._client.handler.async_result()
-        self._client._call(MultiRead((prefix, prefix), False), result)
+        result = self._ask_for_multiread()
         try:
             result.get(timeout=_until(deadline))
         except kz.UnimplementedError:
-            self._has_multiread = False
             dropped.wait(_until(deadline))
             try:
                 self._exists(deadline)
             except (kz.KazooException, KazooTimeoutError):
                 pass  # the connection is away; requests wait for it
         except (kz.KazooException, KazooTimeoutError):
-            pass  # the connection is away; the next multi-read will see
+            pass  # the connection is away
         finally:
+            self._multiread_answered(result)
             self._client.remove_listener(listen)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
@@ -434,24 +453,10 @@ class ZkDriver:
         raise TypeError(f"not a single operation: {op!r}")
 
     def _multi(self, op: Multi, on_reply: OnReply, resumed: int | None) -> None:
-        # Not through kazoo's TransactionRequest, which takes every path apart.
-        prefix = self._client.chroot
-        acl = self._client.default_acl or OPEN_ACL_UNSAFE
-        parts: list[Any] = []
-        for part in op.ops:
-            match part:
-                case Create(path, data, ephemeral):
-                    flags = 1 if ephemeral else 0
-                    parts.append(kz_ops.Create(prefix + path, data, acl, flags))
-                case SetData(path, data, version):
-                    parts.append(kz_ops.SetData(prefix + path, data, version))
-                case Delete(path, version):
-                    parts.append(kz_ops.Delete(prefix + path, version))
-                case Check(path, version):
-                    parts.append(kz_ops.CheckVersion(prefix + path, version))
         result = self._client.handler.async_result()
         result.rawlink(partial(_deliver_multi, on_reply))
-        self._client._call(Fenced(parts, resumed), result)
+        request = MultiWrite(op.ops, self._client.chroot, self._acl, resumed)
+        self._client._call(request, result)
 
     def _get_many(self, op: GetMany, on_reply: OnReply) -> None:
         if not op.paths:
@@ -474,11 +479,10 @@ class ZkDriver:
         if error is not None:
             on_reply(Failed(code_of(error)))
             return
-        convert = tuple if op.children else _node
         replies: list[Any] = []
         for index, item in enumerate(result.value):
             if not isinstance(item, int):
-                replies.append(convert(item))
+                replies.append(tuple(item) if op.children else item)
             elif item == NO_NODE:
                 replies.append(None)
             else:
@@ -546,16 +550,12 @@ def _deliver(convert: Callable[[Any], Value], on_reply: OnReply, result: Any) ->
 
 
 def _deliver_multi(on_reply: OnReply, result: Any) -> None:
-    """kazoo gives a failed multi as a list in which the culprit is one error among others."""
+    """Of a failed multi each operation has the number of an error, 0 if it had not failed."""
     if result.exception is not None:
         on_reply(Failed(code_of(result.exception)))
         return
-    values: list[Stat | None] = []
     for index, item in enumerate(result.value):
-        if isinstance(item, kz.RolledBackError):
-            continue
-        if isinstance(item, BaseException):
-            on_reply(Failed(code_of(item), index))
+        if isinstance(item, int) and item:
+            on_reply(Failed(_code_of_number(item), index))
             return
-        values.append(_stat(item) if hasattr(item, "ephemeralOwner") else None)
-    on_reply(Ok(tuple(values)))
+    on_reply(Ok(tuple(result.value)))

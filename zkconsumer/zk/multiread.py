@@ -6,7 +6,7 @@ Many reads in one round trip; each is answered on its own. Older servers answer 
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import (
@@ -14,15 +14,15 @@ from kazoo.protocol.serialization import (
     GetData,
     int_struct,
     multiheader_struct,
-    stat_struct,
 )
-from kazoo.protocol.states import ZnodeStat
+
+from zkconsumer.core.zookeeper.ops import Node, Stat
 
 
 class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children", bool)])):
     """A request for the data, or the children, of ``paths`` (with chroot).
 
-    Result: list of (data, stat), or list of names, or the number of an error, for each path.
+    Result: a ``Node``, or a list of names, or the number of an error, for each path.
 
     It has the shape of kazoo's own request classes, so kazoo's connection thread can send it.
     """
@@ -42,9 +42,9 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children"
         return b"".join(parts)
 
     @classmethod
-    def deserialize(cls, data: bytes, offset: int) -> list[tuple[bytes, Any] | list[str] | int]:
+    def deserialize(cls, data: bytes, offset: int) -> list[Node | list[str] | int]:
         """Return, for each path, the requested data, or ZooKeeper's error number."""
-        results: list[tuple[bytes, Any] | list[str] | int] = []
+        results: list[Node | list[str] | int] = []
         data = bytes(data) + bytes(int_struct.size)  # no number follows the last header
         while True:
             kind, done, _, length = _HEADER_AND_INT.unpack_from(data, offset)
@@ -53,9 +53,8 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children"
             offset += _HEADER_AND_INT.size
             if kind == GetData.type:
                 end = offset + max(length, 0)  # -1: the znode's data is null
-                stat = ZnodeStat._make(stat_struct.unpack_from(data, end))
-                results.append((data[offset:end], stat))
-                offset = end + stat_struct.size
+                results.append(Node(data[offset:end], read_stat(data, end)))
+                offset = end + STAT_BYTES
             elif kind == GetChildren.type:
                 names = []
                 for _ in range(length):
@@ -70,6 +69,15 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children"
                 results.append(length)
 
 
+def read_stat(data: bytes, offset: int) -> Stat:
+    """Decode the stat at ``offset``. Raises struct.error."""
+    czxid, mzxid, mtime, version, owner = _STAT.unpack_from(data, offset)
+    return Stat(czxid, mzxid, version, owner, mtime)
+
+
+_STAT = Struct("!qq8xqi8xq16x")
+"""czxid, mzxid, mtime, version and owner of a znode's stat."""
+STAT_BYTES: int = _STAT.size
 _HEADER_AND_INT = Struct("!iBii")
 """The header before a result, and its length or the error's number."""
 
