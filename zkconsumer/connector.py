@@ -102,7 +102,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._host.crash,
             security=self._zk_security,
         )
-        self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
+        self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000, quick=True)
 
     def _make_gate(self, config: ConsumerConfig) -> DeliveryGate:
         return DeliveryGate(always_open=config.profile == "scala", on_change=self._log_later)

@@ -127,7 +127,7 @@ class SimulatedDriver:
     def _run(self) -> None:
         self._zk.kernel.run(until=self._zk.kernel.now + 0.1)
 
-    def start(self, _timeout: float) -> None:
+    def start(self, _timeout: float, quick: bool) -> None:
         if self._switch.unreachable:
             raise ZkUnavailableError("nowhere:1: no answer")
         self._on_session(SessionEvent.OPENED, self.client.session_id)
