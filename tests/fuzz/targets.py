@@ -102,8 +102,7 @@ from zkconsumer.errors import (
 from zkconsumer.journal.json_lines import read_journal
 from zkconsumer.journal.recorder import Recorder, run_entry
 from zkconsumer.journal.replay import replay
-from zkconsumer.zk.multiread import MultiRead
-from zkconsumer.zk.multiwrite import MultiWrite
+from zkconsumer.zk.multi import MultiRead, MultiWrite
 
 ZNODE_S: Final = 0.05
 """Limit for a znode, in seconds of CPU time."""
@@ -1100,6 +1099,6 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     ),
     "zkconsumer/journal/json_lines.py": ("journal", "replay"),
     "zkconsumer/runtime/delivery/messages.py": "a decoder for applications, which raises to them",
-    "zkconsumer/zk/multiread.py": ("multi-read",),
+    "zkconsumer/zk/multi.py": ("multi-read", "multi-write"),
 }
 """Every module that calls a decoder of bytes: its targets, or the reason why it needs none."""

@@ -11,7 +11,7 @@ from kazoo.protocol.serialization import (
 )
 
 from zkconsumer.core.zookeeper.ops import Node, Stat
-from zkconsumer.zk.multiread import NO_NODE, MultiRead
+from zkconsumer.zk.multi import NO_NODE, MultiRead
 
 
 def test_the_request_is_made_of_reads() -> None:

@@ -8,7 +8,7 @@ from kazoo.protocol.serialization import int_struct, multiheader_struct, stat_st
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from zkconsumer.core.zookeeper.ops import Check, Create, Delete, SetData, Stat
-from zkconsumer.zk.multiwrite import MultiWrite, encode_acl
+from zkconsumer.zk.multi import MultiWrite, encode_acl
 
 END = multiheader_struct.pack(-1, True, -1)
 

@@ -61,7 +61,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import ForceRetryError
 
 from zkconsumer.errors import AuthenticationError, UnsupportedLibraryError
-from zkconsumer.zk.multiwrite import MultiWrite
+from zkconsumer.zk.multi import MultiWrite
 from zkconsumer.zk.security import ZkSecurity
 
 logger = logging.getLogger("zkconsumer.zk")

@@ -47,8 +47,7 @@ from zkconsumer.core.zookeeper.ops import (
 )
 from zkconsumer.errors import AuthenticationError, ChrootMissingError, ZkUnavailableError
 from zkconsumer.zk.connection import Connection, Fired, Handler
-from zkconsumer.zk.multiread import NO_NODE, MultiRead
-from zkconsumer.zk.multiwrite import MultiWrite, encode_acl
+from zkconsumer.zk.multi import NO_NODE, MultiRead, MultiWrite, encode_acl
 from zkconsumer.zk.security import HideSecrets, ZkSecurity
 
 logger = logging.getLogger("zkconsumer.zk")
