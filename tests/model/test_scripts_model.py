@@ -141,7 +141,9 @@ class Member:
             case "commit":
                 command = commands.Commit(0, epoch, {TP: self.position}, {TP: self.claim})
             case _:
-                command = commands.Release(0, epoch, {TP: self.claim})
+                # The first member releases without a look, as in a group of this library only.
+                mixed = self.number > 0
+                command = commands.Release(0, epoch, {TP: self.claim}, mixed)
                 self.doing = MODEL.RELEASING
         self.kind, self.script = kind, one_by_one(script_for(command, self.context))
         self.resume(None)

@@ -166,25 +166,23 @@ def losing_six() -> Lines:
     lines, machine = Lines(), RebalanceMachine(spec)
     recorder = MemberRecorder(lines, "g_m", lambda: 0)
     recorder.made(machine, "zookeeper")
-    token = 0
-    steps: list[Callable[[], Event]] = [
-        lambda: SessionOpened(1),
-        lambda: Registered(token),
-        lambda: ViewLoaded(token, view),
-        lambda: Claimed(token, {tp: Claim(thread, None, None) for tp in tps}),
-        lambda: ListenerDone(token),
-        lambda: FetchingStarted(token),
-        SessionResumed,
-        lambda: TimerFired(token, "coalesce"),
-        lambda: ViewLoaded(token, view),
-        lambda: OwnersChecked(token, frozenset(tps)),
+    steps: list[Callable[[int], Event]] = [
+        lambda _: SessionOpened(1),
+        Registered,
+        lambda token: ViewLoaded(token, view),
+        lambda token: Claimed(token, {tp: Claim(thread, None, None) for tp in tps}),
+        ListenerDone,
+        FetchingStarted,
+        lambda _: SessionResumed(),
+        lambda _: TimerFired(machine._timers["coalesce"], "coalesce"),
+        lambda token: ViewLoaded(token, view),
+        lambda token: OwnersChecked(token, frozenset(tps)),
     ]
     for step in steps:
-        event = step()
+        event = step(machine._awaited or 0)
         recorder.event(event, 1, 0)
         for command in machine.on(event):
             recorder.command(command, 1, 0)
-            token = getattr(command, "token", token)
     assert [e.get("result") for e in lines.entries].count("lost-owner") == 6
     return lines
 

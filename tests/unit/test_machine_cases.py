@@ -74,8 +74,10 @@ def only(kind: type[O], found: list[Command]) -> O:
 
 def loading(member: RebalanceMachine, session: int = 1) -> commands.LoadView:
     """The member has a session and registers. Return the view that follows."""
-    register = only(commands.Register, member.on(events.SessionOpened(session)))
-    return only(commands.LoadView, member.on(events.Registered(register.token)))
+    found = member.on(events.SessionOpened(session))
+    register = only(commands.Register, found)
+    assert register.epoch == member.profile.epoch(session)
+    return only(commands.LoadView, [*found, *member.on(events.Registered(register.token))])
 
 
 def claiming(member: RebalanceMachine) -> commands.ClaimPartitions:
@@ -104,9 +106,7 @@ def settled() -> RebalanceMachine:
 
 def begin_again(member: RebalanceMachine, claims: dict[TopicPartition, Claim]) -> StartFetching:
     """A member that lost its session opens another one, and makes these claims."""
-    register = only(commands.Register, member.on(events.SessionOpened(2)))
-    assert register.epoch == 1
-    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    load = loading(member, 2)
     claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
     notify = only(NotifyStarting, member.on(events.Claimed(claim.token, claims)))
     return only(StartFetching, member.on(ListenerDone(notify.token)))
@@ -114,8 +114,8 @@ def begin_again(member: RebalanceMachine, claims: dict[TopicPartition, Claim]) -
 
 def look_again(member: RebalanceMachine, fact: Event) -> commands.LoadView:
     """The group changes. Return the view that follows."""
-    timer = only(SetTimer, member.on(fact))
-    return only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
+    member.on(fact)
+    return only(commands.LoadView, member.on(TimerFired(member._timers["coalesce"], "coalesce")))
 
 
 def joined(member: RebalanceMachine) -> StopFetching:
@@ -128,9 +128,8 @@ def test_a_rebalance_names_the_change_that_triggered_it() -> None:
     """The first watch event counts, also for a second attempt. A later change is the trigger of the
     next rebalance, and a rebalance without a watch event has none."""
     member = settled()
-    timer = only(SetTimer, member.on(events.Changed(PATHS.ids, 7)))
-    member.on(events.Changed(PATHS.ids, 8))
-    load = only(commands.LoadView, member.on(TimerFired(timer.token, timer.name)))
+    member.on(events.Changed(PATHS.ids, 7))
+    load = look_again(member, events.Changed(PATHS.ids, 8))
     member.on(events.Changed(PATHS.ids, 9))
     failed = member.on(events.ScriptFailed(load.token, Code.CONNECTION_LOSS))
     backoff = only(SetTimer, failed)
@@ -655,6 +654,7 @@ def test_everything_is_read_again_periodically() -> None:
     for _ in range(3):
         load = look_again(member, events.Changed(PATHS.ids))
         member.on(events.ViewLoaded(load.token, view(), known))
+        member.on(TimerFired(member._timers["coalesce"], "coalesce"))
         fired = TimerFired(member._timers["reread"], "reread")
         timers = [one for one in member.on(fired) if isinstance(one, SetTimer)]
         assert [one.name for one in timers] == ["reread", "coalesce"]
@@ -727,8 +727,9 @@ def test_a_fenced_partition_is_dropped_and_the_group_is_read_again() -> None:
     found = member.on(events.Committed(commit.token, {}, fenced=frozenset({T0})))
     assert only(Drop, found).partitions == {T0}
     assert only(AnswerCommit, found).faults
-    assert only(SetTimer, found).name == "coalesce"
     assert set(member.held) == {T1}
+    fired = member.on(TimerFired(member._timers["coalesce"], "coalesce"))
+    assert only(commands.LoadView, fired)
 
 
 def test_the_owner_of_a_blocked_partition_is_reported_once() -> None:
@@ -783,3 +784,54 @@ def test_a_commit_whose_partition_is_released_before_it_is_sent() -> None:
         assert member.on(CommitRequested(1, {T0: position})) == []
         found = member.on(events.Released(release.token, frozenset()))
         assert bool(only(AnswerCommit, found).faults) is not stored
+
+
+def test_a_lone_change_is_acted_on_at_once() -> None:
+    """Changes that follow soon are collected for ``zkconsumer.coalesce.ms``, at most twice as long.
+    Those that arrive during an attempt too, from its end."""
+    member = settled()
+    assert member.on(TimerFired(member._timers["coalesce"], "coalesce")) == []
+    lone = only(SetTimer, member.on(events.Changed(PATHS.ids)))
+    assert (lone.name, lone.seconds, lone.jitter) == ("coalesce", 0.0, 0.0)
+    found = member.on(TimerFired(lone.token, "coalesce"))
+    load, collect = only(commands.LoadView, found), only(SetTimer, found)
+    assert (collect.name, collect.seconds, collect.jitter) == ("coalesce", 0.05, 0.05)
+
+    member.on(events.ViewLoaded(load.token, view()))
+    assert member.on(events.Changed(PATHS.ids)) == []
+    assert member.on(events.Changed(PATHS.ids)) == []
+    load = only(commands.LoadView, member.on(TimerFired(collect.token, "coalesce")))
+
+    assert member.on(events.Changed(PATHS.ids)) == []
+    collect = only(SetTimer, member.on(events.ViewLoaded(load.token, view())))
+    assert (collect.name, collect.seconds, collect.jitter) == ("coalesce", 0.05, 0.05)
+    assert only(commands.LoadView, member.on(TimerFired(collect.token, "coalesce")))
+
+
+def test_the_group_is_read_together_with_the_registration() -> None:
+    """That view counts if the registration was made before and nothing has changed since."""
+    for between in ("", PATHS.ids, BROKER_IDS, "answer", "refusal"):
+        member = machine()
+        found = member.on(events.SessionOpened(1))
+        register, load = only(commands.Register, found), only(commands.LoadView, found)
+        if between.startswith("/"):
+            member.on(events.Changed(between))
+        elif between == "answer":
+            assert member.on(events.ViewLoaded(load.token, view())) == []
+        elif between == "refusal":
+            timer = only(SetTimer, member.on(events.RegistrationRefused(register.token, 99)))
+            register = only(commands.Register, member.on(TimerFired(timer.token, timer.name)))
+        found = member.on(events.Registered(register.token))
+        again = [one for one in found if isinstance(one, commands.LoadView)]
+        assert bool(again) == bool(between)
+        load = again[0] if again else load
+        assert only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+
+
+def test_a_view_before_the_registration_is_read_again() -> None:
+    """A lost connection may reverse the order, so the registration is not missing."""
+    member = machine()
+    load = loading(member)
+    found = member.on(events.ViewLoaded(load.token, replace(view(), registered=False)))
+    assert only(commands.LoadView, found)
+    assert not [one for one in found if isinstance(one, Report | commands.Register)]

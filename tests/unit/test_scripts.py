@@ -44,7 +44,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
     packets,
 )
 from zkconsumer.core.zookeeper.view import MemberSpec
-from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_topic
+from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_topic, encode_registration
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.servers.zk import FakeSession, FakeZk
 
@@ -360,9 +360,10 @@ def test_an_owner_znode_of_another_session_blocks_whatever_its_text() -> None:
     assert bench.owner(T0) == bench.stranger.session_id
 
 
-def test_a_release_that_is_late_leaves_the_next_owner_alone() -> None:
-    """Another member has claimed the partition since the owner znode was read. Its claim has
-    rewritten the offset, so the deletion by path is refused."""
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_release_that_is_late_leaves_the_next_owner_alone(mixed: bool) -> None:
+    """Another member has claimed the partition since the owner znode was read, or since the claim.
+    Its claim has rewritten the offset, so the deletion by path is refused."""
     bench = registered()
     bench.zk.do(Create(PATHS.offset(T0), b"7"))
     claimed = bench.run(commands.ClaimPartitions(2, 0, {T0: MINE}))
@@ -372,7 +373,7 @@ def test_a_release_that_is_late_leaves_the_next_owner_alone() -> None:
             bench.take_over(T0)
             bench.send(SetData(PATHS.offset(T0), b"7"), bench.stranger)
 
-    fact = bench.run(commands.Release(3, 0, claimed.claims), before=take_over)
+    fact = bench.run(commands.Release(3, 0, claimed.claims, mixed), before=take_over)
     assert fact == events.Released(3, frozenset({T0}))
     assert bench.owner(T0) == bench.stranger.session_id
 
@@ -539,10 +540,11 @@ def test_an_offset_that_went_back_is_stored_again() -> None:
     assert bench.offset(T0) == b"50"
 
 
-def test_release_survives_each_lost_answer() -> None:
+@pytest.mark.parametrize("mixed", [False, True])
+def test_release_survives_each_lost_answer(mixed: bool) -> None:
     """Our owner znodes are gone, whichever answer got lost. A second release changes nothing."""
     bench, claims = holding()
-    order = commands.Release(3, 0, claims)
+    order = commands.Release(3, 0, claims, mixed)
     for lose, applied in losses(order, lambda: holding()[0]):
         bench, _ = holding()
         assert bench.run(order, lose, applied) == events.Released(3), (lose, applied)
@@ -559,6 +561,40 @@ def test_release_leaves_the_znode_of_somebody_else(tp: TopicPartition) -> None:
     bench.take_over(tp)
     assert bench.run(commands.Release(3, 0, claims)) == events.Released(3, frozenset({tp}))
     assert bench.owner(tp) == bench.stranger.session_id
+
+
+@pytest.mark.parametrize(
+    ("mixed", "offset", "unchecked", "looks"),
+    [
+        (False, b"40", False, False),
+        (True, b"40", False, True),
+        (False, b"41", False, True),
+        (False, b"40", True, True),
+    ],
+)
+def test_a_group_of_this_library_releases_without_a_look(
+    mixed: bool, offset: bytes, unchecked: bool, looks: bool
+) -> None:
+    """But only while the offset is what it was at the last claim or commit, by this connection."""
+    bench, claims = holding()
+    if offset != b"40":
+        bench.zk.do(SetData(PATHS.offset(T0), offset))
+    ops: list[ZkOp] = []
+    order = commands.Release(3, 0, {T0: replace(claims[T0], unchecked=unchecked)}, mixed)
+    fact = bench.run(order, before=lambda _index, op: ops.append(op))
+    assert fact == events.Released(3)
+    assert bench.owner(T0) == 0
+    assert any(not isinstance(op, Multi) for op in ops) == looks
+
+
+def test_a_group_is_mixed_if_a_registration_is_not_of_this_library() -> None:
+    """Such as that of a member with profile ``scala``."""
+    for others, mixed in (((), False), ((True,), False), ((True, False), True)):
+        bench = registered()
+        for number, ours in enumerate(others):
+            data = encode_registration(bench.context.spec.subscription, 7, ours=ours)
+            bench.send(Create(PATHS.member(f"g_{number}"), data, ephemeral=True), bench.stranger)
+        assert bench.run(commands.LoadView(2)).view.mixed == mixed
 
 
 def test_a_znode_in_the_way_is_a_refusal_not_a_loop() -> None:

@@ -340,7 +340,8 @@ class ConsumerKeys(SecurityKeys):
     )
     coalesce_ms: int = key(
         "zkconsumer.coalesce.ms",
-        "Changes that arrive within this time of one another cause one rebalance",
+        "How long (up to twice this time) changes are collected after a rebalance has begun, to "
+        "cause one more together. After a quiet time, a change is acted on at once",
         default=50,
         check=at_least(0),
         importance="low",

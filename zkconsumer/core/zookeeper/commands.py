@@ -80,11 +80,15 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Delete the owner znodes of ``claims``. Answer: ``Released``."""
+    """Delete the owner znodes of ``claims``. Answer: ``Released``.
+
+    ``mixed``: other libraries' members may be in the group, so owner znodes are read first.
+    """
 
     token: int
     epoch: int
     claims: Mapping[TopicPartition, Claim]
+    mixed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""A member's partitions in a rebalance: which it may own, its claims and commits, their results.
+"""A member's partitions in a rebalance: which it may own, its claims and commits, their results,
+and what prevents them.
 
 The part of the machine between ``Machine`` and ``RebalanceMachine``; run by the same thread.
 """
@@ -6,12 +7,13 @@ The part of the machine between ``Machine`` and ``RebalanceMachine``; run by the
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from zkconsumer.core.common.commands import AnswerCommit, Drop, Report
 from zkconsumer.core.common.events import CommitRequested
+from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.machine import Machine
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -20,7 +22,7 @@ from zkconsumer.core.zookeeper.events import Claim, Event
 from zkconsumer.core.zookeeper.ops import session_text
 from zkconsumer.core.zookeeper.profiles import profile_of
 from zkconsumer.core.zookeeper.states import CLOSING, COMMIT_STATES, Registration, Remembered, State
-from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, decide
+from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, decide, obstacle
 
 
 class ClaimRule(Protocol):
@@ -106,6 +108,10 @@ class Committing(Machine[State, Event, Command]):
         self._claimed_here: dict[TopicPartition, ConsumerThreadId] = {}
         #: The last version of each offset znode that this member has seen.
         self._versions: dict[TopicPartition, int] = {}
+        self.view: GroupView | None = None
+        self.quarantined: Mapping[str, str] = {}
+        self.doubtful: Mapping[str, str] = {}
+        self.obstacle = ""
 
     @abstractmethod
     def _pull_trigger(self) -> None:
@@ -196,6 +202,12 @@ class Committing(Machine[State, Event, Command]):
         self._claimed_here[tp] = claim.thread
         self.held[tp] = replace(claim, unchecked=True) if token <= self._doubted else claim
 
+    def _emit_release(self, token: int, claims: Mapping[TopicPartition, Claim]) -> None:
+        """Release these. Only in a mixed group could the owner znode of another library's member
+        be in their place while nothing else has changed."""
+        mixed = self.view is None or self.view.mixed
+        self._emit(commands.Release(token, self.registered_epoch, claims, mixed))
+
     def _report_blocked(self) -> None:
         """Report the owners of blocked partitions, once until they change."""
         owners = {tp: owner_of(text, self.blockers.get(tp)) for tp, text in self.blocked.items()}
@@ -204,6 +216,30 @@ class Committing(Machine[State, Event, Command]):
             more = f"; and {len(owners) - 3} more" if len(owners) > 3 else ""
             self._emit(Report("blocked", f"assigned to this member: {named}{more}"))
         self._known_blockers = owners
+
+    def _report_faults(self, view: GroupView) -> None:
+        for event, before, now in (
+            ("quarantined", self.quarantined, view.quarantined),
+            ("doubtful", self.doubtful, view.doubtful),
+        ):
+            for path, reason in now.items():
+                if before.get(path) != reason:
+                    self._emit(Report(event, reason))
+        self.quarantined, self.doubtful = view.quarantined, view.doubtful
+        text = obstacle(view, self.spec)
+        if text and text != self.obstacle:
+            self._emit(Report("unassignable", text))
+        self.obstacle = text
+
+    def faults(self) -> Iterator[Fault]:
+        """The member's current faults. Any thread."""
+        for tp, text in sorted(self.blocked.copy().items()):
+            owner = owner_of(text, self.blockers.get(tp))
+            yield Fault(Trouble.BLOCKED, f"{owner} owns {tp}", str(tp), owner)
+        if self.obstacle:
+            yield Fault(Trouble.UNASSIGNABLE, self.obstacle)
+        for path, text in (*self.quarantined.items(), *self.doubtful.items()):
+            yield Fault(Trouble.MISREAD, text, path)
 
     def _disown(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop holding these. The next attempt releases their owner znodes."""

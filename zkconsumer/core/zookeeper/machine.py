@@ -21,7 +21,7 @@ attempts the member stays registered and owns nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -47,7 +47,6 @@ from zkconsumer.core.common.events import (
     ListenerDone,
     TimerFired,
 )
-from zkconsumer.core.common.faults import Fault, Trouble
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -57,7 +56,6 @@ from zkconsumer.core.zookeeper.committing import (
     Committing,
     GroupRule,
     consumer_of,
-    owner_of,
 )
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.known import NOTHING, Knowledge
@@ -71,7 +69,7 @@ from zkconsumer.core.zookeeper.states import (
     State,
     Triggers,
 )
-from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, obstacle
+from zkconsumer.core.zookeeper.view import Decision, MemberSpec
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS
 
 #: Seconds between attempts to register while another session holds the consumer id.
@@ -92,7 +90,6 @@ class RebalanceMachine(Committing):
 
     def __init__(self, spec: MemberSpec, rule: ClaimRule | None = None) -> None:
         super().__init__(spec, GroupRule(spec) if rule is None else rule)
-        self.view: GroupView | None = None
         self.decision = Decision({}, {})
         self.attempts = 0
         self.failed_attempts = 0
@@ -100,13 +97,15 @@ class RebalanceMachine(Committing):
         self._due = Triggers()
         self._attempt = 0
         self._cause: int | None = None
+        #: ZooKeeper carries out the reads after the registration that is sent with them. (Other
+        #: rules need several round trips for it.)
+        self._reads_early = rule is None and self.profile.recovers
+        #: The token of the view that was requested together with the registration.
+        self._early: int | None = None
         self._releasing = Release()
         self._closing = Closing()
         #: What a lost session held, with the offset of a commit that was under way.
         self._lost: dict[TopicPartition, tuple[Claim, int | None]] = {}
-        self.quarantined: Mapping[str, str] = {}
-        self.doubtful: Mapping[str, str] = {}
-        self.obstacle = ""
         self._knowledge = Knowledge(spec.consumer_id)
         self._start_answered = False
 
@@ -174,6 +173,10 @@ class RebalanceMachine(Committing):
         self._registration.confirmed = False
         token = self._await(State.REGISTERING)
         self._emit(commands.Register(token, self.registered_epoch))
+        self._early = None
+        if self._reads_early and not self._registration.refusals:
+            self._early = self._next_token()
+            self._load_view(self._early, self._due.zxid)
 
     def _register_again(self) -> None:
         """The registration is missing. The rebalance under way begins again, for its old cause."""
@@ -184,7 +187,7 @@ class RebalanceMachine(Committing):
         self._registration.confirmed = True
         if self.profile.rereads:
             self._timer("reread", self.spec.reread, self.spec.reread / 10)
-        self._begin_attempts()
+        self._begin_attempts(self._early)
 
     def _registration_refused(self, event: events.RegistrationRefused) -> None:
         self._registration.refusals += 1
@@ -202,10 +205,17 @@ class RebalanceMachine(Committing):
 
     # -- triggers and timers -------------------------------------------------------------------
 
+    def _answered_otherwise(self, token: int, event: events.Event) -> bool:
+        if self.state is not State.REGISTERING or token != self._early:
+            return False
+        self._early = None  # it was read before the registration was known to exist
+        return True
+
     def _changed(self, event: events.Changed) -> None:
         if self._registration.session is None or self.state in CLOSING:
             return
         self._knowledge.invalidate(event.path)
+        self._early = None
         if event.path.startswith(self.spec.paths.owners + "/"):
             self._due.claims = True
             if self.state is State.RESTING:
@@ -238,14 +248,20 @@ class RebalanceMachine(Committing):
             self._emit(SetBrokers(brokers))
 
     def _pull_trigger(self, zxid: int | None = None) -> None:
+        self._early = None
         if not self._due.group:
             self._due.group, self._due.zxid = True, zxid
         if self.state in IDLE:
             self._schedule_attempt()
 
     def _schedule_attempt(self) -> None:
+        """Begin at once, or, when the last attempt began a moment ago, with further changes."""
         if "coalesce" not in self._timers:
-            wait = self.profile.coalesce(self.spec.coalesce)
+            self._timer("coalesce", 0.0)
+
+    def _collect_changes(self) -> None:
+        """Let no attempt begin for a moment. Changes that arrive meanwhile cause one."""
+        if wait := self.profile.coalesce(self.spec.coalesce):
             self._timer("coalesce", wait, wait)
 
     def _timer_fired(self, event: TimerFired) -> None:
@@ -273,27 +289,36 @@ class RebalanceMachine(Committing):
 
     # -- one attempt ---------------------------------------------------------------------------
 
-    def _begin_attempts(self) -> None:
+    def _begin_attempts(self, requested: int | None = None) -> None:
         self._attempt, self._cause = 0, self._due.zxid
-        self._view()
+        self._collect_changes()
+        self._view(requested)
 
-    def _view(self) -> None:
+    def _view(self, requested: int | None = None) -> None:
+        """Wait for the view with this token; ``None``: request one."""
         self._attempt += 1
         self.attempts += 1
         if self.profile.recovers or self._attempt == 1:
             self._due.group, self._due.zxid = False, None
         self._due.claims = False
         self._brokers.changed = False
-        token = self._await(State.VIEWING)
+        if requested is None:
+            self._load_view(self._await(State.VIEWING), self._cause)
+        else:
+            self.state, self._awaited = State.VIEWING, requested
+
+    def _load_view(self, token: int, cause: int | None) -> None:
         scope = Scope.OWN if self.profile.releases_first else Scope.ALL
         known = NOTHING if self.profile.reads_everything else self._knowledge.ask()
-        self._emit(commands.LoadView(token, scope, self.registered_epoch, known, self._cause))
+        self._emit(commands.LoadView(token, scope, self.registered_epoch, known, cause))
 
     def _view_loaded(self, event: events.ViewLoaded) -> None:
         self.view = view = event.view
         self._knowledge.learned(event.known)
         if not view.registered:
-            if self.profile.recovers:
+            if event.token == self._early:  # a lost connection may have reversed the order
+                self._view()
+            elif self.profile.recovers:
                 self._emit(Report("registration-gone", "the member's registration is missing"))
                 self._register_again()
             else:
@@ -324,20 +349,6 @@ class RebalanceMachine(Committing):
                 self._emit(commands.CheckOwners(token, frozenset(self.held)))
             else:
                 self._stop_what_is_lost()
-
-    def _report_faults(self, view: GroupView) -> None:
-        for event, before, now in (
-            ("quarantined", self.quarantined, view.quarantined),
-            ("doubtful", self.doubtful, view.doubtful),
-        ):
-            for path, reason in now.items():
-                if before.get(path) != reason:
-                    self._emit(Report(event, reason))
-        self.quarantined, self.doubtful = view.quarantined, view.doubtful
-        text = obstacle(view, self.spec)
-        if text and text != self.obstacle:
-            self._emit(Report("unassignable", text))
-        self.obstacle = text
 
     def _owners_checked(self, event: events.OwnersChecked) -> None:
         self._take_away(
@@ -403,7 +414,7 @@ class RebalanceMachine(Committing):
         claims = {tp: self.held[tp] for tp in self._releasing.partitions if tp in self.held}
         unwanted = self._unwanted_claims(self.decision.mine)
         self._releasing.unwanted = frozenset(unwanted)
-        self._emit(commands.Release(token, self.registered_epoch, unwanted | claims))
+        self._emit_release(token, unwanted | claims)
 
     def _released(self, event: events.Released) -> None:
         if event.unregistered:
@@ -482,16 +493,6 @@ class RebalanceMachine(Committing):
             self._disown(forbidden)
             self._due.group = True
 
-    def faults(self) -> Iterator[Fault]:
-        """The member's current faults. Any thread."""
-        for tp, text in sorted(self.blocked.copy().items()):
-            owner = owner_of(text, self.blockers.get(tp))
-            yield Fault(Trouble.BLOCKED, f"{owner} owns {tp}", str(tp), owner)
-        if self.obstacle:
-            yield Fault(Trouble.UNASSIGNABLE, self.obstacle)
-        for path, text in (*self.quarantined.items(), *self.doubtful.items()):
-            yield Fault(Trouble.MISREAD, text, path)
-
     def _start(self) -> None:
         if self.profile.releases_first or self.held.keys() - self.fetching:
             token = self._await(State.NOTIFYING_START)
@@ -547,6 +548,7 @@ class RebalanceMachine(Committing):
         self._attempt = 0
         self._answer_start(Outcome.SETTLED)
         if self._due.group:
+            self._collect_changes()  # they arrived during the attempt, so more may follow
             self._schedule_attempt()
         elif self._due.claims:
             self._claim_rest()
@@ -633,9 +635,7 @@ class RebalanceMachine(Committing):
             self._close()
             return
         token = self._await(State.CLOSING_RELEASE)
-        self._emit(
-            commands.Release(token, self.registered_epoch, self._unwanted_claims(()) | self.held)
-        )
+        self._emit_release(token, self._unwanted_claims(()) | self.held)
 
     def _closing_released(self, _event: events.Released) -> None:
         self.held.clear()

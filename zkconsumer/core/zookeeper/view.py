@@ -80,7 +80,7 @@ class GroupView:
     keeps what it used: the topics of a filter, the partitions of a topic. ``foreign``: the ones
     that are members of another library, ascending. ``partitions`` maps topic to its partitions,
     ascending. ``doubtful`` maps the path of each registration that other members may read
-    differently to the reason.
+    differently to the reason. ``mixed``: some registration is not of this library.
     """
 
     registered: bool
@@ -90,6 +90,7 @@ class GroupView:
     partitions: Mapping[str, tuple[int, ...]]
     foreign: tuple[str, ...] = ()
     doubtful: Mapping[str, str] = field(default_factory=dict)
+    mixed: bool = True
 
     @cached_property
     def _assignments(self) -> dict[Any, _Assignment]:

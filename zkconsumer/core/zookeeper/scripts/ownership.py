@@ -267,27 +267,39 @@ def release(command: commands.Release, ctx: ScriptContext) -> MemberScript[event
     late request does not delete the znode of a member that has claimed the partition since. (While
     there is no offset znode, that can happen only if an operator deletes the owner znode of a
     partition at the moment of its release.)
+
+    Unless the group is mixed, any other member's claim changes the offset. If its version is still
+    that of this member's claim, so is the owner znode, and nothing is read first.
     """
     check = own_check(ctx, command.epoch)
     foreign: set[TopicPartition] = set()
     unregistered = False
     todo = sorted(command.claims)
-    while todo and not unregistered:
-        prepared: list[tuple[TopicPartition, tuple[MultiOp, ...]]] = []
-        for tp, (owner, offset) in (yield from read_owner_and_offset(ctx, todo)).items():
-            delete = Delete(ctx.spec.paths.owner(tp))
-            if owner is None:
-                continue
-            # DEVIATION-04: the JVM deletes owner znodes by path, whoever they belong to.
-            if owner.stat.ephemeral_owner != ctx.session_id:
-                foreign.add(tp)
-            elif offset is None:
-                prepared.append((tp, (delete,)))
-            else:
-                current = Check(ctx.spec.paths.offset(tp), offset.stat.version)
-                prepared.append((tp, (current, delete)))
-        todo = []
-        sent = list(packets(prepared))
+
+    def deletion(tp: TopicPartition, version: int | None) -> tuple[MultiOp, ...]:
+        delete = Delete(ctx.spec.paths.owner(tp))
+        if version is None:
+            return (delete,)
+        return (Check(ctx.spec.paths.offset(tp), version), delete)
+
+    prepared: list[tuple[TopicPartition, tuple[MultiOp, ...]]] = []
+    if not command.mixed:
+        claims = command.claims.items()
+        versions = {tp: claim_.version for tp, claim_ in claims if not claim_.unchecked}
+        prepared = [(tp, deletion(tp, at)) for tp in todo if (at := versions.get(tp)) is not None]
+        todo = [tp for tp in todo if versions.get(tp) is None]
+    while (todo or prepared) and not unregistered:
+        if not prepared:
+            for tp, (owner, offset) in (yield from read_owner_and_offset(ctx, todo)).items():
+                if owner is None:
+                    continue
+                # DEVIATION-04: the JVM deletes owner znodes by path, whoever they belong to.
+                if owner.stat.ephemeral_owner != ctx.session_id:
+                    foreign.add(tp)
+                else:
+                    prepared.append((tp, deletion(tp, offset.stat.version if offset else None)))
+            todo = []
+        sent, prepared = list(packets(prepared)), []
         replies = yield from attempt_all([_multi(check, packet) for packet in sent])
         for packet, reply in zip(sent, replies, strict=True):
             if isinstance(reply, Ok):

@@ -123,7 +123,8 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[ev
     known = Known(broker_nodes, listing, registrations, nodes)
     doubtful = _doubtful(ctx, ours)
     others = tuple(sorted(foreign))
-    view = GroupView(True, brokers, members, quarantined, partitions, others, doubtful)
+    mixed = not all(is_ours(node.data) for node in listed.values())
+    view = GroupView(True, brokers, members, quarantined, partitions, others, doubtful, mixed)
     return events.ViewLoaded(command.token, view, known)
 
 
