@@ -97,9 +97,9 @@ class RebalanceMachine(Committing):
         self._due = Triggers()
         self._attempt = 0
         self._cause: int | None = None
-        #: ZooKeeper carries out the reads after the registration that is sent with them. (Other
-        #: rules need several round trips for it.)
-        self._reads_early = rule is None and self.profile.recovers
+        #: Whether the first view is requested together with the registration. ZooKeeper carries out
+        #: its reads after that. (Other rules need several round trips to register.)
+        self.reads_early = rule is None and self.profile.recovers
         #: The token of the view that was requested together with the registration.
         self._early: int | None = None
         self._releasing = Release()
@@ -174,7 +174,7 @@ class RebalanceMachine(Committing):
         token = self._await(State.REGISTERING)
         self._emit(commands.Register(token, self.registered_epoch))
         self._early = None
-        if self._reads_early and not self._registration.refusals:
+        if self.reads_early and not self._registration.refusals:
             self._early = self._next_token()
             self._load_view(self._early, self._due.zxid)
 

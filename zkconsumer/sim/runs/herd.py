@@ -256,6 +256,9 @@ class ZooKeeperRun(HerdRun[SimMember]):
             watchers=watchers,
             bulk=self.bulk,
         )
+        if not self._counting:
+            # All start in the same instant, so each would see only those before it.
+            member.machine.reads_early = False
         self.members[number] = member
         member.start()
 
