@@ -98,10 +98,10 @@ def skips_a_record(patch: Patch) -> None:
 
 def counts_the_torn_batch(patch: Patch) -> None:
     """An incomplete batch counts as received."""
-    new = """next_offset, valid, damaged = scan(got.data)
+    new = """next_offset, valid, damaged, epoch = scan(got.data)
         if valid + 17 <= len(got.data):
             next_offset = scan(got.data.ljust(100_000, b"\\0")).next_offset or next_offset"""
-    rewrite(patch, FetchWorker._take_data, "next_offset, _, damaged = scan(got.data)", new)
+    rewrite(patch, FetchWorker._take_data, "next_offset, _, damaged, epoch = scan(got.data)", new)
 
 
 def never_resets(patch: Patch) -> None:
@@ -220,7 +220,7 @@ def takes_no_marker_for_the_end(patch: Patch) -> None:
 
 def looks_for_the_end_in_what_is_left(patch: Patch) -> None:
     """The position does not pass aborted transactions at the end of an answer."""
-    old = "next_offset, _, damaged = scan(got.data)"
+    old = "next_offset, _, damaged, epoch = scan(got.data)"
     new = f"""from zkconsumer.broker.fetching.transactions import without_aborted
         got = got._replace(data=without_aborted(got.data, got.aborted), aborted=())
         {old}"""
