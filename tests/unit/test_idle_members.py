@@ -116,7 +116,7 @@ class Group(Bench):
 
     def view(self) -> GroupView:
         """The group as the member reads it now."""
-        event, _ = self.run(commands.LoadView(2))
+        event = self.run(commands.LoadView(2))
         assert isinstance(event, events.ViewLoaded)
         return event.view
 
