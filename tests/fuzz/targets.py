@@ -1069,7 +1069,6 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "spark/zkaudit/job/retention.py": OWN,
     "spark/zkaudit/job/stream.py": OWN,
     "spark/zkaudit/sources/files.py": "options of a job, from its user",
-    "spark/zkaudit/sources/journal.py": ("journal-rows",),
     "zkconsumer/admin/ids_lock.py": ("group-lock", "moved-to"),
     "zkconsumer/admin/reads.py": ("replicas", "partition-state"),
     "zkconsumer/broker/fetching/codecs.py": ("gzip", "snappy", "lz4", "lz4-old", "zstd"),

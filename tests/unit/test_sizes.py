@@ -45,7 +45,7 @@ def test_a_member_s_whole_life_in_many_packets(
             sizes.append(len(op.ops))
 
     for position in (3, 8):
-        claimed, _ = bench.run(commands.ClaimPartitions(1, 0, dict.fromkeys(TPS, MINE)))
+        claimed = bench.run(commands.ClaimPartitions(1, 0, dict.fromkeys(TPS, MINE)))
         assert isinstance(claimed, events.Claimed)
         assert set(claimed.claims) == set(TPS)
         assert {bench.owner(tp) for tp in TPS} == {bench.client.session_id}
@@ -53,7 +53,7 @@ def test_a_member_s_whole_life_in_many_packets(
         assert {claim.committed for claim in claimed.claims.values()} == {before}
         positions = dict.fromkeys(TPS, position)
         sizes.clear()
-        committed, _ = bench.run(commands.Commit(2, 0, positions, claimed.claims), before=note)
+        committed = bench.run(commands.Commit(2, 0, positions, claimed.claims), before=note)
         assert isinstance(committed, events.Committed)
         assert not committed.broken
         assert sum(sizes) - len(sizes) == len(TPS)
