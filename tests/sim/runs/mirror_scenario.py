@@ -123,7 +123,7 @@ class MirroredGroup(Scenario[Any]):
             (3, "a mirror is cut off", self.cut_off),
             (2, "a mirror's session ends", self.expire),
             (6, "cut-over", self.cut_over),
-            (4, "undo", self.undo),
+            (6, "undo", self.undo),
             (1, "complete", self.complete),
             (1, "end", self.end),
             (3, "begin again", self.begin_again),
