@@ -179,7 +179,7 @@ class MirrorJudge:
         if after.stopped is not None and before.stopped is None:
             self.say(f"stopped: {after.stopped}")
             # What was read before the topic was deleted may be written to ZooKeeper after that.
-            if not self.causes and self._kernel.now - self.recreated_at > 1.0:
+            if not self.causes and self._kernel.now - self.recreated_at > 5.0:
                 self.broken("stops_with_cause", after.stopped[1])
         if before.leader is after.leader or before.stopped is not None:
             return
