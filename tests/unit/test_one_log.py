@@ -31,7 +31,7 @@ class Fetcher:
         (want,) = wanted
         self.limits.append(most)
         assert most < 2**31
-        assert want == (*TP, 3, most)
+        assert want == Want(*TP, 3, most)
         return [Got(*TP, cast(Any, self.error), 9, self.data[:most])]
 
 
