@@ -142,7 +142,12 @@ def test_no_member_commits_by_what_it_knew_before_a_restore(
                 judge.stale.clear()
             judge.add(op)
         assert judge.stale == [], f"seed {seed}"
-        said = {record.threadName for record in caplog.records if "went-back" in record.message}
-        given_up = sum("has seen no transaction" in record.message for record in caplog.records)
-        named = all(f"{group}_{name}_loop" in said for name in "ab")
-        assert named or given_up >= len(readers), f"seed {seed}: {said}, {given_up}"
+
+        def said() -> bool:
+            """Whether each member has warned. It does when it next reads its offsets."""
+            found = [*caplog.records]
+            names = {record.threadName for record in found if "went-back" in record.message}
+            given_up = sum("has seen no transaction" in record.message for record in found)
+            return given_up >= len(readers) or all(f"{group}_{one}_loop" in names for one in "ab")
+
+        wait_until(said, 30, f"each member has warned (seed {seed})")
