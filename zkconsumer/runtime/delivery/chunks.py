@@ -118,6 +118,7 @@ class PartitionTopicInfo:
         "leader_from",
         "partition",
         "pending_reset",
+        "reset_back",
         "resets",
         "revoked",
         "run",
@@ -163,6 +164,9 @@ class PartitionTopicInfo:
         """The chunk with a position that ``auto.offset.reset`` chose. It reaches the consuming
         thread after all earlier chunks. Written under the stream's lock: set by
         ``ChunkQueue.reset``, cleared by the consuming thread."""
+        self.reset_back = False
+        """Whether that position is before the one that was fetched last: the log was truncated, and
+        what is in the queue may still be in it."""
         self.revoked = False
         """No more messages are delivered. Written by ``StreamControl.revoke``."""
         self.stopped = False
@@ -197,10 +201,16 @@ class PartitionTopicInfo:
         """The position that a commit stores; ``None`` until known.
 
         A reset counts at once (as in Scala 1.1.1 ConsumerFetcherThread.handleOffsetOutOfRange): the
-        positions before it are no longer in the log.
+        positions before it are no longer in the log. If it went back, the messages before it are,
+        and those that are not consumed yet must not be skipped.
         """
         reset = self.pending_reset
-        return self.consumed_offset if reset is None else reset.fetch_offset
+        consumed = self.consumed_offset
+        if reset is None:
+            return consumed
+        if self.reset_back and consumed is not None:
+            return min(consumed, reset.fetch_offset)
+        return reset.fetch_offset
 
     @property
     def lag(self) -> int | None:
@@ -316,6 +326,7 @@ class ChunkQueue:
             if at_once or (idle and info.consumed_offset == info.fetched_offset):
                 info.consumed_offset = offset
             else:
+                info.reset_back = info.fetched_offset is not None and offset < info.fetched_offset
                 info.pending_reset = chunk
                 self._append(chunk)
             info.fetched_offset, info.finished_offset = offset, 0
