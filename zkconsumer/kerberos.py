@@ -156,7 +156,11 @@ class Kerberos:
         """
         if self._login.keytab is not None and self._renewing.acquire(blocking=False):
             name = "zkconsumer-kerberos"
-            threading.Thread(target=self._try_renewal, name=name, daemon=True).start()
+            try:
+                threading.Thread(target=self._try_renewal, name=name, daemon=True).start()
+            except BaseException:
+                self._renewing.release()
+                raise
 
     def _credentials(self) -> Any:
         if self._login.keytab is None:
