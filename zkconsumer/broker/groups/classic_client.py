@@ -337,7 +337,8 @@ class GroupClient:
         connection = self._to_coordinator()
 
         def ask(request: Any, response: type[Any], version: int) -> Any:
-            permit = permission()  # the connection is open, so nothing delays the request
+            connection.ready()
+            permit = permission()  # nothing delays the request after it
             if permit is not Permit.GRANTED:
                 raise BrokerError(permit.value)
             return self._call(connection, request, response, version)
