@@ -40,13 +40,14 @@ def dial(
 ) -> tuple[socket.socket, int]:
     """Return a connected socket, and which of the listeners it is connected to.
 
-    All addresses together have ``timeout`` seconds. Another thread may end the attempt:
-    ``is_aborted`` is called at least once a second.
+    All addresses together have ``timeout`` seconds, from the first answer of DNS on. Another thread
+    may end the attempt: ``is_aborted`` is called at least once a second.
 
     Raises OSError, whose text has the fault of each address.
     """
     attempt = _Attempt(listeners)
     try:
+        attempt.begin()
         until = time.monotonic() + timeout
         while True:
             if is_aborted():
@@ -76,6 +77,11 @@ class _Attempt:
     def alive(self) -> bool:
         """Whether an address may still take the connection."""
         return bool(self._waiting or self._pending) or self._due < len(self._listeners)
+
+    def begin(self) -> None:
+        """Resolve the first name."""
+        self._due = min(1, len(self._listeners))
+        self._resolve(range(self._due))
 
     def step(self, until: float) -> tuple[socket.socket, int] | None:
         """Begin what is due, and wait for the next event. Return what is connected."""
