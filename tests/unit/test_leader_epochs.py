@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 import pytest
@@ -11,8 +12,8 @@ from tests.unit.test_leader_finder import BACKOFF, BROKERS, Bench as Finding
 from zkconsumer.broker.fetching.epochs import PartitionEpochs
 from zkconsumer.broker.types import ClusterMetadata, EpochEnd, Got
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import BrokerError
-from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
+from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
+from zkconsumer.runtime.delivery.chunks import Chunk, ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.fetch.interface import EpochsRequest, FetchEventKind, OffsetsRequest
 from zkconsumer.runtime.fetch.table import WorkerKey
 
@@ -63,7 +64,7 @@ def test_another_topic_id_is_noticed_when_leaders_are_compared() -> None:
         request = bench.choose()
         assert request.check
         bench.finder.take(request, answer(tp, 1, 0 if topic_id == "b" else 5, topic_id))
-    assert bench.events[-1].detail.endswith("t was deleted and created again")
+    assert bench.events[-1].detail.endswith("t has another topic id")
     bench.finder.take(bench.choose(), answer(tp, 1, 0, "b"))
     assert bench.info.epochs is not None
     assert bench.info.epochs.recreated
@@ -86,6 +87,11 @@ class Led(Bench):
     def see(self, known: Mapping[str, int]) -> None:
         """The leader finder gets an answer."""
         found = answer(self.tp, HERE.broker_id, known["epoch"], "id")
+        assert self.epochs.why_not_believed(self.tp, found, HERE, [HERE]) is None
+
+    def see_another_topic(self) -> None:
+        """The leader finder gets an answer with another topic id, and epoch 0."""
+        found = answer(self.tp, HERE.broker_id, 0, "another")
         assert self.epochs.why_not_believed(self.tp, found, HERE, [HERE]) is None
 
     def asked(self) -> EpochsRequest:
@@ -150,8 +156,8 @@ def test_a_leader_that_does_not_answer_is_asked_again() -> None:
 def test_a_topic_that_was_created_again_is_read_from_its_start() -> None:
     """Whatever ``auto.offset.reset`` is: none of its records was read."""
     bench = Led(reset="largest")
-    found = answer(bench.tp, HERE.broker_id, 0, "another")
-    assert bench.epochs.why_not_believed(bench.tp, found, HERE, [HERE]) is None
+    bench.epochs.leader = 1
+    bench.see_another_topic()
     chosen = bench.worker.choose()
     assert isinstance(chosen, OffsetsRequest)
     assert chosen.earliest
@@ -160,6 +166,89 @@ def test_a_topic_that_was_created_again_is_read_from_its_start() -> None:
     assert (event.kind, event.replaced, event.chosen) == (FetchEventKind.LOG_CHANGED, 1, 0)
     assert event.detail.endswith("the topic was deleted and created again")
     assert bench.choose().wanted[0].offset == 0
+
+
+def test_another_topic_id_alone_moves_no_position() -> None:
+    """Old tools that write to ZooKeeper change the id of a topic. It was recreated if the position
+    is not in its log."""
+    bench = Led(reset="largest")
+    bench.see_another_topic()
+    bench.answer(bench.choose(), [0])
+    assert bench.info.fetched_offset == 2
+    bench.worker.take(bench.choose(), [Got("t", 0, OffsetOutOfRangeError("gone"), -1, b"")])
+    chosen = bench.worker.choose()
+    assert isinstance(chosen, OffsetsRequest)
+    assert not chosen.earliest, "the log of this topic had it"
+    bench = Led(reset="largest")
+    bench.see_another_topic()
+    bench.worker.take(bench.choose(), [Got("t", 0, OffsetOutOfRangeError("gone"), -1, b"")])
+    chosen = bench.worker.choose()
+    assert isinstance(chosen, OffsetsRequest)
+    assert chosen.earliest
+    bench.worker.take(chosen, {bench.tp: 0})
+    assert bench.events[-1].kind is FetchEventKind.LOG_CHANGED
+
+
+def test_brokers_that_begin_to_know_ids_have_the_same_topic() -> None:
+    """While the protocol between brokers is older than 2.8, their answers have no ids. An upgrade
+    does not move a position, and an answer without id does not forget it."""
+    bench = Led()
+    for topic_id in ("", "id", "", "id"):
+        found = answer(bench.tp, HERE.broker_id, 0, topic_id)
+        assert not bench.epochs.is_another_topic("t", found)
+        assert bench.epochs.why_not_believed(bench.tp, found, HERE, [HERE]) is None
+    assert not bench.epochs.recreated
+    assert bench.epochs.topic_id == "id"
+
+
+def test_an_older_leader_of_the_same_topic_moves_no_position() -> None:
+    """ZooKeeper was restored from a backup: the id shows that it is the same topic."""
+    bench = Led(reset="largest")
+    bench.see({"epoch": 3})
+    bench.worker.take(bench.asked(), {bench.tp: EpochEnd(0, 9)})
+    found = answer(bench.tp, HERE.broker_id, 1, "id")
+    doubts = [bench.epochs.why_not_believed(bench.tp, found, HERE, [HERE]) for _ in range(3)]
+    assert [one is None for one in doubts] == [False, False, True]
+    (want,) = bench.choose().wanted
+    assert (want.offset, want.leader_epoch) == (1, 1)
+
+
+def test_a_broker_that_cannot_be_asked_does_not_keep_a_partition_from_being_read() -> None:
+    """It never agrees that the leader is older."""
+    epochs = PartitionEpochs()
+    tp = TopicPartition("t", 0)
+    asked, silent = BROKERS[:2]
+    assert epochs.why_not_believed(tp, answer(tp, 1, 5), asked, [asked, silent]) is None
+    for _ in range(100):
+        if epochs.why_not_believed(tp, answer(tp, 1, 4), asked, [asked, silent]) is None:
+            break
+    assert epochs.leader == 4
+
+
+def test_a_reset_position_has_no_epoch() -> None:
+    """What was read before it was not there, so the next leader is not asked about it."""
+    bench = Led()
+    bench.worker.take(bench.choose(), [Got("t", 0, OffsetOutOfRangeError("gone"), -1, b"")])
+    chosen = bench.worker.choose()
+    assert isinstance(chosen, OffsetsRequest)
+    bench.worker.take(chosen, {bench.tp: 40})
+    bench.see({"epoch": 3})
+    assert bench.choose().wanted[0].offset == 40
+
+
+def test_a_truncated_log_skips_no_message_that_waits() -> None:
+    """A commit, and a release, keep the position before messages that were not consumed."""
+    queue = ChunkQueue(9, threading.Lock())
+    info = PartitionTopicInfo("t", 0, 0)
+    for number in range(4):
+        queue.put(Chunk(info, b"", number, number + 1))
+    info.fetched_offset = 4
+    queue.reset(info, 3, at_once=False)
+    assert info.position == 0
+    info.consumed_offset = 4
+    assert info.position == 3
+    queue.reset(info, 100, at_once=False)
+    assert info.position == 100, "what is before it is no longer in the log"
 
 
 def test_a_partition_that_was_not_read_yet_has_nothing_to_compare() -> None:

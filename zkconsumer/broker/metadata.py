@@ -70,7 +70,7 @@ def ask_metadata(
 def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> ClusterMetadata:
     """Ask for the leaders of ``topics``. Raises the errors of ``BrokerConnection.exchange``."""
     wanted = set(topics)
-    response = ask_metadata(connection, wanted, versions=(10, 7, 4, 0))
+    response = ask_metadata(connection, wanted, versions=(10, 9, 4, 0))
     leaders: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}
     topic_ids: dict[str, str] = {}
@@ -92,9 +92,9 @@ def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> Clu
                 if part.leader_id >= 0:
                     tp = TopicPartition(entry.name, part.partition_index)
                     leaders[tp] = part.leader_id
-                    if response.version >= 7:
+                    if response.version >= 9:  # older ones may be stale (KAFKA-9212)
                         epochs[tp] = part.leader_epoch
-            if response.version >= 10 and not entry.error_code:
+            if response.version >= 10 and not entry.error_code and entry.topic_id is not None:
                 topic_ids[entry.name] = str(entry.topic_id)
     for name in wanted - {entry.name for entry in response.topics}:
         errors[name] = error_from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")

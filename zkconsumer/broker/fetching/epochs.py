@@ -1,9 +1,10 @@
 """Leader epochs (KIP-320): old answers about leaders, truncated logs and recreated topics.
 
-Loaded where brokers know leader epochs (2.1 and later). No IO. The leader finder compares each of
-its answers with the epoch and the topic id that are known. If they have changed, the partition's
-worker looks whether the position still means the same: where the log of the epoch that was read
-last ends before the position, records that were read are gone, and others have their offsets.
+Loaded where brokers know reliable leader epochs (2.4 and later). No IO. The leader finder compares
+each of its answers with the epoch and the topic id that are known. If they have changed, the
+partition's worker looks whether the position still means the same: where the log of the epoch that
+was read last ends before the position, records that were read are gone, and others have their
+offsets.
 """
 
 from __future__ import annotations
@@ -13,12 +14,25 @@ from collections.abc import Collection
 from zkconsumer.broker.types import ClusterMetadata, EpochEnd
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 
+_LEAST_DOUBTS, _MOST_DOUBTS = 3, 25
+"""So many answers that name an older leader are believed: if all brokers agree, or else, because
+one of them may be unreachable."""
+
 
 class PartitionEpochs:
     """What is known of the leaders of one claimed partition. Used by its worker or by the leader
     finder, of which one has the partition at a time."""
 
-    __slots__ = ("leader", "older_from", "read", "recreated", "topic_id", "unchecked")
+    __slots__ = (
+        "doubts",
+        "has_another_id",
+        "leader",
+        "older_from",
+        "read",
+        "recreated",
+        "topic_id",
+        "unchecked",
+    )
 
     def __init__(self) -> None:
         self.leader = -1
@@ -31,8 +45,13 @@ class PartitionEpochs:
         """Whether a new leader has not been asked yet if the position is in its log."""
         self.recreated = False
         """Whether the position is one of an earlier topic of this name."""
+        self.has_another_id = False
+        """Whether the topic has got another id: it was recreated if the position is not in its log.
+        Tools before 2.8 that write to ZooKeeper change the id of the same topic (KAFKA-14190)."""
         self.older_from: set[BrokerEndpoint] = set()
         """The brokers that named an older leader since the last answer that was believed."""
+        self.doubts = 0
+        """How many answers named one since then."""
 
     def note_read(self, epoch: int) -> None:
         """Record the epoch of records that were read."""
@@ -57,25 +76,33 @@ class PartitionEpochs:
     ) -> str | None:
         """Take over an answer. Return what is wrong with it if it is older than a former one.
 
-        An epoch never falls while a topic exists. If all ``brokers`` name an older leader, the
-        topic has been recreated; brokers of 2.1 to 2.7 have no other sign of that.
+        An epoch never falls while a topic exists, unless ZooKeeper was restored from a backup. If
+        all ``brokers`` that answer name an older leader, and the topic has no id, it has been
+        recreated: brokers of 2.4 to 2.7 have no other sign of that.
         """
-        epoch = answer.epochs.get(tp, -1)
-        recreated = self.is_another_topic(tp.topic, answer)
-        if epoch < self.leader and not recreated:
+        epoch, topic_id = answer.epochs.get(tp, -1), answer.topic_ids.get(tp.topic)
+        another = self.is_another_topic(tp.topic, answer)
+        fell = epoch < self.leader
+        if fell and not another:
             self.older_from.add(asked)
-            if not self.older_from.issuperset(brokers):
+            self.doubts += 1
+            all_agree = self.older_from.issuperset(brokers) and self.doubts >= _LEAST_DOUBTS
+            if not all_agree and self.doubts < _MOST_DOUBTS:
                 return (
                     f"broker {asked.broker_id} names an older leader of {tp}, of leader epoch "
                     f"{epoch} after {self.leader}"
                 )
-            recreated = True
-        if recreated:
-            self.recreated, self.unchecked, self.read = True, False, -1
+        known = not another and None not in (self.topic_id, topic_id)
+        if fell or another:
+            self.unchecked, self.read = False, -1
+            self.recreated = self.recreated or (fell and not known)
+            self.has_another_id = another
         elif epoch > self.leader >= 0 and self.read >= 0:
             self.unchecked = True
-        self.leader, self.topic_id = epoch, answer.topic_ids.get(tp.topic)
+        self.leader = epoch
+        self.topic_id = self.topic_id if topic_id is None else topic_id
         self.older_from.clear()
+        self.doubts = 0
         return None
 
     def truncation(self, position: int, end: EpochEnd | None) -> str | None:

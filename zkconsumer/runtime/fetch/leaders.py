@@ -134,7 +134,7 @@ class LeaderFinder:
             tp, broker = info.topic_partition, request.endpoint.broker_id
             detail = f"{tp} is fetched from broker {before}; broker {broker} names {named[info]}"
             if info in other:
-                detail = f"broker {broker}: {info.topic} was deleted and created again"
+                detail = f"broker {broker}: {info.topic} has another topic id"
             self._report(FetchEvent(FetchEventKind.LEADER_LOST, tp, before, detail))
 
     def fail(self, request: LeadersRequest, error: BrokerError) -> None:

@@ -152,10 +152,11 @@ class FetchWorker:
         if pause > 0 and work.states == self._fruitless:
             return Wait(pause)
         self._asked_at, again, self._again = now, self._again, None
-        if again is not None and work == (again.endpoint, self._fruitless, 0):
+        unchecked = {s.info.topic_partition: s for s in work.states if _changed(s)}
+        changed = unchecked or any(s.unresolved for s in work.states)
+        if again is not None and not changed and work == (again.endpoint, self._fruitless, 0):
             return again
         self._fruitless = None
-        unchecked = {s.info.topic_partition: s for s in work.states if _changed(s)}
         if unchecked:
             return EpochsRequest(work.endpoint, unchecked)
         unresolved = {s.info.topic_partition: s for s in work.states if s.unresolved}
@@ -215,13 +216,18 @@ class FetchWorker:
             seen.add(state)
             offset = state.info.fetched_offset  # only this worker changes it
             assert offset is not None
+            epochs = state.info.epochs
             if isinstance(got.error, OffsetOutOfRangeError):
                 state.unresolved = True
+                if epochs is not None and epochs.has_another_id:
+                    state.lost = _RECREATED
                 served.append(state)
             elif got.error is not None:
                 failed.add(state)
                 self._mark_failed([state], str(got.error))
             else:
+                if epochs is not None:
+                    epochs.has_another_id = False
                 state.info.high_watermark = got.high_watermark
                 state.info.last_stable_offset = got.last_stable_offset
                 if got.data:
@@ -311,6 +317,8 @@ class FetchWorker:
         old, lost, state.lost = info.fetched_offset, state.lost, ""
         state.unresolved = False
         info.resets += 1
+        if info.epochs is not None:
+            info.epochs.read, info.epochs.has_another_id = -1, False
         state.queue.reset(info, offset, at_once=self._pressure.resets_at_once)
         why = "no offset was committed" if old is None else lost or f"{old} is out of range"
         kind = FetchEventKind.LOG_CHANGED if lost and old else FetchEventKind.OFFSET_RESET
