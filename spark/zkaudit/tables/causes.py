@@ -20,6 +20,18 @@ _SECOND_READING: Final = "members and topics"
 """The scope of a ``LoadView`` that does not begin an attempt."""
 
 
+def _begins() -> Column:
+    """Whether a line begins an attempt."""
+    return (F.col("name") == "LoadView") & (F.col("detail") != _SECOND_READING)
+
+
+def _attempt() -> Column:
+    """The number of the attempt of such a line. A member that registers reads the group for its
+    first attempt before that begins."""
+    early = F.coalesce(F.col("state") == "REGISTERING", F.lit(False))
+    return F.col("attempt") + F.when(early, 1).otherwise(0)
+
+
 def _caused(steps: DataFrame, lines: DataFrame) -> DataFrame:
     """Lines with the transaction ``cause`` (null: none is known), and whether it is ``proven``.
 
@@ -52,8 +64,13 @@ def _caused(steps: DataFrame, lines: DataFrame) -> DataFrame:
 def attempts(steps: DataFrame, lines: DataFrame) -> DataFrame:
     """Return table ``attempts`` from the rows ``membership`` of the fold and the lines of
     journals."""
-    begun = _caused(steps, lines).where(
-        (F.col("name") == "LoadView") & (F.col("detail") != _SECOND_READING)
+    number = Window.partitionBy("file", "member", "attempt").orderBy("line")
+    begun = (
+        _caused(steps, lines)
+        .where(_begins())
+        .withColumn("attempt", _attempt())
+        .withColumn("nth", F.row_number().over(number))
+        .where("nth = 1")  # later readings are of a group that changed meanwhile
     )
     fired = (
         lines.where("name = 'Changed' and zxid is not null")
@@ -99,7 +116,6 @@ def herds(steps: DataFrame, lines: DataFrame | None) -> DataFrame:
     other = (F.col("name") == "Changed") & F.col("path").endswith("/ids") & (
         F.col("member") != F.col("last.member")
     )  # fmt: skip
-    begun = (F.col("name") == "LoadView") & (F.col("detail") != _SECOND_READING)
     did = F.col("kind") == "op"
     caused = (
         _caused(steps, lines)
@@ -107,7 +123,9 @@ def herds(steps: DataFrame, lines: DataFrame | None) -> DataFrame:
         .groupBy(*GROUP, F.col("cause").alias("zxid"), "last.idx", "last.member")
         .agg(
             F.count_distinct(F.when(other, F.col("member"))).alias("notified"),
-            F.count_distinct(F.when(begun, F.struct("member", "attempt"))).alias("attempts"),
+            F.count_distinct(F.when(_begins(), F.struct(F.col("member"), _attempt()))).alias(
+                "attempts"
+            ),
             F.coalesce(F.try_sum(F.when(did, F.col("reads"))), F.lit(0)).alias("read"),
             F.coalesce(F.try_sum(F.when(did & ~commit, F.col("writes"))), F.lit(0)).alias("wrote"),
             F.min("proven").alias("proven"),
