@@ -42,6 +42,9 @@ class Broker:
     def version(self, _key: int, *wanted: int) -> int:
         return wanted[0]
 
+    def ready(self) -> None:
+        """A request can be sent without delay."""
+
     def call(self, request: Any, _response: type[Any], _version: int) -> Any:
         self.requests.append(request)
         return self.answer

@@ -63,6 +63,9 @@ class Coordinator:
         self.opening()
         return wanted[0]
 
+    def ready(self) -> None:
+        """A request can be sent without delay."""
+
     def call(self, request: Any, _response: type[Any], _version: int) -> Any:
         code = self.codes.pop(0) if self.codes else ErrorCode.NONE
         (topic,) = request.topics

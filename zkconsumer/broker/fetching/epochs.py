@@ -57,6 +57,14 @@ class PartitionEpochs:
         """Record the epoch of records that were read."""
         self.read = max(epoch, self.read)
 
+    def note_in_log(self) -> None:
+        """Record that the leader's log has the position."""
+        self.has_another_id = False
+
+    def forget_read(self) -> None:
+        """Record that the position was moved: no record before it was read."""
+        self.read, self.has_another_id = -1, False
+
     def take_recreated(self) -> bool:
         """Return once that the position is one of an earlier topic."""
         found, self.recreated = self.recreated, False

@@ -227,7 +227,7 @@ class FetchWorker:
                 self._mark_failed([state], str(got.error))
             else:
                 if epochs is not None:
-                    epochs.has_another_id = False
+                    epochs.note_in_log()
                 state.info.high_watermark = got.high_watermark
                 state.info.last_stable_offset = got.last_stable_offset
                 if got.data:
@@ -318,7 +318,7 @@ class FetchWorker:
         state.unresolved = False
         info.resets += 1
         if info.epochs is not None:
-            info.epochs.read, info.epochs.has_another_id = -1, False
+            info.epochs.forget_read()
         state.queue.reset(info, offset, at_once=self._pressure.resets_at_once)
         why = "no offset was committed" if old is None else lost or f"{old} is out of range"
         kind = FetchEventKind.LOG_CHANGED if lost and old else FetchEventKind.OFFSET_RESET
