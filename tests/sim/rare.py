@@ -32,7 +32,7 @@ BRANCHES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "an owner znode to be released is another member's": (
         f"{SCRIPTS}ownership.py",
-        "!= ctx.session_id:\n                foreign.add(tp)",
+        "!= ctx.session_id:\n                    foreign.add(tp)",
     ),
     "a release finds that the member is not registered": (
         f"{SCRIPTS}ownership.py",

@@ -53,7 +53,8 @@ def test_no_violation_in_any_run(start: int) -> None:
             *("large message", "brokers unknown", "gate shut", "slow application"),
             *("partition lost", "restart"),
         }
-        assert set(events) == set(FetchEventKind)
+        # Simulated brokers have no leader epochs.
+        assert set(events) == {*FetchEventKind} - {FetchEventKind.LOG_CHANGED}
         assert deliveries > BATCH * 100
 
 

@@ -279,7 +279,7 @@ def test_a_machine_that_raises_and_a_broken_rule_are_found(
     lines = zookeeper(monkeypatch, 1)
 
     with monkeypatch.context() as patch:
-        old = "self.held.update(event.claims)"
+        old = "self._hold(tp, claim, event.token, 1)"
         rewrite(patch, RebalanceMachine._claimed, old, 'raise KeyError("planted")')
         run = replayed(lines)[0]
         assert run.difference is not None
