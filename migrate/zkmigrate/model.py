@@ -103,6 +103,11 @@ class TopicState:
     partitions: tuple[int, ...]
     log: Log = Log.SAME
 
+    @property
+    def identity(self) -> str:
+        """A text that changes when the topic is recreated; empty if there is none."""
+        return "" if self.log is Log.UNPROVEN else str(self.czxid)
+
     def is_younger_than(self, offset: ZkOffset) -> bool:
         """Whether the topic was created after an offset in ZooKeeper was stored."""
         return self.log is Log.OTHER or (self.log is Log.SAME and offset.mzxid < self.czxid)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from zkmigrate.formats.proofs_file import ProofsFile
 from zkmigrate.plan.translation import Seen
 from zkmigrate.stores import contents, sessions
 
@@ -161,7 +162,7 @@ def test_offsets_of_another_client_are_stored_in_the_other_cluster(
 
 def test_an_interrupted_plan_continues(simulated: Simulated, there: There) -> None:
     """Offsets that were proven are in a file, and are not looked for again. A line that was cut off
-    is; a file that is damaged, or of other clusters, is refused."""
+    is; a file that is damaged, of other clusters, or another one is refused and kept."""
     words = ("plan", "--group", "g", *TO, "--proofs", "proofs")
     first = simulated.run(*words)
     assert first.rows[0]["to_offset"] == 35
@@ -176,19 +177,76 @@ def test_an_interrupted_plan_continues(simulated: Simulated, there: There) -> No
     assert simulated.run(*words).rows == first.rows
     assert there.here.read > read
     assert file.read_bytes() == whole
-    file.write_bytes(b"")
-    assert simulated.run(*words).rows == first.rows
-    assert file.read_bytes() == whole
+    for cut_off in (b"", whole[:9]):
+        file.write_bytes(cut_off)
+        assert simulated.run(*words).rows == first.rows
+        assert file.read_bytes() == whole
+    other = "proofs is not a proofs file of these two clusters: name a new file"
     for content, text in (
         (whole.replace(b"35", b"x"), "proofs is damaged"),
-        (whole.replace(b"there", b"elsewhere"), "proofs has no offsets of these two clusters"),
-        (b"\xff\n", "proofs is damaged"),
-        (b"a,b\n", "proofs has no offsets of these two clusters"),
+        (whole + b"\xff\n", "proofs is damaged"),
+        (whole.replace(b"there", b"elsewhere"), other),
+        (b"\xff\n", other),
+        (b"a,b\n", other),
+        (b"\na,b\n", other),
+        (b"sasl.password=abc", other),
     ):
         file.write_bytes(content)
         ran = simulated.run(*words)
         assert (ran.status, text in ran.err) == (2, True), ran.err
         assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("side", ["here", "there", "no ids"])
+def test_what_was_proven_of_a_deleted_topic_is_not_used(
+    simulated: Simulated, there: There, side: str
+) -> None:
+    """A topic was recreated since the interruption, and its records are at other offsets. It is
+    noticed in the cluster that is left by ZooKeeper, and there by the topic's id: without one,
+    nothing is remembered."""
+    parts = there.view.topics["old.t"].partitions
+    if side == "no ids":
+        there.view = ClusterView("id of there", (), {"old.t": TopicView("", parts)})
+    words = ("plan", "--group", "g", *TO, "--proofs", "proofs")
+    assert simulated.run(*words).rows[0]["to_offset"] == 35
+    if side == "here":
+        simulated.zk.delete("/brokers/topics/t")
+        simulated.topic("t", (0, 100))
+        simulated.in_zookeeper("g", "t", 5)
+    elif side == "there":
+        there.view = ClusterView("id of there", (), {"old.t": TopicView("new", parts)})
+    again = [one._replace(offset=one.offset + 3) for one in there.here.records]
+    there.contents = Log(again, 103)
+    assert simulated.run(*words).rows[0]["to_offset"] == 8
+
+
+def test_clusters_without_ids_are_told_apart_by_address(simulated: Simulated, there: There) -> None:
+    """A file of two other such clusters is refused."""
+    there.view = ClusterView(None, (), there.view.topics)
+    words = ("plan", "--group", "g", *TO[2:], "--proofs", "proofs", "--to-cluster")
+    assert simulated.run(*words, "there:9092").status == 0
+    assert simulated.run(*words, "there:9092").status == 0
+    assert simulated.run(*words, "elsewhere:9092").status == 2
+    simulated.connect = "sim:1/another"
+    assert simulated.run(*words, "there:9092").status == 2
+
+
+def test_a_file_that_cannot_be_written_is_an_error(
+    simulated: Simulated, there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No such folder, or a full disk: a line that names the file, and no traceback."""
+    words = ("plan", "--group", "g", *TO, "--proofs")
+    ran = simulated.run(*words, "none/proofs")
+    assert (ran.status, "--proofs: none/proofs: No such file" in ran.err) == (2, True), ran.err
+
+    def full(file: ProofsFile, _asked: object, _answer: object) -> None:
+        file._file.close()
+        file._file = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115
+        file._write("[]")
+
+    monkeypatch.setattr(ProofsFile, "add", full)
+    ran = simulated.run(*words, "proofs")
+    assert (ran.status, "--proofs: proofs: No space left" in ran.err) == (1, True), ran.err
 
 
 BACK = ("plan", "--from-cluster", "there:9092", "--topic-map", "*=old.*", "--out", "back.plan")

@@ -1,7 +1,7 @@
 """The file of proven offsets with which an interrupted plan between clusters continues.
 
-JSON Lines: the ids of both clusters, then a list for each offset. Lines are appended as offsets are
-proven. A last line that is not complete is ignored. One thread.
+JSON Lines: the names of both clusters, then a list for each offset. Lines are appended as offsets
+are proven. A last line that is not complete is ignored. One thread.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.errors import PlanFileError
+from zkmigrate.errors import MigrationError, PlanFileError
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 
 class Asked(NamedTuple):
-    """An offset that was looked for, in another cluster's partition ``other``."""
+    """An offset that was looked for, in another cluster's partition ``other``.
+
+    ``topics``: the ids of both topics, which change when a topic is recreated. Empty if unknown.
+    """
 
     tp: TopicPartition
     offset: int
     other: TopicPartition
+    topics: tuple[str, str]
 
 
 class Answer(NamedTuple):
@@ -36,27 +40,28 @@ class Answer(NamedTuple):
 class ProofsFile:
     """Proven offsets, and the file to which new ones are added. Use as a context manager.
 
-    Raises PlanFileError if it is another file or of other clusters, and OSError.
+    ``clusters``: their ids, or their addresses if they have none. Raises PlanFileError if it cannot
+    be opened, is another file or is of other clusters.
     """
 
-    def __init__(self, path: str, clusters: tuple[str | None, str | None]) -> None:
+    def __init__(self, path: str, clusters: tuple[str, str]) -> None:
         head = json.dumps({"proofs": _FORMAT, "clusters": clusters})
-        self._file = Path(path).open("a+b")  # noqa: SIM115
+        self._path = path
         try:
-            self._file.seek(0)
-            first, *lines = self._file.read().rpartition(b"\n")[0].decode().split("\n")
-            if first not in (head, ""):
-                raise PlanFileError(f"{path} has no offsets of these two clusters: name a new file")
-            self._known = dict(self._parse(line) for line in lines)
-        except (ValueError, TypeError):
+            self._file = Path(path).open("a+b", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise PlanFileError(f"--proofs: {path}: {error.strerror}") from None
+        try:
+            length = self._read(head.encode() + b"\n")
+            self._file.truncate(length)
+            if not length:
+                self._write(head)
+        except OSError as error:
             self._file.close()
-            raise PlanFileError(f"{path} is damaged: delete it, and begin again") from None
-        except PlanFileError:
+            raise PlanFileError(f"--proofs: {path}: {error.strerror}") from None
+        except MigrationError:
             self._file.close()
             raise
-        self._file.truncate(sum(len(line.encode()) + 1 for line in (first, *lines) if line))
-        if not first:
-            self._write(head)
 
     def __enter__(self) -> Self:
         return self
@@ -65,18 +70,43 @@ class ProofsFile:
         self._file.close()
 
     def get(self, asked: Asked) -> Answer | None:
-        """Return an offset that was proven before."""
-        return self._known.get(asked)
+        """Return an offset that was proven before. None without the topics' ids: it may have been
+        proven for others of the same names."""
+        return self._known.get(asked) if all(asked.topics) else None
 
     def add(self, asked: Asked, answer: Answer) -> None:
-        """Add a proven offset."""
-        self._write(json.dumps([*asked, *answer]))
+        """Add a proven offset, if the topics have ids. Raises MigrationError."""
+        if all(asked.topics):
+            self._write(json.dumps([*asked, *answer]))
+
+    def _read(self, head: bytes) -> int:
+        """Read what was proven; return the length of all complete lines."""
+        self._file.seek(0)
+        whole = self._file.read()
+        lines, newline, _cut_off = whole.rpartition(b"\n")
+        if not (whole.startswith(head) or head.startswith(whole)):
+            raise PlanFileError(
+                f"{self._path} is not a proofs file of these two clusters: name a new file"
+            )
+        try:
+            self._known = dict(map(self._parse, lines.split(b"\n")[1:]))
+        except (ValueError, TypeError):
+            raise PlanFileError(f"{self._path} is damaged: delete it, and begin again") from None
+        return len(lines) + len(newline)
 
     def _write(self, line: str) -> None:
-        self._file.write(f"{line}\n".encode())
-        self._file.flush()
+        data = f"{line}\n".encode()
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            raise MigrationError(
+                f"--proofs: {self._path}: {error.strerror}: correct that, and run the same command "
+                "again"
+            ) from None
 
     @staticmethod
-    def _parse(line: str) -> tuple[Asked, Answer]:
-        tp, offset, other, *answer = json.loads(line)
-        return Asked(TopicPartition(*tp), offset, TopicPartition(*other)), Answer(*answer)
+    def _parse(line: bytes) -> tuple[Asked, Answer]:
+        tp, offset, other, topics, *answer = json.loads(line)
+        asked = Asked(TopicPartition(*tp), offset, TopicPartition(*other), tuple(topics))
+        return asked, Answer(*answer)

@@ -54,14 +54,21 @@ class Translator:
         self._differs: dict[str, TopicPartition] = {}
 
     def find(
-        self, tp: TopicPartition, offset: int, other: TopicPartition, partitions: Collection[int]
+        self,
+        tp: TopicPartition,
+        offset: int,
+        other: TopicPartition,
+        partitions: Collection[int],
+        ids: tuple[str, str] = ("", ""),
     ) -> Translation:
-        """Return the offset of a partition's copy in the other cluster. Raises BrokerError.
+        """Return the offset of a partition's copy in the other cluster. Raises BrokerError, and
+        MigrationError if a proven offset cannot be added to the file.
 
         Its records are compared around the place that ``_candidate`` returns, in ever larger parts
-        of the logs. ``partitions``: all partitions of the topic.
+        of the logs. ``partitions``: all partitions of the topic. ``ids``: of both topics. Without
+        them, nothing that an earlier run has proven is used.
         """
-        asked = Asked(tp, offset, other)
+        asked = Asked(tp, offset, other, ids)
         before = None if self._proofs is None else self._proofs.get(asked)
         if before is not None:
             at, compared, why, doubtful = before

@@ -129,7 +129,9 @@ def _of_group(
         view, state = there.view.topics.get(tp.topic), states.get(to.topic)
         source = () if view is None else view.partitions
         target = None if state is None else state.partitions
-        yield translated(translator, Found(entry, to, "", None, None, None, ""), source, target)
+        one = Found(entry, to, "", None, None, None, "")
+        ids = "" if view is None else view.topic_id, "" if state is None else state.identity
+        yield translated(translator, one, source, target, ids)
 
 
 def _every(there: OtherCluster) -> Iterator[TopicPartition]:

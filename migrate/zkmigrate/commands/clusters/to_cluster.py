@@ -228,20 +228,21 @@ def open_other(
     where = servers._replace(bootstrap=elsewhere.bootstrap, security=elsewhere.security)
     with ExitStack() as stack:
         other = stack.enter_context(OtherCluster(where))
-        ids = stores.cluster_id(), other.view.cluster_id
-        if None not in ids and ids[0] == ids[1]:
+        own, others = stores.cluster_id(), other.view.cluster_id
+        if own is not None and own == others:
             option = "--from-cluster" if elsewhere.back else "--to-cluster"
             raise click.UsageError(
                 f"{option} {elsewhere.bootstrap} is the cluster of the groups: its offsets are the "
                 "same"
             )
         here = stack.enter_context(closing(stores.contents()))
-        sides, ids = (
-            ((other.contents, here), ids[::-1]) if elsewhere.back else ((here, other.contents), ids)
-        )
+        sides = here, other.contents
+        names = own or servers.bootstrap or servers.zookeeper, others or elsewhere.bootstrap
+        if elsewhere.back:
+            sides, names = sides[::-1], names[::-1]
         proofs = None
         if elsewhere.proofs is not None:
-            proofs = stack.enter_context(ProofsFile(elsewhere.proofs, ids))
+            proofs = stack.enter_context(ProofsFile(elsewhere.proofs, names))
         yield other, Translator(*sides, proofs)
 
 
@@ -364,11 +365,16 @@ class OtherNames:
 
 
 def translated(
-    translator: Translator, found: Found, source: Collection[int], target: Collection[int] | None
+    translator: Translator,
+    found: Found,
+    source: Collection[int],
+    target: Collection[int] | None,
+    ids: tuple[str, str],
 ) -> Found:
     """Return a partition with its translation, or with the kind of its problem.
 
     ``source`` and ``target``: the partitions of the topics; ``None``: there is no such topic.
+    ``ids``: of both topics; empty if unknown.
     """
     if target is None:
         return found._replace(kind=Reason.TOPIC_MISSING)
@@ -376,7 +382,7 @@ def translated(
         return found._replace(kind=Reason.PARTITION_MISSING)
     assert found.entry.to is not None
     try:
-        there = translator.find(found.entry.tp, found.entry.to, found.to, target)
+        there = translator.find(found.entry.tp, found.entry.to, found.to, target, ids)
     except BrokerError as error:
         return found._replace(kind=Reason.UNKNOWN, why=str(error))
     return found._replace(there=there)
@@ -401,7 +407,8 @@ def _translate(
         found = Found(entry, to, topic_id, None, held.get(to), None, "")
         source = () if state is None else state.partitions
         target = None if view is None else view.partitions
-        yield translated(translator, found, source, target)
+        ids = "" if state is None else state.identity, topic_id
+        yield translated(translator, found, source, target, ids)
 
 
 def _name_of(topic: str, renames: Sequence[Rename]) -> str:
