@@ -40,7 +40,11 @@ def store_elsewhere(
     def one(_worker: None, name: str) -> Result:
         return _store(plans[name], stores, other, run)
 
-    return run.each([None], list(plans), one, stores.kafka.stop_waiting)
+    def stop_waiting() -> None:
+        stores.kafka.stop_waiting()
+        other.kafka.stop_waiting()
+
+    return run.each([None], list(plans), one, stop_waiting)
 
 
 def unchecked(plan: PlanFile, to: To, other: OtherCluster) -> Iterator[str]:

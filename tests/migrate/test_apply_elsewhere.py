@@ -39,6 +39,7 @@ class There:
         self.here = Log(records, 100)
         self.contents = Log([one._replace(offset=one.offset + 30) for one in records], 130, 30)
         self.kafka = self
+        self.waits = True
         self.joined: tuple[str, ...] = ()
         self.offsets: dict[str, dict[TopicPartition, int]] = {}
         self.fault: BrokerError | None = None
@@ -58,6 +59,10 @@ class There:
     def another(self) -> Self:
         """For the permission."""
         return self
+
+    def stop_waiting(self) -> None:
+        """Nothing waits."""
+        self.waits = False
 
     def topics(self, _names: Iterable[str]) -> Mapping[str, TopicView]:
         """As they are now."""
@@ -363,6 +368,22 @@ def test_an_offset_that_is_stored_before_the_commit_is_kept(
     assert (ran.status, ran.rows[0]["outcome"]) == (3, "refused")
     assert "old.t-0 has the offset 50 in the other cluster" in ran.rows[0]["why"]
     assert there.offsets == {"g": {TP: 50}}
+
+
+def test_ctrl_c_ends_waits_for_coordinators_of_both_clusters(
+    simulated: Simulated, there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command ends with the request that is on its way."""
+    plan(simulated)
+    stopped: list[str] = []
+    monkeypatch.setattr(simulated.kafka, "stop_waiting", lambda: stopped.append("here"))
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    there.before_commit = interrupt
+    simulated.run("apply", "a.plan", "--execute", rows=False)
+    assert (stopped, there.waits) == (["here"], False)
 
 
 def test_a_topic_that_is_recreated_meanwhile_is_refused(simulated: Simulated, there: There) -> None:

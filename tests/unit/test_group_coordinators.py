@@ -122,3 +122,20 @@ def test_a_coordinator_that_came_back_is_asked_again(brokers: Brokers) -> None:
             return False
 
     wait_until(served, 20, "both are asked again")
+
+
+def test_an_object_for_another_thread_is_closed_alone(brokers: Brokers) -> None:
+    """The others go on waiting for a coordinator that is away, and know those that they found."""
+    with brokers.coordinators.another() as another:
+        assert another.members("good") == ()
+    assert brokers.coordinators.members("good") == ()
+    assert brokers.looked_up == ["good"]
+    brokers.coordinators._on_wait = lambda _what: setattr(brokers, "silent", False)
+    assert brokers.coordinators.members("silent") == ()
+    third = brokers.coordinators.another()
+    brokers.coordinators.close()
+    brokers.silent = True
+    asked = brokers.asked.count(SILENT)
+    with pytest.raises(CommitFailedError):
+        third.members("silent")
+    assert brokers.asked.count(SILENT) == asked + 1  # it does not wait

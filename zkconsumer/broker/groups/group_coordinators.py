@@ -118,6 +118,7 @@ class GroupCoordinators:
         self._given_up: dict[Hashable, tuple[float, str]] = {}
         """Places and brokers that did not answer: until when they are skipped, and why."""
         self._closed = threading.Event()
+        self._is_another = False
 
     def __enter__(self) -> Self:
         return self
@@ -129,16 +130,19 @@ class GroupCoordinators:
         """Return an equal object for another thread, with its own connections.
 
         Both share the list of known coordinators, and of those that did not answer, and what
-        ``stop_waiting`` does.
+        ``stop_waiting`` does. Closing the new one has no effect on this one.
         """
         other = copy(self)
         other._connections = {}
+        other._is_another = True
         return other
 
     def close(self) -> None:
-        """Close all connections."""
-        self._closed.set()
-        self._forget()
+        """Close this object's connections. The first object also fails all waits, its own and
+        those of objects from ``another``."""
+        if not self._is_another:
+            self._closed.set()
+        self._disconnect()
 
     def stop_waiting(self) -> None:
         """Fail instead of waiting from now on. Any thread."""
@@ -431,10 +435,13 @@ class GroupCoordinators:
     # -- connections ---------------------------------------------------------------------------
 
     def _forget(self) -> None:
+        self._disconnect()
+        self._coordinators.clear()
+
+    def _disconnect(self) -> None:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        self._coordinators.clear()
 
     def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
         if endpoint not in self._connections:
