@@ -13,7 +13,7 @@ from typing import Self
 
 import pytest
 from zkmigrate.formats.proofs_file import ProofsFile
-from zkmigrate.plan.translation import Seen
+from zkmigrate.plan.translation import Excerpt, Seen
 from zkmigrate.stores import contents, sessions
 
 from tests.migrate.rows import run
@@ -22,7 +22,7 @@ from tests.unit.test_find_offset import Log
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.cluster_view import ClusterView, PartitionView, TopicView
-from zkconsumer.errors import BrokerError, BrokerUnavailableError
+from zkconsumer.errors import BrokerError, BrokerUnavailableError, LeaderUnavailableError
 
 __all__ = ["simulated"]
 TO = ("--to-cluster", "there:9092", "--topic-map", "*=old.*")
@@ -40,6 +40,7 @@ class There:
         self.contents = Log([one._replace(offset=one.offset + 30) for one in records], 130, 30)
         self.kafka = self
         self.waits = True
+        self.denied: frozenset[str] = frozenset()
         self.joined: tuple[str, ...] = ()
         self.offsets: dict[str, dict[TopicPartition, int]] = {}
         self.fault: BrokerError | None = None
@@ -73,6 +74,10 @@ class There:
         if group == self.away:
             raise BrokerUnavailableError("its coordinator is away")
         return self.joined
+
+    def hidden(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those that may not be described."""
+        return self.denied.intersection(topics)
 
     def list_groups(self) -> list[str]:
         """The groups with offsets."""
@@ -321,6 +326,78 @@ def test_what_has_no_way_back_is_a_problem_of_its_group(
     if change == "bounded":
         words = ("--group", "g", "--not-proven", "lower", *ZK)
         assert [row["verdict"] for row in simulated.run(*BACK[:-2], *words).rows] == ["ready"]
+
+
+def test_an_offset_that_the_other_cluster_hides_is_a_problem(
+    simulated: Simulated, there: There
+) -> None:
+    """If the group has an offset of that topic here; else it is a note. So is an offset that only
+    this cluster has."""
+    simulated.topic("u", (0, 100))
+    simulated.in_zookeeper("g", "u", 7)
+    there.offsets = {"g": {TP: 71}, "h": {TP: 72}}
+    words = (*BACK[:-2], "--group", "g", "--group", "h", *ZK)
+    there.denied = frozenset({"old.u"})
+    ran = simulated.run(*words)
+    one, other = ran.rows
+    assert (ran.status, one["kind"]) == (3, "hidden-offsets")
+    assert "access lists hide the topic's offsets: old.u-0" in one["what"]
+    assert one["fix"].endswith("--skip g:old.u:0")
+    assert other["verdict"] == "ready"
+    assert "of topics that may not be described: old.u" in other["notes"]
+    ran = simulated.run(*words, "--skip", "g:old.u:0")
+    assert [row["verdict"] for row in ran.rows] == ["ready", "ready"]
+    there.denied = frozenset()
+    ran = simulated.run(*words)
+    assert [row["verdict"] for row in ran.rows] == ["ready", "ready"]
+    assert (
+        "no offset in the other cluster, so that the one here stays as it is: u-0"
+        in (ran.rows[0]["notes"])
+    )
+
+
+def test_a_partition_without_a_leader_fails_either_plan(simulated: Simulated, there: There) -> None:
+    """The same command may succeed later."""
+
+    def away(*_: object) -> Excerpt:
+        raise LeaderUnavailableError("old.t-0 has no leader")
+
+    there.offsets = {"h": {TP: 71}}
+    there.contents.around = away  # type: ignore[method-assign]
+    for words in (("plan", *TO, "--group", "g"), (*BACK[:-2], *ZK, "--group", "h")):
+        ran = simulated.run(*words)
+        assert (ran.status, ran.rows[0]["kind"]) == (1, "unknown"), ran.err
+
+
+def test_topics_of_no_planned_group_may_have_any_name(simulated: Simulated, there: There) -> None:
+    """On the way back, all topics of this cluster are mapped. Those whose names would be illegal,
+    or equal, do not end the plan, unless a group has read one of these."""
+    for topic in ("a-v1", "a", "b"):
+        simulated.topic(topic, (0, 100))
+    there.offsets = {"g": {TP: 71}}
+    maps = ("--topic-map", r"/(.+)-v1/=\1", "--topic-map", "/b/=b b", "--topic-map", "t=old.t")
+    words = ("plan", "--from-cluster", "there:9092", *maps, "--group", "g", *ZK)
+    assert simulated.run(*words).status == 0
+    there.offsets["g"][TopicPartition("a", 0)] = 3
+    ran = simulated.run(*words)
+    assert (ran.status, "--topic-map: a and a-v1 would be called a" in ran.err) == (2, True), (
+        ran.err
+    )
+
+
+def test_groups_that_the_other_cluster_cannot_list_are_named(
+    simulated: Simulated, there: There
+) -> None:
+    """A partition of its offsets topic has no leader. The plan has failed, unless all groups were
+    named."""
+    parts = {one: PartitionView(one - 1, 0, (0,), (0,)) for one in range(2)}
+    topics = {**there.view.topics, "__consumer_offsets": TopicView("", parts)}
+    there.view = ClusterView("id of there", (), topics)
+    there.offsets = {"g": {TP: 71}}
+    ran = simulated.run(*BACK[:-2], *ZK, "--all")
+    assert ran.status == 1
+    assert "a leader is missing of __consumer_offsets-0 in the other cluster" in ran.err
+    assert simulated.run(*BACK[:-2], *ZK, "--group", "g").status == 0
 
 
 def test_a_topic_map_may_be_a_regular_expression(simulated: Simulated, there: There) -> None:

@@ -100,6 +100,7 @@ def plan(
         if elsewhere is not None and elsewhere.back:
             back = offsets_from(stores, which, renames, options.skips, elsewhere, servers)
             offsets, elsewhere, renames = back.offsets, None, ()
+            summary.away = back.away
         own, renamed = choose(stores, direction, which, renames, offsets)
         if offsets is not None:
             offsets = {own[name]: offset for name, offset in offsets.items()}
@@ -131,7 +132,7 @@ def plan(
             write_out(decisions_out, decisions_file.template(plans), "--decisions-out")
         for _ in plans:
             pass
-        summary.unlisted = stores.unlisted
+        summary.unlisted = stores.unlisted + (() if back is None else back.unlisted)
     if found is None:
         summary.print_all()
     if out is not None:

@@ -134,6 +134,8 @@ class Summary:
         self.kinds: Counter[Reason] = Counter()
         self.unlisted: Sequence[str] = ()
         """Partitions whose groups Kafka could not list; set before ``print_all``."""
+        self.away = False
+        """Whether brokers of another cluster did not answer."""
         self.rows: list[tuple[object, ...]] = []
         self.notes: dict[str, list[str]] = {}
         self.verdicts: Counter[Verdict] = Counter()
@@ -188,7 +190,7 @@ class Summary:
     def status(self) -> int:
         """The exit status."""
         good = {Verdict.READY, Verdict.MOVED, Verdict.IGNORED}
-        away = bool(self.unlisted) or Reason.COORDINATOR_AWAY in self.kinds
+        away = self.away or bool(self.unlisted) or Reason.COORDINATOR_AWAY in self.kinds
         return exit_status(failed=away, attention=bool(set(self.verdicts) - good))
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import click
+
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import BrokerError
 from zkmigrate.commands.clusters.to_cluster import (
     WHY,
     Found,
-    OtherNames,
     ToCluster,
+    name_there,
     open_other,
     problems_of,
     translated,
 )
 from zkmigrate.commands.options.renaming import Rename, new_names
 from zkmigrate.commands.options.selection import Selection
+from zkmigrate.model import GroupState, number
 from zkmigrate.plan.findings import problem
 from zkmigrate.plan.options import Skip, covers
 from zkmigrate.plan.values import Entry, GroupPlan
@@ -42,16 +46,24 @@ _WHY: Final = {
         "this cluster's topic has another number of partitions",
         "records are in other partitions, so leave it out with --skip",
     ),
+    Reason.HIDDEN: (
+        "the other cluster's access lists hide the topic's offsets",
+        "allow the migrator to describe the topic there, or leave it out with --skip",
+    ),
 }
 
 
 class FromCluster(NamedTuple):
     """What was found. ``offsets``: by group, in this cluster. ``undecided``: the plans of groups of
-    which a partition has none. ``notes``: what proves the offsets, by group."""
+    which a partition has none. ``notes``: what proves the offsets, by group. ``unlisted``:
+    partitions without a leader, whose groups could not be listed. ``away``: whether brokers did not
+    answer."""
 
     offsets: dict[str, dict[TopicPartition, int]]
     undecided: tuple[GroupPlan, ...]
     notes: Mapping[str, tuple[str, ...]]
+    unlisted: tuple[str, ...]
+    away: bool
 
     def complete(self, plans: Iterable[GroupPlan], names: Mapping[str, str]) -> Iterator[GroupPlan]:
         """Yield the undecided groups, then plans with what proves their offsets. ``names``:
@@ -76,7 +88,10 @@ def offsets_from(
     """
     found: dict[str, list[Found]] = {}
     undecided: list[GroupPlan] = []
+    alone: dict[str, tuple[str, ...]] = {}
     with open_other(stores, other, servers) as (there, translator):
+        names = _Names(stores.topic_names(), other.topics)
+        hidden = there.kafka.hidden(names.here.keys() - there.view.topics.keys())
         known = which.among(there.kafka.list_groups(), other.bootstrap, "check the name")
         named = new_names(renames, known)
         for in_other in known:
@@ -89,7 +104,11 @@ def offsets_from(
                     continue
                 patterns = frozenset(skip.pattern for skip in skips if skip.is_of(group))
                 held = there.kafka.fetch(in_other, _every(there))
-                found[group] = list(_of_group(stores, held, patterns, translator, there, other))
+                translate = (stores, held, patterns, translator, there, names)
+                read = list(_of_group(*translate))
+                mine = _only_here(stores, group, held, patterns, names)
+                found[group] = [*read, *_hidden(mine, hidden)]
+                alone[group] = _notes(mine, hidden)
             except BrokerError as error:
                 one = problem(Reason.COORDINATOR_AWAY, str(error), "try again")
                 undecided.append(GroupPlan(group, (one,)))
@@ -103,12 +122,101 @@ def offsets_from(
             continue
         sure = [(one, one.there) for one in judged if one.there is not None]
         offsets[group] = {one.to: at.low for one, at in sure if at.low is not None}
-        notes[group] = tuple(
-            f"{one.entry.tp} {one.entry.to} in the other cluster is {one.to} {at.low} here: "
-            f"{at.proof.value}, {at.why}"
-            for one, at in sure
+        notes[group] = (
+            *alone[group],
+            *(
+                f"{one.entry.tp} {one.entry.to} in the other cluster is {one.to} {at.low} here: "
+                f"{at.proof.value}, {at.why}"
+                for one, at in sure
+            ),
         )
-    return FromCluster(offsets, tuple(undecided), notes)
+    unlisted = () if which.all_named else _unlisted(there)
+    away = any(one.kind is Reason.UNKNOWN for plan in undecided for one in plan.problems)
+    return FromCluster(offsets, tuple(undecided), notes, unlisted, away)
+
+
+class _Names:
+    """The names of this cluster's topics in the other one. ``here``: by the name there."""
+
+    def __init__(self, topics: Iterable[str], renames: Sequence[Rename]) -> None:
+        self._renames = renames
+        self.here: dict[str, list[str]] = {}
+        for topic in topics:
+            new = self.there(topic)
+            if is_legal_topic(new):
+                self.here.setdefault(new, []).append(topic)
+
+    def there(self, topic: str) -> str:
+        """Return the name in the other cluster."""
+        return name_there(topic, self._renames)
+
+    def back(self, topic: str) -> str:
+        """Return the name here. Raises UsageError if it may be one of two."""
+        found = self.here.get(topic, [topic])
+        if len(found) > 1:
+            raise click.UsageError(
+                f"--topic-map: {' and '.join(found)} would be called {topic}: correct it"
+            )
+        return found[0]
+
+
+def _only_here(
+    stores: Stores,
+    group: str,
+    held: Collection[TopicPartition],
+    skipped: frozenset[str],
+    names: _Names,
+) -> list[tuple[TopicPartition, TopicPartition]]:
+    """Return the partitions that have an offset of the group here and none there, by both names."""
+    from zkmigrate.stores.group_states import read_states  # loads kafka-python, which is slow
+
+    (state,) = read_states(stores, [group], {}, False)
+    if not isinstance(state, GroupState):
+        return []  # the plan for this cluster shows why
+    mine = {*state.zk, *(tp for tp, one in state.kafka.items() if number(one) is not None)}
+    pairs = ((tp, TopicPartition(names.there(tp.topic), tp.partition)) for tp in sorted(mine))
+    return [
+        (tp, to)
+        for tp, to in pairs
+        if to not in held and not covers(skipped, tp) and not covers(skipped, to)
+    ]
+
+
+def _hidden(
+    pairs: Iterable[tuple[TopicPartition, TopicPartition]], hidden: frozenset[str]
+) -> Iterator[Found]:
+    for tp, there in pairs:
+        if there.topic in hidden:
+            entry = Entry(there, None, None, None, None, False, "")
+            yield Found(entry, tp, "", None, None, Reason.HIDDEN, "")
+
+
+def _notes(
+    pairs: Iterable[tuple[TopicPartition, TopicPartition]], hidden: frozenset[str]
+) -> tuple[str, ...]:
+    """Return what the other cluster does not have, or may have and not show."""
+    alone = [str(tp) for tp, there in pairs if there.topic not in hidden]
+    notes: list[str] = []
+    if alone:
+        notes.append(
+            "the group has no offset in the other cluster, so that the one here stays as it is: "
+            f"{shown(alone)}"
+        )
+    if hidden:
+        notes.append(
+            "the other cluster does not show the offsets of topics that may not be described: "
+            f"{shown(sorted(hidden))}"
+        )
+    return tuple(notes)
+
+
+def _unlisted(there: OtherCluster) -> tuple[str, ...]:
+    topic = there.view.topics.get("__consumer_offsets")
+    return tuple(
+        f"__consumer_offsets-{one} in the other cluster"
+        for one, part in ({} if topic is None else topic.partitions).items()
+        if part.leader < 0
+    )
 
 
 def _of_group(
@@ -117,12 +225,12 @@ def _of_group(
     skipped: frozenset[str],
     translator: Translator,
     there: OtherCluster,
-    other: ToCluster,
+    names: _Names,
 ) -> Iterator[Found]:
-    names = OtherNames(stores.topic_names(), other.topics).here
-    states, _ = stores.logs.of([names[tp.topic] for tp in held if tp.topic in names])
+    called = {topic: names.back(topic) for topic in {tp.topic for tp in held}}
+    states, _ = stores.logs.of(called.values())
     for tp, stored in sorted(held.items()):
-        to = TopicPartition(names.get(tp.topic, tp.topic), tp.partition)
+        to = TopicPartition(called[tp.topic], tp.partition)
         if covers(skipped, tp) or covers(skipped, to):
             continue
         entry = Entry(tp, None, None, None, stored.offset, False, "")

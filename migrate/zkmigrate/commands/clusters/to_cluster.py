@@ -344,24 +344,17 @@ def problems_of(
     )
 
 
-class OtherNames:
-    """The names of topics in the other cluster. Raises UsageError if they are illegal or occur
-    twice.
-
-    ``there``: by their names here. ``here``: the other way round.
-    """
-
-    def __init__(self, topics: Iterable[str], renames: Sequence[Rename]) -> None:
-        self.there = {topic: _name_of(topic, renames) for topic in topics}
-        for name in self.there.values():
-            if not is_legal_topic(name):
-                raise click.UsageError(f"--topic-map: {name!a} cannot be the name of a topic")
-        self.here = {new: topic for topic, new in self.there.items()}
-        twice = [new for new, count in Counter(self.there.values()).items() if count > 1]
-        if twice:
-            raise click.UsageError(
-                f"--topic-map: two topics would be called {twice[0]}: correct it"
-            )
+def _names_there(topics: Iterable[str], renames: Sequence[Rename]) -> dict[str, str]:
+    """Return the names of topics in the other cluster. Raises UsageError if one is illegal or
+    occurs twice."""
+    names = {topic: name_there(topic, renames) for topic in topics}
+    for name in names.values():
+        if not is_legal_topic(name):
+            raise click.UsageError(f"--topic-map: {name!a} cannot be the name of a topic")
+    twice = [new for new, count in Counter(names.values()).items() if count > 1]
+    if twice:
+        raise click.UsageError(f"--topic-map: two topics would be called {twice[0]}: correct it")
+    return names
 
 
 def translated(
@@ -395,7 +388,7 @@ def _translate(
     other: OtherCluster,
     elsewhere: ToCluster,
 ) -> Iterator[Found]:
-    names = OtherNames({entry.tp.topic for entry in plan.entries}, elsewhere.topics).there
+    names = _names_there({entry.tp.topic for entry in plan.entries}, elsewhere.topics)
     states, _ = stores.logs.of(names)
     tps = [TopicPartition(names[one.tp.topic], one.tp.partition) for one in plan.entries]
     held = {tp: one.offset for tp, one in other.kafka.fetch(plan.in_kafka, tps).items()}
@@ -411,6 +404,6 @@ def _translate(
         yield translated(translator, found, source, target, ids)
 
 
-def _name_of(topic: str, renames: Sequence[Rename]) -> str:
+def name_there(topic: str, renames: Sequence[Rename]) -> str:
     """Return a topic's name in the other cluster. The first rule that matches counts."""
     return next((new for one in renames if (new := one.of(topic)) is not None), topic)
