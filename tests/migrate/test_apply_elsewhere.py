@@ -405,6 +405,8 @@ def test_a_topic_map_may_be_a_regular_expression(simulated: Simulated, there: Th
     to = ("plan", "--group", "g", "--to-cluster", "there:9092", "--topic-map")
     (row,) = simulated.run(*to, r"/(.*)/=old.\1").rows
     assert (row["to_topic"], row["to_offset"]) == ("old.t", 35)
+    ran = simulated.run(*to, r"/(.*)/=old.\g<x>")
+    assert (ran.status, "unknown group name 'x'" in ran.err) == (2, True), ran.err
     ran = simulated.run(*to, r"/(.*)/=old \1")
     assert (ran.status, "'old t' cannot be the name of a topic" in ran.err) == (2, True), ran.err
 

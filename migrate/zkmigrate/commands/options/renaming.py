@@ -75,7 +75,7 @@ def _parse_regex(text: str) -> Rename | None:
         return None
     try:
         re.sub(old[1:], new, "")
-    except re.error as error:
+    except (re.error, IndexError) as error:  # IndexError: a name of no group
         raise click.UsageError(f"{text}: {error}") from None
     return Rename(f"{old}/", new)
 
