@@ -152,7 +152,8 @@ def perform(
                 case EndMirror(group):
                     ended = Mirroring(stores).end(group, True)
                     good = ended.outcome in (Outcome.DONE, Outcome.NOTHING)
-                    reply = None if good else Obstacle(ended.reasons[0].value, ended.why)
+                    kind = next(iter(ended.reasons), ended.outcome).value
+                    reply = None if good else Obstacle(kind, ended.why)
                 case Begin(reached):
                     reply = begin(reached)
                 case Wait(seconds):
