@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 from zkmigrate.plan.translation import NO_TIME, Excerpt, Proof, Seen
+from zkmigrate.stores import translator
 from zkmigrate.stores.contents import Contents
 from zkmigrate.stores.translator import Translator
 
@@ -56,8 +57,8 @@ class Log:
 
 def found(offset: int, here: Log, there: Log) -> tuple[Proof, int | None, int | None]:
     """The translation."""
-    translator = Translator(cast(Contents, here), cast(Contents, there))
-    result = translator.find(TP, offset, TP, [0])
+    finder = Translator(cast(Contents, here), cast(Contents, there))
+    result = finder.find(TP, offset, TP, [0])
     return result.proof, result.low, result.high
 
 
@@ -162,3 +163,27 @@ def test_the_copies_are_after_newer_records() -> None:
     assert found(700, here, few) == (Proof.PROVEN, 40_700, 40_700)
     untimed = Log([one._replace(timestamp=NO_TIME) for one in source], 3000)
     assert found(700, untimed, few)[0] is not Proof.PROVEN  # nothing shows that it occurs once
+
+
+class Topic(Log):
+    """A log, and a second partition without records."""
+
+    def around(self, tp: TopicPartition, middle: int, span: int) -> Excerpt:
+        """As ``Contents``."""
+        return Excerpt([], 0, 0, 0, 0) if tp.partition else super().around(tp, middle, span)
+
+    def at(self, tp: TopicPartition, timestamp: int) -> int | None:
+        """As ``Contents``."""
+        return None if tp.partition else super().at(tp, timestamp)
+
+
+def test_what_was_not_searched_for_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that only one log has may be in another partition. After many reads of a topic, the
+    others are not searched any more."""
+    source = [Seen(at, 1000 + at, b"%d" % at) for at in range(100)]
+    logs = Topic(source, 100), Topic(source[:52] + source[53:], 100)
+    for reads, proof in ((512, Proof.PROVEN), (0, Proof.BOUNDED)):
+        monkeypatch.setattr(translator, "_READS", reads)
+        one = Translator(*cast(tuple[Contents, Contents], logs)).find(TP, 50, TP, [0, 1])
+        assert (one.proof, one.low) == (proof, 50)
+        assert ("after 0 reads" in one.why) is (proof is Proof.BOUNDED)

@@ -82,8 +82,8 @@ class Translator:
         if found.low is not None and other.topic not in self._mixed:
             others = sorted({*partitions} - {tp.partition})
             chosen = random.Random(str(tp)).sample(others, min(_OTHERS, len(others)))
-            if not self._search(tp, other, chosen, found) and found.proof is Proof.PROVEN:
-                why = "records without times may be in another partition, which is too long to read"
+            why = self._search(tp, other, chosen, found)
+            if why and found.proof is Proof.PROVEN:
                 found = found._replace(proof=Proof.BOUNDED, why=why)
         some = (*found.only_here, *found.only_there)[:1]  # whether there are any is enough
         found = self.judged(other.topic, found._replace(only_here=some, only_there=()))
@@ -216,10 +216,10 @@ class Translator:
 
     def _search(
         self, tp: TopicPartition, other: TopicPartition, others: Iterable[int], found: Translation
-    ) -> bool:
+    ) -> str:
         """Look for records that only one log has in other partitions of the other log's topic.
 
-        Return whether these could be read as far as is needed.
+        Return why these could not be read as far as is needed; empty if they could.
         """
         here, there = (self._here, tp), (self._there, other)
         for records, where, home in (
@@ -228,19 +228,25 @@ class Translator:
         ):
             for partition in others if records else ():
                 if self._reads[other.topic] >= _READS:
-                    return True
+                    return (
+                        "not all records are in both, and other partitions were not searched for "
+                        f"them after {_READS} reads of the topic"
+                    )
                 self._reads[other.topic] += 1
                 copies = self._count({one[1:] for one in records}, *where, partition)
                 its_own = copies and self._count(copies, *home, partition)
                 if copies is None or its_own is None:
-                    return False
+                    return (
+                        "records without times may be in another partition, which is too long to "
+                        "read"
+                    )
                 if copies - its_own:
                     self._mixed[other.topic] = (
                         f"records of {home[1]} are in partition {partition} of {where[1].topic}: "
                         "not the same partitions"
                     )
-                    return True
-        return True
+                    return ""
+        return ""
 
     def _count(
         self, wanted: Collection[_Content], contents: Contents, tp: TopicPartition, partition: int
