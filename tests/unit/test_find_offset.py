@@ -14,7 +14,9 @@ from zkmigrate.stores import translator
 from zkmigrate.stores.contents import Contents
 from zkmigrate.stores.translator import Translator
 
+from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import BrokerUnavailableError
 
 TP = TopicPartition("t", 0)
 
@@ -187,3 +189,27 @@ def test_what_was_not_searched_for_is_not_proven(monkeypatch: pytest.MonkeyPatch
         one = Translator(*cast(tuple[Contents, Contents], logs)).find(TP, 50, TP, [0, 1])
         assert (one.proof, one.low) == (proof, 50)
         assert ("after 0 reads" in one.why) is (proof is Proof.BOUNDED)
+
+
+def test_a_leader_that_has_moved_is_found_after_a_lost_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that was killed is not asked for ever: another one leads the partition."""
+    contents = Contents(lambda: [], 5.0)
+    leaders = iter(("old", "new", "newer"))
+
+    def leader(tp: TopicPartition) -> object:
+        return contents._leaders.setdefault(tp, cast(BrokerConnection, next(leaders)))
+
+    def ask(connection: object) -> object:
+        if connection == "old":
+            raise BrokerUnavailableError("the connection was lost")
+        return connection
+
+    monkeypatch.setattr(contents, "_leader", leader)
+    assert contents._at_leader(TP, ask) == "new"
+    monkeypatch.setattr(contents, "_timeout", 0.0)
+    contents._leaders[TP] = cast(BrokerConnection, "old")
+    with pytest.raises(BrokerUnavailableError):
+        contents._at_leader(TP, ask)
+    assert not contents._leaders

@@ -19,6 +19,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.cluster_view import TopicView
 from zkconsumer.errors import (
     BrokerError,
+    BrokerUnavailableError,
     LeaderUnavailableError,
     OffsetOutOfRangeError,
     UnsupportedBrokerError,
@@ -142,13 +143,15 @@ class Contents:
         return known[1:]
 
     def _at_leader(self, tp: TopicPartition, ask: Callable[[BrokerConnection], T]) -> T:
+        deadline = time.monotonic() + self._timeout
         for left in reversed(range(_TRIES)):
             try:
                 return ask(self._leader(tp))
-            except (LeaderUnavailableError, OffsetOutOfRangeError):  # or retention went on
+            except (LeaderUnavailableError, BrokerUnavailableError, OffsetOutOfRangeError) as error:
                 self._leaders.clear()
-                self._known.clear()
-                if not left:
+                self._known.clear()  # also if retention went on
+                silent = isinstance(error, BrokerUnavailableError)
+                if not left or (silent and time.monotonic() >= deadline):
                     raise
                 time.sleep(_PAUSE)
         raise AssertionError
