@@ -2,6 +2,8 @@
 
 The cluster of the plan is not changed: the group's record, its lock and its offsets stay as they
 are. So there is nothing to resume. What was stored before is found in the other cluster.
+
+``check_origin`` is for the way back, and called by any thread.
 """
 
 from __future__ import annotations
@@ -45,6 +47,26 @@ def store_elsewhere(
         other.kafka.stop_waiting()
 
     return run.each([None], list(plans), one, stop_waiting)
+
+
+def check_origin(plan: GroupPlan, other: OtherCluster) -> None:
+    """Check that the group has stopped in the other cluster, and that its offsets there are those
+    from which the plan was made. Raises GroupRefusedError, BrokerError."""
+    assert plan.origin is not None
+    group, numbers = plan.origin
+    with other.kafka.another() as kafka:
+        if members := kafka.members(group):
+            text = f"consumers are on the coordinator of the other cluster: {shown(members)}"
+            raise in_use(plan.group, Reason.COORDINATOR_MEMBER, f"{text}: stop them")
+        held = kafka.fetch(group, sorted({*numbers, *other.partitions()}))
+    changed = [
+        tp
+        for tp in sorted({*numbers, *held})
+        if tp not in held or held[tp].offset != numbers.get(tp)
+    ]
+    if changed:
+        text = f"have changed since the plan: {shown(map(str, changed))}: plan again"
+        raise refused(plan.group, Reason.CHANGED, f"offsets in the other cluster {text}")
 
 
 def unchecked(plan: PlanFile, to: To, other: OtherCluster) -> Iterator[str]:

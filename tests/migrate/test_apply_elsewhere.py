@@ -75,6 +75,10 @@ class There:
             raise BrokerUnavailableError("its coordinator is away")
         return self.joined
 
+    def partitions(self) -> Iterable[TopicPartition]:
+        """All."""
+        return [TP]
+
     def hidden(self, topics: Iterable[str]) -> frozenset[str]:
         """Those that may not be described."""
         return self.denied.intersection(topics)
@@ -326,6 +330,51 @@ def test_what_has_no_way_back_is_a_problem_of_its_group(
     if change == "bounded":
         words = ("--group", "g", "--not-proven", "lower", *ZK)
         assert [row["verdict"] for row in simulated.run(*BACK[:-2], *words).rows] == ["ready"]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("joined", "consumers are on the coordinator of the other cluster: m: stop them"),
+        ("commit", "offsets in the other cluster have changed since the plan: old.t-0: plan again"),
+        ("new", "offsets in the other cluster have changed since the plan: new-0"),
+        ("gone", "offsets in the other cluster have changed since the plan: old.t-0"),
+        ("away", "its coordinator is away"),
+    ],
+)
+def test_what_has_changed_there_has_no_way_back(
+    simulated: Simulated, there: There, change: str, text: str
+) -> None:
+    """The plan has the other cluster and the group's offsets there. If a consumer continues there
+    after the plan, its records would be read again here: nothing is stored."""
+    there.offsets = {"new": {TP: 71}}
+    assert simulated.run(*BACK, "--group", "new", *ZK, "--rename", "new=g").status == 0
+    head, group = map(json.loads, Path("back.plan").read_text().splitlines()[:2])
+    assert head["from"] == {"servers": "there:9092", "cluster": "id of there"}
+    assert group["from"] == {"group": "new", "numbers": {"old.t": {"0": 71}}}
+    match change:
+        case "joined":
+            there.joined = ("m",)
+        case "commit":
+            there.offsets["new"][TP] = 99
+        case "new":
+            there.offsets["new"][TopicPartition("new", 0)] = 1
+        case "gone":
+            del there.offsets["new"]
+        case "away":
+            there.away = "new"
+    before = simulated.znodes("g")
+    for words in ((), ("--execute", "--to-config", "/dev/null")):
+        ran = simulated.run("apply", "back.plan", *words)
+        outcome = "failed" if change == "away" else "refused"
+        assert (ran.rows[0]["outcome"], text in ran.rows[0]["why"]) == (outcome, True), ran.rows
+    assert simulated.znodes("g") == before
+    there.joined, there.away, there.offsets = (), "", {"new": {TP: 71}}
+    (row,) = simulated.run("apply", "back.plan", "--execute").rows
+    assert row["outcome"] == "done"
+    there.offsets["new"][TP] = 99
+    (row,) = simulated.run("apply", "back.plan", "--execute").rows
+    assert row["outcome"] == "was done before"
 
 
 def test_an_offset_that_the_other_cluster_hides_is_a_problem(

@@ -112,7 +112,7 @@ def test_a_plan_that_lacks_a_group_is_refused() -> None:
         ("marker", "\u0100"), ("marker", "\ud800"), ("marker", 1), ("skipped", None),
         ("skipped", "more"), ("skipped", [1]), ("skipped", ["t"]), ("topics", []), ("notes", 0),
         ("layout", "storm:/s"), ("layout", {"place": "x:/s", "numbers": {"t": {"0": 1}}}),
-        ("layout", {"place": "storm:/s", "numbers": {}}),
+        ("layout", {"place": "storm:/s", "numbers": {}}), ("from", "g"), ("from", {"numbers": {}}),
         ("stays_behind", None), ("stays_behind", [{"topic": "t", "partition": 1, "why": ""}]),
     ],
 )  # fmt: skip
@@ -148,10 +148,10 @@ def test_a_plan_of_another_format_is_refused() -> None:
     """A plan has the number of the version that made it: its keys may mean something else."""
     first, *rest = whole().decode().splitlines(keepends=True)
     head = json.loads(first)
-    assert head["zkmigrate"] == 5
+    assert head["zkmigrate"] == 6
     for number, words in (
         (1, "in format 1"),
-        (6, "in format 6, which this zkmigrate does not know"),
+        (7, "in format 7, which this zkmigrate does not know"),
         ("2", "not a"),
     ):
         changed = json.dumps({**head, "zkmigrate": number}) + "\n"

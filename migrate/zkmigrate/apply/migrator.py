@@ -47,6 +47,8 @@ class Migrator:
         force: also roll back groups whose offsets were changed after the move.
         lock: keep old consumers of groups that were moved to Kafka from starting.
         parallel: how many groups are worked on at a time.
+        before: called by any thread with each plan that is to be carried out; refuses by an error.
+        stop_waiting: makes it fail instead of waiting.
     """
 
     def __init__(
@@ -56,15 +58,23 @@ class Migrator:
         force: bool = False,
         lock: bool = False,
         parallel: int = 1,
+        before: Callable[[GroupPlan], object] = lambda _plan: None,
+        stop_waiting: Callable[[], object] = lambda: None,
     ) -> None:
         self._stores = stores
+        self._before = before
         self._force = force
         stopped = Event()
         run = uuid.uuid4().hex[:8]
+
+        def stop_all() -> None:
+            stores.kafka.stop_waiting()
+            stop_waiting()
+
         self._parallel = Parallel(
             [Steps(own, effect, force, lock, run, stopped) for own in stores.each_thread(parallel)],
             stopped,
-            lambda: stores.kafka.stop_waiting(),
+            stop_all,
         )
 
     # -- plans ---------------------------------------------------------------------------------
@@ -122,6 +132,7 @@ class Migrator:
                 text = plan_file.render_one(plan.direction, group)
                 journal.write(group=group.group, step="plan", plan=text)
                 records = [*records, {"step": "plan"}]
+            self._before(group)
             result = steps.move(change, records, "", journal)
             if result.outcome is Outcome.DONE:
                 steps.checks.still_moved(group, plan.direction)

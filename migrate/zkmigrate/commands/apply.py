@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
 import click
 
 from zkconsumer.console.exclusive import no_effect
@@ -18,6 +23,10 @@ from zkmigrate.commands.options.servers import open_stores
 from zkmigrate.commands.output.outcomes import Outcomes
 from zkmigrate.exits import HELP
 from zkmigrate.formats.plan_file import PlanFile, To
+
+if TYPE_CHECKING:
+    from zkmigrate.plan.values import GroupPlan
+    from zkmigrate.stores.contents import OtherCluster
 
 
 @click.command(epilog=HELP)
@@ -47,7 +56,7 @@ from zkmigrate.formats.plan_file import PlanFile, To
 @click.option(
     "--to-config",
     metavar="FILE",
-    help="As --command-config, for the brokers of the other cluster that PLAN is for.",
+    help="As --command-config, for the brokers of the other cluster that PLAN is for or from.",
 )
 def apply(
     plan: str,
@@ -62,7 +71,8 @@ def apply(
     Before the command writes anything, it claims each group's partitions, as a member would do it.
     After a crash, run the same command again, and it resumes. A dry run shows the remaining groups.
 
-    A plan for another cluster is carried out there. Nothing is changed in this one.
+    A plan for another cluster is carried out there. Nothing is changed in this one. With a plan
+    from another cluster, the group must have stopped there, with the same offsets as planned.
     """
     where = journal_path(plan, work.journal)
     loaded = load(plan, work.which, limit, where, sha256, elsewhere=True)
@@ -70,22 +80,43 @@ def apply(
         no_effect("a plan for another cluster", "lock", "wait")
         _apply_elsewhere(plan, loaded, loaded.to, work, limit, sha256, to_config)
         return
-    no_effect("a plan for this cluster", "to_config")
-    with (
-        Outcomes("moving", work) as outcomes,
-        open_stores(work.servers, outcomes.progress) as stores,
-    ):
+    if loaded.origin is None:
+        no_effect("a plan for this cluster", "to_config")
+    with ExitStack() as stack:
+        outcomes = stack.enter_context(Outcomes("moving", work))
+        stores = stack.enter_context(open_stores(work.servers, outcomes.progress))
         from zkmigrate.apply.migrator import Migrator  # loads kafka-python, which takes long
 
         outcomes.progress.total = len(loaded.groups)
         check_cluster(loaded, stores)
         options = {"lock": lock, "limit": limit, "sha256": sha256}
         of_plan = (loaded.direction, plan, loaded.digest)
+        before: Callable[[GroupPlan], object] = lambda _plan: None  # noqa: E731
+        stop_waiting: Callable[[], object] = lambda: None  # noqa: E731
+        if loaded.origin is not None:
+            from zkmigrate.elsewhere import check_origin, unchecked
+
+            other = stack.enter_context(_open_other(work, loaded.origin, to_config))
+            print_notes(unchecked(loaded, loaded.origin, other))
+            before, stop_waiting = partial(check_origin, other=other), other.kafka.stop_waiting
         with open_run(work, stores.cluster_id(), options, *of_plan, idle=True) as run:
-            migrator = Migrator(stores, lock=lock, parallel=work.parallel)
+            migrator = Migrator(
+                stores,
+                lock=lock,
+                parallel=work.parallel,
+                before=before,
+                stop_waiting=stop_waiting,
+            )
             wait = work.wait if work.execute else 0.0
             results = migrator.apply(loaded, run, outcomes.add, wait)
     outcomes.finish([one.group for one in results])
+
+
+def _open_other(work: Work, cluster: To, config: str | None) -> OtherCluster:
+    from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
+
+    where = work.servers._replace(bootstrap=cluster.servers, security=read_security(config))
+    return OtherCluster(where, cluster.cluster)
 
 
 def _apply_elsewhere(
@@ -97,20 +128,18 @@ def _apply_elsewhere(
     sha256: str | None,
     to_config: str | None,
 ) -> None:
-    where = work.servers._replace(bootstrap=to.servers, security=read_security(to_config))
     with (
         Outcomes("storing", work) as outcomes,
         open_stores(work.servers, outcomes.progress) as stores,
     ):
         from zkmigrate.elsewhere import store_elsewhere, unchecked
-        from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
 
         outcomes.progress.total = len(loaded.groups)
         check_cluster(loaded, stores)
         options = {"limit": limit, "sha256": sha256, "to": to.servers}
         of_plan = (loaded.direction, plan, loaded.digest)
         with (
-            OtherCluster(where, to.cluster) as other,
+            _open_other(work, to, to_config) as other,
             open_run(work, stores.cluster_id(), options, *of_plan, idle=True) as run,
         ):
             print_notes(unchecked(loaded, to, other))

@@ -126,6 +126,7 @@ def plan(
                 stores.cluster_id(),
                 {"version": version("zkconsumer"), "options": decisions_file.to_json(options)},
                 None if found is None else found.to,
+                None if back is None else back.cluster,
             )
             digest = write_out(out, lines)
         elif decisions_out is not None:

@@ -26,6 +26,7 @@ from zkmigrate.plan.options import Options, covers
 from zkmigrate.plan.values import (
     Entry,
     GroupPlan,
+    Origin,
     Problem,
     ReadAs,
     StaysBehind,
@@ -34,15 +35,15 @@ from zkmigrate.plan.values import (
 )
 from zkmigrate.reasons import Reason
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Raised whenever a key is added that changes what ``apply`` does, so that no older version applies
 the plan without it, and whenever a key has another meaning."""
 _HEAD: Final = frozenset(
-    {"zkmigrate", "direction", "made_ms", "cluster", "made_with", "at_apply", "to"}
+    {"zkmigrate", "direction", "made_ms", "cluster", "made_with", "at_apply", "to", "from"}
 )
 _GROUP: Final = frozenset(
     {"group", "verdict", "partitions", "writes", "problems", "notes", "marker", "topics", "skipped",
-     "kafka_group", "stays_behind", "ignored", "znodes", "other_client", "layout"}
+     "kafka_group", "stays_behind", "ignored", "znodes", "other_client", "layout", "from"}
 )  # fmt: skip
 _PROBLEM: Final = frozenset({"kind", "what", "names", "fix", "skips"})
 _STAYS: Final = frozenset({"topic", "partition", "offset", "why"})
@@ -53,6 +54,7 @@ _ENTRY: Final = frozenset(
 _TO: Final = frozenset({"servers", "cluster"})
 _THERE: Final = frozenset(There._fields)
 _LAYOUT: Final = frozenset(ReadAs._fields)
+_ORIGIN: Final = frozenset(Origin._fields)
 _TOTALS: Final = frozenset({"groups", "partitions", "sha256"})
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _INT64: Final = 2**63 - 1
@@ -66,7 +68,8 @@ class Groups(Protocol):
 
 
 class To(NamedTuple):
-    """The cluster in which a plan stores offsets: its brokers, and its id if it is known."""
+    """The cluster in which a plan stores offsets, or from which it has read them: its brokers, and
+    its id if it is known."""
 
     servers: str
     cluster: str | None
@@ -86,6 +89,8 @@ class PlanFile:
     """The id of the plan's cluster, if known."""
     to: To | None = None
     """The other cluster, if the offsets are stored there."""
+    origin: To | None = None
+    """The other cluster, if the offsets are from there."""
 
 
 def render(
@@ -96,6 +101,7 @@ def render(
     cluster: str | None = None,
     made_with: Mapping[str, Any] | None = None,
     to: To | None = None,
+    origin: To | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a plan file, each with its newline. ``made_with``: version and options,
     for readers only."""
@@ -112,6 +118,8 @@ def render(
         first["at_apply"] = decisions_file.to_json(at_apply)
     if to is not None:
         first["to"] = to._asdict()
+    if origin is not None:
+        first["from"] = origin._asdict()
     digest = hashlib.sha256()
 
     def line(document: dict[str, Any]) -> str:
@@ -147,7 +155,8 @@ def render(
             **({"ignored": group.ignored} if group.ignored else {}),
             **({"znodes": group.znodes} if group.znodes else {}),
             **({"other_client": group.other_client} if group.other_client else {}),
-            **({} if group.layout is None else {"layout": _layout(group.layout)}),
+            **({} if group.layout is None else {"layout": _read(group.layout)}),
+            **({} if group.origin is None else {"from": _read(group.origin)}),
             "stays_behind": [one.document for one in group.stays],
         }
         yield line(head)
@@ -267,7 +276,9 @@ class _Reader:
             self.refuse("direction is neither zk-to-kafka nor kafka-to-zk")
         self.made_ms = self.number(head, "made_ms")
         self.cluster = None if head.get("cluster") is None else self.text(head, "cluster")
-        self.to = self._to(head["to"]) if "to" in head else None
+        self.to, self.origin = (
+            self._to(head[key], key) if key in head else None for key in ("to", "from")
+        )
         self.at_apply: Options | None = None
         if "at_apply" in head:
             self.at_apply = decisions_file.from_json(f"{name}:1", head["at_apply"])
@@ -276,7 +287,14 @@ class _Reader:
         """Return the plan, once all groups are read."""
         digest = self._hash.hexdigest()
         return PlanFile(
-            self.direction, self.made_ms, groups, digest, self.at_apply, self.cluster, self.to
+            self.direction,
+            self.made_ms,
+            groups,
+            digest,
+            self.at_apply,
+            self.cluster,
+            self.to,
+            self.origin,
         )
 
     def groups(self) -> Iterator[GroupPlan]:
@@ -404,7 +422,10 @@ class _Reader:
             znodes=self.texts(line, "znodes") if "znodes" in line else (),
             other_client=self.text(line, "other_client") if "other_client" in line else "",
             layout=self._layout(line["layout"]) if "layout" in line else None,
+            origin=self._origin(line["from"]) if "from" in line else None,
         )
+        if self.origin is not None and plan.origin is None and plan.verdict is Verdict.READY:
+            self.refuse(f"group {group!a} has no offsets in the other cluster")
         if self.to is not None and plan.verdict is Verdict.READY:
             for entry in entries:
                 if entry.to is not None and entry.there is None:
@@ -425,6 +446,18 @@ class _Reader:
             place = Place.parse(self.text(value, "place"))
         except ValueError as error:
             self.refuse(f"layout: {error}")
+        numbers = self._numbers(value)
+        if not numbers:
+            self.refuse("layout has no numbers")
+        return ReadAs(str(place), numbers)
+
+    def _origin(self, value: object) -> Origin:
+        if not isinstance(value, dict):
+            self.refuse("from is not an object")
+        self.known(value, _ORIGIN)
+        return Origin(self.text(value, "group"), self._numbers(value))
+
+    def _numbers(self, value: dict[str, Any]) -> dict[TopicPartition, int]:
         numbers: dict[TopicPartition, int] = {}
         topics = value.get("numbers")
         for topic, parts in topics.items() if isinstance(topics, dict) else ():
@@ -432,13 +465,11 @@ class _Reader:
                 if not (number.isascii() and number.isdecimal() and len(number) < 11):
                     self.refuse(f"{number!a} is not a partition")
                 numbers[TopicPartition(topic, int(number))] = self.number(parts, number)
-        if not numbers:
-            self.refuse("layout has no numbers")
-        return ReadAs(str(place), numbers)
+        return numbers
 
-    def _to(self, value: object) -> To:
+    def _to(self, value: object, key: str) -> To:
         if not isinstance(value, dict):
-            self.refuse("to is not an object")
+            self.refuse(f"{key} is not an object")
         self.known(value, _TO)
         cluster = None if value.get("cluster") is None else self.text(value, "cluster")
         return To(self.text(value, "servers"), cluster)
@@ -515,11 +546,11 @@ class _Reader:
         return Entry(tp, zk, version, kafka, to, write, reason, kinds, misplaced, there)
 
 
-def _layout(read: ReadAs) -> dict[str, Any]:
+def _read(read: ReadAs | Origin) -> dict[str, Any]:
     topics: dict[str, dict[str, int]] = {}
     for tp, number in read.numbers.items():
         topics.setdefault(tp.topic, {})[str(tp.partition)] = number
-    return {"place": read.place, "numbers": topics}
+    return {**read._asdict(), "numbers": topics}
 
 
 def _no_constant(name: str) -> Any:

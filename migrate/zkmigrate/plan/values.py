@@ -146,6 +146,13 @@ class ReadAs(NamedTuple):
     numbers: Mapping[TopicPartition, int]
 
 
+class Origin(NamedTuple):
+    """A group's offsets in the other cluster from which a plan was made, and its name there."""
+
+    group: str
+    numbers: Mapping[TopicPartition, int]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """One group of a plan. Only a ready one is applied.
@@ -179,6 +186,8 @@ class GroupPlan:
     """What the migration marker records about the numbers of the old client, see there."""
     layout: ReadAs | None = None
     """In place of the group's own offsets: those of another client's layout."""
+    origin: Origin | None = None
+    """In place of the group's own offsets: those in another cluster."""
 
     @property
     def in_kafka(self) -> str:

@@ -221,6 +221,11 @@ class OtherCluster:
     def __enter__(self) -> Self:
         return self
 
+    def partitions(self) -> Iterator[TopicPartition]:
+        """Yield all partitions, as they were at the beginning."""
+        for topic, view in self.view.topics.items():
+            yield from (TopicPartition(topic, number) for number in view.partitions)
+
     def topics(self, names: Collection[str]) -> Mapping[str, TopicView]:
         """Return the existing ones of these topics as they are now. Raises
         BrokerUnavailableError."""

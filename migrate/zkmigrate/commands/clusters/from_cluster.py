@@ -22,10 +22,11 @@ from zkmigrate.commands.clusters.to_cluster import (
 )
 from zkmigrate.commands.options.renaming import Rename, new_names
 from zkmigrate.commands.options.selection import Selection
+from zkmigrate.formats.plan_file import To
 from zkmigrate.model import GroupState, number
 from zkmigrate.plan.findings import problem
 from zkmigrate.plan.options import Skip, covers
-from zkmigrate.plan.values import Entry, GroupPlan
+from zkmigrate.plan.values import Entry, GroupPlan, Origin
 from zkmigrate.reasons import Reason
 from zkmigrate.stores.cluster import Servers
 from zkmigrate.text import shown
@@ -55,22 +56,27 @@ _WHY: Final = {
 
 class FromCluster(NamedTuple):
     """What was found. ``offsets``: by group, in this cluster. ``undecided``: the plans of groups of
-    which a partition has none. ``notes``: what proves the offsets, by group. ``unlisted``:
+    which a partition has none. ``notes``: what proves the offsets, by group. ``cluster`` and
+    ``origins``: where they are from. ``unlisted``:
     partitions without a leader, whose groups could not be listed. ``away``: whether brokers did not
     answer."""
 
     offsets: dict[str, dict[TopicPartition, int]]
     undecided: tuple[GroupPlan, ...]
     notes: Mapping[str, tuple[str, ...]]
+    cluster: To
+    origins: Mapping[str, Origin]
     unlisted: tuple[str, ...]
     away: bool
 
     def complete(self, plans: Iterable[GroupPlan], names: Mapping[str, str]) -> Iterator[GroupPlan]:
-        """Yield the undecided groups, then plans with what proves their offsets. ``names``:
-        the names by which the groups were chosen."""
+        """Yield the undecided groups, then plans with their offsets in the other cluster, and what
+        proves those here. ``names``: the names by which the groups were chosen."""
         yield from self.undecided
         for plan in plans:
-            yield replace(plan, notes=(*plan.notes, *self.notes.get(names[plan.group], ())))
+            name = names[plan.group]
+            notes = (*plan.notes, *self.notes.get(name, ()))
+            yield replace(plan, notes=notes, origin=self.origins[name])
 
 
 def offsets_from(
@@ -89,6 +95,7 @@ def offsets_from(
     found: dict[str, list[Found]] = {}
     undecided: list[GroupPlan] = []
     alone: dict[str, tuple[str, ...]] = {}
+    origins: dict[str, Origin] = {}
     with open_other(stores, other, servers) as (there, translator):
         names = _Names(stores.topic_names(), other.topics)
         hidden = there.kafka.hidden(names.here.keys() - there.view.topics.keys())
@@ -103,12 +110,14 @@ def offsets_from(
                     undecided.append(GroupPlan(group, (one,)))
                     continue
                 patterns = frozenset(skip.pattern for skip in skips if skip.is_of(group))
-                held = there.kafka.fetch(in_other, _every(there))
+                held = there.kafka.fetch(in_other, there.partitions())
                 translate = (stores, held, patterns, translator, there, names)
                 read = list(_of_group(*translate))
                 mine = _only_here(stores, group, held, patterns, names)
                 found[group] = [*read, *_hidden(mine, hidden)]
                 alone[group] = _notes(mine, hidden)
+                numbers = {tp: one.offset for tp, one in held.items()}
+                origins[group] = Origin(in_other, numbers)
             except BrokerError as error:
                 one = problem(Reason.COORDINATOR_AWAY, str(error), "try again")
                 undecided.append(GroupPlan(group, (one,)))
@@ -132,7 +141,8 @@ def offsets_from(
         )
     unlisted = () if which.all_named else _unlisted(there)
     away = any(one.kind is Reason.UNKNOWN for plan in undecided for one in plan.problems)
-    return FromCluster(offsets, tuple(undecided), notes, unlisted, away)
+    cluster = To(other.bootstrap, there.view.cluster_id)
+    return FromCluster(offsets, tuple(undecided), notes, cluster, origins, unlisted, away)
 
 
 class _Names:
@@ -240,8 +250,3 @@ def _of_group(
         one = Found(entry, to, "", None, None, None, "")
         ids = "" if view is None else view.topic_id, "" if state is None else state.identity
         yield translated(translator, one, source, target, ids)
-
-
-def _every(there: OtherCluster) -> Iterator[TopicPartition]:
-    for topic, view in there.view.topics.items():
-        yield from (TopicPartition(topic, number) for number in view.partitions)
