@@ -118,3 +118,36 @@ def test_a_live_move_does_not_begin_if_the_mirror_cannot_end(simulated: Simulate
     found = row(simulated, *PREPARE, status=3)
     assert found["reasons"] == ["follower-moved"]
     assert simulated.zk.zk.get("/consumers/g/live/mode") is None
+
+
+def test_a_group_that_was_refused_keeps_the_leader_that_the_operator_chose(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service does not begin with the other store. Nor does it overwrite offsets later, when
+    these may no longer be those that the operator saw. It begins when nothing differs."""
+    matrix.untouched(simulated)
+    simulated.topic("t", (0, 1000), (0, 1000))
+    simulated.in_zookeeper("g", "t", 100, 50)
+    simulated.in_kafka("g", "t", None, 50)
+    assert row(simulated, *ONCE, "--lead", "kafka", status=3)["state"] == "refused"
+    virtual_time(monkeypatch)
+    held: list[object] = []
+
+    def look() -> None:
+        held.append(simulated.held("g", "t"))
+
+    def older() -> None:
+        simulated.in_kafka("g", "t", 90)
+
+    def same() -> None:
+        look()
+        simulated.in_kafka("g", "t", 100)
+
+    after_each_pass(monkeypatch, look, older, same, look)
+    ran = simulated.run("mirror", "--group", "g", "--lead", "kafka", "--execute", rows=False)
+    assert held[0] == ({0: 100, 1: 50}, {1: 50})
+    assert held[1] == ({0: 100, 1: 50}, {0: 90, 1: 50})
+    assert held[2] == ({0: 100, 1: 50}, {0: 100, 1: 50})
+    found, _ = simulated.zk.run(mirror_state.read_mirror("g"))
+    assert found is not None, ran
+    assert found.leader is Store.KAFKA

@@ -126,7 +126,7 @@ def mirror(
         begun: dict[str, Result] = {}
         tried = 0.0
 
-        def begin(some: list[str], leader: Store | None) -> None:
+        def begin(some: list[str], again: bool = False) -> None:
             nonlocal tried
             if end:
                 results: Iterable[Result] = (
@@ -134,17 +134,17 @@ def mirror(
                     for name in some
                 )
             else:
-                results = mirroring.begin(some, leader, execute)
+                results = mirroring.begin(some, leader, execute, again)
             begun.update((one.group, one) for one in results if which.names or not _idle(one))
             tried = time.monotonic()
 
-        begin(names, leader)
+        begin(names)
 
         def one_pass() -> Look:
             if time.monotonic() - tried > READ_AGAIN_S:
                 refused = [name for name, one in begun.items() if _is_refused(one)]
-                begin([name for name, one in begun.items() if _may_begin_later(one)], leader)
-                begin(refused, None)  # another process may mirror them by now
+                begin([name for name, one in begun.items() if _may_begin_later(one)])
+                begin(refused, again=True)  # another process may mirror them by now
             passing = [] if end or not execute else list(filter(_mirrored(begun), names))
             steps = {one.group: one for one in mirroring.steps(passing, when_empty)}
             steps |= {name: _as_step(one) for name, one in begun.items() if name not in steps}

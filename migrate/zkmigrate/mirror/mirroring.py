@@ -26,7 +26,7 @@ from typing import Final, TypeGuard, TypeVar
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
-from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.errors import (
     BrokerError,
     GroupActiveError,
@@ -40,7 +40,7 @@ from zkmigrate.apply.permission import MIRROR_PERMISSIONS_END_S, check_accepted
 from zkmigrate.errors import GroupRefusedError, check_members, refused
 from zkmigrate.mirror.readings import Look, Readings, Seen, Together
 from zkmigrate.mirror.step import ENDED, IN_STEP, STANDBY, Step
-from zkmigrate.mirror.writes import Unwritten, Writes
+from zkmigrate.mirror.writes import Unwritten, Writes, first_record
 from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Mirror, Record, Store
 from zkmigrate.plan.mirror import (
     Decision,
@@ -133,18 +133,21 @@ class Mirroring:
 
     # -- begin and end -------------------------------------------------------------------------
 
-    def begin(self, groups: Iterable[str], lead: Store | None, execute: bool) -> Iterator[Result]:
-        """Begin to mirror groups; yield the outcome of each, also of those that are mirrored
-        already.
+    def begin(
+        self, groups: Iterable[str], lead: Store | None, execute: bool, again: bool = False
+    ) -> Iterator[Result]:
+        """Begin to mirror groups; yield the outcome of each, also if it is mirrored already.
 
         ``lead``: the store whose offsets replace those of the other, if they differ. It also lets
-        a mirror that has stopped begin again.
+        a mirror that has stopped begin again. ``again``: it was refused before, so neither is done:
+        the stores may have changed since the operator looked at them.
         """
         others: list[str] = []
         names = list(groups)
         scripts = (or_refusal(migration_marker.state_of(name)) for name in names)
         for name, known in zip(names, self._stores.zk.run_all(scripts), strict=True):
-            if lead is None and isinstance(known, GroupState) and known.record.mirror_leads:
+            found = known.record if isinstance(known, GroupState) else Record()
+            if (again and found.mirror) or (lead is None and found.mirror_leads):
                 yield Result(name, Outcome.WAS_DONE, 0)  # its steps show what prevents it now
             else:
                 others.append(name)
@@ -153,10 +156,10 @@ class Mirroring:
             if isinstance(state, tuple):
                 yield not_read(*state)
             else:
-                work = partial(self._begin, state, lead, execute)
+                work = partial(self._begin, state, lead, execute, again)
                 yield result_of(state.group, work)
 
-    def _begin(self, state: GroupState, lead: Store | None, execute: bool) -> Result:
+    def _begin(self, state: GroupState, lead: Store | None, execute: bool, late: bool) -> Result:
         """Let one group be mirrored. Raises GroupRefusedError, ZooKeeperError."""
         group = state.group
         mirrored = state.record.mirror
@@ -173,7 +176,7 @@ class Mirroring:
                 self._say(f"group {group}: --lead {lead.value} was ignored, as {why}")
             return refusal
         before = {} if state.mirror is None else state.mirror.values
-        leader, agreed = first_leader(reading_of(state), lead, before)
+        leader, agreed = first_leader(reading_of(state), lead, before, overwrite=not late)
         if isinstance(leader, Reason):
             return Result(group, Outcome.REFUSED, 0, str(agreed), (leader,))
         assert not isinstance(agreed, str)
@@ -200,7 +203,7 @@ class Mirroring:
         locked = state.record.locked and not ends
         fields = {"command": "mirror", "mirror": leader.value, "locked": locked}
         written = record.written(state.record, now_ms, **fields)
-        self._zk(_begin(group, written, mirror))
+        self._zk(first_record(group, written, mirror))
         if ends:
             self._zk(guard.let_in(group))
         if chosen:  # it keeps its mark, as members run. So both stores have it from now on
@@ -672,18 +675,6 @@ class Mirroring:
 
     def _zk(self, script: Script[T]) -> T:
         return self._stores.zk.run(script)
-
-
-def _begin(group: str, written: Record, mirror: Mirror) -> Script[None]:
-    """Record that a group is mirrored, and what is agreed on. Raises GroupRefusedError."""
-    where = mirror_state.path(group)
-    (there,) = yield from read_many([where])
-    data = mirror_state.encode(mirror)
-    op = Create(where, data) if there is None else SetData(where, data, there.stat.version)
-    yield from record.write(group, written, then=[op])
-    for path in (record.path(group), where):
-        if written.version < 0 or there is None:
-            yield from ownership.like_root(group, path)
 
 
 def _unsure(seen: Seen) -> Result | None:

@@ -17,14 +17,15 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.scripts.common import Script
+from zkconsumer.core.zookeeper.ops import Create, SetData
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.errors import LeaderUnavailableError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.apply import guard
+from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.permission import MIRROR_PERMITTED_S, boottime, check_accepted
 from zkmigrate.errors import GroupRefusedError
 from zkmigrate.mirror.readings import Readings, Seen
-from zkmigrate.model import STOPPED, Mirror, Store
+from zkmigrate.model import STOPPED, Mirror, Record, Store
 from zkmigrate.plan.mirror import Decision, behind, mark
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import mirror_state, record
@@ -244,6 +245,18 @@ class Writes:
 
     def _zk(self, script: Script[T]) -> T:
         return self._stores.zk.run(script)
+
+
+def first_record(group: str, written: Record, mirror: Mirror) -> Script[None]:
+    """Record that a group is mirrored, and what is agreed on. Raises GroupRefusedError."""
+    where = mirror_state.path(group)
+    (there,) = yield from read_many([where])
+    data = mirror_state.encode(mirror)
+    op = Create(where, data) if there is None else SetData(where, data, there.stat.version)
+    yield from record.write(group, written, then=[op])
+    for path in (record.path(group), where):
+        if written.version < 0 or there is None:
+            yield from ownership.like_root(group, path)
 
 
 def _commits(decision: Decision) -> dict[TopicPartition, StoredOffset]:

@@ -147,14 +147,18 @@ def is_marked(stored: KafkaOffset | None) -> bool:
 
 
 def first_leader(
-    seen: Reading, wanted: Store | None, before: Mapping[TopicPartition, int] = {}
+    seen: Reading,
+    wanted: Store | None,
+    before: Mapping[TopicPartition, int] = {},
+    overwrite: bool = True,
 ) -> tuple[Store, dict[TopicPartition, int]] | tuple[Reason, str]:
     """Return the store that leads when a group is mirrored for the first time, and the agreed
     state.
 
     Or return why it cannot begin. ``wanted``: what the operator has chosen. Its offsets then
-    replace those of the other store. ``before``: what was agreed on until the mirror stopped. Such
-    an offset may have expired in the store that is to lead, and is restored.
+    replace those of the other store, unless ``overwrite`` is false. ``before``: what was agreed on
+    until the mirror stopped. Such an offset may have expired in the store that is to lead, and is
+    restored.
     """
     if len(seen.members_in) > 1:
         return Reason.BOTH_SIDES, _both_sides(seen)
@@ -175,12 +179,13 @@ def first_leader(
         agreed[tp] = there
         here = seen.offset(leader, tp)
         marked = leader is Store.ZOOKEEPER and is_marked(seen.kafka.get(tp))
-        chosen = wanted is not None and (here is not None or before.get(tp) == there)
+        may_choose = wanted is not None and overwrite
+        chosen = may_choose and (here is not None or before.get(tp) == there)
         if there != here and not marked and not chosen:
             differ.append(f"{tp}: {leader.value} has {show(here)}, {leader.other.value} {there}")
     if differ:
         fix = "choose the store whose offsets are right with mirror --lead"
-        if wanted is not None:
+        if wanted is not None and overwrite:
             fix = f"set it in {leader.value}, or delete it in {leader.other.value}, first"
         return Reason.CONFLICT, f"{shown(differ)}: {fix}"
     return leader, agreed
