@@ -11,6 +11,7 @@ from tests.migrate import matrix
 from tests.migrate.operators import CLOCK, virtual_time
 from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_mirror import COMPLETE, CUT_OVER, ONCE, UNDO, held, row
+from zkconsumer.errors import BrokerUnavailableError
 
 __all__ = ["simulated"]  # the fixture
 
@@ -111,3 +112,21 @@ def test_other_topics_that_are_hidden_are_named_where_kafka_leads(simulated: Sim
     simulated.topic("secret", (0, 9))
     simulated.hide("secret")
     assert "secret" in simulated.run(*ONCE).err
+
+
+def test_hidden_topics_are_asked_for_again_after_a_question_that_failed(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise no topic would be hidden until the list is read again."""
+    matrix.untouched(simulated)
+    simulated.hide("t")
+    stores = simulated.stores()
+
+    def away(_topics: object) -> None:
+        raise BrokerUnavailableError("no broker answers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(simulated.kafka, "hidden", away)
+        with pytest.raises(BrokerUnavailableError):
+            stores.hidden_topics()
+    assert stores.hidden_topics() == {"t"}

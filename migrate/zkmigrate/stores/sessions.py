@@ -200,16 +200,18 @@ class Stores:
 
         ``also``: topics to ask for by name. Without ZooKeeper, brokers do not list hidden ones.
         """
-        if time.monotonic() - self._hidden_at > _FRESH:
+        hidden, asked, since = self._hidden, self._asked, self._hidden_at
+        if time.monotonic() - since > _FRESH:
             self.zk.look_again()
-            self._hidden = self._asked = frozenset()
-            self._hidden_at = time.monotonic()
+            hidden = asked = frozenset()
+            since = time.monotonic()
             also = [*also, *self.topic_names()]
-        new = frozenset(filter(is_legal_topic, also)) - self._asked
+        new = frozenset(filter(is_legal_topic, also)) - asked
         if new:
-            self._hidden |= self.kafka.hidden(new)
-            self._asked |= new
-        return self._hidden
+            hidden |= self.kafka.hidden(new)
+        # Only now: if a question fails, it is asked again.
+        self._hidden, self._asked, self._hidden_at = hidden, asked | new, since
+        return hidden
 
     # -- groups --------------------------------------------------------------------------------
 
