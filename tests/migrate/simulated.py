@@ -76,7 +76,7 @@ class SimulatedZk(ToolZk):
         self.view = ClusterView()
         self._one_at_a_time = threading.RLock()
         """A command works on several groups at a time, and the simulation on one operation."""
-        self._raw = False
+        self._here = threading.local()
         self._now_ms = now_ms
         self._times: dict[str, int] = {}
 
@@ -92,11 +92,11 @@ class SimulatedZk(ToolZk):
 
     def run_in_zookeeper(self, script: Any) -> Any:
         """Carry out a script; read everything in ZooKeeper."""
-        before, self._raw = self._raw, True
+        before, self._here.raw = getattr(self._here, "raw", False), True
         try:
             return self.run(script)
         finally:
-            self._raw = before
+            self._here.raw = before
 
     def look_again(self) -> None:
         """``live`` is always right."""
@@ -129,7 +129,8 @@ class SimulatedZk(ToolZk):
             return self._answer(op)
 
     def _answer(self, op: ZkOp) -> Reply:
-        if not self._raw and not self.live and is_of_cluster(op, ids_only=False):
+        raw = getattr(self._here, "raw", False)
+        if not raw and not self.live and is_of_cluster(op, ids_only=False):
             return answer(self.view, op)
         reply = super()._send(op)
         if isinstance(reply, Ok):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,9 +17,11 @@ from zkmigrate.stores.logs import Logs
 from tests.migrate.simulated import Simulated, simulated
 from zkconsumer.admin import cluster_zk
 from zkconsumer.admin.cluster_zk import ClusterZk
+from zkconsumer.admin.reads import children
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.zookeeper.cluster_view import ClusterView, PartitionView, TopicView
 from zkconsumer.core.zookeeper.ops import ZkOp
+from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.zk.blocking import BlockingZk
 
 __all__ = ["simulated"]
@@ -198,3 +202,66 @@ def test_a_session_finds_out_that_its_cluster_has_left_zookeeper(
         here.zk.delete("/brokers/ids/0")
         zk.look_again()
         assert not zk.live
+
+
+def test_threads_that_look_at_the_same_time_still_ask_the_brokers(
+    here: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread reads in ZooKeeper only what it wants from there. Otherwise topics that ZooKeeper
+    kept would be compared with themselves, and a recreated topic would not be noticed."""
+    monkeypatch.setattr(Reader, "view", replace(Reader.view, cluster_id="here"))
+    here.zk.delete("/brokers/ids/0")
+    here.topic("deleted", (0, 100))
+    first_reads, second_reads, first_ended = (threading.Event() for _ in range(3))
+
+    def first() -> Script[None]:
+        first_reads.set()
+        assert second_reads.wait(60)
+        yield from children("/consumers")
+
+    def second() -> Script[None]:
+        second_reads.set()
+        assert first_ended.wait(60)
+        yield from children("/consumers")
+
+    with joined(here, monkeypatch) as zk:
+
+        def read_first() -> None:
+            zk.run_in_zookeeper(first())
+            first_ended.set()
+
+        def read_second() -> None:
+            assert first_reads.wait(60)
+            zk.run_in_zookeeper(second())
+
+        threads = [threading.Thread(target=one) for one in (read_first, read_second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert zk.run(children("/brokers/topics")) == ["t"]
+
+
+def test_one_thread_at_a_time_asks_the_brokers(
+    here: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader has one connection."""
+    inside, most = 0, 0
+
+    def read(self: Reader) -> ClusterView:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.05)
+        inside -= 1
+        return self.view
+
+    with joined(here, monkeypatch) as zk:
+        monkeypatch.setattr(Reader, "read", read)
+        monkeypatch.setattr(cluster_zk, "_FRESH", -1.0)
+        threads = [threading.Thread(target=zk.view) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert most == 1

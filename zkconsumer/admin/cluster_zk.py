@@ -1,10 +1,11 @@
 """ClusterZk: a session with ZooKeeper that asks brokers, if it knows any, about their cluster.
 
-Same thread as ``BlockingZk``.
+Same threads as ``BlockingZk``. One of them at a time asks the brokers.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,13 @@ _FRESH: Final = 1.0
 """How long an answer of the brokers is used, in seconds."""
 
 T = TypeVar("T")
+
+
+class _Here(threading.local):
+    """What one thread does at present."""
+
+    in_zookeeper = False
+    """Whether it reads everything in ZooKeeper."""
 
 
 class ClusterZk(BlockingZk):
@@ -73,7 +81,8 @@ class ClusterZk(BlockingZk):
         """Whether the brokers of ``bootstrap`` are of another cluster than ZooKeeper's."""
         self._view = ClusterView()
         self._read_at: float | None = None
-        self._raw = self._reader is None
+        self._one_reads = threading.Lock()
+        self._here = _Here()
 
     def __enter__(self) -> Self:
         """Connect to ZooKeeper and to a broker of ``bootstrap``."""
@@ -109,19 +118,21 @@ class ClusterZk(BlockingZk):
 
         Empty without ``bootstrap``. Raises BrokerUnavailableError.
         """
-        now = time.monotonic()
-        if self._reader is not None and (self._read_at is None or now - self._read_at > _FRESH):
-            self._view = self._reader.read()
-            self._read_at = time.monotonic()
-        return self._view
+        with self._one_reads:
+            now = time.monotonic()
+            if self._reader is not None and (self._read_at is None or now - self._read_at > _FRESH):
+                self._view = self._reader.read()
+                self._read_at = time.monotonic()
+            return self._view
 
     def run_in_zookeeper(self, script: Script[T]) -> T:
         """Carry out a script as ``run`` does, but read everything in ZooKeeper."""
-        before, self._raw = self._raw, True
+        here = self._here
+        before, here.in_zookeeper = here.in_zookeeper, True
         try:
             return self.run(script)
         finally:
-            self._raw = before
+            here.in_zookeeper = before
 
     def cluster_ids(self) -> tuple[str | None, str | None]:
         """Return the cluster's id in ZooKeeper and on the brokers; ``None`` if unknown."""
@@ -135,6 +146,8 @@ class ClusterZk(BlockingZk):
         return cluster_id, self.view().cluster_id
 
     def _known(self, op: ZkOp) -> Reply | None:
-        if self._raw or not is_of_cluster(op, ids_only=self.live):
+        if self._reader is None or self._here.in_zookeeper:
+            return None
+        if not is_of_cluster(op, ids_only=self.live):
             return None
         return answer(self.view(), op)
