@@ -60,6 +60,20 @@ def test_without_any_group_nothing_is_lost(simulated: Simulated) -> None:
     assert (found.status, "is the chroot right?" in found.err) == (1, True), found.err
 
 
+def test_topics_of_the_brokers_do_not_make_a_chroot_right(simulated: Simulated) -> None:
+    """Without ZooKeeper, brokers list their topics. So this ZooKeeper may be a wrong or empty one,
+    and all groups elsewhere."""
+    simulated.topic("t", (0, 1000))
+    simulated.leave_zookeeper()
+    assert gate(simulated).status == 0
+    for path in ("/consumers", "/brokers/topics"):
+        simulated.zk.delete(path)
+    found = gate(simulated)
+    assert (found.status, "is the chroot right?" in found.err) == (1, True), found.err
+    simulated.zk.set("/cluster/id", b'{"version":"1","id":"here"}')
+    assert gate(simulated).status == 0
+
+
 ODD = {
     "storm": ("/consumers/g/partition_0", b'{"offset":4711}'),
     "kafka 0.7": ("/consumers/g/offsets/t/0-3", b"77"),

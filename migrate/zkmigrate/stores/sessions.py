@@ -20,6 +20,7 @@ from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.cluster_view import CLUSTER_ID
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
@@ -239,9 +240,9 @@ class Stores:
         return self.zk.run(children(BROKER_TOPICS)) or []
 
     def is_a_cluster(self) -> bool:
-        """Return whether the chroot has what brokers create, also without any group."""
-        found = self.zk.run_all(map(children, ("/consumers", BROKER_TOPICS)))
-        return any(one is not None for one in found)
+        """Return whether the chroot has what brokers create there, also without any group."""
+        paths = ("/consumers", BROKER_TOPICS, CLUSTER_ID)
+        return any(self.zk.run_in_zookeeper(read_many(paths)))
 
     def moved_groups(self) -> dict[str, str]:
         """Return the groups in ZooKeeper that were moved to Kafka, and their names there."""
