@@ -151,3 +151,19 @@ def test_a_group_that_was_refused_keeps_the_leader_that_the_operator_chose(
     found, _ = simulated.zk.run(mirror_state.read_mirror("g"))
     assert found is not None, ran
     assert found.leader is Store.KAFKA
+
+
+def test_a_group_that_needs_no_mirror_does_not_stay_failed(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was moved long ago, and its coordinator was away when the service for all groups began."""
+    matrix.moved(simulated)
+    simulated.in_zookeeper("h", "t", 5)
+    every = ("mirror", "--all", "--execute")
+    assert [one["group"] for one in simulated.run(*every, "--once").rows] == ["h"]
+    virtual_time(monkeypatch)
+    simulated.kafka.away.add("g")
+    after_each_pass(monkeypatch, simulated.kafka.away.clear, lambda: None)
+    ran = simulated.run(*every, rows=False)
+    assert "1 failed" in ran.err
+    assert ran.status == 0, ran.err

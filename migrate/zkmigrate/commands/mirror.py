@@ -135,7 +135,10 @@ def mirror(
                 )
             else:
                 results = mirroring.begin(some, leader, execute, again)
-            begun.update((one.group, one) for one in results if which.names or not _idle(one))
+            for one in results:
+                begun[one.group] = one
+                if _idle(one) and not which.names:
+                    del begun[one.group]  # also what an earlier try has found
             tried = time.monotonic()
 
         begin(names)
