@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 
 import pytest
 from zkmigrate.mirror import mirroring, readings
+from zkmigrate.stores import record
 
 from tests.migrate import matrix
 from tests.migrate.operators import CLOCK, virtual_time
 from tests.migrate.simulated import Simulated, simulated
 from tests.migrate.test_mirror import COMPLETE, CUT_OVER, ONCE, UNDO, held, row
-from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 __all__ = ["simulated"]  # the fixture
 
@@ -130,3 +134,42 @@ def test_hidden_topics_are_asked_for_again_after_a_question_that_failed(
         with pytest.raises(BrokerUnavailableError):
             stores.hidden_topics()
     assert stores.hidden_topics() == {"t"}
+
+
+def refuse_commits(simulated: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the coordinator refuse all commits, as without permission for the topic."""
+
+    def commit(_group: str, offsets: Collection[TopicPartition], *_: object) -> object:
+        return {tp: BrokerError("TOPIC_AUTHORIZATION_FAILED") for tp in offsets}
+
+    monkeypatch.setattr(simulated.kafka, "commit", commit)
+
+
+def test_a_cut_over_that_waits_is_undone_although_kafka_refuses_commits(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper leads, and old members need nothing from Kafka."""
+    matrix.mirror_zookeeper_leads(simulated)
+    row(simulated, *ONCE)
+    member = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+    simulated.znode(GroupPaths("g").member("g_old"), member)
+    row(simulated, *CUT_OVER, status=3)
+    simulated.in_zookeeper("g", "t", 500)
+    refuse_commits(simulated, monkeypatch)
+    before = held(simulated)
+    assert row(simulated, *UNDO)["outcome"] == "done"
+    assert held(simulated) == before
+    assert not simulated.zk.run(record.read("g")).locked
+
+
+def test_a_command_waits_for_members_only(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting does not help against other refusals."""
+    matrix.mirror_zookeeper_leads(simulated)
+    row(simulated, *ONCE)
+    simulated.in_zookeeper("g", "t", 500)
+    refuse_commits(simulated, monkeypatch)
+    ran = simulated.run("cut-over", "--group", "g", "--execute", "--wait", "2")
+    assert ran.rows[0]["reasons"] == ["coordinator-refused"]
+    assert "members to leave" not in ran.err

@@ -37,7 +37,7 @@ from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read, result_of
 from zkmigrate.apply.permission import MIRROR_PERMISSIONS_END_S, check_accepted
-from zkmigrate.errors import GroupRefusedError, check_members, refused
+from zkmigrate.errors import GroupInUseError, GroupRefusedError, check_members, refused
 from zkmigrate.mirror.readings import Look, Readings, Seen, Together
 from zkmigrate.mirror.step import ENDED, IN_STEP, STANDBY, Step
 from zkmigrate.mirror.writes import Unwritten, Writes, first_record
@@ -534,10 +534,10 @@ class Mirroring:
             nonlocal copied
             seen = self._readings.read(group)
             check_members(group, joined=seen.reading.new)
-            unsure = _unsure(seen)
-            if unsure and seen.mirror.leader is Store.KAFKA:  # else a cut-over that waits
+            waits = seen.mirror.leader is Store.ZOOKEEPER  # a cut-over, so nothing is copied
+            if not waits and (unsure := _unsure(seen)):
                 return unsure
-            seen, result = self._copied(seen, copied)
+            seen, result = self._copied(seen, copied, only_stop=waits)
             copied = result.offsets
             if result.outcome is Outcome.DONE:
                 fields = {"command": "undo", "by_undo": False, "locked": False}
@@ -550,9 +550,12 @@ class Mirroring:
             self._zk(guard.check_unlocked(group))
         return result
 
-    def _copied(self, seen: Seen, before: int) -> tuple[Seen, Result]:
-        """Copy what differs. ``before``: how many offsets were copied earlier."""
+    def _copied(self, seen: Seen, before: int, only_stop: bool = False) -> tuple[Seen, Result]:
+        """Copy what differs. ``before``: how many offsets were copied earlier. ``only_stop``: copy
+        nothing, but let the mirror stop if it has to."""
         decision, group = decide(seen.reading, seen.mirror), seen.at.group
+        if decision.stop is None and only_stop:
+            return seen, Result(group, Outcome.DONE, before)
         seen = self._writes.carry_out(seen, decision)
         if decision.stop is not None:
             reason, text = decision.stop
@@ -620,7 +623,8 @@ class Mirroring:
     def _until(
         self, group: str, once: Callable[[], Result], wait: float, action: Action | None = None
     ) -> Result:
-        """Try until it succeeds, or ``wait`` seconds are over. Raises its last error then.
+        """Try until it succeeds, or ``wait`` seconds are over while members run. Raises its last
+        error then, and other refusals at once.
 
         If another process was faster, it is tried again at once. But an ``action`` ends if its
         command cannot begin any more, or the group is no longer mirrored.
@@ -644,11 +648,13 @@ class Mirroring:
                     if conflicts > 1:
                         time.sleep(_POLL)
                     continue
-                if time.monotonic() >= deadline or self._stopped.is_set():
+                old = isinstance(error, GroupInUseError) and error.reason is Reason.LIVE_MEMBER
+                over = time.monotonic() >= deadline or self._stopped.is_set()
+                if over or not isinstance(error, GroupActiveError | GroupInUseError):
                     raise
             if not said:
                 said = True
-                whose = "new" if action is Action.UNDO else "old"
+                whose = "old" if old else "new"
                 self._stores.on_wait(f"its {whose} members to leave, in group {group}")
             time.sleep(_POLL)
 
