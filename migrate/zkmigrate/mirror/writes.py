@@ -123,12 +123,11 @@ class Writes:
             late = now - asked >= MIRROR_PERMITTED_S
             if not late and now - began < _READ_S:
                 return
-        often = f"before a commit to group {group}, {_ATTEMPTS} times"
+        what = f"in {_ATTEMPTS} attempts, before a commit to group {group}"
         if late:
-            raise ZooKeeperError(
-                f"ZooKeeper did not answer within {MIRROR_PERMITTED_S:g} s {often}"
-            )
-        raise LeaderUnavailableError(f"the coordinator did not answer within {_READ_S:g} s {often}")
+            limit = f"{MIRROR_PERMITTED_S:g} s"
+            raise ZooKeeperError(f"ZooKeeper did not answer within {limit}, {what}")
+        raise LeaderUnavailableError(f"the coordinator did not answer within {_READ_S:g} s, {what}")
 
     def write_all(self, unwritten: Collection[Unwritten]) -> list[str]:
         """Write for several groups; return those that another process has changed, or that cannot
