@@ -117,7 +117,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         return ZkSecurity(self.config)
 
     def _learn_from_brokers(self) -> ClusterDirectory:
-        """What asks brokers for the content of ``/brokers``; without ZooKeeper's, or together."""
+        """Return the directory that asks brokers for ``/brokers``, or for a part of it."""
         from zkconsumer.broker.cluster_reader import ClusterReader
         from zkconsumer.runtime.membership.cluster_directory import ClusterDirectory
 

@@ -45,7 +45,7 @@ class Kerberos:
     program may renew it.
 
     Args:
-        entry: of the module ``Krb5LoginModule``, checked.
+        entry: the checked JAAS entry of the module ``Krb5LoginModule``.
         key: the configuration key of the entry, for errors.
         service: the servers' service name, if the entry has none.
         service_key: the configuration key of the service name, for errors.
@@ -123,7 +123,7 @@ class Kerberos:
     def exchange(self, host: str) -> KerberosExchange:
         """Begin a login with the service on ``host``; may ask a KDC.
 
-        Raises KdcUnavailableError, and AuthenticationError if this identity gets no ticket.
+        Raises KdcUnavailableError, and AuthenticationError if this identity cannot get a ticket.
         """
         gssapi = self._gssapi
         target = f"{self._service}@{host}"
@@ -143,8 +143,9 @@ class Kerberos:
             if _code(error) in _PASSING:
                 raise KdcUnavailableError(self._no_kdc(error, f"for {service}")) from None
             raise AuthenticationError(
-                f"{self._key}: {self.principal} gets no ticket for {service} ({_text(error)}): "
-                f"correct {self._service_key}, the server's host name, or the tickets"
+                f"{self._key}: {self.principal} cannot get a ticket for {service} "
+                f"({_text(error)}): check {self._service_key}, the server's host name and the "
+                "tickets"
             ) from None
         return KerberosExchange(context, first, gssapi.exceptions.GSSError)
 
@@ -222,13 +223,14 @@ class Kerberos:
                 if _code(error) == _NO_KEY:
                     why = "the keytab has no key of this principal"
             raise AuthenticationError(
-                f"{self._key}: {self.principal} gets no ticket with {self._source} ({why}): {mend}"
+                f"{self._key}: {self.principal} cannot get a ticket with {self._source} ({why}): "
+                f"{mend}"
             ) from None
         return found
 
     def _no_kdc(self, error: Any, what: str) -> str:
         return (
-            f"{self._key}: {self.principal} gets no ticket {what}{what and ' '}now "
+            f"{self._key}: {self.principal} cannot get a ticket {what}{what and ' '}now "
             f"({_text(error)}): check that the KDC in krb5.conf runs and can be reached"
         )
 

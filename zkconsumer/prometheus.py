@@ -73,8 +73,8 @@ UNHEALTHY: Final = (
 class ConnectorCollector:
     """Exports the metrics of connectors, each labelled with client id, group and member.
 
-    Connectors of both kinds may be mixed. Each has the states of its kind; on the brokers a member
-    has no metrics of ZooKeeper.
+    Connectors of both kinds may be mixed. Each has the states of its kind. Members of groups in
+    Kafka have no metrics of ZooKeeper.
 
     Register one for each registry: ``REGISTRY.register(ConnectorCollector([connector]))``. A
     connector that was shut down is left out and forgotten. Any thread may call it.

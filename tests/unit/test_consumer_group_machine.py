@@ -409,7 +409,11 @@ def reports(story: Story) -> list[str]:
     ("errors", "text"),
     [
         ({"t": 3}, "topic t does not exist, nor does any other that it names"),
-        ({"t": 29}, "TOPIC_AUTHORIZATION_FAILED (29): this member's principal may not describe t"),
+        (
+            {"t": 29},
+            "TOPIC_AUTHORIZATION_FAILED (29): this member's principal is not authorized to "
+            "describe t",
+        ),
     ],
 )
 def test_an_idle_member_says_why(errors: dict[str, int], text: str) -> None:

@@ -1,4 +1,4 @@
-"""Offsets in Kafka are stored only while the session that owns the partitions surely lives.
+"""Offsets in Kafka are stored only while the session that owns the partitions is certain to live.
 
 Kafka stores the offset of any client. A request that is sent after the session has ended could
 replace the higher offset of the next owner.

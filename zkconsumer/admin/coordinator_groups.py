@@ -60,7 +60,7 @@ class CoordinatorGroups:
         "members": MemberRow._fields,
         "state": StateRow._fields,
     }
-    """Of each kind of rows."""
+    """The columns of each kind of rows."""
 
     def __init__(
         self, bootstrap: str, timeout: float = 30.0, security: SecurityConfig | None = None

@@ -41,7 +41,7 @@ class LogEnds:
         """Brokers that did not answer, or have no registration, and why."""
         self._unanswered: Counter[int] = Counter()
         self._refused: dict[tuple[int, type[BrokerError]], tuple[BrokerError, int]] = {}
-        """Of each broker and kind of refusal: the first one, and how many there are."""
+        """The first refusal of each broker and kind, and how many there are."""
 
     def of(
         self, endpoints: Mapping[int, BrokerEndpoint], leaders: Mapping[TopicPartition, int]

@@ -141,7 +141,7 @@ class GroupTools:
         "members": GroupMemberRow._fields,
         "state": GroupStateRow._fields,
     }
-    """Of each kind of rows."""
+    """The columns of each kind of rows."""
 
     def __init__(
         self,

@@ -3,9 +3,9 @@
 kafka-python's classes make the mechanisms' messages, and ``zkconsumer.kerberos`` those of GSSAPI.
 Any thread.
 
-Brokers since 1.0 take the client's bytes in SaslAuthenticate requests. Brokers of 0.10 and 0.11
-take them after SaslHandshake without a request around them, and those of 0.9 know GSSAPI only, also
-without SaslHandshake. These close the connection to refuse a client.
+Brokers since 1.0 take the client's bytes in SaslAuthenticate requests. Brokers 0.10 and 0.11 take
+the bare bytes after SaslHandshake. Brokers 0.9 support only GSSAPI, and take the bare bytes without
+SaslHandshake. Brokers before 1.0 close the connection to refuse a client.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Want(NamedTuple):
     offset: int
     max_bytes: int
     leader_epoch: int = -1
-    """Of the leader, as it is known; -1 if brokers know none (before 2.1)."""
+    """The known epoch of the leader; -1 if brokers have none (before 2.1)."""
 
 
 class EpochEnd(NamedTuple):
@@ -66,7 +66,7 @@ class ClusterMetadata:
     absent: frozenset[str] = frozenset()
     """The topics of which a broker answered that there is no topic of that name."""
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Of the leaders; empty if brokers know none (before 2.1)."""
+    """The leaders' epochs; empty if brokers have none (before 2.1)."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """Empty if brokers know none (before 2.8)."""
 

@@ -36,7 +36,7 @@ from zkconsumer.errors import ConfigError, ZkConsumerError
     type=click.Choice(CLIENTS),
     default=CLIENTS[0],
     show_default=True,
-    help="With --translate: the client.",
+    help="With --translate: the client to translate for.",
 )
 def config(
     keys: tuple[str, ...],

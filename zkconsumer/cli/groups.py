@@ -228,7 +228,7 @@ def describe(
     type=click.Choice([form.value for form in RoundRobinHash]),
     default=RoundRobinHash.DASH.value,
     show_default=True,
-    help="With --strategy roundrobin: the text that the members hash.",
+    help="With --strategy roundrobin: how the members write a partition that they hash.",
 )
 @click.option(
     "--watch",
@@ -317,7 +317,7 @@ def verify(
     "--all-groups",
     "everything",
     is_flag=True,
-    help="With --topic: delete it from every group.",
+    help="With --topic: delete its owners and offsets in every group.",
 )
 @execute_option
 @click.option(

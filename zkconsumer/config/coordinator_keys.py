@@ -195,8 +195,8 @@ class CoordinatorKeys(ConsumerKeys):
     )
     group_remote_assignor: str | None = key(
         "group.remote.assignor",
-        "With `group.protocol=consumer`: the coordinator's assignor, `uniform` or `range` unless "
-        "the broker has others; without it the broker chooses",
+        "With `group.protocol=consumer`: the name of the broker's assignor, usually `uniform` or "
+        "`range`. If the key is not set, the broker chooses",
         since="3.7",
     )
     client_rack: str | None = key(

@@ -335,7 +335,7 @@ class SecurityKeys:
     )
     zookeeper_sasl_jaas_config: Password | None = key(
         "zkconsumer.zookeeper.sasl.jaas.config",
-        "Identity for SASL with ZooKeeper: the line of the JVM's `Client` section. User and "
+        "Login for SASL with ZooKeeper: the line in a JAAS file's `Client` section. User and "
         "password for DIGEST-MD5 need the library pure-sasl: `pip install pure-sasl`",
         check=_jaas_fault(DIGEST, KERBEROS),
         since="zkconsumer",

@@ -29,14 +29,14 @@ def at_most_one(options: Iterable[str]) -> None:
 
 
 def no_effect(other: str, *parameters: str) -> None:
-    """Raise UsageError for typed parameters of this command that have no effect with ``other``."""
+    """Raise UsageError if the user gave one of these parameters: ``other`` makes them useless."""
     for option in _typed(parameters):
         raise click.UsageError(f"{option} has no effect with {other}: leave it out")
 
 
 def only_with(other: str, *parameters: str) -> None:
-    """Raise UsageError for typed parameters of this command that need ``other``, which was not
-    typed."""
+    """Raise UsageError if the user gave one of these parameters. They need ``other``, which was
+    not given."""
     for option in _typed(parameters):
         raise click.UsageError(f"{option} requires {other}")
 

@@ -48,8 +48,8 @@ class Repeated:
 
 
 class Stop(Alarm):
-    """An alarm that the first SIGINT or SIGTERM sets, for a main thread that waits; see
-    ``Repeated`` for others.
+    """An alarm for which the main thread waits. The first SIGINT or SIGTERM sets it; ``Repeated``
+    handles later ones.
 
     A ``threading.Event`` is not enough: its ``wait`` and ``set`` take the same lock. A handler that
     interrupts ``wait`` and calls ``set`` would wait for its own thread.
@@ -58,7 +58,7 @@ class Stop(Alarm):
     def __init__(self) -> None:
         super().__init__()
         self.number = 0
-        """Of the first signal; 0 before it."""
+        """Number of the first signal; 0 before it."""
         self._repeated = Repeated()
 
     def listen(self) -> None:
@@ -74,7 +74,7 @@ class Stop(Alarm):
 
 @contextmanager
 def signals_raise() -> Iterator[Callable[[], None]]:
-    """Let the first SIGINT or SIGTERM raise in the main thread; see ``Repeated`` for others.
+    """Let the first SIGINT or SIGTERM raise in the main thread; ``Repeated`` handles later ones.
 
     kazoo catches exceptions that are raised while it sends, and raises its own error instead. So an
     error after a signal is treated as the signal, and the yielded function raises one that kazoo

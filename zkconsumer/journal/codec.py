@@ -208,7 +208,7 @@ def _pair(forms: tuple[_Form, ...]) -> _Form:
 
 def _mapping(key_kind: Any, keys: _Form, values: _Form) -> _Form:
     if key_kind not in _TEXTS:
-        raise TypeError(f"no JSON for a mapping of {key_kind}")
+        raise TypeError(f"cannot encode a mapping with keys of type {key_kind} as JSON")
 
     def decode(encoded: Any) -> Any:
         if not isinstance(encoded, dict):

@@ -1,4 +1,4 @@
-"""Journal of members of a group on the brokers: the same lines as for groups in ZooKeeper.
+"""Journal of members of a group in Kafka: the same lines as for groups in ZooKeeper.
 
 Requests to brokers are operations. Called by the thread that runs the member.
 """

@@ -33,7 +33,7 @@ QUEUE_BYTES: Final = 16 << 20
 
 _CRC: Final = b',"crc":"'
 _CRC_BYTES: Final = len(_CRC) + 11
-"""Of the end of a line: the checksum of the object without it, in 8 hexadecimal digits."""
+"""Length of a line's end: the checksum of the rest of the object, in 8 hexadecimal digits."""
 
 
 def _line(entry: Entry) -> bytes:
@@ -99,7 +99,7 @@ class MemberJournal:
     Args:
         directory: created if it is missing; the file's name begins with the consumer id.
         consumer_id: the member.
-        settings: for the first line.
+        settings: the values in the first line.
 
     Raises ConfigError when the file cannot be created. ``write`` and ``close`` raise nothing.
     """
@@ -121,9 +121,9 @@ class MemberJournal:
         self._dropped = 0
         self._ended = False
         self._writing = b""
-        """Taken from the queue and not yet written for certain. Of the thread."""
+        """Entries taken from the queue, until they are written completely. The thread only."""
         self._written = 0
-        """Bytes that the file has for certain. Of the thread."""
+        """Number of bytes that are certain to be in the file. The thread only."""
         self.write(run_entry(now, "epoch", settings))
         self._thread = self._start()
 

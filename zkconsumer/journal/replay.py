@@ -182,7 +182,7 @@ class _Run:
         )
 
     def _broken(self, event: Any, commands: Sequence[Any]) -> list[str]:
-        """What does not hold after ``event``, of what holds of every machine."""
+        """Return the rules of every machine that are broken after ``event``."""
         machine, faults = self._machine, []
         if isinstance(event, CommitRequested) and event.request is not None:
             self._asked.add(event.request)
@@ -219,13 +219,13 @@ class _Run:
 
 
 def _alike(actual: Sequence[Did], expected: Sequence[Did]) -> int:
-    """How many commands are the same before the first that are not."""
+    """Return the number of equal commands before the first that differ."""
     pairs = zip(actual, expected, strict=False)
     return sum(1 for _ in takewhile(lambda p: _content(p[0]) == _content(p[1]), pairs))
 
 
 def _content(command: Did) -> tuple[str, Mapping[str, Any]]:
-    """Without what is null: a journal of an earlier release lacks the fields that are new."""
+    """Leave out null fields: a journal of an earlier release lacks the new ones."""
     fields = command.fields.items()
     return command.name, {name: value for name, value in fields if value is not None}
 
@@ -240,10 +240,10 @@ def replay(
     """Replay each run of each member in a journal, up to its first difference.
 
     Args:
-        path: of the journal, for messages.
-        entries: all its lines, from the first.
+        path: the journal's path, for messages.
+        entries: all lines of the journal, from the first.
         strategies: classes of assignment strategies that members on the coordinator may have.
-        member: only this one; by default all.
+        member: replay only this member; by default all.
         until: the last line to read.
 
     Raises JournalFormatError: an event cannot be read, or there is nothing to replay.

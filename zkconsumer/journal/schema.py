@@ -206,7 +206,7 @@ FIELDS: Final = (
         "state",
         Type.TEXT,
         _CORE,
-        "state of the member's machine: before the event for an event, after it for its commands",
+        "state of the state machine: for an event, before it; for a command, after its event",
     ),
     _f("fields", Type.OBJECT, _MADE, "the member's specification", True),
     _f("fields", Type.OBJECT, _CORE, "all fields of the event or command, for `zkconsumer replay`"),

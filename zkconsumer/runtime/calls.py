@@ -1,5 +1,5 @@
-"""An application's calls of a connector: checks of their arguments, and the errors that answers
-mean. Pure; any thread."""
+"""Checks of the arguments that an application gives to a connector, and the errors that it raises
+for its member's answers. Pure; any thread."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._plane: DataPlane | None = None
         self._closed = False
         self._checks: list[Check] = [self._security.check]
-        """Of the threads that a member depends on, in addition to its own."""
+        """Checks of the threads that a member depends on, in addition to its own."""
         self._watchdog: Watchdog | None = None
         self._monitor: HealthMonitor | None = None
         self._forked: ConnectorClosedError | None = None
@@ -347,8 +347,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         return self._calls
 
     def _after_fork(self) -> None:
-        """In the child process: refuse everything. The member's threads are in the parent, and it
-        goes on. Its locks may be locked here for good."""
+        """In the child process: refuse everything. The member's threads continue in the parent. Its
+        locks may be locked here for good."""
         self._forked = ConnectorClosedError(
             "this process was forked after the connector was created, which works in the parent "
             "only: create a connector in the process that uses it"

@@ -27,7 +27,7 @@ class HistogramValue:
     count: int
     sum: float
     buckets: Mapping[float, int]
-    """Upper bound to the number of values at or below it, ascending; ``count`` has all."""
+    """Upper bounds in ascending order, each with the number of values up to it; all: ``count``."""
 
 
 class Meter:

@@ -1,4 +1,4 @@
-"""Whether messages may be delivered at this moment: the ZooKeeper session must surely be alive.
+"""Whether messages may be delivered now: the ZooKeeper session must be certain to be alive.
 
 One gate for each connector. The session keeper's thread extends and closes it, consuming threads
 look at ``valid_until`` before every message. Lock order: a stream's lock, then the gate's.

@@ -68,13 +68,13 @@ class Alarm:
 class Undisturbed(Generic[_T]):
     """Work on a separate thread, where no signal handler interrupts it.
 
-    Python runs signal handlers on the main thread. What must be done as a whole, or takes locks
-    that other threads need, is done here, and the calling thread waits.
+    Python runs signal handlers on the main thread. Use this for work that must not be interrupted
+    halfway, or that takes locks that other threads need. The calling thread waits.
 
     Args:
-        work: what to do, once.
-        name: of a ``threading.Thread``. Without it, the thread is of a simpler kind: for work that
-            does not log.
+        work: called once.
+        name: the name of a ``threading.Thread``. Without it, the work runs on a bare thread, and
+            must not log.
     """
 
     def __init__(self, work: Callable[[], _T], name: str | None = None) -> None:

@@ -110,7 +110,7 @@ def _download(name: str, source: Path, jars: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     log = partial / "maven.log"
-    # Not beside the package: Maven must find no parent project and write nothing there.
+    # Not next to the package: Maven must find no parent project and write nothing there.
     shutil.copy(source, partial / "pom.xml")
     argv = [maven, "-B", "-ntp", "-Dstyle.color=never", "-f", str(partial / "pom.xml")]
     argv += ["dependency:copy-dependencies", f"-DoutputDirectory={partial / 'lib'}"]

@@ -146,7 +146,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
     Args:
         failed: called with an exception from the handling of an answer or a watch event.
-        context: of TLS; None: without.
+        context: the TLS context; ``None``: no TLS.
     """
 
     queue_impl = queue.SimpleQueue
@@ -301,7 +301,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._abandoned = False
         self._heard = 0.0
         self.event_zxid: int | None = None
-        """Of the last message. Servers before ZooKeeper 3.9 send none with a watch event."""
+        """The last message's zxid. Servers before ZooKeeper 3.9 send none with a watch event."""
         self._asked: float | None = None
         """When the oldest request without an answer was sent; ``None``: there is none."""
         self._tried: tuple[str, int] | None = None

@@ -549,7 +549,7 @@ def _deliver(convert: Callable[[Any], Value], on_reply: OnReply, result: Any) ->
 
 
 def _deliver_multi(on_reply: OnReply, result: Any) -> None:
-    """Of a failed multi each operation has the number of an error, 0 if it had not failed."""
+    """In a failed multi, each operation has an error number, which is 0 if it did not fail."""
     if result.exception is not None:
         on_reply(Failed(code_of(result.exception)))
         return

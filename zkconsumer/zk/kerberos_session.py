@@ -19,7 +19,7 @@ class KerberosSession:
     """The logins of one client.
 
     Args:
-        entry: of the module ``Krb5LoginModule``, checked.
+        entry: the checked JAAS entry of the module ``Krb5LoginModule``.
         key: its configuration key, for errors.
 
     Raises ConfigError as ``Kerberos`` does.

@@ -20,8 +20,8 @@ one of them may be unreachable."""
 
 
 class PartitionEpochs:
-    """What is known of the leaders of one claimed partition. Used by its worker or by the leader
-    finder, of which one has the partition at a time."""
+    """The known leader epochs of one claimed partition. Used by its worker or by the leader finder,
+    of which one has the partition at a time."""
 
     __slots__ = (
         "doubts",

@@ -23,7 +23,7 @@ VERSIONS: Final = (10, 7, 4, 3, 2, 0)
 READ_COMMITTED: Final = "read_committed"
 """The value of ``isolation.level`` that needs version 4."""
 NEEDS: Final = "isolation.level=read_committed needs Kafka 0.11 or later"
-"""What to say of a broker that does not know that version."""
+"""The error for a broker that does not know that version."""
 
 _HEAD: Final = Struct(">iii")
 _INT: Final = Struct(">i")

@@ -240,7 +240,7 @@ class MessageDecoder:
     Args:
         decoder: decodes to records, of which messages are made afterwards. ``None``: the library's
             own, which makes messages at once.
-        decoders: of keys and of values; ``None`` if they are to remain bytes.
+        decoders: for keys and for values; ``None`` if they are to remain bytes.
     """
 
     def __init__(self, decoder: Decoder | None, decoders: tuple[Decode, Decode] | None) -> None:

@@ -1,7 +1,7 @@
-"""What ``isolation.level=read_committed`` leaves out of record bytes.
+"""Removes from record bytes what ``isolation.level=read_committed`` must not deliver.
 
-Every way to read gets its bytes after this, so no decoder knows about transactions. No IO and no
-state; runs on fetcher threads, before the bytes are decoded.
+All record bytes pass this filter before they are decoded, so no decoder knows about transactions.
+No IO and no state; runs on fetcher threads.
 
 The rule is that of KIP-98, section *Consumer*, and of Kafka's protocol guide, *Fetch* version 4. A
 broker ends the answer at the last stable offset, the first offset of the oldest open transaction.

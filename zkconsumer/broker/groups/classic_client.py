@@ -188,8 +188,8 @@ class GroupClient:
     def _require(self, connection: BrokerConnection, key: int, version: int, lack: str) -> None:
         """Raise UnsupportedBrokerError if the broker does not know a version of a request.
 
-        A broker that is on its way up or down, or a proxy before it, may have closed the connection
-        as an old broker does. An old one answers Metadata.
+        A broker that is starting or stopping, or a proxy, may have closed the connection as an old
+        broker does. Metadata tells them apart: an old broker answers it.
         """
         try:
             connection.version(key, version)

@@ -137,11 +137,11 @@ def search_coordinator(
     accept: Callable[[BrokerConnection], object] = lambda connection: None,
     failed: Callable[[BrokerEndpoint], object] = lambda broker: None,
 ) -> Search:
-    """Ask one broker after the other for a group's coordinator.
+    """Ask one broker after another for a group's coordinator.
 
-    ``ask`` returns what sends requests on a connection. ``accept`` gets the coordinator's
-    connection; ``failed`` gets each broker, or coordinator, that does not answer. Raises
-    UnsupportedBrokerError.
+    ``ask`` returns the function that sends a request on a connection. ``accept`` is called with the
+    coordinator's connection, and ``failed`` with each broker, or coordinator, that does not answer.
+    Raises UnsupportedBrokerError.
     """
     search = Search(None, 0, BrokerUnavailableError("no broker is known"))
     for broker in brokers:

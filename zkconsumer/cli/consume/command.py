@@ -147,7 +147,7 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     "formatting",
     metavar="KEY=VALUE",
     multiple=True,
-    help="How a line looks, as in Kafka: print.key, print.partition, print.offset, "
+    help="Format of a line, as in Kafka: print.key, print.partition, print.offset, "
     "print.timestamp, print.headers, print.value (true or false), key.separator, line.separator, "
     "headers.separator, null.literal. May be repeated.",
 )

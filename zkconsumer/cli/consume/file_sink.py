@@ -21,7 +21,7 @@ from zkconsumer.errors import CommitFailedError, UsageError
 
 FORMATS: Final = ("arrow", "parquet")
 _MOST_BYTES: Final = 256 * 1024 * 1024
-"""Of one file's columns in memory."""
+"""Size of one file's columns in memory."""
 
 
 class FileSink:

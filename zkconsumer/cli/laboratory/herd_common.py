@@ -48,9 +48,9 @@ def herd_options(
 
     Args:
         profiles: what ``--profile`` accepts, next to ``jvm`` and ``all``.
-        profile_help: help of ``--profile``.
-        default: of ``--members``.
-        members_help: help of ``--members``.
+        profile_help: the help of ``--profile``.
+        default: the default of ``--members``.
+        members_help: the help of ``--members``.
     """
     path = click.Path(dir_okay=False, path_type=Path)
     options = (
@@ -171,7 +171,7 @@ def middles(runs: Sequence[Measures]) -> list[Measures]:
 
 
 def values(runs: Sequence[Measures], name: str) -> list[float]:
-    """Return one figure of all runs that have it, ascending."""
+    """Return the values of one figure in all runs that have it, in ascending order."""
     return sorted(value for run in runs if (value := getattr(run, name)) is not None)
 
 

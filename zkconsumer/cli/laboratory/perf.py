@@ -41,9 +41,7 @@ _AT_ONCE = 1000
 @click.option(
     "--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="Read as a member in ZooKeeper."
 )
-@click.option(
-    "--bootstrap-server", metavar="HOST:PORT[,..]", help="Read as a member on the coordinator."
-)
+@click.option("--bootstrap-server", metavar="HOST:PORT[,..]", help="Read as a member in Kafka.")
 @click.option("--topic", required=True, help="Read this topic.")
 @count_option("--messages", required=True, help="Exit after this many messages.")
 @click.option("--group", help="Sets group.id.  [default: a new group]")
@@ -81,8 +79,8 @@ def perf(
 ) -> int:
     """Measure how fast a topic is read.
 
-    The columns are those of kafka-consumer-perf-test. The rebalance time lasts until the member
-    has joined. All time after it is fetch time. A MB has 1,048,576 bytes of keys and values.
+    The columns are those of kafka-consumer-perf-test. The rebalance time ends when the member has
+    joined. The rest is fetch time. One MB is 1,048,576 bytes of keys and values.
 
     The exit status is 1 if fewer messages were read within the timeout.
     """

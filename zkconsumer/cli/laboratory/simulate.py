@@ -44,7 +44,7 @@ _MOST: Final = 10_000
     PROFILES,
     "How the group works: as with the JVM's consumer (`scala`, or `jvm`), as with ours "
     "(`default`), on Kafka's coordinator with the classic protocol (`coordinator`) or with that of "
-    "KIP-848 (`consumer`), or all four, one after the other.",
+    "KIP-848 (`consumer`), or all four, one at a time.",
     "50",
     "Members before the event, up to 10000. Separate several sizes with commas.",
 )

@@ -66,7 +66,7 @@ class Expansions:
         self._all_topics: tuple[str, ...] = ()
         self._exclude_internal = True
         self._names: Names | None = None
-        """Of the topics; ``None`` until a filter needs them."""
+        """The topics' names; ``None`` until a filter needs them."""
         self._found: dict[_Key, _Expansion] = {}
 
     def of(

@@ -123,7 +123,7 @@ _BINARY: Final = _named(
     ("TITLECASE IDEOGRAPHIC WHITE_SPACE WHITESPACE CONTROL BLANK JOIN_CONTROL JOINCONTROL", _NONE),
     ("NONCHARACTER_CODE_POINT NONCHARACTERCODEPOINT", _NONE),
 )
-r"""The same for ``\p{Is..}``, in any case."""
+r"""Name in ``\p{Is..}``, in any case, -> the characters it matches."""
 _SCRIPTS: Final = {"LATIN": _LETTER, "LATN": _LETTER, "COMMON": _ANY - _LETTER}
 _BLOCKS: Final = {"BASICLATIN": _ANY, "BASIC_LATIN": _ANY, "BASIC LATIN": _ANY}
 

@@ -248,7 +248,7 @@ _SINGLE: Final[dict[str, Node]] = {
 
 
 def _shared(node: Node, depth: int) -> Node:
-    """The same regex, in which alternatives with the same beginning share it: it counts once.
+    """Return an equal regex in which alternatives share a common beginning: it counts once.
 
     Groups are left out.
     """

@@ -327,8 +327,8 @@ class GroupMachine(Machine[State, Any, Any]):
         self.obstacle = ""
         if denied:
             self.obstacle = (
-                f"{name_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED)}: this member's principal may not "
-                f"describe {', '.join(denied[:3])}: allow it Describe and Read"
+                f"{name_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED)}: this member's principal is not "
+                f"authorized to describe {', '.join(denied[:3])}: allow it Describe and Read"
             )
         elif own and not any(topic in event.partitions for topic in own):
             self.obstacle = f"topic {own[0]} does not exist, nor does any other that it names"

@@ -242,7 +242,7 @@ class Kip848Machine(GroupMachine):
         self._back_off(Goal.LOAD, min(2**self._fenced, MAX_PAUSES))
 
     def _change_id(self) -> None:
-        """Leave as the member that the coordinator refuses, and join as another one.
+        """Leave under the member id that the coordinator refuses, and join under a new one.
 
         Brokers 4.0 and 4.1 refuse epoch 0 of a member that missed two epochs, until its session
         timeout is over.

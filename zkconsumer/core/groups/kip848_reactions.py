@@ -97,12 +97,12 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        "This principal may not use the group",
+        "This principal is not authorized to use the group",
         reactions.each(_ALL, Reaction.FATAL, COMMIT=Reaction.REFUSE),
     ),
     Row(
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        "This principal may not describe the topics",
+        "This principal is not authorized to describe the topics",
         {_JOIN: Reaction.FATAL, _BEAT: Reaction.FATAL, _COMMIT: Reaction.REFUSE},
     ),
 )

@@ -147,7 +147,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        "This principal may not use the group",
+        "This principal is not authorized to use the group",
         each(_ALL, Reaction.FATAL, COMMIT=Reaction.REFUSE),
     ),
     Row(

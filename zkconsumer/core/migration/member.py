@@ -153,7 +153,7 @@ class LiveMember:
         self._timers: dict[str, int] = {}
         self._timer_token = 0
         self._faults: tuple[str, ...] | None = None
-        """What the ZooKeeper side could not store before it ended; ``None``: it has not ended."""
+        """Offsets not stored when the ZooKeeper side ended, and why; ``None``: not ended."""
         self.closing = False
 
     @property

@@ -37,9 +37,9 @@ class Offer(Enum):
     """The assignment strategies that a migratable member offers to the coordinator."""
 
     OWN = "own"
-    """Only a strategy unknown to other clients, so that the coordinator refuses plain consumers."""
+    """One strategy that other clients do not know, so that the coordinator refuses them."""
     USUAL = "usual"
-    """Those of its configuration."""
+    """The strategies of its configuration."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class OwnStrategy:
 
     Args:
         assignor: ``range`` or ``roundrobin``, as in ZooKeeper.
-        hash_form: for ``roundrobin``.
+        hash_form: how ``roundrobin`` writes a partition that it hashes.
     """
 
     assignor: str = "range"

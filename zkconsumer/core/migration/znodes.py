@@ -27,7 +27,7 @@ LIVE_USER: Final = "zkconsumer-live:member"
 distinguishes them from legacy consumers, which do not know it, while the group's ``ids`` are
 locked."""
 LIVE_CREDENTIAL: Final = "zkconsumer-live:" + b64encode(sha1(LIVE_USER.encode()).digest()).decode()
-"""That user as an entry of an access list, with ZooKeeper's scheme ``digest``."""
+"""The user as an entry of an access list, with ZooKeeper's scheme ``digest``."""
 
 
 @dataclass(frozen=True, slots=True)

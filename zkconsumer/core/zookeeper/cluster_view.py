@@ -58,7 +58,7 @@ class ClusterView:
     brokers: tuple[BrokerEndpoint, ...] = ()
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     protocol: str = "PLAINTEXT"
-    """Of these brokers' listeners, as in ``security.protocol``."""
+    """Protocol of these brokers' listeners, as in ``security.protocol``."""
 
 
 def is_cluster_path(path: str, ids_only: bool = False) -> bool:
@@ -69,8 +69,8 @@ def is_cluster_path(path: str, ids_only: bool = False) -> bool:
 
 
 def is_of_cluster(op: ZkOp | OffsetOp, ids_only: bool = False) -> bool:
-    """Whether an operation reads znodes whose data the brokers have. It never reads others as
-    well."""
+    """Whether an operation reads znodes whose data the brokers have. No operation reads these and
+    others."""
     if isinstance(op, GetMany):
         return bool(op.paths) and is_cluster_path(op.paths[0], ids_only)
     if isinstance(op, Exists | GetData | GetChildren):

@@ -127,5 +127,5 @@ ScriptCommand = (
     | WatchBlockers
     | Deregister
 )
-"""Those that a script carries out (``scripts.by_command``)."""
+"""The commands that a script carries out (``scripts.by_command``)."""
 Command = ScriptCommand | CommonCommand

@@ -116,7 +116,7 @@ class Knowledge:
         return known
 
     def _untouched(self, registrations: Mapping[str, Node]) -> dict[str, Node]:
-        """Those that the rotation does not read this time."""
+        """Return the registrations that the rotation does not read this time."""
         return {
             name: node
             for name, node in registrations.items()

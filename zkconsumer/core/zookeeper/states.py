@@ -1,4 +1,4 @@
-"""The states of a ZooKeeper group's member, and its data, grouped by what changes together.
+"""The states of a ZooKeeper group's member, and its data. Fields that change together are grouped.
 
 No rebalance logic.
 """

@@ -24,7 +24,7 @@ class Awaited(AsyncIterator[_T]):
 
     Args:
         items: takes without waiting, and yields ``nothing`` if there is no item.
-        alarm: of the stream's queue.
+        alarm: the alarm of the stream's queue.
         limit: seconds to wait for an item; ``None`` waits indefinitely.
         waited: returns the item for a call that has waited so long, or raises.
     """

@@ -50,9 +50,9 @@ class Run:
         self.before = before
         self.columns = columns
         self.noted = 0
-        """How many of those taken the reader has recorded as delivered."""
+        """How many of the taken messages the reader has recorded as delivered."""
         self.base = 0
-        """How many were taken before the last list."""
+        """How many messages were taken before the last list."""
         self.singly = False
         """Whether single messages are taken at present, not lists."""
         self.dropped = False
@@ -151,7 +151,7 @@ class PartitionTopicInfo:
         self.answers = 0
         """How often a broker has answered for it. Written by the partition's fetch worker."""
         self.epochs: PartitionEpochs | None = None
-        """Where brokers know leader epochs. Written by the leader finder."""
+        """Leader epochs, if brokers know them. Written by the leader finder."""
         self.fault: Fault | None = None
         """Why the last attempt to fetch it failed, until one succeeds. Written by the fetch worker
         and the leader finder, of which one has the partition at a time."""
@@ -347,8 +347,8 @@ class ChunkQueue:
         return chunk
 
     def settle(self) -> None:
-        """Finish ``take`` by removing the current chunk from the waiting ones, in case a signal
-        handler has interrupted it. The caller does as for ``take``."""
+        """Finish a ``take`` that a signal handler has interrupted: remove the current chunk from
+        the waiting ones. The caller has the same duties as for ``take``."""
         chunks = self._chunks  # the handler may have called ``shutdown``
         if chunks and chunks[0] is self.current:
             if self.full:
@@ -367,7 +367,7 @@ class ChunkQueue:
         return was_full and not self.full and self.on_space is not None
 
     def close(self) -> bool:
-        """Remove all chunks, and accept no more. The caller does as for ``discard``."""
+        """Remove all chunks, and accept no more. Returns the same as ``discard``."""
         self.closed = True
         was_full = self.full
         self._chunks = deque()

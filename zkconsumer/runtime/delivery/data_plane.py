@@ -161,7 +161,7 @@ class DataPlane:
         return revoked
 
     def fail(self, error: Exception) -> None:
-        """Raise ``error`` in all streams, also after they are closed."""
+        """Raise ``error`` in all streams, even in closed ones."""
         for stream in self._every_stream:
             stream.fail(error)
 

@@ -139,7 +139,7 @@ class Reader:
         self.polled: HandOut[MessageAndMetadata | None] = self._iterator(
             Request(lambda: None, wait=False)
         )
-        """Those that do not wait: see ``take``."""
+        """The iterator that does not wait: see ``take``."""
 
     # -- the consuming thread takes --------------------------------------------------------------
 

@@ -36,10 +36,10 @@ class BrokerIO:
     """A ``BrokerPort`` with real brokers. It keeps the connection to the broker asked last.
 
     Args:
-        config: of the member.
+        config: the member's configuration.
         client_id: sent to brokers.
         counts: the counters for bytes sent and received.
-        security: of all connections.
+        security: for all connections.
     """
 
     def __init__(

@@ -40,11 +40,11 @@ class _Error:
 
 @dataclass(slots=True)
 class _State:
-    """What the log has said of a partition."""
+    """What was logged about a partition."""
 
     broker: int | None = None
     failed: bool = False
-    """Whether an error is the last thing it said."""
+    """Whether the last line that was logged is an error."""
     errors: dict[str, _Error] = field(default_factory=dict)
 
 

@@ -74,7 +74,7 @@ class _Share:
 
 
 class FetchTable:
-    """Which worker fetches which partition, and which partitions have no leader.
+    """Records which worker fetches which partition, and which partitions have no leader.
 
     Args:
         fetchers: ``num.consumer.fetchers``: how many workers share a broker's partitions.

@@ -53,10 +53,10 @@ class ConsumerFetcherManager:
     """Fetches partitions into the queues of streams until stopped.
 
     Args:
-        config: of the member.
+        config: the member's configuration.
         client_id: sent to brokers, and part of the threads' names.
         on_event: called with every ``FetchEvent``.
-        security: of all connections to brokers.
+        security: for all connections to brokers.
     """
 
     def __init__(

@@ -103,7 +103,7 @@ class FetchWorker:
     Args:
         table: what to fetch.
         key: the worker's name in the table.
-        config: of the member.
+        config: the member's configuration.
         report: called with every ``FetchEvent``, without locks.
         clock: the present time in seconds, as for ``FetchTable``.
         idle: seconds without partitions until it retires.
@@ -132,7 +132,7 @@ class FetchWorker:
         self._fruitless: Sequence[PartitionFetchState] | None = None
         """The partitions of the last request, if its answer was empty."""
         self._again: FetchRequest | None = None
-        """That request: it is repeated while there are no other partitions to request."""
+        """The last request: it is repeated while there are no other partitions to request."""
 
     def choose(self) -> WorkerRequest | Wait | Retire:
         """Return the next action."""

@@ -34,7 +34,7 @@ class RequestLine(Protocol):
     """One connection to the coordinator (``zkconsumer.runtime.membership.line.ServerLine``)."""
 
     coordinator: Any
-    """Where requests to the group's coordinator are sent: found by one line, given to the other."""
+    """The group's coordinator, to which requests are sent. One line finds it for both."""
 
     def submit(
         self,
@@ -81,7 +81,7 @@ class BrokerCoordination:
     Args:
         spec: the member.
         host: runs the member.
-        gate: opened for as long as the coordinator surely treats this member as live.
+        gate: kept open while the coordinator is certain to treat this member as live.
         requests, heartbeats: lines to the coordinator.
         streams: their application must make progress.
         listener: its calls must return.
@@ -118,7 +118,7 @@ class BrokerCoordination:
         self._synced: tuple[str, int] | None = None
         """Member id and generation of the last assignment. Written by the line of requests."""
         self._proof: commands.SyncGroup | None = None
-        """Asks whether this is still a member; not for the machine. Heartbeats' line only."""
+        """A request that proves membership; no event for the machine. Heartbeats' line only."""
         self._joining: int | None = None
         """Token of a JoinGroup that is not answered."""
         self._unacknowledged: dict[Progress, tuple[object, float]] = {}

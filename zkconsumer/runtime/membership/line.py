@@ -1,4 +1,4 @@
-"""ServerLine: one member's requests to one server, one after the other, on a thread of their own.
+"""ServerLine: one member's requests to one server, one at a time, on a thread of their own.
 
 The thread starts with the first request. An error that the client does not expect ends it, and the
 member fails.
@@ -22,8 +22,8 @@ since 1970."""
 
 
 class Client(Protocol):
-    """A client that sends requests to a server. The line's thread calls ``execute``, any thread the
-    others."""
+    """A client that sends requests to a server. The line's thread calls ``execute``; any thread may
+    call the other methods."""
 
     def execute(self, request: Any, permission: Permission, /) -> Any:
         """Send a request; return its answer, or one with the reason why there is none.
@@ -43,7 +43,7 @@ class ServerLine:
 
     Args:
         client: closed with the line.
-        name: of the thread.
+        name: the thread's name.
         on_crash: called with an unexpected error, which ends the thread.
     """
 
@@ -56,7 +56,7 @@ class ServerLine:
             queue.SimpleQueue()
         )
         self._permission: Permission = always
-        """Of the request in progress."""
+        """The permission of the request in progress."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._starting = threading.Lock()

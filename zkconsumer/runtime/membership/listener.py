@@ -1,4 +1,4 @@
-"""Calls of the user's rebalance listener, one after the other, on separate threads."""
+"""Calls the user's rebalance listener, one call at a time, on separate threads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ListenerCalls:
 
     Args:
         listener: the user's object.
-        consumer_id: of this member.
+        consumer_id: this member's id.
         newer: whether to call the newer consumer's methods.
         host: runs the calls, and has the clock.
     """

@@ -218,7 +218,7 @@ class Watchdog:
     """Checks the threads of one member. Any thread may call its methods.
 
     Args:
-        name: of the thread.
+        name: the thread's name.
         host: the member's thread.
         member: fails when a check raises.
         checks: one for each component that has threads.

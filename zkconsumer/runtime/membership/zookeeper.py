@@ -105,7 +105,7 @@ class SessionSignals:
 
     Args:
         host: runs the member.
-        gate: opened for as long as the session surely lives.
+        gate: kept open while the session is certain to be alive.
     """
 
     def __init__(self, host: Host, gate: DeliveryGate) -> None:
@@ -140,14 +140,14 @@ class ZooKeeperCoordination:
 
     Args:
         host: runs the member.
-        gate: opened for as long as the session surely lives.
+        gate: kept open while the session is certain to be alive.
         zk: the client. It reports to ``signals``.
         session_timeout: seconds, as configured; the server may grant less.
-        offsets: where offsets are stored in Kafka.
-        directory: where brokers are not learnt from ZooKeeper.
-        directory_interval: seconds between two times that it asks the brokers.
+        offsets: stores offsets in Kafka, if they are stored there.
+        directory: finds the brokers, if ZooKeeper does not list them.
+        directory_interval: seconds after which ``directory`` asks the brokers again.
         scripts: the script for each command.
-        listener: of a registered broker, to connect to.
+        listener: chooses the listener of a registered broker to connect to.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class ZooKeeperCoordination:
         self._host.log(logging.INFO, text)
 
     def _permit(self, op: OffsetOp, session_id: int) -> Permit:
-        """See ``Permission``: an offset is stored only while the session surely lives.
+        """See ``Permission``: an offset is stored only while the session is certain to be alive.
 
         A lost session shuts the gate before the next one opens it. So the gate is read first.
         """
@@ -326,7 +326,7 @@ class ZooKeeperCoordination:
 
     @property
     def _lease(self) -> float:
-        """How long the session certainly lives without a request, in seconds."""
+        """Seconds for which the session is certain to live without a request."""
         return min(self._session_timeout, self.zk.session_timeout)
 
     def _answered(self, number: int, position: int, reply: Reply) -> None:

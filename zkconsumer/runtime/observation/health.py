@@ -46,7 +46,7 @@ class Health:
     entitled: bool
     """Whether partitions are assigned to it."""
     owned: int
-    """How many partitions it owns."""
+    """Number of partitions that it owns."""
     delivering: bool
     """Whether it owns partitions and delivery does not pause."""
     progress: Mapping[TopicPartition, float]
@@ -78,7 +78,7 @@ class Membership:
 
     state: str
     doing: str
-    """The same in words."""
+    """The state in words."""
     registered: bool
     settled: bool
     """Whether no rebalance is in progress."""
@@ -110,7 +110,7 @@ class Sources:
     partitions: Callable[[], Iterable[tuple[PartitionTopicInfo, StreamControl]]]
     streams: Iterable[StreamControl]
     is_open: Callable[[], bool]
-    """Of the delivery gate."""
+    """Whether the delivery gate is open."""
     listening: Callable[[], bool]
     """Whether the rebalance listener is being called."""
     group: str

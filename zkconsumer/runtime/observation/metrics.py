@@ -42,7 +42,7 @@ class Declared:
     """``domain:type=T,name=N`` of the matching MBean of the JVM consumer; otherwise the metric is
     ours."""
     in_zookeeper: bool
-    """Only members of groups in ZooKeeper have it; on the brokers it stays 0."""
+    """Whether it exists only for groups in ZooKeeper. For other groups it stays 0."""
 
     @property
     def help(self) -> str:
@@ -104,7 +104,7 @@ class Metrics:
     max_lag: int = _metric(
         Kind.GAUGE,
         "messages",
-        "The largest `lag`; 0 if no lag is known. (The JVM counts from the fetched offset.)",
+        "The largest `lag`; 0 if no lag is known. (Kafka's MaxLag counts from the fetched offset.)",
         "kafka.consumer:type=ConsumerFetcherManager,name=MaxLag",
     )
     lag: Mapping[TopicPartition, int] = _metric(
@@ -257,7 +257,7 @@ class Metrics:
     disconnections: int = _metric(
         Kind.COUNTER,
         "disconnections",
-        "Times that the connection to ZooKeeper dropped, with or without the loss of the session.",
+        "How often the connection to ZooKeeper dropped, whether or not the session was lost.",
         in_zookeeper=True,
     )
     zookeeper_connected: int = _metric(

@@ -68,7 +68,7 @@ def of_group_member(
     plane: DataPlane,
     faults: int,
 ) -> Metrics:
-    """Return the metrics of a connector with streams on the brokers, also after its shutdown."""
+    """Return the metrics of a connector with streams in Kafka, also after its shutdown."""
     return replace(
         _of_streams(gate, plane, loop.rebalances, faults),
         owned_partitions=len(loop.machine.held),

@@ -57,8 +57,8 @@ class RealHerd(HerdGroup):
     """The parameters of a run on a local server's ``port``. Times are in seconds.
 
     ``processes`` share the members, except the one that a crash kills, which has its own.
-    ``restart`` is the time between the stop and the start of a member, and before the next one
-    stops; ``bounce`` is how long a broker is down.
+    ``restart`` is the time before a stopped member starts again, and again before the next one is
+    stopped; ``bounce`` is how long a broker is down.
     """
 
     port: int = field(kw_only=True)

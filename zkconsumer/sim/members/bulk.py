@@ -159,7 +159,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """What a memo's first steps cost: znodes read, and for each parent znode the first path read
+    """The cost of a memo's first steps: znodes read, and for each parent znode the first path read
     below it and the cost of all reads there."""
 
     reads: int

@@ -143,7 +143,7 @@ class Line:
         self._number = 0
         self._busy: tuple[int, Any, OnAnswer, int] | None = None
         self._permission: Permission = always
-        """Of the request in flight."""
+        """The permission of the request in flight."""
 
     def submit(self, command: Any, on_answer: OnAnswer, permission: Permission = always) -> None:
         """Implement ``RequestLine.submit``."""

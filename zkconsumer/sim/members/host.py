@@ -48,7 +48,7 @@ class InjectedFault(Exception):
 class SimHost:
     """A process on virtual time: the ``Host`` of ``zkconsumer.runtime.membership.loop``.
 
-    Actions are run one after the other, never within one another. ``alive``: neither crashed nor
+    Actions are run one at a time, never within one another. ``alive``: neither crashed nor
     left. ``paused``: it is suspended, and so are its actions; its timers expire meanwhile.
     """
 

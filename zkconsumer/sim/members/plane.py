@@ -65,7 +65,7 @@ class Plane(DataPort, Protocol):
         return
 
     def end(self) -> None:
-        """End the member: the application asks each stream once more."""
+        """End the member: the application polls each stream one last time."""
         return
 
     def check(self) -> None:

@@ -44,7 +44,7 @@ class SimZk:
     def __init__(self, zk: FakeZk, host: SimHost, session_timeout: float) -> None:
         self.session_timeout = session_timeout
         self.proved = -math.inf
-        """When the last ping of this session that was answered had been sent."""
+        """When the last ping of this session was sent that has been answered."""
         self.late_pings = 0.0
         """Probability that the client library hands over the answer to a ping late."""
         self.has_brokers = True
@@ -214,7 +214,7 @@ class SimMember(ZkProcess[RebalanceMachine]):
         self._make_loop(RebalanceMachine(spec), self._coordination, spec.auto_commit, watchers)
 
     def _brokers(self, zk: FakeZk) -> tuple[KafkaOffsets | None, ClusterDirectory | None, float]:
-        """What the brokers store and report to the member, and how often it asks for the latter."""
+        """Return the member's offset store and directory, and the interval of the directory."""
         return None, None, 0.0
 
     # -- what a fault does

@@ -145,7 +145,7 @@ class HerdRun(ABC, Generic[MemberT]):
             self._sink.write(event_entry(self.kernel.now_us, name, member))
 
     def _restart(self, number: int) -> None:
-        """Members leave and return one after the other, at a fixed pace."""
+        """Members leave and return one at a time, at a fixed pace."""
         if number >= self.herd.members:
             return
         self.members[number].close()

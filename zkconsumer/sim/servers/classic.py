@@ -66,7 +66,7 @@ class GroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What survives the broker: written when a group becomes stable, or empty."""
+    """The data that survives the broker: written when a group becomes stable, or empty."""
 
     generation: int = 0
     protocol: str = ""

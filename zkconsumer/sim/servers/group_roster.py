@@ -22,8 +22,8 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @dataclass(slots=True)
 class Seat:
-    """One member. ``joining`` and ``syncing`` wait until all other members have sent the same
-    request.
+    """One member. ``joining`` answers its JoinGroup request, and ``syncing`` its SyncGroup request;
+    both are called when the group can continue.
 
     ``new``: its first generation has not begun.
     """

@@ -401,8 +401,8 @@ class ConsumerGroupCoordinator:
         self.kernel.schedule(seat.spec.rebalance_timeout, due)
 
     def _fence(self, name: str) -> None:
-        """Remove a member. The next target is computed at once, so that judges can distinguish by
-        the epoch what it does before and after it joins again; a broker may wait for its
+        """Remove a member. The next target is computed at once, so that the epoch shows the judges
+        whether the member acts before or after it joins again. A real broker may wait for its
         interval."""
         self._forget(name, left=False)
         self.generation += 1

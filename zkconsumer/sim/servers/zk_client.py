@@ -166,7 +166,7 @@ class FakeSession:
         self.state = SessionState.SUSPENDED
         self.counters = Counters()
         self.identities: Identities | None = (ANYONE,)
-        """Those that count in access lists; ``None``: a super user's."""
+        """The identities that count in access lists; ``None``: a super user's."""
         self._zk = zk
         self._kernel = zk.kernel
         self._on_watch = on_watch

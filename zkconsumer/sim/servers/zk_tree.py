@@ -83,8 +83,8 @@ class Txn:
 
 
 class _Entry:
-    """A znode in place: ``pzxid`` is the transaction that last changed the set of children,
-    ``changes`` counts their creations and deletions.
+    """A znode in the tree. ``pzxid`` is the transaction that last created or deleted a child, and
+    ``changes`` counts these transactions' creations and deletions.
     """
 
     __slots__ = ("acl", "changes", "children", "names", "node", "pzxid")
