@@ -4,7 +4,7 @@ A move consists of files and steps. An operator can inspect the result of each s
 
     zkmigrate plan       stores -> GroupState -> plan_group -> a row for each group, and a plan
                          file: each partition with from, to and reason
-    zkmigrate apply      plan file -> a Change for each group -> both stores; a journal beside it
+    zkmigrate apply      plan file -> a Change for each group -> both stores; a journal next to it
     zkmigrate status     plan file + both stores -> differences
     zkmigrate undo       record in ZooKeeper -> the Change that undoes it -> both stores
     zkmigrate report     plan file + journal -> the result of each group, as HTML and CSV

@@ -244,7 +244,7 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What both stores had before a change, and what it writes to its target.
+    """The offsets in both stores before a change, and those that it writes to its target.
 
     ``marker``: the migration marker before. ``skipped``: patterns of offsets that it leaves alone.
     ``locked``: whether the group was locked. ``earlier``: the same for the change before this one,
@@ -304,7 +304,7 @@ class GroupState:
     """Whether it has a mode, or migratable members."""
     record: Record = Record()
     mirror: Mirror | None = None
-    """What its mirror has agreed on, if it is mirrored."""
+    """The agreed state of its mirror, if it is mirrored."""
     mirrored_by: str = ""
     """Who runs its mirror now."""
 

@@ -271,7 +271,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Choose `--unproven-topics`.",
     ),
     Reason.MISPLACED: (
-        "A 1.1.0 broker has stored offsets below `offset`.",
+        "A 1.1.0 broker has stored offsets in `offset`, not `offsets`.",
         "Choose `--misplaced use` or `ignore`.",
     ),
     Reason.NO_OFFSET: (

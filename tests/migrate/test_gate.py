@@ -177,7 +177,7 @@ def test_a_hidden_topic_is_not_missing(simulated: Simulated) -> None:
     simulated.leave_zookeeper()
     found = gate(simulated)
     assert (found.status, found.rows[0]["lost"]) == (3, 1)
-    assert "may not describe: allow it to (secret)" in found.rows[0]["why"]
+    assert "is not authorized to describe: allow it to (secret)" in found.rows[0]["why"]
     kinds = {row["kind"]: row["what"] for row in simulated.run("plan", "--all").rows}
     assert set(kinds) == {"hidden-offsets", "topic-missing"}
     assert "secret-0" in kinds["hidden-offsets"]

@@ -77,7 +77,7 @@ class Change:
 
     @property
     def held(self) -> Held:
-        """What the target has before the change."""
+        """The offsets in the target before the change."""
         return self.zk if self.target is Store.ZOOKEEPER else self.kafka
 
     def expected(self, store: Store, tp: TopicPartition, resumed: bool) -> set[int | None]:

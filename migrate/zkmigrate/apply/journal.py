@@ -45,7 +45,7 @@ class Journal:
 
     Args:
         path: the file; its folder must exist.
-        digest: of the plan; a journal of another plan is refused.
+        digest: the plan's digest; a journal of another plan is refused.
         effect: called before and after each fsync and creation.
 
     ``records`` are those of earlier runs. Raises JournalError.

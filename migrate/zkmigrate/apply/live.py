@@ -199,7 +199,7 @@ class LiveMove:
         self._now = now
 
     def check(self, target: Mode, back: bool = False) -> LiveScript[Step]:
-        """Only check the gate before ``target``. ``back``: towards ZooKeeper."""
+        """Check the gate before ``target``, and write nothing. ``back``: towards ZooKeeper."""
         facts = yield from look(self.group)
         if facts.mode is target:
             return Step(facts.mode, False, self._late(facts))
@@ -299,7 +299,7 @@ class LiveMove:
         return last._replace(changed=last.changed or step.changed)
 
     def check_back(self) -> LiveScript[Step]:
-        """Only check the gate before the next mode towards ``zookeeper``."""
+        """Check the gate before the next mode towards ``zookeeper``, and write nothing."""
         facts = yield from look(self.group)
         before = tuple(Mode)[max(0, tuple(Mode).index(facts.mode) - 1)]
         return (yield from self.check(before, back=True))

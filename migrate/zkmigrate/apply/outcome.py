@@ -73,7 +73,7 @@ class Result:
     mode: str | None = None
     """The group's mode, if it is in a live move."""
     stays: tuple[StaysBehind, ...] = ()
-    """What the plan leaves behind."""
+    """Offsets that the plan leaves behind."""
     problem: Problem | None = None
     """Why the group is not ready according to the plan."""
 

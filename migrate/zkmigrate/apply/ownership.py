@@ -215,8 +215,8 @@ def write_marker(
 def like_root(group: str, path: str) -> Script[None]:
     """Give a new znode the access list of the group's own, as far as that can be read.
 
-    It says which store counts, so nobody else may write it. A list with which nobody could change
-    the znode again is not used.
+    It shows which store counts, so no other user may write it. A list with which no user could
+    change the znode again is not used.
     """
     try:
         root = yield from read(GetAcl(GroupPaths(group).root))

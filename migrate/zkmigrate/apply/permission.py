@@ -170,10 +170,10 @@ class InKafka:
             raise self.in_doubt(self._lost()) from None
 
     def in_doubt(self, lost: Iterable[TopicPartition]) -> GroupRefusedError:
-        """Return the error about newer offsets that may be lost, once it is noted.
+        """Record that newer offsets may be lost, and return the error about it.
 
-        In the journal, and in the group's record as far as ZooKeeper can be reached. Then the
-        record alone counts. Raises JournalError.
+        The partitions are written to the journal, then to the group's record. If ZooKeeper stores
+        the record, they are removed from the journal. Raises JournalError.
         """
         rows = sorted(lost)
         try:

@@ -81,7 +81,7 @@ def export(
     With one --group that is a name, the CSV has no column of groups. zkmigrate plan --from-file and
     reset --from-file read all of these formats.
 
-    Offsets that a 1.1.0 broker stored below 'offset' instead of 'offsets' are included where
+    Offsets that a 1.1.0 broker stored in 'offset' instead of 'offsets' are included where
     there is no other. What cannot be exported is named: groups and offsets that cannot be read,
     znodes in another client's layout, and two offsets of one partition that differ.
     """

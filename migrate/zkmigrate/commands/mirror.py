@@ -54,8 +54,8 @@ that was killed."""
 @click.option(
     "--lead",
     type=click.Choice([one.value for one in Store]),
-    help="The store whose offsets are right. They replace those of the other store if both "
-    "differ at the beginning, and after the mirror has stopped.",
+    help="The store whose offsets are right. Where the stores differ at the start, or after the "
+    "mirror has stopped, its offsets replace those of the other store.",
 )
 @click.option(
     "--when-empty",

@@ -39,7 +39,7 @@ class Stage(NamedTuple):
     """One stage of a live move.
 
     Args:
-        action: for the table of cases.
+        action: the stage's action in the table of cases.
         target: the mode whose gate is checked.
         back: whether it leads towards ZooKeeper.
         act: carries out the stage.

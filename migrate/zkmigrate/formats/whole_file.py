@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
-"""What ``link`` answers on volumes without hard links."""
+"""Errors of ``link`` on volumes without hard links."""
 _NO_FSYNC: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
-"""What ``fsync`` answers where a folder has nothing to be written."""
+"""Errors of ``fsync`` where a folder has nothing to be written."""
 
 
 def create(path: Path, chunks: Iterable[bytes]) -> None:

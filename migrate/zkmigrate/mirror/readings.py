@@ -74,7 +74,7 @@ class Readings:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self._below: dict[str, tuple[Mapping[TopicPartition, Node], float]] = {}
-        """What groups have below ``offset``, and when it is read again."""
+        """The groups' znodes below ``offset``, and when they are read again."""
         self._asks = stores.beside()
         """With connections of its own. So no read delays a commit that is about to be sent."""
         self.keep_s = 0.0

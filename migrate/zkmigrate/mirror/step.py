@@ -1,4 +1,4 @@
-"""What a pass of a mirror says of a group."""
+"""The result of a pass of a mirror for a group."""
 
 from __future__ import annotations
 

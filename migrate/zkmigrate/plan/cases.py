@@ -49,7 +49,7 @@ MEANING: Final[Mapping[Case, str]] = {
     Case.WRITTEN_LATE: "As *interrupted*, and the command may have overwritten newer offsets in "
     "Kafka. Set the right ones with `reset`.",
     Case.EMPTY: "Neither store has an offset.",
-    Case.MISPLACED: "Never moved; a 1.1.0 broker has stored offsets below `offset`.",
+    Case.MISPLACED: "Never moved; a 1.1.0 broker has stored offsets in `offset`, not `offsets`.",
     Case.HIDDEN: "Never moved; the broker's ACLs hide the offsets of a topic in Kafka.",
     Case.MOVED: "Moved to Kafka, and neither store has changed since.",
     Case.USED: "Moved to Kafka, and new consumers have committed there since.",

@@ -22,8 +22,8 @@ class Facts:
 
     Args:
         mode: the group's mode.
-        version: of its znode; -1 while there is none.
-        registered: consumer ids below ``ids``, of legacy members as well.
+        version: the version of the mode's znode; -1 if there is none.
+        registered: consumer ids below ``ids``, including those of legacy members.
         members: each migratable member with the mode that it has acknowledged, if any.
         ids_locked: whether legacy consumers are kept from registering.
         plain: members of the coordinator's group that are not migratable.

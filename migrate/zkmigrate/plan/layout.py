@@ -52,8 +52,8 @@ class Layout:
     Args:
         client: its name and releases.
         where: the znodes, for people.
-        pattern: of the whole path of a znode with an offset. Its group ``root`` is what
-            ``--layout`` names.
+        pattern: matches the whole path of a znode with an offset. Its group ``root`` is the
+            path that is given to ``--layout``.
         means: what the numbers are.
         never: what a partition without a commit looks like, for people.
         read: yields the offsets of ``Nodes``; the text is the topic if the znodes do not name it.
@@ -226,7 +226,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         "one znode of any name: `PARTITION:OFFSET,PARTITION:OFFSET`. `--layout` names the topic",
         re.compile(r"(?P<root>/.+)"),
         Means.BATCH,
-        "no znode, or an empty one. 0 is an offset",
+        "no znode, or an empty one (0 is a valid offset)",
         _spark_list,
     ),
     "brooklin": Layout(
@@ -236,7 +236,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         "a partition, whatever the topic",
         re.compile(r"(?P<root>/.+)/connectors/[^/]+/[^/]+/state/sourceCheckpoint"),
         Means.LAST,
-        "no entry. 0 is an offset",
+        "no entry (0 is a valid offset)",
         _brooklin,
         re.compile(r"/config|/state/(?!sourceCheckpoint)[^/]+|/lock(?:/[^/]+)*"),
     ),
@@ -262,7 +262,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         "`/consumers/GROUP/offset/TOPIC/PARTITION`: a number",
         re.compile(rf"(?P<root>(?:/.+)?/consumers/[^/]+)/offset{_OFFSETS}"),
         Means.NEXT,
-        "no znode, or -1. 0 is an offset",
+        "no znode, or -1 (0 is a valid offset)",
         _decimal,
     ),
     "kafka": Layout(
@@ -271,7 +271,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         "`BROKER-PARTITION`, are refused",
         re.compile(rf"(?P<root>(?:/.+)?/consumers/[^/]+)/offsets{_OFFSETS}"),
         Means.NEXT,
-        "no znode, or -1. 0 is an offset",
+        "no znode, or -1 (0 is a valid offset)",
         _decimal,
     ),
 }
@@ -381,8 +381,8 @@ def recognized(path: str, data: bytes) -> tuple[str, str]:
 
 
 class Place(NamedTuple):
-    """Where a client has stored offsets. ``name``: of its layout. ``topic``: for layouts whose
-    znodes do not name it, otherwise empty."""
+    """Where a client has stored offsets. ``name``: its layout. ``topic``: the topic, for layouts
+    whose znodes do not name it, otherwise empty."""
 
     name: str
     path: str
@@ -403,7 +403,7 @@ class Place(NamedTuple):
         return ":".join(filter(None, self))
 
     def covers(self, path: str) -> bool:
-        """Whether a znode is read as one of the layout."""
+        """Whether a znode is at or below the layout's path."""
         return path == self.path or path.startswith(f"{self.path}/")
 
 
@@ -411,9 +411,9 @@ def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, Zk
     """Return the number that is stored for each partition, and its znode's state, in a layout.
 
     Args:
-        name: of the layout.
+        name: the layout's name.
         nodes: every znode at and below a path.
-        topic: for layouts whose znodes do not name it.
+        topic: the topic, for layouts whose znodes do not name it.
 
     Raises ZnodeFormatError.
     """

@@ -110,8 +110,8 @@ def what_is_left(state: GroupState) -> Left:
         whys.append((Reason.EXPIRED, f"{len(gone)} offsets that were moved are gone from Kafka"))
     if hidden:
         text = (
-            f"{len(hidden)} offsets are of topics that zkmigrate may not describe: allow it to "
-            f"({shown(sorted({tp.topic for tp in hidden}))})"
+            f"{len(hidden)} offsets are of topics that zkmigrate is not authorized to describe: "
+            f"allow it to ({shown(sorted({tp.topic for tp in hidden}))})"
         )
         whys.append((Reason.HIDDEN, text))
     if state.members:

@@ -48,9 +48,9 @@ class Status(NamedTuple):
     attention: str = ""
     reasons: tuple[Reason, ...] = ()
     mode: str = ""
-    """Of a group in a live move."""
+    """The mode of a group in a live move."""
     next_modes: str = ""
-    """What prevents each mode that may be next."""
+    """The modes that may be next, with the obstacles to each."""
     operator: str = ""
     """Who wrote the group's record last."""
     plan: str = ""
@@ -60,13 +60,13 @@ class Status(NamedTuple):
     kafka_group: str = ""
     """The group's name in Kafka, if it differs."""
     mirror: str = ""
-    """Of a mirrored group: who runs its mirror, or ``none``."""
+    """Who runs a mirrored group's mirror, or ``none``."""
     mirror_lag: int | None = None
-    """Of a mirrored group: by how much the store that follows differs, in offsets."""
+    """By how many offsets the store that follows in a mirrored group differs."""
     mirror_seconds: int | None = None
-    """Of a mirrored group that is not in step: seconds since the oldest change not copied."""
+    """Seconds since the oldest change not copied, if a mirrored group is not in step."""
     mirror_since: str = ""
-    """Of a mirrored group: since when its store leads, in UTC."""
+    """Since when the leading store of a mirrored group leads, in UTC."""
 
 
 def status_of(
@@ -302,9 +302,9 @@ def _lag(state: GroupState, offsets: Iterable[tuple[TopicPartition, int]]) -> in
 
 
 def _days_left(state: GroupState, now_ms: int, retention: Retention | None) -> int | None:
-    """Return the days until the oldest offset is forgotten, at least; a live group has no limit.
+    """Return a lower bound of the days until Kafka deletes the oldest offset; ``None``: no limit.
 
-    A commit later than the move is not looked for, as that would need the coordinators' logs.
+    Commits after the move are not considered, as that would need the coordinators' logs.
     """
     marker = state.marker
     if retention is None or state.coordinator_members:

@@ -61,7 +61,7 @@ class Way(Enum):
 
 
 class Do(Enum):
-    """What a command does. The reference shows the value."""
+    """What a command does with a group. The value is the text in the reference's table."""
 
     GO = "go"
     DONE = "done before"

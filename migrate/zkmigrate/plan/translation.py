@@ -73,7 +73,7 @@ class Excerpt:
 
     @cached_property
     def times(self) -> tuple[int, int, int]:
-        """The lowest and the highest timestamp, and by how much a later record is older."""
+        """The lowest and the highest timestamp, and the slack: how much older a later record is."""
         highest = lowest = slack = NO_TIME
         for record in self.records:
             if record.timestamp == NO_TIME:
@@ -84,12 +84,12 @@ class Excerpt:
         return lowest, highest, max(slack, 0)
 
     def nothing_before(self, timestamp: int) -> bool:
-        """Whether no record of that time is before this part, as its order of times shows."""
+        """Whether no record before this part can have this timestamp. ``times`` has the slack."""
         lowest, _, slack = self.times
         return self.begins or (timestamp != NO_TIME and NO_TIME < lowest < timestamp - slack)
 
     def nothing_after(self, timestamp: int) -> bool:
-        """Whether no record of that time is after this part, as its order of times shows."""
+        """Whether no record after this part can have this timestamp. ``times`` has the slack."""
         _, highest, slack = self.times
         return self.ends or (timestamp != NO_TIME and highest > timestamp + slack)
 

@@ -25,7 +25,7 @@ LEFT: Final = "not begun"
 BEFORE: Final = "moved before"
 SET: Final = "reset"
 DONE: Final = (Outcome.DONE.value, Outcome.WAS_DONE.value, Outcome.NOTHING.value)
-"""Of locks and steps of live moves."""
+"""Outcomes of locks, and of steps of live moves, that are done."""
 STATES: Final = (
     MOVED,
     BEFORE,

@@ -116,8 +116,8 @@ class InZooKeeper(NamedTuple):
     """A mirrored group as ZooKeeper shows it. ``mirror`` is ``None`` if it is not mirrored.
 
     ``lease``: of who runs its mirror. ``old``: its members. ``offsets``: its offset znodes.
-    ``watched``: whether a watch fires when any of it changes, except what is agreed on. If nobody
-    has the lease, no watch shows that it is taken.
+    ``watched``: whether a watch fires when any of it changes, except ``mirror``. If no process has
+    the lease, no watch shows that it is taken.
     """
 
     group: str

@@ -47,7 +47,7 @@ _BEFORE_KEYS: Final = frozenset(
     {"version", "target", "kafka_group", "marker", "locked", "skipped", "rows", "earlier"}
 )
 _EARLIER_BYTES: Final = 400 * 1024
-"""What was there before an earlier change is kept only if both are not longer."""
+"""The state before an earlier change is kept only if both are not longer."""
 _LATE_BYTES: Final = 48 * 1024
 """Room for the partitions that were written late: a record fits into one request with a marker."""
 MEANWHILE: Final = "another operator has changed the group meanwhile: run it again"

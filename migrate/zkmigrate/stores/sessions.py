@@ -128,8 +128,8 @@ class Stores:
         return other
 
     def beside(self) -> Stores:
-        """Return the one object that the thread of this one uses next to it, for requests that must
-        not wait for others."""
+        """Return the second object of this one's thread, with its own connections to coordinators,
+        for requests that must not wait for others."""
         if self._beside is None:
             self._beside = self.another()
         return self._beside

@@ -30,10 +30,10 @@ _KAFKA: Final = frozenset(
         "log_dir_event_notification", "migration",
     }
 )  # fmt: skip
-"""What Kafka keeps at its root in addition to the groups; none of it belongs to a consumer."""
+"""Kafka's znodes at its root, without the groups; none of them belongs to a consumer."""
 _ZOOKEEPER: Final = "zookeeper"
 _CLUSTERS: Final = ("consumers", "brokers")
-"""What the root of a cluster has. Groups are below the first."""
+"""Znodes at the root of a cluster. Groups are below the first."""
 _ROOTS: Final = (set(_CLUSTERS), {"brokers", "controller_epoch"})
 """A znode that has all children of one of these sets is the root of a cluster."""
 _MOST_PLACES: Final = 10_000

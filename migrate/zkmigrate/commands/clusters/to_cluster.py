@@ -92,19 +92,21 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--proofs",
             metavar="FILE",
-            help="A file for proven offsets: after an interruption, the same command continues.",
+            help="Save proven offsets in this file. If the command is interrupted, repeat it to "
+            "continue.",
         ),
         click.option(
             "--offsets-out",
             metavar="FILE",
-            help="A new file of offsets for kafka-consumer-groups, of groups with nothing "
-            "undecided.",
+            help="Write the offsets to this new file, for kafka-consumer-groups. Groups with "
+            "undecided partitions are left out.",
         ),
         click.option(
             "--not-proven",
             type=click.Choice(["refuse", "lower"]),
             default="refuse",
-            help="Offsets there with only two bounds; lower: it repeats records, but skips none.",
+            help="What to do with an offset there of which only two bounds are known. The lower "
+            "one repeats records, but skips none.",
         ),
         click.option(
             "--topic-map",
@@ -116,7 +118,7 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--to-config",
             metavar="FILE",
-            help="As --command-config, for the other cluster.",
+            help="Like --command-config, for the other cluster.",
         ),
         click.option(
             "--from-cluster",
@@ -126,7 +128,7 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--to-cluster",
             metavar="HOST:PORT[,..]",
-            help="Plan offsets of stopped groups in the cluster to which topics are mirrored.",
+            help="Plan the offsets of stopped groups for this cluster, which mirrors their topics.",
         ),
     ):
         bundled = option(bundled)

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _HELP: Final = {
     "on_conflict": "Which offset to use if the stores differ.",
     "out_of_range": "Offsets outside of the log; clamp: use the nearest one in it.",
-    "misplaced": "Offsets below 'offset', of a 1.1.0 broker.",
+    "misplaced": "Offsets that a 1.1.0 broker stored in 'offset', not 'offsets'.",
     "missing_topics": "Topics and partitions that do not exist.",
     "unproven_topics": "After the change to KRaft: topics without an id in ZooKeeper; trust: they "
     "are the same.",

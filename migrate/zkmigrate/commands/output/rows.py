@@ -108,7 +108,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                    "none.", True, InTable.IF_ANY),
             Column("proof", "string", "`proven`, `bounded` or `unknown`; empty if nothing was "
                    "compared."),
-            Column("compared", "integer", "Records around the offset that are equal in both."),
+            Column("compared", "integer", "How many records around the offset both logs share."),
             Column("kind", "string", "Code of the reason why it is not ready; else empty."),
             _WHY,
             _KAFKA,
@@ -276,9 +276,9 @@ def format_options(command: F) -> F:
 def in_form(
     schema: str, rows: Sequence[Sequence[object]], how: How
 ) -> tuple[list[str], list[tuple[object, ...]]]:
-    """Return the columns and the cells of rows, which have a value for each column of the schema.
+    """Return the columns and cells for a format. Each row has a value for each of the schema's.
 
-    A table leaves out some, and has a group's name in Kafka next to its name.
+    A table leaves out some columns, and shows a group's name in Kafka after its name.
     """
     columns = SCHEMAS[schema].columns
     cells = [tuple(_cell(value, how) for value in row) for row in rows]
