@@ -61,8 +61,8 @@ def _load_arrow() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit status: see ``exit_status``; 3 for findings as severe
-    as ``--fail-on``."""
+    """Run the command line. Return its exit status: that of ``exit_status``, or 3 if there are
+    findings of severity ``--fail-on`` or a worse one."""
     from zkaudit.commands.root import cli
     from zkaudit.text import printable
     from zkconsumer.console.run import exit_status

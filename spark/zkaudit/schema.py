@@ -157,9 +157,9 @@ TXNLOG_FILES: Final = _PLACE + columns_in("""
 """One row for each log: how far it can be read, and why reading stopped."""
 
 SAMPLE: Final = 256
-"""Of each so many transactions, the time is part of the run."""
+"""The time of one in so many transactions is part of the run."""
 SAMPLE_AT_BEGIN: Final = 16
-"""The same of the first ``BEGIN`` transactions of an epoch, because short logs are compared too."""
+"""The same for an epoch's first ``BEGIN`` transactions, because short logs are compared too."""
 BEGIN: Final = 1024
 
 TXNLOG_RUNS: Final = _PLACE + columns_in(f"""

@@ -105,7 +105,7 @@ def _us(time: str | None) -> int | None:
 
 
 def _between(entries: Iterable[Entry], start: int | None, end: int | None) -> Iterator[Entry]:
-    """Leave out entries of other times. One without a time belongs to those around it."""
+    """Yield the entries of a period. One without a time is in it if it can be, by the others."""
     waiting: list[Entry] = []
     before: int | None = None
     for entry in entries:

@@ -194,15 +194,15 @@ def cuts(path: str | Path, every: int) -> list[int]:
 
 
 def frame(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the records of a block, by following their lengths from its first byte.
+    """Split a block into records, from its first byte on.
 
     Returns the starts of the payloads, their lengths, and the number of bytes that the first
     incomplete record needs (0: the chain ended with bytes that are not a record).
 
     Every record begins after the last byte of another, so all such bytes are searched at once. The
-    candidates are accepted only if they form the chain: each ends where the next begins, from the
-    first byte on. If a znode's data looks like records they do not, and the chain is followed
-    record by record.
+    candidates are accepted only if they form a chain: each ends where the next begins, from the
+    first byte on. They do not if the data of a znode looks like a record. The chain is then
+    followed record by record.
     """
     size = len(block)
     if size < _OVERHEAD:

@@ -191,7 +191,7 @@ _NAMES: Final = pa.array([TYPES.get(code) for code in range(_LOWEST, max(TYPES) 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which operations are wanted.
+    """Filters for operations.
 
     ``path_prefix`` leaves out operations on other paths. Operations without a path (sessions,
     errors) are kept, because the end of a session ends ephemeral znodes. Zxids are inclusive.
@@ -404,7 +404,7 @@ def _decoded(
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What the columns of a batch are made of.
+    """The data from which the columns of a batch are made.
 
     Args:
         data: the block.
@@ -425,7 +425,7 @@ class _Rows:
     is_each: bool
 
     def _of(self, name: str) -> Numbers:
-        """A value of the record of each row."""
+        """Return a field's value for each row."""
         values = self.in_records[name]
         return values if self.is_each else values[self.ops.record]
 
@@ -519,7 +519,7 @@ class _Walk:
 
     @property
     def left(self) -> Numbers:
-        """How many bytes are left of each operation."""
+        """Number of bytes of each operation that are not read yet."""
         return self._end - self._at
 
     def number(self, name: str, mask: Numbers, width: int = 4) -> None:

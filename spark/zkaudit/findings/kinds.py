@@ -123,7 +123,7 @@ _KINDS: Final = (
         ("high", "info"),
         "A registration is not JSON (those of pykafka and samsa are not), or lacks a field. While "
         "it exists, rebalances of JVM members fail, and zkconsumer ignores it. `high`: other "
-        "members were registered at the same time. `info`: no other member was, or only a [limit "
+        "members were registered at the same time. `info`: there were none, or only a [limit "
         "of zkconsumer](znodes.md#limits) is exceeded. Several registrations with the same fault "
         "are one finding.",
         "The registration.",
@@ -309,7 +309,7 @@ _KINDS: Final = (
     FindingKind(
         "mode out of order",
         ("high",),
-        "The mode written must not follow the previous one, or is not a mode, or the mode was "
+        "The mode that was written is unknown or cannot follow the previous one, or the mode was "
         "deleted while members followed it.",
         "The mode znode.",
         "Use `zkmigrate live`; do not write or delete the mode by hand.",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _NAMES: Final = (*GROUP, *(field.name for field in fields(Finding)))
 COLUMNS: Final = tuple(column for column in OUTPUT if column.name in _NAMES)
-"""Those of the findings."""
+"""The columns of the findings."""
 _MAPS: Final = ("clients", "hosts")
 _ORDER: Final = ("part", "first", "second")
 

@@ -122,7 +122,7 @@ class Replay(NamedTuple):
     """In the order in which they ended; then those that did not."""
     commits: list[Commit]
     changes: list[Change]
-    """Of znodes of migrations."""
+    """Changes of znodes of migrations."""
     live_moves: list[LiveMove]
     """One, if the group has a mode."""
 

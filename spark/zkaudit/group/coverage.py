@@ -31,8 +31,8 @@ class Coverage:
         log_gaps: pairs (after, before); all transactions strictly between the two are missing. A
             history that does not reach back to the first transaction begins with (0, its first
             zxid).
-        known: for each segment the zxid from which on all ephemeral znodes are known, ``None`` if
-            they never are. By default only the first segment is known, from its beginning.
+        known: for each segment, the zxid from which on all ephemeral znodes are known; ``None``
+            if they never are. By default only the first segment is known, from its beginning.
     """
 
     def __init__(self, log_gaps: Sequence[LogGap] = (), known: Sequence[int | None] = (0,)) -> None:

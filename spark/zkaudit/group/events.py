@@ -57,11 +57,11 @@ class Event(NamedTuple):
     data: bytes | None = None
     ephemeral: bool | None = None
     cxid: int = 1
-    """Of a close: 0 if the server ended the session, because it expired."""
+    """For a close: 0 if the server ended the session, because it expired."""
     deleted: Iterable[str] | None = None
-    """Of a close: the paths that it lists (ZooKeeper 3.6 and later)."""
+    """For a close: the paths that it lists (ZooKeeper 3.6 and later)."""
     version: int | None = None
-    """Of a set: the version of the content."""
+    """For a set: the version of the content."""
 
 
 class Shown(NamedTuple):
@@ -112,7 +112,7 @@ class Lifetime:
     session: int | None
     """``None`` if the znode is not ephemeral, or if the logs do not show its create."""
     data: bytes | None
-    """Of its create. A member of a live migration changes its content: of the last write."""
+    """Content at its create; at its last write if it is a member of a live migration."""
     start: Moment | Unknown
     seen_in: int
     """The last segment in which the znode is known to have existed."""
@@ -242,7 +242,7 @@ class Burst:
     """A sequence of claims, ends of ownership, joins, leaves and refused writes without a pause."""
 
     znode: Znode
-    """Of the group."""
+    """The group's znode."""
     first_zxid: int
     start_time: int
     last_zxid: int

@@ -111,9 +111,9 @@ class LiveMove:
     """The modes of a group.
 
     Args:
-        znode: of the mode.
+        znode: the mode's znode.
         spans: the modes in order; there is at least one.
-        registrations: registrations of all members since the first mode, also of legacy members.
+        registrations: those of all members since the first mode, including legacy members.
         migratable: member and session of each migratable member.
         member_ids: their ids on the coordinator.
         locks: changes of the lock's record, in order.

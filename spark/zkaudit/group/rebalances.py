@@ -19,8 +19,8 @@ class Bursts:
     def __init__(self) -> None:
         self._now: Burst | None = None
         self._time = 0
-        """Of the last change. The clock may step back when the leader changes; such a step never
-        begins a new burst."""
+        """Time of the last change. The clock may step back when the leader changes; such a
+        step never begins a new burst."""
 
     def read(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the rows of the fold, each after the burst that ended before it."""

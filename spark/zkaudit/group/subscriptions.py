@@ -30,7 +30,7 @@ def registered(data: bytes | None) -> Registered:
 
 
 def store_of(data: bytes | None) -> str | None:
-    """Return the store to which a migration marker says that the offsets were moved."""
+    """Return the store that a migration marker records as the target of the move."""
     store = _object(data).get("moved_to")
     return store if isinstance(store, str) else None
 

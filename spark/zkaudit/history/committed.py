@@ -67,7 +67,7 @@ class History:
     unconfirmed: tuple[Range, ...]
     """Proposals that may or may not have been committed."""
     contradicted: tuple[Range, ...] = ()
-    """Those of ``unconfirmed`` that a server lacks although it continued with a later epoch."""
+    """Ranges of ``unconfirmed`` that a server lacks although it continued with a later epoch."""
 
 
 def epoch(zxid: int) -> int:
@@ -298,7 +298,7 @@ def _without(whole: Range, dropped: list[Range]) -> list[Range]:
 
 
 def _near(whole: Range, ranges: Sequence[Range]) -> Sequence[Range]:
-    """Those of the disjoint, ordered ranges that overlap a given range."""
+    """Return those of disjoint, ordered ranges that overlap ``whole``."""
     begin = bisect_left(ranges, whole[0], key=lambda r: r[1])
     return ranges[begin : bisect_right(ranges, whole[1], key=lambda r: r[0])]
 

@@ -86,7 +86,7 @@ class _Group:
 
 
 def _put(parts: dict[str, dict[str, Any]], record: dict[str, Any]) -> None:
-    """Keep a member's last record, after those of other members."""
+    """Replace a member's record and put it last; a deletion only removes the member."""
     parts.pop(record["member"], None)
     if not record["deleted"]:
         parts[record["member"]] = record

@@ -124,7 +124,7 @@ def recorded(folder: Path, last: int) -> list[Batches]:
 
 
 def _written(folder: Path, last: int) -> list[Batches]:
-    """The same with those that ``retention`` deleted."""
+    """Return the directories of ``recorded``, and those that ``retention`` deleted."""
     found, first = [], last
     while last >= 0:
         found.append(Batches(folder, first, last))
@@ -457,7 +457,7 @@ class BucketStore(Store):
         return frame.unionByName(others)
 
     def _by_bucket(self, place: Path, frame: DataFrame) -> None:
-        """The same for a table that is partitioned by bucket. Only audited buckets are written."""
+        """Write a table that is partitioned by bucket. Only audited buckets are written."""
         before = self.before_of(place)
         rows = self._with_others(frame, self._audited_in(before))
         rows = rows.withColumn("bucket", bucket(group_key()))

@@ -247,7 +247,7 @@ class Coverage:
     Args:
         first_ms: time of the first transaction.
         last_ms: time of the last one.
-        servers: of each server with transactions its first and last time.
+        servers: the first and last time of each server with transactions.
         empty: servers without a transaction.
         damaged: the damaged logs.
         cut: what ``cut_off`` returns.

@@ -175,7 +175,7 @@ class Store:
         """Record the groups in which rules would find more if the history ended later."""
 
     def close(self) -> None:
-        """Finish, after everything except the summary is written."""
+        """Store the data that a next round needs. Called before the summary is written."""
 
 
 def load(spark: SparkSession, out: str | Path) -> tuple[dict[str, Any], dict[str, DataFrame]]:

@@ -235,7 +235,7 @@ def _existing(events: Stage, facts: FactsReader, closed: Collection[int]) -> Dat
 
 
 def _topics(spark: SparkSession, events: Iterable[TopicEvent]) -> DataFrame:
-    """The same of topics."""
+    """Return the znodes of the topics that exist."""
     created: dict[str, tuple[int, datetime | None]] = {}
     written: dict[str, tuple[int, datetime | None, bytes | None]] = {}
     for event in sorted(events, key=lambda event: (event.zxid, event.idx)):

@@ -58,14 +58,15 @@ class Question:
     """The logs, the group and the times to read.
 
     Args:
-        directories: of the servers, as for ``zkaudit run``.
+        directories: the servers' directories, as for ``zkaudit run``.
         group: its name; ``None``: all groups.
         start: ISO time, UTC; the logs are read from a snapshot an hour before, if there is one.
         end: ISO time, UTC.
         servers: number of voting servers; ``None``: as many as there are directories.
-        allow_damage: whether to read on although no server has what follows a damaged record.
-        to_end: whether to read logs that begin an hour or more after ``end``. What a wrong offset
-            did may show only there.
+        allow_damage: whether to continue although all servers miss the records after a damaged
+            one.
+        to_end: whether to read logs that begin an hour or more after ``end``. The effect of a wrong
+            offset may show only there.
         options: the names of ``start`` and ``end`` on the command line.
     """
 

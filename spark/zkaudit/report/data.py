@@ -1,8 +1,8 @@
-"""What the report page shows, from the tables of an audit, small however long the history is.
+"""Data for the report page, from an audit's tables. Its size does not grow with the history.
 
 Time is cut into buckets; the page draws cells, not intervals. Findings are shown exactly, and so
-are intervals while there are few enough to send. Reads the tables' Parquet files without Spark;
-what is as long as the history is aggregated while it is read. Driver's thread.
+are intervals while there are few enough to send. Reads the tables' Parquet files without Spark.
+Tables that grow with the history are aggregated while they are read. Driver's thread.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _millis(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _millis_of(name: str) -> pc.Expression:
-    """The same for a column that is read."""
+    """Return a column that is read, in milliseconds since 1970."""
     return pc.divide(pc.field(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1000)
 
 
@@ -242,7 +242,7 @@ def _counted(tables: Tables) -> list[dict[str, Any]]:
 
 
 def _counts(counted: Iterable[dict[str, Any]]) -> list[Count]:
-    """The same without groups: a few dozen rows."""
+    """Sum up the result of ``_counted`` without groups: a few dozen rows."""
     parts: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
     for row in counted:
         key = (SEVERITIES.index(row["severity"]), row["kind"], row["effect"] or "")
@@ -412,7 +412,7 @@ def _partitions(tables: Tables, spans: _Spans | None) -> pa.Table:
 def _groups(
     tables: Tables, owned: pa.Table, carried: Sequence[_Group], modes: Mapping[_GroupKey, str]
 ) -> list[dict[str, Any]]:
-    """The groups that the page carries, and how much of each there is."""
+    """Return the page's groups, with the number of findings, partitions and changes of each."""
     among = pc.field("group_id").isin([group.name for group in carried])
     counted = owned.group_by(list(GROUP)).aggregate([([], "count_all")])
     counted = counted.select([*GROUP, "count_all"])
@@ -586,7 +586,7 @@ def _cells(
 def _cells_of(
     a: np.ndarray, b: np.ndarray, member: np.ndarray, members: int, begin: int, width: int
 ) -> list[int]:
-    """The same for the intervals of one row."""
+    """Return the cells of one row from its intervals."""
     if not len(a):
         return []
     first, last = (a - begin) // width, (b - begin) // width

@@ -69,16 +69,16 @@ def _plain(row: Row) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which findings are wanted. Empty and ``None``: all.
+    """A filter for findings. Empty and ``None``: all.
 
-    Time that no log covers may hide findings about any topic and member, of any severity. So only
-    ``kinds`` and times leave it out.
+    A log gap may hide findings about any topic and member, of any severity. So only ``kinds``,
+    ``start`` and ``end`` exclude its findings.
 
     Args:
-        group: those about this group, and those about no group, which concern all groups.
-        severity: this one or a worse one.
-        start: ISO time; those that last until then or longer.
-        end: ISO time; those that begin before.
+        group: findings about this group, and those about no group, which concern all groups.
+        severity: findings of this severity or a worse one.
+        start: ISO time; findings that last until then or longer.
+        end: ISO time; findings that begin before it.
         members: a part of the name is enough, because consumer ids end with random digits.
     """
 

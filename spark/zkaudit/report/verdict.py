@@ -25,13 +25,13 @@ NOT_SHOWN: Final = (
 TOO_LARGE: Final = (
     "a server may not start from this log, unless its jute.maxbuffer is at least that large"
 )
-"""What follows from a record that is longer than servers read by default."""
+"""The effect of a record that is longer than servers read by default."""
 CUT_OFF: Final = "the server is writing this log, or it was copied incompletely"
 """Why the last record of a log is incomplete."""
 _MOST_GROUPS: Final = 20
 """Groups that moved while they ran and are named."""
 _LEAST: Final = SEVERITIES.index("high")
-"""What is less severe is counted, not described."""
+"""Findings that are less severe are counted, not described."""
 
 
 @dataclass(frozen=True, slots=True)

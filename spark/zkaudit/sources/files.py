@@ -167,7 +167,7 @@ def _zxid_of_log(path: Place) -> int | None:
 def distinct(pieces: Iterable[Piece]) -> tuple[list[Piece], list[Piece]]:
     """Keep the longest of several copies of a server's log; return also those left out.
 
-    A kept copy (``zkaudit collect``) may lie beside the server's own log. One of them begins like
+    A kept copy (``zkaudit collect``) may be next to the server's own log. One of them begins like
     the other: it was copied early, or its end was cut off afterwards. Raises AuditError for two
     different logs, and ``OSError``.
     """

@@ -25,9 +25,9 @@ from zkaudit.sources.options import Settings
 
 _OF_GROUPS: Final = ("/consumers/", "/brokers/topics/")
 _OTHERS: Final = (_OF_GROUPS[1], "/brokers/ids/", CONFIG)
-"""What is read of all groups: also which sessions are brokers', and which servers vote."""
+"""Paths that are read for all groups. They show brokers' sessions and the voting servers."""
 _UNREAD: Final = "/record/mirror"
-"""Only that this znode of a group was written matters. All offsets are in each content."""
+"""The content of this znode of a group is not read: it holds all offsets, in each version."""
 _ROWS: Final = 20_000
 LONGEST: Final = 0xFFFFF + 1024
 """Bytes of a record that every server reads from its log, if ``jute.maxbuffer`` is not set."""

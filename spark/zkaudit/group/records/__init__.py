@@ -39,7 +39,7 @@ class Records:
     deliveries: list[Delivery] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
     herds: list[Herd] = field(default_factory=list)
-    """Those of ``Limits.herd_members`` members or more."""
+    """Changes that woke ``Limits.herd_members`` members or more."""
     states: list[State] = field(default_factory=list)
     """In the order of the log."""
     owned: list[Owned] = field(default_factory=list)

@@ -139,7 +139,7 @@ class UnreadableRegistrations(Rule):
         self._odd: dict[tuple[str, str | None], _Registrations] = {}
         """By the reason and the client that wrote them."""
         self._live: dict[str, tuple[Lifetime, _Registrations]] = {}
-        """Those that have not ended, by path."""
+        """Registrations that have not ended, by path."""
         self._readable: dict[str, Lifetime] = {}
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:

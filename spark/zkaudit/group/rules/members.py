@@ -98,7 +98,7 @@ class _Member:
 
     last: Commit
     time: int
-    """Of the last one."""
+    """Time of the last commit."""
     regular: deque[int]
     """Times of its last commits, one for each slot."""
     first_time: int

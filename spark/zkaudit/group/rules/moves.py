@@ -154,7 +154,7 @@ class TooEarly(Rule):
 
 
 class OutOfOrder(Rule):
-    """One finding for each mode that must not follow the previous one, is not a mode, or was
+    """One finding for each written mode that is unknown, cannot follow the previous one, or was
     deleted while members followed it."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:

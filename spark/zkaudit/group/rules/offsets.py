@@ -32,9 +32,9 @@ class _Partition:
     begun: Write | None = None
     """Its content before the first write, which a snapshot shows."""
     is_begun: bool = False
-    """That first write was read."""
+    """Whether the first write was read."""
     stored: int | None = None
-    """The last offset, whoever wrote it."""
+    """The last offset that any session wrote."""
     stored_at: int | None = None
     setter: Role | None = None
     """Who last changed it."""
@@ -53,7 +53,7 @@ class _Partition:
     writes: dict[object, Writes] = field(default_factory=dict)
     """Wrong writes since the last claim, by session and owner."""
     unanswered: list[Writes] = field(default_factory=list)
-    """Those that no other write followed."""
+    """Wrong writes that no other write followed."""
     lowered: list[Lowered] = field(default_factory=list)
     """Lower offsets that no write followed."""
     started: list[Waiting] = field(default_factory=list)

@@ -52,15 +52,15 @@ class Writes:
     first: Commit
     last: Commit
     alive: int | None
-    """How many members were registered before the first one; ``None``: unknown."""
+    """Number of members that were registered before the first write; ``None``: unknown."""
     was_claimed: bool
     """A member had claimed the partition before."""
     position_before: Position | None
-    """That of the owners before the first one."""
+    """The owners' position before the first write."""
     position: Position | None = None
-    """The same before the last one."""
+    """The owners' position before the last write."""
     delivered: int | None = None
-    """The highest offset that any member had written before the last one."""
+    """The highest offset that any member had written before the last write."""
     highest: int | None = None
     """The highest offset of these writes."""
     has_changed: bool = False

@@ -28,7 +28,7 @@ JUMP_STEPS: Final = 100
 """With fewer commits of a topic than this, its usual speed is unknown."""
 _USUAL: Final = 0.99
 _MOST: Final = 1_000
-"""Of each topic, at most so many steps wait to be compared: the fastest ones."""
+"""How many steps of a topic wait to be compared, at most. The fastest ones are kept."""
 _AT_ONCE: Final = 512
 _SECOND: Final = 1_000_000
 _BITS: Final = 42
@@ -47,7 +47,7 @@ class _Step(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets it is."""
+        """Number of offsets from ``before`` to the commit."""
         return (self.commit.offset or 0) - self.before
 
 

@@ -94,7 +94,7 @@ class Group:
         self.wanted = Wanted(chroot, facts.topics)
         """The subscriptions of live registrations."""
         self.later: LaterEvents | None = None
-        """The same history, read to its end."""
+        """The whole history, read to its end."""
         self._members: dict[int, str] = {}
         self._owned: dict[str, dict[str, Lifetime]] = {}
         """Live owner znodes by member and path."""
@@ -154,8 +154,8 @@ class Group:
         return lifetime.seen_in >= self.segment
 
     def any_existed(self, live: Iterable[Lifetime], at: Moment | Unknown) -> bool:
-        """Whether one of several lifetimes that have not ended is known to have existed at a moment
-        after they began."""
+        """Whether at least one of these lifetimes is known to have existed at ``at``. They began
+        before it, and have not ended."""
         return any(
             lifetime.seen_in == self.coverage.last_segment
             or (at is not UNKNOWN and at.zxid <= lifetime.seen_until(self.coverage))

@@ -22,9 +22,9 @@ class _Topic(NamedTuple):
     partitions: int
 
     grown: int | None
-    """When the last one was created."""
+    """When the last partition was created."""
     streams: int
-    """Of all members that subscribe to it."""
+    """Number of streams of all members that subscribe to the topic."""
     owned: int
     """Partitions with an owner."""
 

@@ -22,7 +22,7 @@ class _Free(NamedTuple):
     znode: Znode
     begin: Moment
     since: int | None
-    """The same time, or that at which a topic was recreated."""
+    """The time of ``begin``, or that at which a topic was recreated."""
     evidence: Evidence
     words: str = ""
     sure_from: int = 0

@@ -15,7 +15,7 @@ class Wanted:
     """The subscriptions of live registrations.
 
     Args:
-        chroot: of the group. Its filters mean topics of this chroot.
+        chroot: the group's chroot, to whose topics the filters apply.
         topics: all topics.
     """
 
@@ -25,7 +25,7 @@ class Wanted:
         self._registered: dict[str, tuple[Lifetime, Registered]] = {}
         """By path, in the order in which they began."""
         self._of_topic: dict[str, dict[str, Lifetime]] = {}
-        """The same for each topic that was asked for."""
+        """By topic that was asked for, then by path."""
         self._matches: dict[tuple[str, str, str], bool] = {}
 
     def began(self, lifetime: Lifetime) -> Registered | None:

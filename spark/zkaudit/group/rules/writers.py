@@ -21,7 +21,7 @@ class Role(StrEnum):
     ZOMBIE = "zombie"
     """Another member, or a session that may be one, while the partition had an owner."""
     ORPHAN = "orphan"
-    """The same while it had no owner."""
+    """Another member, or a session that may be one, while the partition had no owner."""
     MIGRATION = "migration"
     BROKER = "broker"
     """A broker that writes for a client, or a session that may be one, because the owner's client
