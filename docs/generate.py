@@ -437,7 +437,7 @@ def _table(rows: Iterable[str]) -> str:
 
 
 def _reactions(table: Iterable[Row], names: Mapping[Request, str]) -> list[str]:
-    """What a member on the brokers does about each error code; ``names``: of the requests. The
+    """What a member in Kafka does about each error code; ``names``: of the requests. The
     reaction to most requests is last."""
     called = {request: request.value for request in Request} | dict(names)
     lines = []
@@ -491,7 +491,7 @@ def metrics_page() -> str:
             "matching MBean of the old consumer, if there is one. A JVM meter becomes two metrics,",
             "a count and a rate. [Monitor a member](../how-to/monitor.md) shows how to use them.",
             "Metrics with *ZooKeeper* in the kind exist only for groups in ZooKeeper. For groups",
-            "on the coordinator, `connector.metrics()` returns 0 for these metrics, and Prometheus",
+            "in Kafka, `connector.metrics()` returns 0 for these metrics, and Prometheus",
             "gets no sample.\n",
             *kinds,
             "",

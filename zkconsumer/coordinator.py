@@ -1,4 +1,4 @@
-"""CoordinatorConsumerConnector: the streams of the old consumer in a group on the brokers.
+"""CoordinatorConsumerConnector: the streams of the old consumer in a group in Kafka.
 
 Wiring only; called from the application's threads. It offers what ``ZookeeperConsumerConnector``
 offers, under the same names; only who decides about ownership differs.

@@ -73,7 +73,7 @@ class Kerberos:
         self._renewing = threading.Lock()
         """Held by the thread that gets a new ticket, and released by it."""
         self._ticket: Any = None
-        """With a keytab: the last one."""
+        """The last ticket that a keytab gave."""
         self._ends = self._renew_at = 0.0
         """When it ends, and when a new one is to be had (``time.monotonic``)."""
         if login.renew:

@@ -51,7 +51,7 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         config: a ``MigratableConfig``, a mapping of keys to values, or the path of a Java
             ``.properties`` file. It has the keys of ``ZookeeperConsumerConnector`` and
             ``CoordinatorConsumerConnector``. ``zkconsumer.live.strategies`` (default ``range``) is
-            the ``partition.assignment.strategy`` of the group on the brokers.
+            the ``partition.assignment.strategy`` of the group in Kafka.
 
     The constructor connects to ZooKeeper. Raises ConfigError, ZkUnavailableError,
     ChrootMissingError. Use it in a ``with`` statement, or call ``shutdown``.

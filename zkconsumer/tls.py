@@ -195,7 +195,7 @@ def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _read(name: str, where: str, kind: str | None, command: str) -> str:
-    """The text of a PEM file; an error that says how to convert it if it is of another type."""
+    """Return the text of a PEM file. The error for another type explains how to convert it."""
     try:
         with Path(where).open("rb") as file:
             data = file.read(_MAX_BYTES)

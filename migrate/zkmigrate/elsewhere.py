@@ -1,4 +1,4 @@
-"""Stores a group's offsets in another cluster, as a plan with ``to`` says. One thread.
+"""Stores a group's offsets in another cluster, according to a plan with ``to``. One thread.
 
 The cluster of the plan is not changed: the group's record, its lock and its offsets stay as they
 are. So there is nothing to resume. What was stored before is found in the other cluster.
@@ -70,7 +70,7 @@ def check_origin(plan: GroupPlan, other: OtherCluster) -> None:
 
 
 def unchecked(plan: PlanFile, to: To, other: OtherCluster) -> Iterator[str]:
-    """Yield what cannot be checked, since the other cluster's brokers are too old."""
+    """Yield the checks that are impossible, since the other cluster's brokers are too old."""
     if None in (to.cluster, other.view.cluster_id):
         yield f"not checked whether {to.servers} is the planned cluster: its id is not known"
     there = (one.there for group in plan.groups for one in group.entries)

@@ -319,7 +319,7 @@ class GroupState:
         return f"the layout {self.layout}" if self.layout else "the file"
 
     def znode(self, tp: TopicPartition) -> ZkOffset | None:
-        """Return what the znode with a partition's offset holds: of the layout, if one is read."""
+        """Return a partition's offset znode: that of the layout, if one is read."""
         return self.layout_zk.get(tp) or self.zk.get(tp)
 
     def offsets(self, store: Store) -> dict[TopicPartition, int]:

@@ -99,7 +99,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Make sure that no process of the group runs, then delete the named `owners` znode.",
     ),
     Reason.COORDINATOR_MEMBER: (
-        "Consumers are members of the group on the brokers' coordinator.",
+        "Consumers are members of the group in Kafka.",
         "Stop them.",
     ),
     Reason.OTHER_WRITER: (
@@ -137,8 +137,8 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Allow its identity to create znodes there.",
     ),
     Reason.CANNOT_LOCK: (
-        "The group cannot be locked: ZooKeeper does not enforce ACLs, or `zkmigrate` may not "
-        "change the ACL, or is ZooKeeper's super user.",
+        "The group cannot be locked: ZooKeeper does not enforce ACLs, or `zkmigrate` is not "
+        "authorized to change the ACL, or is ZooKeeper's super user.",
         "Use another identity, or `lock --hold`.",
     ),
     Reason.UNREADABLE: (

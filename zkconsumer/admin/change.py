@@ -325,7 +325,7 @@ def _write_offsets(
             if reply.code is Code.CONNECTION_LOSS:
                 raise ZkUnavailableError(
                     f"the connection broke during a write: {so_far}, perhaps {len(packet)} more; "
-                    "import again to see what is left"
+                    "import again to see the remaining changes"
                 )
             culprit = list(packet)[reply.index or 0]
             raise GroupChangedError(f"{culprit} was changed by another client meanwhile; {so_far}")

@@ -1,4 +1,4 @@
-"""Groups on the brokers' coordinators: lists and describes them for the command line.
+"""Groups in Kafka: lists and describes them for the command line.
 
 ``CoordinatorGroups`` is used from one thread, inside ``with``. Other threads that it starts are
 those of ``log_ends``.

@@ -90,7 +90,7 @@ def parse(name: str, data: bytes) -> dict[OffsetKey, int]:
 
 
 def _why(line: str) -> str:
-    """Return what is wrong with a line that has another form."""
+    """Return the fault of a line that has another form."""
     shown = ascii(line[:80])
     if not line:
         return "is empty (the JVM's tool would stop here)"

@@ -1,4 +1,4 @@
-"""Takes a group over as a member would, so that no other member can start or commit meanwhile.
+"""Takes a group over as a member would, so that no other member can start or commit then.
 
 A tool registers under its own name, then claims every partition: a multi creates the owner znode
 and checks the version of the offset znode. It does not rewrite the offset as a member's claim does,

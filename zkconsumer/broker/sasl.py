@@ -207,7 +207,7 @@ def hide_sasl() -> None:
 
 
 class _HideSasl(logging.Filter):
-    """Takes what logs in out of kafka-python's records: requests of SASL, and bytes."""
+    """Removes credentials from kafka-python's log records: requests of SASL, and bytes."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the record."""

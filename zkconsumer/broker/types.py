@@ -62,13 +62,13 @@ class ClusterMetadata:
     errors: Mapping[str, BrokerError]
     """Topics with an error from the broker, such as topics that do not exist."""
     hidden: frozenset[str] = frozenset()
-    """The topics that may not be described. Brokers before 1.0 answer that they do not exist."""
+    """Topics with a refusal to describe them. Brokers before 1.0 answer that they do not exist."""
     absent: frozenset[str] = frozenset()
     """The topics of which a broker answered that there is no topic of that name."""
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The leaders' epochs; empty if brokers have none (before 2.1)."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Empty if brokers know none (before 2.8)."""
+    """The topics' ids; empty if brokers have none (before 2.8)."""
 
 
 class OpenConnection(Protocol):

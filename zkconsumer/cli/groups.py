@@ -1,6 +1,6 @@
 """``zkconsumer groups``: list, describe, verify and delete groups.
 
-``list`` and ``describe`` also read groups on the brokers' coordinators, when they get
+``list`` and ``describe`` also read groups in Kafka, when they get
 ``--bootstrap-server`` and no ``--zookeeper``.
 """
 
@@ -113,7 +113,7 @@ def list_(
 ) -> None:
     """List all groups.
 
-    Without --zookeeper, list the groups on the brokers of --bootstrap-server.
+    Without --zookeeper, list the groups in Kafka, on the brokers of --bootstrap-server.
     """
     rows: Iterable[tuple[object, ...]]
     with no_collector(), either_tools(zookeeper, bootstrap, timeout, security) as tools:
@@ -182,9 +182,9 @@ def describe(
 ) -> None:
     """Show each partition's committed offset, log end, lag and owner.
 
-    Without --zookeeper, the groups are on the brokers of --bootstrap-server. The command shows
-    topics that are owned, have offsets or are subscribed to. A member without partitions
-    gets its own row. In a group in ZooKeeper, the host is taken from consumer ids in the JVM's
+    Without --zookeeper, the groups are in Kafka, on the brokers of --bootstrap-server. The command
+    shows topics that are owned, have offsets or are subscribed to. A member without partitions
+    has its own row. In a group in ZooKeeper, the host is taken from consumer ids in the JVM's
     format, and CONSUMER-ID is the stream that owns the partition. An unknown value is "-". If a
     broker did not answer, a note is printed on standard error.
     """

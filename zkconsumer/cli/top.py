@@ -166,7 +166,7 @@ def _look(tools: GroupTools | CoordinatorGroups, names: tuple[str, ...]) -> dict
 
 
 def _live(stack: ExitStack) -> Callable[[Sequence[TopRow]], None]:
-    """Return what draws a table: in place on a terminal, below the last one elsewhere."""
+    """Return a function that draws a table: in place on a terminal, otherwise below the last."""
     if not sys.stdout.isatty():
 
         def follow(rows: Sequence[TopRow]) -> None:

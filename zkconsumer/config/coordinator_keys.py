@@ -37,7 +37,7 @@ STRATEGIES: Final = (
     "legacy-roundrobin",
 )
 
-_NO_ZOOKEEPER: Final = "the group lives on the brokers, not in ZooKeeper"
+_NO_ZOOKEEPER: Final = "the group is in Kafka, not in ZooKeeper"
 
 ALIASES: Final[Mapping[str, str]] = {
     "enable.auto.commit": "auto.commit.enable",

@@ -93,7 +93,7 @@ class KerberosLogin(NamedTuple):
 
 
 def kerberos_login(entry: JaasEntry) -> KerberosLogin:
-    """Return what an entry with the module ``KERBEROS`` says.
+    """Return the login that an entry with the module ``KERBEROS`` describes.
 
     If both a keytab and a cache are to be used, the keytab is. Raises ValueError, whose text names
     the option and the fix.

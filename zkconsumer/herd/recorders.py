@@ -92,7 +92,7 @@ class MemberCounter:
 
 
 class GroupCounter:
-    """Feeds a tally with one simulated member of a group on the brokers."""
+    """Feeds a tally with one simulated member of a group in Kafka."""
 
     def __init__(self, tally: Tally, member: str, now_us: Callable[[], int], group: str) -> None:
         self._tally = tally

@@ -174,7 +174,7 @@ class Tally:
     def fetches(
         self, at: int, member: str, name: str, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Record that a member on the brokers owns the partitions that command ``name`` fetches."""
+        """Record that a member in Kafka owns the partitions that command ``name`` fetches."""
         change = self.ownership.took if name == "StartFetching" else self.ownership.lost
         for tp in partitions:
             change(at, tp, member)
@@ -185,7 +185,7 @@ class Tally:
         self.spend(at, member, kind_of(type(op).__name__, path), cost(op, reply), sent)
 
     def asked(self, member: str, name: str, result: str) -> None:
-        """Count a request ``name`` of a member on the brokers, which ended with ``result``."""
+        """Count a request ``name`` of a member in Kafka, which ended with ``result``."""
         share = self.member(member)
         if name == "JoinGroup" and not result.startswith("MEMBER_ID_REQUIRED"):
             share.attempts += 1
@@ -196,7 +196,7 @@ class Tally:
     # -- from a journal
 
     def _group_entry(self, entry: Entry, name: str) -> None:
-        """A line of a member of a group on the brokers."""
+        """A line of a member of a group in Kafka."""
         at, member = entry["at"], entry["member"]
         if entry["kind"] == "op":
             if at >= self.start:

@@ -40,7 +40,7 @@ class GroupObserver(Protocol):
 
 
 class GroupRecorder(Recorder):
-    """Writes the journal of one member of a group on the brokers. Arguments as of ``Recorder``."""
+    """Writes the journal of one member of a group in Kafka. Arguments as of ``Recorder``."""
 
     def _entry(self, kind: Kind, what: object, epoch: int, attempt: int) -> Entry:
         return super()._entry(kind, what, 0, attempt) | {"generation": epoch}

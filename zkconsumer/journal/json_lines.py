@@ -143,7 +143,7 @@ class MemberJournal:
             logger.warning("%s: the disk does not keep up: entries are dropped", self.path)
 
     def close(self, timeout: float = 1.0) -> None:
-        """Write what is queued, for at most ``timeout`` seconds; later entries are dropped."""
+        """Write the queued entries, for at most ``timeout`` seconds. Later entries are dropped."""
         with self._changed:
             if not self._ended:
                 self._mark_dropped()

@@ -104,7 +104,7 @@ FIELDS: Final = (
         "generation",
         Type.INTEGER,
         _MEMBER,
-        "generation of the member, in a group on the brokers; -1: none. Missing in other groups",
+        "generation of the member, in a group in Kafka; -1: none. Missing in other groups",
     ),
     _f(
         "attempt",

@@ -1,4 +1,4 @@
-"""StreamConnector: streams, commits and the end of a member, in ZooKeeper and on the brokers.
+"""StreamConnector: streams, commits and the end of a member, in ZooKeeper and in Kafka.
 
 The base of the connectors. They add who decides about ownership (``_member``) and what to wait for.
 Called from the application's threads. The work is done by the loop, fetcher threads and the
@@ -116,7 +116,7 @@ class StreamConnector(ABC, Generic[MachineT]):
     states: ClassVar[type[Enum]]
     """The states whose names ``Metrics.state`` uses."""
     in_zookeeper: ClassVar[bool]
-    """Whether the group lives in ZooKeeper, not on the brokers."""
+    """Whether the group is in ZooKeeper, not in Kafka."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self.config = config
         self._security = KafkaSecurity(config)
         self.consumer_id = make_consumer_id(
-            quote(config.group_id, safe="")[:255],  # on the brokers it may be any text
+            quote(config.group_id, safe="")[:255],  # in Kafka it may be any text
             config.consumer_id,
             socket.gethostname(),
             int(time.time() * 1000),
@@ -285,10 +285,10 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         Raises StreamsAlreadyCreatedError, ConnectorClosedError, ConfigError (bad topic or count, a
         registration that members cannot use), RebalanceFailedError (it took too long); in ZooKeeper
-        DuplicateConsumerIdError, ForeignMemberError, ZooKeeperError; on the brokers
-        UnsupportedBrokerError, BrokerError (the group refuses, or a topic may not be described). If
+        DuplicateConsumerIdError, ForeignMemberError, ZooKeeperError; in Kafka
+        UnsupportedBrokerError, BrokerError (the group refuses, or a topic is not authorized). If
         there is another reason why nothing can be assigned, ``health`` names it. The call returns
-        within 60 s plus twice the session timeout, whatever the servers do. On the brokers it
+        within 60 s plus twice the session timeout, whatever the servers do. In Kafka it
         returns within 60 s plus ``max.poll.interval.ms``. After an error the connector is shut down
         (not in the ``scala`` profile). If that fails as well, a note is added to the error.
         """
@@ -597,7 +597,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         The rebalance listener may call this method. The listener is then not called again.
 
-        A static member on the brokers does not leave the group, so that it can return within
+        A static member in Kafka does not leave the group, so that it can return within
         ``session.timeout.ms``.
 
         Args:

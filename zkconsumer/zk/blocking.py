@@ -157,9 +157,9 @@ class BlockingZk:
         self._fired: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         """Paths whose watches fired; ``None``: the connection was lost, and watches with it."""
         self.losses = 0
-        """How often the connection was lost or made again. kazoo's thread."""
+        """How often the connection was lost or restored. kazoo's thread."""
         self._away = False
-        """Whether the log says that there is no connection. kazoo's thread."""
+        """Whether it was logged that there is no connection. kazoo's thread."""
         self._driver = ZkDriver(
             self._hosts,
             chroot,

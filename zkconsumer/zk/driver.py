@@ -396,7 +396,7 @@ class ZkDriver:
             result.rawlink(partial(_deliver, convert, on_reply))
 
     def _explained(self, on_reply: OnReply, reply: Reply) -> None:
-        """Hand on an answer; a refusal says whom ZooKeeper has refused."""
+        """Pass on an answer. A refusal names the identity that ZooKeeper has refused."""
         if isinstance(reply, Failed) and reply.code is Code.NO_AUTH:
             who = f"the znode's access list does not allow it to {self.identity}"
             reply = replace(reply, detail=who)

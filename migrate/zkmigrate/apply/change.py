@@ -135,7 +135,7 @@ def _plain(offset: int | None) -> KafkaOffset | None:
 
 
 def back(group: str, before: Before, marker: bytes | None, marked: bool) -> Change:
-    """Return the change that restores what the group's record has from before its last change.
+    """Return the change that restores the state before the last change, from the record.
 
     ``marker``: the current one. ``marked``: the last change was finished, and wrote ``marker``.
     """

@@ -259,7 +259,7 @@ def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]
 
 
 def _clear(group: str) -> Script[None]:
-    """Take back what ``lock`` noted before it was refused, as far as that is allowed."""
+    """Remove the znodes that ``lock`` wrote before it was refused, as far as that is allowed."""
     try:
         yield from unlock(group)
     except Refused:

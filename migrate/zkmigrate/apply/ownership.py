@@ -141,7 +141,7 @@ def write_record(hold: Hold, written: Record, more: Iterable[MultiOp] = ()) -> S
 
 
 def begin(hold: Hold, written: Record, before: Before | None) -> Script[Record]:
-    """Record that a change begins, and what was there before it. Raises GroupRefusedError."""
+    """Record that a change begins, and the state before it. Raises GroupRefusedError."""
     group = hold.group
     (there,) = yield from read_many([record.before_path(group)])
     more: list[MultiOp] = []

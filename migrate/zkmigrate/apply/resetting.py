@@ -155,7 +155,7 @@ def _commit(
 
 
 def _ends(found: Record, state: GroupState, store: Store, rows: Sequence[Reset]) -> dict[str, Any]:
-    """Return what the record says of offsets that were written late, now that ``rows`` are set.
+    """Return the record's values about offsets written late, now that ``rows`` are set.
 
     They were written to Kafka: one that is set in ZooKeeper is left if Kafka may hold an offset of
     it. When none are left, a change that was interrupted has ended, and an undo has not taken the

@@ -242,7 +242,7 @@ class Steps:
         undo: bool,
         before: Before | None,
     ) -> Record:
-        """Record that the change begins; return the record. ``before``: what to keep with it."""
+        """Record that the change begins; return the record. ``before``: the state to keep in it."""
         by_undo = undo or not change.plan  # a copy back has no plan
         begun = record.written(
             found,
@@ -260,10 +260,10 @@ class Steps:
         return self._run(ownership.begin(hold, begun, before))
 
     def _before(self, change: Change, locked: bool, found: Record, old: Before | None) -> Before:
-        """Return what the record keeps of the state before a change.
+        """Return the state before a change, which the record keeps.
 
         If a change by another plan was interrupted, the target's offsets are those before both.
-        ``old``: what the record has from before that one.
+        ``old``: the state before the interrupted change, from the record.
         """
         made = before_of(change, locked)
         if found.stage is Stage.BEGUN and old is not None:
@@ -391,11 +391,11 @@ class Steps:
         lost: Mapping[TopicPartition, int],
         kafka: InKafka,
     ) -> None:
-        """Give back what another client has committed between the look at Kafka and the commit.
+        """Restore offsets that another client committed between the look at Kafka and the commit.
 
-        Such a client is not a member, or the coordinator would have refused our commit. Until it is
-        given back, the group's record ``found`` says that it is in doubt. Raises GroupRefusedError
-        when there was such a commit.
+        Such a client is not a member, or the coordinator would have refused our commit. Until the
+        offsets are restored, the group's record ``found`` has them as in doubt. Raises
+        GroupRefusedError when there was such a commit.
         """
 
         def write(written: Record) -> Record:

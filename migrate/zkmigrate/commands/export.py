@@ -65,7 +65,7 @@ from zkmigrate.text import shown, unlisted_note
     "--from-file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("--out", metavar="FILE", help="A new file; standard output without it.")
+@click.option("--out", metavar="FILE", help="Write to this new file, not to standard output.")
 @server_options
 def export(
     which: Selection,
@@ -137,7 +137,7 @@ def _offsets_in_zookeeper(
 
 
 def _stored(snapshot: GroupSnapshot, offsets: dict[OffsetKey, int]) -> Iterator[str]:
-    """Add the offsets of a group; yield what is left out. Those below ``offsets`` go first."""
+    """Add a group's offsets; yield those left out. Offsets below ``offsets`` take precedence."""
     paths = snapshot.paths
     for root, tree in (
         (paths.offsets, snapshot.offsets),

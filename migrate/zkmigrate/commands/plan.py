@@ -42,16 +42,16 @@ from zkmigrate.stores.cluster import Servers
     is_flag=True,
     help="The plan records decisions only. Groups may run until apply, which reads their offsets.",
 )
-@click.option("--out", metavar="PLAN", help="A new file for the plan.")
+@click.option("--out", metavar="PLAN", help="Write the plan to this new file.")
 @click.option(
     "--decisions-out",
     metavar="FILE",
-    help="A new file for --decisions instead of a plan.",
+    help="Write a new file for --decisions instead of a plan.",
 )
 @click.option(
     "--from-file",
     metavar="FILE",
-    help="Offsets from a CSV, JVM export or JSON file.",
+    help="Read the offsets from a CSV, JVM export or JSON file.",
 )
 @layout_option
 @rename_option

@@ -101,7 +101,7 @@ def plan_groups(
 
 
 def _without_rights(stores: Stores, groups: Sequence[str]) -> tuple[dict[str, Problem], set[str]]:
-    """Return the problem of each group in which the migrator may not register, as it has to.
+    """Return the problem of each group in which the migrator cannot register, as it has to.
 
     Also the groups that it may not lock.
     """

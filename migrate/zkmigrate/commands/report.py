@@ -23,7 +23,7 @@ from zkmigrate.plan.values import Verdict
 
 @click.command(epilog=HELP)
 @click.argument("plan", required=False)
-@click.option("--out", metavar="FILE", help="A new file for the HTML page.")
+@click.option("--out", metavar="FILE", help="Write the HTML page to this new file.")
 @click.option("--json", "as_json", is_flag=True, help="Print each group's state as JSON.")
 @journal_option
 def report(plan: str | None, out: str | None, as_json: bool, journal: str | None) -> None:

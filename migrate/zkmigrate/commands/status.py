@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 @click.command(epilog=HELP)
 @click.argument("plan", required=False)
 @selection
-@click.option("--strict", is_flag=True, help="With PLAN: progress of new consumers is a problem.")
+@click.option(
+    "--strict", is_flag=True, help="With PLAN: treat progress of new consumers as a problem."
+)
 @journal_option
 @watch_option
 @server_options

@@ -166,7 +166,7 @@ def _names_of(problem: Problem, place: str) -> Iterator[str]:
 
 
 def _place(place: str) -> Iterator[str]:
-    """Yield the keys of what ``TOPIC`` or ``TOPIC:PARTITION`` means."""
+    """Yield the keys for ``TOPIC`` or ``TOPIC:PARTITION``."""
     topic, _, partition = place.partition(":")
     yield f"topic = {json.dumps(topic)}"
     if partition:

@@ -76,7 +76,7 @@ class Readings:
         self._below: dict[str, tuple[Mapping[TopicPartition, Node], float]] = {}
         """The groups' znodes below ``offset``, and when they are read again."""
         self._asks = stores.beside()
-        """With connections of its own. So no read delays a commit that is about to be sent."""
+        """Has its own connections, so that no read delays a commit that is about to be sent."""
         self.keep_s = 0.0
         """Seconds after which all of a group is read again, even if no watch fires."""
         self._known: dict[str, tuple[InZooKeeper, float]] = {}
@@ -131,7 +131,7 @@ class Readings:
             self._stored.pop(at.group, None)
 
     def moved(self, together: Iterable[Sequence[str]]) -> set[str]:
-        """Return the groups whose offsets in Kafka differ from what was kept, or are not known at
+        """Return the groups whose offsets in Kafka differ from the kept ones, or are not known at
         once.
 
         ``together``: the groups to ask for at the same time. If they are mostly the same as the
@@ -255,7 +255,7 @@ class Readings:
         return found
 
     def _read_below(self, groups: Iterable[str]) -> None:
-        """Read what some groups have below ``offset``, unless it is known."""
+        """Read the znodes of some groups below ``offset``, unless they are known."""
         now = time.monotonic()
         due = [name for name in groups if name not in self._below or now >= self._below[name][1]]
         found = self._stores.zk.run_all(map(misplaced_offsets, due))

@@ -1,4 +1,4 @@
-"""Writes what was decided for mirrored groups, in both stores.
+"""Writes the decisions for mirrored groups, in both stores.
 
 Kafka has no versions. So each commit there is permitted shortly before it is sent, and carries a
 mark: a late one is recognized and put right. A write to ZooKeeper names the versions of what was
@@ -44,7 +44,7 @@ groups, from when it was asked for. After that it is asked for again."""
 
 
 class Unwritten(NamedTuple):
-    """What is to be written to ZooKeeper: the new agreed state, and offsets."""
+    """Data to be written to ZooKeeper: the new agreed state, and offsets."""
 
     seen: Seen
     mirror: Mirror
@@ -150,7 +150,7 @@ class Writes:
         session: int = 0,
         later: dict[str, Unwritten] | None = None,
     ) -> Seen:
-        """Write what was decided; return the group as it is then.
+        """Write the decision; return the group as it is then.
 
         ``session``: has the group's lease. ``later``: gets what may be written to ZooKeeper
         together with that of other groups. Raises GroupRefusedError with ``OTHER_OPERATOR``, and

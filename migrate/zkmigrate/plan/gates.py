@@ -90,7 +90,7 @@ class Obstacle(str):
 
 
 def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
-    """Return what prevents writing ``target``; nothing if the mode may be written.
+    """Return the obstacles to writing ``target``; none if the mode may be written.
 
     A group without members holds no partition, so that alone is not an obstacle; but then no member
     carries offsets over.

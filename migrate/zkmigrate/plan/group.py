@@ -148,7 +148,7 @@ class _Planner:
                     yield TopicPartition(topic, number)
 
     def _moved_unseen(self) -> Iterable[TopicPartition]:
-        """Partitions that were moved once, in topics whose offsets in Kafka we may not see now."""
+        """Partitions that were moved once, in topics whose offsets in Kafka are hidden now."""
         marker = self.state.marker
         return [tp for tp in marker.in_target if tp.topic in self.state.hidden] if marker else []
 
@@ -283,7 +283,7 @@ class _Planner:
                 how += ", or with --direction kafka-to-zk --from-file if it reads them there"
             self._refuse(
                 Reason.OTHER_CLIENT,
-                f"was moved from {source}: its old client may not read "
+                f"was moved from {source}: its old client might not read "
                 f"/consumers/{self.state.group}/offsets",
                 f"{fix}Kafka's offsets {how}",
             )

@@ -138,7 +138,7 @@ def what_is_left(state: GroupState) -> Left:
 
 
 def _stored(state: GroupState) -> Iterator[tuple[TopicPartition, int | None, int | None]]:
-    """Yield the group's offsets in ZooKeeper, in both places, and what the marker says of them.
+    """Yield the group's offsets in ZooKeeper, in both places, with those in the marker.
 
     ``None``: the offset cannot be read, or is not in the marker.
     """

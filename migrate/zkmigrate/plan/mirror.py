@@ -33,7 +33,7 @@ _MARK: Final = "zkmigrate mirror "
 
 class Reading(NamedTuple):
     """One group in both stores. ``old`` are the members in ZooKeeper, ``new`` those at the
-    coordinator. ``topics``: those that exist. ``hidden``: topics that may not be described.
+    coordinator. ``topics``: those that exist. ``hidden``: topics that cannot be described.
     ``unreadable``: why znodes cannot be read of topics, or of offsets below ``offset``.
     ``misplaced``: these offsets."""
 

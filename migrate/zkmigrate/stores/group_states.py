@@ -130,7 +130,7 @@ def _read(group: str) -> Script[GroupSnapshot | Problem]:
 def _mirror(
     group: str, serial: int
 ) -> Script[tuple[Mirror | None, str, tuple[str, ...]] | Problem]:
-    """Return what a group's mirror has agreed on, who runs it, and what cannot be read; or the
+    """Return the state of a group's mirror, who runs it, and what cannot be read; or the
     problem that another command has ended it since the record had the version ``serial``."""
     try:
         mirror, by = yield from mirror_state.read_mirror(group)
@@ -219,7 +219,7 @@ def _in_zookeeper(
 
 
 def _nodes(group: str) -> Script[tuple[GroupState, _Nodes, _Nodes]]:
-    """Return what ZooKeeper says of a group's moves, its offset znodes, and those below
+    """Return a group's state as ZooKeeper shows it, its offset znodes, and those below
     ``offset``."""
     wanted = yield from offset_partitions(group)
     nodes = yield from read_many(map(GroupPaths(group).offset, wanted))

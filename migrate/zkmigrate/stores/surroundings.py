@@ -116,7 +116,7 @@ class Sweep:
     def look(self, zk: ClusterZk, servers: Servers) -> None:
         """Walk through the chroot, and everything above it. ``zk``: a session, opened."""
         hosts, chroot = split_connect(servers.zookeeper)
-        # In KRaft, brokers do not list topics that this user may not describe.
+        # In KRaft, brokers list only topics that this user may describe.
         self._topics = frozenset(zk.run(list_topics()) + zk.run_in_zookeeper(list_topics()))
         self._walk(zk, chroot, {f"{chroot}/{name}" for name in _KAFKA})
         if not chroot:
@@ -128,7 +128,7 @@ class Sweep:
             self._add(Place("/", "", "/", fault=str(error)))
 
     def said(self) -> list[str]:
-        """Return what was looked at, for people."""
+        """Return the places that were searched, for people."""
         names = ", ".join(sorted(_KAFKA - {_CLUSTERS[0]}))
         looked = [f"{top}: {count} znodes" for top, count in sorted(self.looked_at.items())]
         return [

@@ -72,7 +72,7 @@ def read_below(zk: BlockingZk, top: str, most: int = 200_000) -> dict[str, Node]
 
 
 def read_place(zk: BlockingZk, place: Place) -> dict[TopicPartition, ZkOffset]:
-    """Return what a client has stored for each partition, at least for one. Raises ValueError,
+    """Return the offsets that a client has stored, at least one. Raises ValueError,
     ZooKeeperError and ZnodeFormatError."""
     found = read_offsets(place.name, read_below(zk, place.path), place.topic)
     if not found:

@@ -77,7 +77,7 @@ class _Offset:
 
 
 class _Snapshots:
-    """What snapshots show of the znodes of a group."""
+    """The znodes of a group, as snapshots show them."""
 
     def __init__(self, coverage: Coverage, shown: Iterable[Shown], znodes: Znodes) -> None:
         self.offsets: dict[tuple[str, int], Write] = {}

@@ -254,7 +254,7 @@ class _Output:
             rows += (("used", *place, session) for session in fold.sessions if session)
 
     def add_findings(self, rules: Rules, found: Iterable[Finding]) -> None:
-        """Add what the rules of a group found."""
+        """Add the findings of a group's rules."""
         for finding in found:
             assert rules.group is not None
             self._count += 1
@@ -263,7 +263,7 @@ class _Output:
             self._rows[_FINDING].append(row)
 
     def add_last_findings(self, rules: Rules, end: Moment) -> None:
-        """Add what the rules of a group find at the end of the history, and whether they would find
+        """Add the findings of a group's rules at the end of the history, and whether there would be
         more at a later end."""
         found = rules.finish(end)
         self.add_findings(rules, found)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ACTS: Final[Mapping[str, str]] = (
     dict.fromkeys(CREATES, "create") | dict.fromkeys(DELETES, "delete") | {"setData": "set"}
 )
-"""What a type of operation does to a znode. Others do not change what an audit reads."""
+"""The effect of an operation's type on a znode. No other type changes data of an audit."""
 _EDGES: Final = ("createSession", "closeSession")
 NEEDED: Final = ("zxid", "idx", "session", "type", "path", "version", "ephemeral")
 """The columns of rows that are needed."""

@@ -1,4 +1,4 @@
-"""What goes into the fold of ``history.batches``: its columns, and which operations.
+"""The input of the fold of ``history.batches``: its columns, and which operations.
 
 ``history.staging`` makes the input in Spark, ``local.groups`` in memory. Both ask ``selected``
 which rows the fold needs, and take the columns of the same names. Any thread.
@@ -15,7 +15,7 @@ from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, Column, Kind
 SHOWN: Final = 0
 """The part of a group's rows that snapshots show."""
 LATER: Final = 1
-"""What ``LaterEvents`` reads."""
+"""The part that ``LaterEvents`` reads."""
 EVENTS: Final = 2
 """All its events."""
 

@@ -1,4 +1,4 @@
-"""The states of a group on the brokers, one after another, from its records. Pure; any thread.
+"""The states of a group in Kafka, one after another, from its records. Pure; any thread.
 
 A classic group has one record for each generation. A KIP-848 group has a record for each member and
 its partitions, and one for the group's epoch. The coordinator writes all records of a change in one

@@ -37,7 +37,7 @@ MAX_LOG_GAPS: Final = 10_000
 
 @dataclass(frozen=True)
 class Stage:
-    """What the fold returns (``history.batches.OUTPUT``)."""
+    """The output of the fold (``history.batches.OUTPUT``)."""
 
     folded: DataFrame
     place: Path | None = None

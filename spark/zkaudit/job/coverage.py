@@ -365,7 +365,7 @@ def coverage_of(
     end: str | None,
     damaged: Sequence[Damage] = (),
 ) -> Coverage:
-    """Return what the logs of ``plan`` cover, for ISO times."""
+    """Return the coverage of the logs of ``plan``, for ISO times."""
     start_ms, end_ms = (None if time is None else milliseconds(time) for time in (start, end))
     return covered(logged, servers, committed.log_gaps_of(plan), start_ms, end_ms, damaged)
 

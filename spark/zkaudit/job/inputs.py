@@ -173,7 +173,7 @@ def is_run() -> Column:
 
 
 class Heads(NamedTuple):
-    """What the driver needs to know before the rows are used."""
+    """Data that the driver needs before the rows are used."""
 
     runs: list[LoggedRun]
     """The runs of all logs: about as many as files and log gaps."""

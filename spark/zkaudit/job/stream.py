@@ -1,9 +1,9 @@
 """A repeated audit: the logs are recorded as they grow, and a round audits the groups that changed.
 
-``OUT/recorded`` holds what the audit needs of the logs (``job.buckets``), and of snapshots;
-``OUT/checkpoint``, which is Spark's, how far the logs were read; the tables, what the next round
-has to know. A batch that Spark repeats after a crash is recorded once, and what ZooKeeper purges
-later stays, until ``job.retention`` deletes it. Runs in the driver's thread; Spark calls
+``OUT/recorded`` holds the audit's data from the logs (``job.buckets``) and from snapshots.
+``OUT/checkpoint``, which is Spark's, shows how far the logs were read. The tables hold data for the
+next round. A batch that Spark repeats after a crash is recorded once. Data that ZooKeeper purges
+later stays until ``job.retention`` deletes it. Runs in the driver's thread; Spark calls
 ``Recorder`` on a thread of its own while the driver's thread waits.
 
 After any round the tables are those of one run over the whole history. Nearly everything in them
@@ -177,7 +177,7 @@ def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """What is recorded, and the history that it makes together."""
+    """The recorded data, and the history that it makes together."""
 
     batches: Sequence[Batches]
     runs: Sequence[dict[str, Any]]
@@ -215,14 +215,14 @@ def _plan(
     logged: Sequence[LoggedRun],
     voters: int | None,
 ) -> committed.History:
-    """Which transactions there are, as in a run."""
+    """Decide which transactions were committed, as in a run."""
     # A limit that follows the end of the logs would change findings of groups that are quiet.
     plan = committed.plan(as_runs(logged), voters, None)
     return doubt.decided(lambda: read(spark, batches).where("kind is null"), plan)
 
 
 def _voters(options: Options, batches: Sequence[Batches], snapshots: Sequence[Piece]) -> int | None:
-    """How many servers vote; ``None``: unknown. As in a run."""
+    """Return the number of voting servers, as in a run; ``None``: unknown."""
     known = options.servers
     return known or committed.participants(config_in(batches), _newest_config(tuple(snapshots)))
 
@@ -272,7 +272,7 @@ def _round(
 
 
 def _state(options: Options, history: _History) -> State:
-    """What is known of a round before it begins."""
+    """Return the state of a round before it begins."""
     plan = history.plan
     names = [one.name for one in sorted((Path(options.out) / "recorded" / "snapshots").glob("*"))]
     asked = {name: str(value) for name, value in asdict(options).items() if name != "out"}
@@ -295,7 +295,7 @@ def _end_us(runs: Sequence[dict[str, Any]]) -> int | None:
 
 
 def _touched(options: Options, history: _History, tables: Path, now: State) -> Touched | None:
-    """What a round has to audit; ``None``: all groups."""
+    """Return the groups that a round has to audit; ``None``: all."""
     plan = history.plan
     before = State.of(tables)
     if before is None or before.same != now.same or before.last > now.last:
@@ -322,8 +322,8 @@ def _snapshots(
     log_gaps: Sequence[LogGap],
     begin: int = 0,
 ) -> Snapshots:
-    """Record the snapshots that ``selection.behind`` names; return what was ever recorded, and what
-    was read now. Snapshots before ``begin`` do not count."""
+    """Record the snapshots that ``selection.behind`` names. Return all that were ever recorded, and
+    those that were read now. Snapshots before ``begin`` do not count."""
     folder = Path(options.out) / "recorded" / "snapshots"
     wanted = schema.spark_type(schema.SNAPSHOT)
     late = F.col("zxid") >= begin

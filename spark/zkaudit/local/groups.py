@@ -31,7 +31,7 @@ _ROWS: Final = 20_000
 def folded(
     history: GroupHistory, limits: Limits, only_findings: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what the fold returns for all groups, as ``history.batches.OUTPUT``.
+    """Yield the fold's output for all groups, as ``history.batches.OUTPUT``.
     ``only_findings``: without the rows of other tables."""
     rows = input_of(history).to_batches(_ROWS)
     coverage = Coverage(history.log_gaps, history.known)

@@ -189,7 +189,7 @@ def _doubts(
     gap: Range | None,
     zxid: int,
 ) -> list[str]:
-    """What is not known about the answer."""
+    """Return the reasons why the answer is uncertain."""
     unsure = []
     if twice:
         unsure.append(

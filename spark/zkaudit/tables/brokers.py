@@ -1,4 +1,4 @@
-"""Consumer groups on the brokers: their generations and assignments. Driver's thread.
+"""Consumer groups in Kafka: their generations and assignments. Driver's thread.
 
 Only builds DataFrames on the rows of ``sources.offsets``. All records of a group are in one
 partition of ``__consumer_offsets``, so their offsets order them. ``history.generations`` puts them

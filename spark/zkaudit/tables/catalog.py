@@ -312,7 +312,7 @@ HERDS: Final = _table(
 GENERATIONS: Final = _table(
     "generations",
     "log_partition log_offset",
-    "one row for each state of a group on the brokers, from its records in `__consumer_offsets`: "
+    "one row for each state of a group in Kafka, from its records in `__consumer_offsets`: "
     "a generation of a classic group; a change of a KIP-848 group's epoch, members or assignment; "
     "or the end of the group. Compaction keeps only the last ones",
     """

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Window, functions as F
 from zkaudit.tables.catalog import GROUP
 
 CAUSED_US: Final = 30_000_000
-"""What a member does later than this after a change, or after the start of a rebalance, does not
+"""A member's action later than this after a change, or after the start of a rebalance, does not
 count as caused by it."""
 _SECOND_READING: Final = "members and topics"
 """The scope of a ``LoadView`` that does not begin an attempt."""

@@ -34,7 +34,7 @@ def chroots(stage: Stage) -> DataFrame:
 
 
 def placed(rows: DataFrame, chroots_: DataFrame) -> DataFrame:
-    """Add ``chroot`` to rows of groups on the brokers: empty if ZooKeeper has no such group, null
+    """Add ``chroot`` to rows of groups in Kafka: empty if ZooKeeper has no such group, null
     if ``chroots`` has null."""
     known = chroots_.select("group_id", F.struct("chroot").alias("place"))
     chroot = F.when(F.col("place").isNull(), "").otherwise(F.col("place.chroot"))

@@ -58,7 +58,7 @@ def decompress(codec: int, data: bytes, *, old_lz4: bool = False) -> bytes:
 
 
 def _is_of_library(error: Exception) -> bool:
-    """Whether a library has raised it, and not a signal handler that ran meanwhile."""
+    """Whether a library has raised it, and not a signal handler that ran during the call."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

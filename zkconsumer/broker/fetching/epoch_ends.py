@@ -27,9 +27,9 @@ def epoch_ends(
 ) -> EpochEnds:
     """Look up the end of an epoch for many partitions.
 
-    ``epochs`` has for each one the epoch of its leader, as it is known, and the epoch to look up.
-    Returns ``None`` for partitions of which the broker cannot or may not say it. Raises what
-    ``BrokerConnection.exchange`` raises.
+    ``epochs`` has the known epoch of each partition's leader, and the epoch to look up. Returns
+    ``None`` for partitions for which the broker gives no answer, or refuses it. Raises the errors
+    of ``BrokerConnection.exchange``.
     """
     connection.open()
     if connection.highest(OFFSET_FOR_LEADER_EPOCH) < _VERSION:

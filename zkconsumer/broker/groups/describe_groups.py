@@ -83,7 +83,7 @@ def describe_groups(
 
 
 def undeletable(groups: Sequence[str], connection: BrokerConnection) -> frozenset[str]:
-    """Return those of a coordinator's groups whose offsets this client may not delete; none if the
+    """Return the coordinator's groups whose offsets this client cannot delete; none if the
     broker does not report it (before 2.3). Changes nothing."""
     try:
         version = connection.version(DESCRIBE_GROUPS, 3)

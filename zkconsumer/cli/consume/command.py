@@ -164,7 +164,7 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     "Kafka's class for that type, or MODULE:FUNCTION, a function that takes bytes.  "
     "[default: bytes as they are]",
 )
-@click.option("--value-deserializer", metavar="TYPE", help="As --key-deserializer, for values.")
+@click.option("--value-deserializer", metavar="TYPE", help="Like --key-deserializer, for values.")
 @click.option(
     "--skip-message-on-error",
     "skip",
@@ -231,8 +231,8 @@ def consume(
 ) -> int:
     """Join a group and print the values of messages, one per line.
 
-    The group is in ZooKeeper with --zookeeper, and on the brokers' coordinator with
-    --bootstrap-server alone. Options are those of kafka-console-consumer.
+    The group is in ZooKeeper with --zookeeper, and in Kafka with --bootstrap-server alone. Options
+    are those of kafka-console-consumer.
 
     Messages go to stdout, everything else to stderr. When the command leaves the group, it commits
     the offsets of the messages that it printed, even after Ctrl-C, SIGTERM or a closed pipe.
@@ -378,7 +378,7 @@ def given_by(
     """Combine options, ``--consumer-property`` and file; the first of them takes precedence.
 
     As in the JVM's tools: group ids that are given in several places must be equal,
-    ``from_beginning`` must not contradict ``auto.offset.reset``, and on the brokers a group with a
+    ``from_beginning`` must not contradict ``auto.offset.reset``, and in Kafka a group with a
     generated name commits nothing. Returns the keys, and whether the group's name was generated:
     ``prefix`` and a number. Raises ConfigError.
     """

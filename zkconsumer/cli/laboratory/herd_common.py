@@ -62,8 +62,8 @@ def herd_options(
             metavar="N[,N..]",
             help=members_help,
         ),
-        count_option("--partitions", default=100, help="Partitions of each topic."),
-        count_option("--topics", default=1, help="Topics that every member subscribes to."),
+        count_option("--partitions", default=100, help="How many partitions each topic has."),
+        count_option("--topics", default=1, help="How many topics every member subscribes to."),
         click.option(
             "--event",
             type=click.Choice(EVENTS),

@@ -1,4 +1,4 @@
-"""Commands: the output of a member's machine, in ZooKeeper and on the brokers.
+"""Commands: the output of a member's machine, in ZooKeeper and in Kafka.
 
 A command with a ``token`` is answered by exactly one event that repeats it, unless the session or
 the membership ends first.

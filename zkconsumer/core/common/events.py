@@ -1,4 +1,4 @@
-"""Events: the input of a member's machine, in ZooKeeper and on the brokers.
+"""Events: the input of a member's machine, in ZooKeeper and in Kafka.
 
 Data, never subclassed. An event that answers a command repeats its ``token``; the machine drops
 answers that it no longer waits for. Offsets are always the next offset to read.

@@ -29,8 +29,8 @@ class Trouble(Enum):
     BLOCKED = ("blocked", "Partitions of this member are owned by other members.")
     UNASSIGNABLE = (
         "unassignable",
-        "There is a reason why nothing can be assigned to the member: its registration cannot be "
-        "used, no broker is known, or its topics do not exist or may not be read.",
+        "Nothing can be assigned to the member: its registration cannot be used, no broker is "
+        "known, its topics do not exist, or it is not authorized to read them.",
     )
     MISREAD = (
         "misread",

@@ -1,4 +1,4 @@
-"""GroupMachine: the common part of both machines of members on the brokers. Events in, commands
+"""GroupMachine: the common part of both machines of members in Kafka. Events in, commands
 out.
 
 It finds the coordinator, fetches offsets and starts, releases (stop, commit, listener), handles

@@ -225,7 +225,7 @@ class LiveMachine:
         self.giving_up |= partitions
 
     def _claims_depend_on(self, mode: Mode) -> tuple[object, ...]:
-        """Return what the claims depend on, in addition to the group in ZooKeeper."""
+        """Return the state that claims depend on, in addition to the group in ZooKeeper."""
         rule = RULES[mode]
         if rule.follows is Follows.COORDINATOR:
             return mode, self.joined is None, self.assigned, self.giving_up

@@ -77,7 +77,7 @@ class Knowledge:
         self._refresh_forced = False
 
     def invalidate(self, path: str) -> None:
-        """Read again what ``path`` concerns, because a watch on it fired."""
+        """Have the data of ``path`` read again, because a watch on it fired."""
         self._invalidated.add(path)
 
     def reconnected(self) -> None:

@@ -17,7 +17,7 @@ def why_unusable(
     named: Sequence[tuple[str, str, str, int]],
     wanted: ListenerChoice,
 ) -> str:
-    """Return what a broker offers instead of the wanted listener, and what to do.
+    """Return a text with the listeners that a broker offers instead, and with the fix.
 
     ``listeners`` are all of the broker's: name, protocol, host and port; ``named`` those of the
     wanted name.

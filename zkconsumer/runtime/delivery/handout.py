@@ -1,7 +1,7 @@
 """HandOut: iterators that know whether their caller got the last item, whatever a signal does.
 
 A signal handler may raise between any two bytecodes of the main thread. What an iterator has taken
-then must be either with its caller, or be taken back. With ``__next__`` as a function nobody can
+then must be either with its caller, or be taken back. With ``__next__`` as a function no code can
 know: an exception at its ``return`` is not met by any ``try``. A ``yield`` is, and the caller has
 the item as soon as the ``yield`` has been carried out. So the items come from a generator, and
 ``__next__`` is the generator's own: there is no Python code between its ``yield`` and the caller.

@@ -76,7 +76,7 @@ class Request:
         columns: items are ``RecordBatch`` objects.
         timeout: seconds to wait for an item. Without it, ``consumer.timeout.ms`` raises.
         wait: whether the call waits at all.
-        nothing: makes the item for a call that has waited, or may not wait, in vain.
+        nothing: makes the item for a call that has waited in vain, or must not wait.
     """
 
     nothing: Callable[[], Any]
@@ -154,7 +154,7 @@ class Reader:
         return Awaited(polled, Found.NOTHING, self._queue.alarm, limit, request.waited)
 
     def _items(self, request: Request, owner: HandOut[Any]) -> Generator[Any, None, None]:
-        """Take what ``request`` asks for, item by item: the only way to take anything."""
+        """Take the requested items, one by one. Nothing is taken in any other way."""
         # Without the lock: taking is one step of an iterator, which no thread can divide, and how
         # far the run is shows which message is in hand and which ones are consumed (``_note``).
         # A revoke takes the rest out of the same run, so nothing is left here.
@@ -183,7 +183,7 @@ class Reader:
                     yield request.nothing()
             owner.__next__ = owner.spare or owner.ready()  # type: ignore[method-assign]
             owner.spare = None
-        except GeneratorExit:  # nobody uses it any more
+        except GeneratorExit:  # it is no longer used
             raise
         except BaseException as error:
             if error.__class__ is not InUseError or not is_refusal(error):
@@ -491,8 +491,8 @@ class Reader:
     # -- what is in hand -------------------------------------------------------------------------
 
     def _unlock(self, request: Request) -> None:
-        """Let what the run has be taken without the lock: single messages one after another, or
-        one item. Taking an item takes its messages from the run, in one step."""
+        """Let the run's messages be taken without the lock: one after another, or all in one item.
+        Taking an item takes its messages from the run, in one step."""
         run, self._asked = self._run, request
         run.begin(not (request.lists or request.columns))
         items: Iterator[Any] = run.rest
@@ -505,7 +505,7 @@ class Reader:
         self._unlocked = items if _ONE_AT_A_TIME else iter([*islice(items, 1)])
 
     def _note(self) -> None:
-        """Record what was taken without the lock."""
+        """Record the messages that were taken without the lock."""
         run = self._run
         taken = run.taken
         if taken > run.noted:

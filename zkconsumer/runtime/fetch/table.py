@@ -70,7 +70,7 @@ class _Share:
         self.endpoint = endpoint
         """Where the broker listens. Written when a partition is assigned: it may have moved."""
         self.states: dict[PartitionTopicInfo, PartitionFetchState] = {}
-        """In the order to ask for them."""
+        """The partitions, in the order to ask for them."""
 
 
 class FetchTable:

@@ -1,4 +1,4 @@
-"""MemberLoop: carries out the commands of a member's machine, in ZooKeeper and on the brokers.
+"""MemberLoop: carries out the commands of a member's machine, in ZooKeeper and in Kafka.
 
 Owns the machine, its timers and the commit requests that wait for an answer. It is stepped: a
 ``Host`` runs its actions one at a time, on one thread in production and on virtual time in the

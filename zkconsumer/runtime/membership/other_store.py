@@ -42,7 +42,7 @@ def offset_client(
     requests_to: Callable[[BrokerEndpoint], int],
     security: KafkaSecurity,
 ) -> GroupClient:
-    """Return what asks the coordinator for offsets of ``offsets.storage=kafka``."""
+    """Return a client that reads offsets of ``offsets.storage=kafka`` from the coordinator."""
     from zkconsumer.broker.groups.classic_client import GroupClient
     from zkconsumer.broker.known_brokers import KnownBrokers
 

@@ -86,7 +86,7 @@ class Metrics:
         Kind.COUNTER,
         "bytes",
         "Record bytes, as the broker sent them, that streams began to read. "
-        "(The JVM counts them when they are queued.)",
+        "(The JVM's consumer counts them when they are queued.)",
         _TOPICS + "BytesPerSec",
     )
     messages_per_second: float = _metric(
@@ -144,8 +144,8 @@ class Metrics:
     rebalances: int = _metric(
         Kind.COUNTER,
         "rebalances",
-        "Completed rebalances in which this member stopped or started partitions. (The JVM "
-        "counts every rebalance, and each one stops all partitions.)",
+        "Completed rebalances in which this member stopped or started partitions. (The JVM's "
+        "consumer counts every rebalance, and each one stops all partitions.)",
         _CONNECTOR + "RebalanceRateAndTime",
     )
     rebalance_seconds: float = _metric(

@@ -16,7 +16,7 @@ from zkconsumer.runtime.delivery.control import StreamControl
 
 _ADVICE: Final = {
     "TOPIC_AUTHORIZATION_FAILED": "allow this member's principal to read and describe the topic",
-    "UNKNOWN_TOPIC_OR_PARTITION": "the topic was deleted, or may not be described",
+    "UNKNOWN_TOPIC_OR_PARTITION": "the topic was deleted, or describing it is not authorized",
     "KAFKA_STORAGE_ERROR": "check the disks of that broker",
     "CORRUPT_MESSAGE": "check the log of that broker",
     "isolation.level=read_committed needs": "upgrade that broker, or set read_uncommitted",

@@ -166,7 +166,7 @@ class _Spent:
     costs: Mapping[str, tuple[str, Cost]]
 
     def plus(self, ops: tuple[GetMany, ...], replies: tuple[Reply, ...]) -> _Spent:
-        """With one more step."""
+        """Return the cost with one more step."""
         reads, costs = self.reads, dict(self.costs)
         for op, reply in zip(ops, replies, strict=True):
             reads += len(op.paths)

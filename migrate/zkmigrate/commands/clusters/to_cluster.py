@@ -113,7 +113,8 @@ def to_cluster_options(command: F) -> F:
             metavar="OLD=NEW",
             multiple=True,
             callback=parse_renames,
-            help="A topic's name there, or of many: '*=source.*', '/(.+)-v1/=\\1'. Repeatable.",
+            help="A topic's name in the other cluster, or a rule for many: '*=source.*', "
+            "'/(.+)-v1/=\\1'. May be repeated.",
         ),
         click.option(
             "--to-config",

@@ -88,7 +88,8 @@ def rename_option(command: F) -> F:
         metavar="OLD=NEW",
         multiple=True,
         callback=parse_renames,
-        help="A group's name in the target, or of many: 'legacy-*=*', '/(.+)-v1/=\\1'. Repeatable.",
+        help="A group's name in the target, or a rule for many: 'legacy-*=*', '/(.+)-v1/=\\1'. May "
+        "be repeated.",
     )(command)
 
 

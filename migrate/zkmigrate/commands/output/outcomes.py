@@ -112,7 +112,7 @@ class Outcomes:
 
 
 def _summary(results: Sequence[Result]) -> Iterator[str]:
-    """Yield what is printed about all groups."""
+    """Yield the lines about all groups."""
     offsets = sum(one.offsets for one in results)
     if offsets:
         yield f"{offsets} offsets"

@@ -1,4 +1,4 @@
-"""What became of a wrong or lower offset: the findings about writes that waited for it."""
+"""The effect of a wrong or lower offset: findings about writes that waited for it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class _Claims:
     live: dict[str, Lifetime] = field(default_factory=dict)
     """By path."""
     shared: bool = False
-    """Whether another session owned the topic meanwhile."""
+    """Whether another session owned the topic at the same time."""
 
 
 class ForeignOwners(Rule):
@@ -127,7 +127,7 @@ class _Registrations:
     end: Moment | None = None
     """The last that is known."""
     shared: bool = False
-    """Whether a member whose registration can be read was registered meanwhile."""
+    """Whether a member whose registration can be read was registered at the same time."""
 
 
 class UnreadableRegistrations(Rule):
