@@ -412,7 +412,7 @@ def test_a_partition_without_a_leader_fails_either_plan(simulated: Simulated, th
         raise LeaderUnavailableError("old.t-0 has no leader")
 
     there.offsets = {"h": {TP: 71}}
-    there.contents.around = away  # type: ignore[method-assign]
+    there.contents.around = away  # type: ignore[assignment]
     for words in (("plan", *TO, "--group", "g"), (*BACK[:-2], *ZK, "--group", "h")):
         ran = simulated.run(*words)
         assert (ran.status, ran.rows[0]["kind"]) == (1, "unknown"), ran.err

@@ -112,7 +112,7 @@ def test_a_plan_that_lacks_a_group_is_refused() -> None:
         ("marker", "\u0100"), ("marker", "\ud800"), ("marker", 1), ("skipped", None),
         ("skipped", "more"), ("skipped", [1]), ("skipped", ["t"]), ("topics", []), ("notes", 0),
         ("layout", "storm:/s"), ("layout", {"place": "x:/s", "numbers": {"t": {"0": 1}}}),
-        ("layout", {"place": "storm:/s", "numbers": {}}), ("from", "g"), ("from", {"numbers": {}}),
+        ("layout", {"place": "storm:/s", "numbers": {}}), ("from", "g"), ("from", []),
         ("stays_behind", None), ("stays_behind", [{"topic": "t", "partition": 1, "why": ""}]),
     ],
 )  # fmt: skip

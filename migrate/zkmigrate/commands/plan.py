@@ -46,12 +46,12 @@ from zkmigrate.stores.cluster import Servers
 @click.option(
     "--decisions-out",
     metavar="FILE",
-    help="Write a new file for --decisions instead of a plan.",
+    help="Write a new file for --decisions instead.",
 )
 @click.option(
     "--from-file",
     metavar="FILE",
-    help="Read the offsets from a CSV, JVM export or JSON file.",
+    help="Read offsets from CSV, JVM export or JSON.",
 )
 @layout_option
 @rename_option
@@ -76,11 +76,11 @@ def plan(
 ) -> None:
     """Show which groups can be moved, and what prevents the others.
 
-    With --out, also write a plan to review: each partition with its old and new offset and the
-    reason. apply skips groups that are not ready. Nothing else is changed.
+    With --out, also write a plan to review. apply skips groups that are not ready. Nothing else is
+    changed.
 
-    A group that needs a decision is refused, unless an option or a file decides: skip leaves the
-    offsets behind, earliest and latest are those of the log.
+    A group that needs a decision is refused, unless an option or a file decides. skip leaves
+    offsets behind.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply:

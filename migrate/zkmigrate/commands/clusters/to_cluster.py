@@ -92,21 +92,18 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--proofs",
             metavar="FILE",
-            help="Save proven offsets in this file. If the command is interrupted, repeat it to "
-            "continue.",
+            help="Keep proven offsets in this file. After an interruption, repeat the command.",
         ),
         click.option(
             "--offsets-out",
             metavar="FILE",
-            help="Write the offsets to this new file, for kafka-consumer-groups. Groups with "
-            "undecided partitions are left out.",
+            help="A new file for kafka-consumer-groups. Groups that need a decision are left out.",
         ),
         click.option(
             "--not-proven",
             type=click.Choice(["refuse", "lower"]),
             default="refuse",
-            help="What to do with an offset there of which only two bounds are known. The lower "
-            "one repeats records, but skips none.",
+            help="Offsets with two bounds only; lower: it repeats records, but skips none.",
         ),
         click.option(
             "--topic-map",
@@ -119,12 +116,12 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--to-config",
             metavar="FILE",
-            help="Like --command-config, for the other cluster.",
+            help="Like --command-config, for that cluster.",
         ),
         click.option(
             "--from-cluster",
             metavar="HOST:PORT[,..]",
-            help="Plan the way back: offsets that groups have committed in the other cluster.",
+            help="Plan the way back: offsets committed there.",
         ),
         click.option(
             "--to-cluster",

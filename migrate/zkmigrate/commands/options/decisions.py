@@ -20,13 +20,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 _HELP: Final = {
     "on_conflict": "Which offset to use if the stores differ.",
     "out_of_range": "Offsets outside of the log; clamp: use the nearest one in it.",
-    "misplaced": "Offsets that a 1.1.0 broker stored in 'offset', not 'offsets'.",
+    "misplaced": "Offsets that 1.1.0 brokers put in 'offset'.",
     "missing_topics": "Topics and partitions that do not exist.",
     "unproven_topics": "After the change to KRaft: topics without an id in ZooKeeper; trust: they "
     "are the same.",
     "recreated_topics": "Offsets that are older than their topic.",
     "expired_offsets": "Moved offsets that are gone since; moved: write them again.",
-    "other_znodes": "Groups with other znodes next to their offsets; ignore: leave these znodes.",
+    "other_znodes": "Znodes next to offsets; ignore: leave them.",
     "source_means": "The record that a number means: the next to read, or the last that was read.",
     "without_offset": "Partitions without any offset; leave: auto.offset.reset decides.",
 }

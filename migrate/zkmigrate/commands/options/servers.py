@@ -66,7 +66,7 @@ def server_options(command: F) -> F:
     expecting = click.option(
         "--expect-cluster",
         metavar="ID",
-        help="Do nothing in a cluster with another id. Each command prints the id.",
+        help="Do nothing in a cluster with another id.",
     )
     bounding = click.option(
         "--max-requests-per-second",
