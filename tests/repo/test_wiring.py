@@ -23,7 +23,7 @@ EXCEPTIONS = {
     r"runtime/membership/\w+\.py: [\w.]+\.coordinator": "which broker a line asks, found later",
     r"runtime/membership/zookeeper\.py: running\.\w+": "a script in progress: a record of its own",
     r"runtime/observation/health\.py: \w+\.at": "a record of its own",
-    r"broker/groups/group_coordinators\.py: other\._connections": "a copy of the object itself",
+    r"broker/groups/group_coordinators\.py: other\._(connections|is_another)": "a copy of itself",
 }
 """Where an attribute of another object is set, and why that is right."""
 
