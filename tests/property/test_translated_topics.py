@@ -213,14 +213,14 @@ def drawn(copy: Copy) -> str:
     return f"{copy.seen.offset}:{name}@{copy.seen.timestamp}"
 
 
-@pytest.mark.parametrize(("cases", "scale"), [(CASES, 1), (CASES // 6, 8)])
-def test_no_position_of_a_topic_is_proven_wrongly(cases: int, scale: int) -> None:
+@pytest.mark.parametrize("scale", [1, 8])
+def test_no_position_of_a_topic_is_proven_wrongly(scale: int) -> None:
     """Holes, repeated and missing records, retention, another order, own records, another
     partitioner: what is proven skips and repeats nothing, in whichever partition it is. Short logs
     are compared completely, and of long ones parts."""
     base = int(os.environ.get("SEED", random.SystemRandom().randrange(1 << 32)))
     proofs: Counter[Proof] = Counter()
-    for seed in range(base, base + cases):
+    for seed in range(base, base + CASES):
         one = case(random.Random(seed), scale)
         found = translated(one)
         if fault := wrong(one, found):
@@ -228,7 +228,8 @@ def test_no_position_of_a_topic_is_proven_wrongly(cases: int, scale: int) -> Non
                 for log, bounds in zip(topic.copies, topic.bounds, strict=True):
                     print(bounds, *map(drawn, log))  # noqa: T201
             print(*zip(one.positions, found, strict=True), sep="\n")  # noqa: T201
-            pytest.fail(f"{fault}: repeat with SEED={seed} CASES=6 and scale {scale}")
+            pytest.fail(f"{fault}: repeat with SEED={seed} CASES=1 and scale {scale}")
         assert one.mixed or not any("are in partition" in each.why for each in found), seed
         proofs.update(each.proof for each in found)
-    assert proofs[Proof.PROVEN] > proofs.total() // 10
+    if CASES > 100:  # 18 % on average
+        assert proofs[Proof.PROVEN] > proofs.total() // 10
