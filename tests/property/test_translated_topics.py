@@ -167,13 +167,15 @@ def wrong(one: Case, found: Sequence[Translation]) -> str:
     """What a group that continues at the proven positions would skip or repeat.
 
     Records that are equal cannot be told apart. Of those, more must be skipped than were consumed,
-    or more repeated than are left.
+    or more repeated than are left. An equal record that only the target still has is no repetition.
     """
     done, rest, before, after = (Counter[object]() for _ in range(4))
     others: set[object] = set()
     again: set[object] = set()
     remaining: dict[int | None, object] = {}
     passed: set[int | None] = set()
+    consumed: set[int | None] = set()
+    repeated: set[object] = set()
 
     def content(copy: Copy) -> object:
         return copy.seen[1:] if one.timed else copy.seen.digest
@@ -182,6 +184,7 @@ def wrong(one: Case, found: Sequence[Translation]) -> str:
         for copy in log:
             if copy.seen.offset < position:
                 done[content(copy)] += 1
+                consumed.add(copy.number)
             else:
                 rest[content(copy)] += 1
                 remaining[copy.number] = content(copy)
@@ -195,13 +198,15 @@ def wrong(one: Case, found: Sequence[Translation]) -> str:
                 passed.add(copy.number)
             else:
                 after[name] += 1
+                if copy.number in consumed:
+                    repeated.add(name)
             if copy.again:
                 again.add(name)
     for number, name in remaining.items():
         lost = number in passed and not after[name] and name not in others
         if lost and before[name] > done[name]:
             return f"{name} is skipped"
-    for name in done.keys() - others - again:
+    for name in (done.keys() & repeated) - others - again:
         if not before[name] and after[name] > rest[name]:
             return f"{name} is repeated"
     return ""
