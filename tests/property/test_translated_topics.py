@@ -238,3 +238,10 @@ def test_no_position_of_a_topic_is_proven_wrongly(scale: int) -> None:
         proofs.update(each.proof for each in found)
     if CASES > 100:  # 18 % on average
         assert proofs[Proof.PROVEN] > proofs.total() // 10
+
+
+def test_nothing_is_proven_next_to_a_partition_that_is_no_copy() -> None:
+    """Its missing records may be in parts of other partitions that were not read."""
+    one = case(random.Random(3159863158), 8)
+    proofs = [each.proof for each in translated(one)]
+    assert proofs == [Proof.BOUNDED, Proof.UNKNOWN]

@@ -97,9 +97,13 @@ class Translator:
         why = self._mixed.get(topic)
         if why is None and topic in self._differs and (found.only_here or found.only_there):
             why = f"not all records are in both, and {self._differs[topic]} is not a copy"
-        if why is None or found.low is None:
-            return found
-        return Translation(Proof.UNKNOWN, None, None, 0, why)
+        if why is not None and found.low is not None:
+            return Translation(Proof.UNKNOWN, None, None, 0, why)
+        if topic in self._differs and found.proof is Proof.PROVEN:
+            # A record of that partition may be in this one, in a part that was not read.
+            why = f"{self._differs[topic]} is not a copy"
+            return found._replace(proof=Proof.BOUNDED, why=why)
+        return found
 
     def _in_partition(self, tp: TopicPartition, offset: int, other: TopicPartition) -> Translation:
         found: Translation | None = None
