@@ -258,7 +258,7 @@ def test_a_disk_that_is_full_at_any_record(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Half of a record is written, or none of it is surely on disk. The run names the journal and
-    ends; the same command goes on when there is room."""
+    ends; the same command continues when there is room."""
     right, calls = getattr(os, call), [0]
     simulated.topic("t", (0, 100))
     fails = 0

@@ -194,7 +194,7 @@ def test_what_was_not_searched_for_is_not_proven(monkeypatch: pytest.MonkeyPatch
 def test_a_leader_that_has_moved_is_found_after_a_lost_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A broker that was killed is not asked for ever: another one leads the partition."""
+    """A broker that was killed is not always asked again: another one leads the partition."""
     contents = Contents(lambda: [], 5.0)
     leaders = iter(("old", "new", "newer"))
 

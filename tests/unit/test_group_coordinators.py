@@ -125,7 +125,7 @@ def test_a_coordinator_that_came_back_is_asked_again(brokers: Brokers) -> None:
 
 
 def test_an_object_for_another_thread_is_closed_alone(brokers: Brokers) -> None:
-    """The others go on waiting for a coordinator that is away, and know those that they found."""
+    """The others still wait for a coordinator that is away, and know those that they found."""
     with brokers.coordinators.another() as another:
         assert another.members("good") == ()
     assert brokers.coordinators.members("good") == ()

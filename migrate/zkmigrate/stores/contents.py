@@ -149,7 +149,7 @@ class Contents:
                 return ask(self._leader(tp))
             except (LeaderUnavailableError, BrokerUnavailableError, OffsetOutOfRangeError) as error:
                 self._leaders.clear()
-                self._known.clear()  # also if retention went on
+                self._known.clear()  # also if retention has deleted more
                 silent = isinstance(error, BrokerUnavailableError)
                 if not left or (silent and time.monotonic() >= deadline):
                     raise
