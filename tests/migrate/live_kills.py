@@ -3,7 +3,7 @@
 ``python -m tests.migrate.live_kills --runs 60 --out build/live-kills.jsonl`` starts a run for each
 seed from ``--first`` on. Each run kills another kind of process. Each result is one line of the
 file, and runs that are already in the file are skipped. ``--table`` prints the file as rows for
-``docs/explanation/live-move.md``, including failed runs.
+``docs/explanation/evidence.md``, including failed runs.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 are about groups that move while they run. They use only facts in the logs: which mode was written
 when and by which session, and which members were registered and had acknowledged it. Only members'
 journals show whether a member delivered messages that it should not have.
-docs/explanation/live-move.md describes the protocol.
+docs/how-to/move-live.md describes the protocol.
 """
 
 from __future__ import annotations
