@@ -273,8 +273,9 @@ class Metrics:
     mode: str = _metric(
         Kind.STATE,
         "name",
-        "Mode of a migratable member's group, as the member applies it: see [how a live "
-        "move works](../how-to/move-live.md#how-it-works). Empty before it is known, and for other members.",
+        "Mode of a migratable member's group, as the member applies it: see [how a live move "
+        "works](../how-to/move-live.md#how-it-works). Empty before it is known, and for other "
+        "members.",
         start=str,
     )
     mode_version: int = _metric(
