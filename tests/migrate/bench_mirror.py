@@ -47,6 +47,10 @@ class Bench:
                 one.get()
         endpoint = BrokerEndpoint(0, "127.0.0.1", cluster.broker_servers[0].port)
         self.kafka = GroupCoordinators("bench", lambda: [endpoint])
+        if leader is Store.KAFKA:  # the store that is chosen must have every offset
+            zeros = {TopicPartition(TOPIC, at): StoredOffset(0) for at in range(partitions)}
+            for name in self.names:
+                self.kafka.commit(name, zeros)
         self.errors = folder / "errors"
         words = [sys.executable, "-c", "from zkmigrate.cli import main; main()", "mirror", "--all"]
         with self.errors.open("wb") as errors:

@@ -273,6 +273,24 @@ class SimulatedCoordinators:
         self.around("after commit")
         return refused
 
+    def commit_several(
+        self,
+        offsets: Mapping[str, Mapping[TopicPartition, StoredOffset]],
+        permit: Callable[[], bool],
+    ) -> set[str]:
+        """Commit offsets of several groups without membership; return those with all stored."""
+        stored: set[str] = set()
+
+        def check() -> None:
+            if not permit():
+                raise BrokerError("not permitted")
+
+        for group, new in offsets.items():
+            with suppress(BrokerError, GroupActiveError):
+                if not self.commit(group, new, check):
+                    stored.add(group)
+        return stored
+
     def store(self, group: str, new: Mapping[TopicPartition, StoredOffset]) -> None:
         """Store offsets, whoever commits them."""
         self.committed.setdefault(group, {}).update(new)

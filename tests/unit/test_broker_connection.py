@@ -275,8 +275,8 @@ def test_nothing_delays_a_request_once_the_connection_is_ready(
     )
 
     def log_in(self: BrokerConnection, again: bool = True) -> None:
-        self._wait_for_turn()
-        self._has_turn = False
+        self._wait_for_turns(1)
+        self._turns = 0
         done.append("login")
         self._socket = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
         self._renew_at = 0.0 if done.count("login") == 1 else time.monotonic() + 60
@@ -286,7 +286,7 @@ def test_nothing_delays_a_request_once_the_connection_is_ready(
     connection.ready()
     assert done == ["turn", "login", "turn", "login", "turn"]
     connection.open()
-    connection._wait_for_turn()
+    connection._wait_for_turns(1)
     assert len(done) == 5, "nothing is left to wait for"
     connection._renew_at = 0.0  # the permission took long
     monkeypatch.setattr(
@@ -294,3 +294,29 @@ def test_nothing_delays_a_request_once_the_connection_is_ready(
     )
     connection.exchange(8, 2, b"")
     assert done[5:] == ["request"], "the broker accepts it until its own end of the session"
+
+
+def test_requests_that_are_sent_together_each_take_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All turns are taken before the connection is ready, and none after it."""
+    server, client = socket.socketpair()
+    turns: list[int] = []
+    connection = BrokerConnection(
+        BrokerEndpoint(0, "b", 1), "c", 1.0, 0, before_request=lambda: turns.append(1)
+    )
+    connection._socket = client
+    monkeypatch.setattr(connection, "open", lambda: None)
+    with server, client:
+        connection.ready(3)
+        assert len(turns) == 3
+        first = connection._correlation + 1
+        answers = [
+            bytes((0, 0, 0, 5)) + (first + at).to_bytes(4, "big") + b"%d" % at for at in range(3)
+        ]
+        server.sendall(b"".join(answers))
+        got = connection.exchange_all(8, 2, [b"a", b"b", b"c"])
+        assert [bytes(one) for one in got] == [b"0", b"1", b"2"]
+        assert len(turns) == 3
+        server.sendall(b"".join(reversed(answers)))
+        with pytest.raises(BrokerError, match="correlation"):
+            connection.exchange_all(8, 2, [b"a", b"b", b"c"])
+        assert len(turns) == 6

@@ -10,7 +10,12 @@ import pytest
 
 from tests.support.specs import kip848_spec
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.groups.coordinator_calls import StoredOffset, commit, fetch_several
+from zkconsumer.broker.groups.coordinator_calls import (
+    StoredOffset,
+    commit,
+    commit_several,
+    fetch_several,
+)
 from zkconsumer.broker.groups.kip848_client import WITH_EPOCH, ConsumerGroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.messages import OffsetCommitResponse, OffsetFetchResponse
@@ -47,6 +52,14 @@ class Broker:
         return memoryview(self.answer)
 
     decode, call, send = BrokerConnection.decode, BrokerConnection.call, BrokerConnection.send
+    send_all, _is_ready = BrokerConnection.send_all, True
+
+    def ready(self, requests: int) -> None:
+        self.ready_for = requests
+
+    def exchange_all(self, _key: int, _version: int, bodies: list[bytes]) -> list[memoryview]:
+        self.sent_together = bodies
+        return [memoryview(self.answer)] * len(bodies)
 
 
 def asked(broker: Broker, command: Any, **changes: Any) -> Any:
@@ -164,6 +177,23 @@ def test_the_offsets_of_several_groups_are_decoded_if_they_have_changed() -> Non
     broker.answer = broker.answer[:-9]
     with pytest.raises(BrokerError, match="broker 0 at 127"):
         fetch_several(broker, "ghi", found)
+
+
+def test_commits_of_several_groups_are_permitted_and_sent_together() -> None:
+    """Without permission nothing is sent. What an answer leaves out counts as not stored."""
+    kind = OffsetCommitResponse.OffsetCommitResponseTopic
+    part = kind.OffsetCommitResponsePartition(partition_index=0, error_code=0, version=6)
+    topic = kind(name="t", partitions=[part], version=6)
+    answer = OffsetCommitResponse(throttle_time_ms=0, topics=[topic]).encode(version=6)
+    broker: Any = Broker(answer)
+    offsets = {"g": {T0: StoredOffset(1)}, "h": {T0: StoredOffset(2), T1: StoredOffset(3)}}
+    assert commit_several(broker, offsets, 6, permit=lambda: False) == {}
+    assert not hasattr(broker, "sent_together")
+    assert commit_several(broker, offsets, 6, permit=lambda: broker.ready_for == 2) == {
+        "g": {T0: 0},
+        "h": {T0: 0, T1: ErrorCode.COORDINATOR_NOT_AVAILABLE},
+    }
+    assert [body[:3] for body in broker.sent_together] == [b"\0\1g", b"\0\1h"]
 
 
 def test_a_partition_that_an_answer_leaves_out_is_not_committed() -> None:

@@ -15,7 +15,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from struct import Struct, error as StructError
 from typing import Any, Final
@@ -112,7 +112,7 @@ class BrokerConnection:
         self.endpoint = endpoint
         self._connect_timeout = timeout
         self._before_request = before_request
-        self._has_turn = self._is_ready = False
+        self._turns, self._is_ready = 0, False
         self._addresses = deque([(endpoint.host, endpoint.port), *endpoint.others])
         """The listeners, the one to use first."""
         self.security = KafkaSecurity() if security is None else security
@@ -215,17 +215,17 @@ class BrokerConnection:
             f"supports request {api_key} {has}, not in {' or '.join(map(str, sorted(wanted)))}"
         )
 
-    def ready(self) -> None:
-        """Open the connection, and wait until a request can be sent without delay.
+    def ready(self, requests: int = 1) -> None:
+        """Open the connection, and wait until so many requests can be sent without delay.
 
         The next request does not log in again: the broker ends a session later than this client.
         Raises what ``open`` raises.
         """
         self.open()
-        self._wait_for_turn()
-        while self._outlived:  # the wait was longer, and another login takes the turn
+        self._wait_for_turns(requests)
+        while self._outlived:  # the wait was longer, and another login takes the turns
             self.open()
-            self._wait_for_turn()
+            self._wait_for_turns(requests)
         self._is_ready = True
 
     @property
@@ -233,10 +233,10 @@ class BrokerConnection:
         """Whether the session that SASL began is over, so that another login is needed."""
         return self._renew_at is not None and time.monotonic() >= self._renew_at
 
-    def _wait_for_turn(self) -> None:
-        if self._before_request is not None and not self._has_turn:
+    def _wait_for_turns(self, requests: int) -> None:
+        while self._before_request is not None and self._turns < requests:
             self._before_request()
-            self._has_turn = True
+            self._turns += 1
 
     def exchange(self, api_key: int, version: int, body: bytes) -> memoryview:
         """Send one request with header version 1 and return the body of the answer.
@@ -251,36 +251,46 @@ class BrokerConnection:
 
     def exchange_opened(self, api_key: int, version: int, body: bytes) -> memoryview:
         """Send one request, like ``exchange``, on a connection that is already open."""
-        self._wait_for_turn()
-        self._has_turn = self._is_ready = False
+        (answer,) = self.exchange_all(api_key, version, [body])
+        return answer
+
+    def exchange_all(self, api_key: int, version: int, bodies: Sequence[bytes]) -> list[memoryview]:
+        """Send requests at the same time, and return their answers; brokers keep the order."""
+        self._wait_for_turns(len(bodies))
+        self._turns, self._is_ready = 0, False
         sock = self._socket
         if sock is None:
             raise BrokerUnavailableError(
                 f"the connection to {self.endpoint.host}:{self.endpoint.port} is closed"
             )
-        self._correlation = correlation = (self._correlation + 1) & 0x7FFFFFFF
         client = self._client_id
-        frame = b"".join(
-            (
+        correlations: list[int] = []
+        frames: list[bytes] = []
+        for body in bodies:
+            self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+            correlations.append(self._correlation)
+            frames += (
                 _INT.pack(10 + len(client) + len(body)),
-                _HEADER.pack(api_key, version, correlation),
+                _HEADER.pack(api_key, version, self._correlation),
                 len(client).to_bytes(2, "big"),
                 client,
                 body,
             )
-        )
+        answers: list[memoryview] = []
         try:
             with mapped_errors(self.endpoint), self._explained(api_key):
-                sock.sendall(frame)
-                answer = self._receive(sock, time.monotonic() + self.timeout)
-                answered = _INT.unpack_from(answer)[0]
-                # Brokers 0.8.2 repeat no id when they cannot name a coordinator yet.
-                quirk = answered == 0 and api_key == FIND_COORDINATOR
-                if answered != correlation and not quirk:
-                    raise ValueError("wrong correlation id")
-                if not self._proven and api_key not in _BEFORE_LOGIN:
-                    self._accepted()
-                return answer[4:]
+                sock.sendall(b"".join(frames))
+                for correlation in correlations:
+                    answer = self._receive(sock, time.monotonic() + self.timeout)
+                    answered = _INT.unpack_from(answer)[0]
+                    # Brokers 0.8.2 repeat no id when they cannot name a coordinator yet.
+                    quirk = answered == 0 and api_key == FIND_COORDINATOR
+                    if answered != correlation and not quirk:
+                        raise ValueError("wrong correlation id")
+                    if not self._proven and api_key not in _BEFORE_LOGIN:
+                        self._accepted()
+                    answers.append(answer[4:])
+                return answers
         except BaseException:
             self.close()
             raise
@@ -308,17 +318,20 @@ class BrokerConnection:
 
         Raises as ``call``.
         """
-        # Of the headers, only the tagged fields are added and removed here. Both are empty.
-        flexible = request.flexible_version_q(version)
-        with mapped_errors(self.endpoint):
-            body = (b"\0" if flexible else b"") + request.encode(version=version)
+        body = _encoded(request, version, self.endpoint)
         answer = self.exchange(request.API_KEY, version, body)
-        if flexible:
-            with mapped_errors(self.endpoint):
-                if answer[0] != 0:
-                    raise ValueError("the header has tagged fields")
-            answer = answer[1:]
-        return answer
+        return _without_tags(request, answer, version, self.endpoint)
+
+    def send_all(self, requests: Sequence[ApiMessage], version: int) -> list[memoryview]:
+        """Send messages of one kind at the same time; return the answers in their order.
+
+        Raises as ``call``. It is then not known which of the requests were carried out.
+        """
+        bodies = [_encoded(request, version, self.endpoint) for request in requests]
+        if not self._is_ready:
+            self.open()
+        answers = self.exchange_all(requests[0].API_KEY, version, bodies)
+        return [_without_tags(requests[0], answer, version, self.endpoint) for answer in answers]
 
     def decode(self, response: type[ApiMessage], answer: memoryview, version: int) -> Any:
         """Decode an answer with kafka-python. Raises ``BrokerError`` when it cannot be read."""
@@ -447,3 +460,23 @@ def _fill(sock: socket.socket, room: memoryview, until: float) -> None:
         room = room[got:]
         if room and time.monotonic() > until:
             raise TimeoutError
+
+
+# Of the headers, only the tagged fields are added and removed here. Both are empty.
+
+
+def _encoded(request: ApiMessage, version: int, endpoint: BrokerEndpoint) -> bytes:
+    with mapped_errors(endpoint):
+        encoded: bytes = request.encode(version=version)
+    return b"\0" + encoded if request.flexible_version_q(version) else encoded
+
+
+def _without_tags(
+    request: ApiMessage, answer: memoryview, version: int, endpoint: BrokerEndpoint
+) -> memoryview:
+    if not request.flexible_version_q(version):
+        return answer
+    with mapped_errors(endpoint):
+        if answer[0] != 0:
+            raise ValueError("the header has tagged fields")
+    return answer[1:]

@@ -336,8 +336,9 @@ class Mirroring:
     def _steps(
         self, looks: Mapping[str, Look], together: Together, when_empty: bool
     ) -> Iterable[Step]:
-        """Bring some groups into step. Their permissions are asked for together, and what was
-        agreed on is written together, because a request takes longer than the work for it."""
+        """Bring some groups into step. Their permissions are asked for together, they are committed
+        together, and what was agreed on is written together, because a request takes longer than
+        the work for it."""
         permissions: dict[str, tuple[Seen, Decision, int]] = {}
         self._decided.clear()
         with suppress(BrokerError):  # the step of each group reports it
@@ -346,10 +347,10 @@ class Mirroring:
                 self._decided[name] = seen, decision, due
                 # A late commit would last where Kafka leads. So it is permitted right before.
                 shared = decision.leader is Store.ZOOKEEPER and decision.stop is None
-                if shared and decision.to_kafka:
+                if shared and decision.to_kafka and _unsure(seen) is None:
                     session = mirror_state.lease_of(seen.at.lease, self._run)
                     permissions[name] = seen, decision, session
-        self._writes.permit_together(permissions)
+        self._writes.commit_together(permissions)
         later: dict[str, Unwritten] = {}
         steps = {
             name: self._step(name, at, together, when_empty, later) for name, at in looks.items()

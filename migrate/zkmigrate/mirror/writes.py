@@ -77,13 +77,16 @@ class Writes:
         self._stores, self._readings, self._say = stores, readings, say
         self._permitted: dict[str, tuple[Seen, Mapping[TopicPartition, StoredOffset], float]] = {}
         """Permissions that were asked for together: for which commit, and when."""
+        self._committed: dict[str, tuple[Seen, Mapping[TopicPartition, StoredOffset]]] = {}
+        """Commits that were sent together, and accepted."""
         self._settled: dict[str, tuple[Store, bool]] = {}
         """Groups whose lock was looked at: which store led, and whether the record was locked."""
 
-    def permit_together(self, some: Mapping[str, tuple[Seen, Decision, int]]) -> None:
-        """Ask for permission for the commits of several groups at the same time.
+    def commit_together(self, some: Mapping[str, tuple[Seen, Decision, int]]) -> None:
+        """Ask for permission for the commits of several groups at the same time, and commit.
 
-        ``some``: the reading of each group, the decision, and the session that has its lease.
+        ``carry_out`` does whatever of it was not done. ``some``: the reading of each group, the
+        decision, and the session that has its lease.
         """
         began = boottime()
         seen = {name: one[0] for name, one in some.items()}
@@ -96,6 +99,9 @@ class Writes:
         self._permitted = {
             name: (seen[name], new[name], began) for name, yes in granted if yes is True
         }
+        commits = {name: one[1] for name, one in self._permitted.items()}
+        stored = self._stores.kafka.commit_several(commits, partial(_in_time, began))
+        self._committed = {name: self._permitted.pop(name)[:2] for name in stored}
 
     def _permission(
         self, seen: Seen, new: Mapping[TopicPartition, object], session: int
@@ -111,7 +117,7 @@ class Writes:
         ZooKeeperError if that takes too long to find out."""
         group = seen.at.group
         of, offsets, asked = self._permitted.pop(group, (None, None, 0.0))
-        if of is seen and offsets == new and boottime() - asked < IN_ADVANCE_S:
+        if of is seen and offsets == new and _in_time(asked):
             return
         for _ in range(_ATTEMPTS):
             began = boottime()
@@ -161,7 +167,8 @@ class Writes:
             return self._stop(seen, decision.stop)
         new = _commits(decision)
         gone = dict.fromkeys(sorted(decision.forget))
-        if new:
+        of, committed = self._committed.pop(group, (None, None))
+        if new and (of is not seen or committed != new):
             permit = partial(self._check_permitted, seen, new, session)
             check_accepted(group, self._stores.kafka.commit(group, new, permit), len(new))
         if gone:
@@ -256,6 +263,10 @@ def first_record(group: str, written: Record, mirror: Mirror) -> Script[None]:
     for path in (record.path(group), where):
         if written.version < 0 or there is None:
             yield from ownership.like_root(group, path)
+
+
+def _in_time(asked: float) -> bool:
+    return boottime() - asked < IN_ADVANCE_S
 
 
 def _commits(decision: Decision) -> dict[TopicPartition, StoredOffset]:

@@ -185,6 +185,19 @@ class SimKafka:
         self._ask(partial(self._store, SimThread.current, group, new), permit)
         return {}
 
+    def commit_several(
+        self, offsets: Mapping[str, Offsets], permit: Callable[[], bool]
+    ) -> set[str]:
+        """See ``GroupCoordinators``. One at a time, each sent once."""
+        stored: set[str] = set()
+        for group, new in offsets.items():
+            store = partial(self._store, SimThread.current, group, new)
+            with suppress(BrokerError, GroupActiveError):
+                if permit():
+                    self._ask(store, patience=0.0)
+                    stored.add(group)
+        return stored
+
     def delete(
         self,
         group: str,
@@ -205,7 +218,12 @@ class SimKafka:
             raise GroupActiveError(f"consumers have joined group {group}")
         self._at.store(who, new)
 
-    def _ask(self, act: Callable[[], Any], permit: Callable[[], object] = lambda: None) -> Any:
+    def _ask(
+        self,
+        act: Callable[[], Any],
+        permit: Callable[[], object] = lambda: None,
+        patience: float = _PATIENCE,
+    ) -> Any:
         """Ask until there is an answer. What was asked may have happened before."""
         rng, thread, kernel = self._kernel.rng, SimThread.current, self._kernel
         lost = LeaderUnavailableError("the coordinator does not answer")
@@ -226,7 +244,7 @@ class SimKafka:
             else:
                 kernel.schedule(0.001 + 0.004 * rng.random(), lambda: go(answer))
 
-        deadline = kernel.now + _PATIENCE
+        deadline = kernel.now + patience
         while True:
             permit()
             answer = thread.wait(send)

@@ -261,16 +261,14 @@ def commit(
     group: str,
     offsets: Mapping[TopicPartition, StoredOffset],
     *versions: int,
-    member_id: str = "",
-    generation: int = -1,
-    instance_id: str | None = None,
     ask: Ask | None = None,
+    **member: Any,
 ) -> dict[TopicPartition, int]:
     """Commit offsets, by default without being a member; return the code for each partition.
 
     ``versions`` of the request in order of preference, among 1, 2, 6, 7 and 9. Leader epochs exist
-    since version 6, ``instance_id`` since version 7. ``ask`` sends a request, ``connection.call``
-    by default.
+    since version 6. ``ask`` sends a request, ``connection.call`` by default. ``member``: see
+    ``commit_request``.
 
     In version 9 ``generation`` is the epoch of a KIP-848 member. A broker of 4.4 accepts the
     current epoch for any partition, also one that the member does not own. It accepts an older
@@ -279,6 +277,46 @@ def commit(
     newer epoch, it must leave out the partitions that it has released.
     """
     version = connection.version(OFFSET_COMMIT, *versions)
+    request = commit_request(group, offsets, version, **member)
+    answer = (ask or connection.call)(request, OffsetCommitResponse, version)
+    return _codes(connection, offsets, answer)
+
+
+def commit_several(
+    connection: BrokerConnection,
+    offsets: Mapping[str, Mapping[TopicPartition, StoredOffset]],
+    *versions: int,
+    permit: Callable[[], bool],
+) -> dict[str, dict[TopicPartition, int]]:
+    """Commit offsets of groups with the same coordinator, without being a member; return the code
+    for each partition, by group.
+
+    The requests, one for each group, are sent at the same time, right after ``permit`` returned
+    true; otherwise nothing is sent or returned. Raises as ``commit``: then it is not known which
+    offsets were stored.
+    """
+    version = connection.version(OFFSET_COMMIT, *versions)
+    requests = [commit_request(group, some, version) for group, some in offsets.items()]
+    connection.ready(len(requests))
+    if not permit():
+        return {}
+    answers = connection.send_all(requests, version)
+    return {
+        group: _codes(connection, some, connection.decode(OffsetCommitResponse, answer, version))
+        for (group, some), answer in zip(offsets.items(), answers, strict=True)
+    }
+
+
+def commit_request(
+    group: str,
+    offsets: Mapping[TopicPartition, StoredOffset],
+    version: int,
+    member_id: str = "",
+    generation: int = -1,
+    instance_id: str | None = None,
+) -> OffsetCommitRequest:
+    """Return the request, by default of one that is not a member. ``instance_id`` exists since
+    version 7."""
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition
 
@@ -295,7 +333,7 @@ def commit(
             **extra,
         )
 
-    request = OffsetCommitRequest(
+    return OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=generation,
         member_id=member_id,
@@ -310,7 +348,11 @@ def commit(
         **({"retention_time_ms": -1} if version == 2 else {}),
         **({"group_instance_id": instance_id} if version >= 7 else {}),
     )
-    answer = (ask or connection.call)(request, OffsetCommitResponse, version)
+
+
+def _codes(
+    connection: BrokerConnection, offsets: Iterable[TopicPartition], answer: Any
+) -> dict[TopicPartition, int]:
     with mapped_errors(connection.endpoint):
         codes = {
             TopicPartition(entry.name, part.partition_index): part.error_code

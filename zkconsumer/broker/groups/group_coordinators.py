@@ -28,6 +28,7 @@ from zkconsumer.broker.groups.coordinator_calls import (
     TryAgainError,
     check,
     commit,
+    commit_several,
     fetch_offsets,
     fetch_several,
     search_coordinator,
@@ -65,6 +66,7 @@ OFFSET_DELETE: Final = 47
 _BROKER_RESOURCE: Final = 4
 _RETENTION: Final = "offsets.retention.minutes"
 _DAY_MINUTES: Final = 1440
+_COMMIT_VERSIONS: Final = (6, 2, 1)
 _NONE: Final = -1
 _NO_BROKER: Final = "no broker is registered in ZooKeeper"
 
@@ -249,7 +251,7 @@ class GroupCoordinators:
 
             for batch in _batches(left):
                 some = {tp: left[tp] for tp in batch}
-                codes = commit(connection, group, some, 6, 2, 1, ask=ask)
+                codes = commit(connection, group, some, *_COMMIT_VERSIONS, ask=ask)
                 if ErrorCode.UNKNOWN_MEMBER_ID in codes.values():
                     raise GroupActiveError(
                         f"the coordinator refuses commits to group {group} because consumers "
@@ -260,6 +262,33 @@ class GroupCoordinators:
         if left:
             self._at_coordinator(group, tell)
         return refused
+
+    def commit_several(
+        self,
+        offsets: Mapping[str, Mapping[TopicPartition, StoredOffset]],
+        permit: Callable[[], bool],
+    ) -> set[str]:
+        """Store offsets of many groups at the same time; return the groups of which all are known
+        to be stored.
+
+        Nothing is tried twice and no coordinator is looked up: for the other groups, ``commit``
+        tries again, or shows why. ``permit`` is called right before the requests to each
+        coordinator, which are not sent if it returns false.
+        """
+        together: defaultdict[BrokerEndpoint, dict[str, Mapping[TopicPartition, StoredOffset]]]
+        together = defaultdict(dict)
+        for group, some in offsets.items():
+            endpoint = self._coordinators.get(self._place(group))
+            if endpoint is not None and not self._why_given_up(endpoint) and len(some) <= BATCH:
+                together[endpoint][group] = some
+        stored: set[str] = set()
+        for endpoint, commits in together.items():
+            with suppress(BrokerError):
+                codes = commit_several(
+                    self._connection(endpoint), commits, *_COMMIT_VERSIONS, permit=permit
+                )
+                stored |= {group for group, some in codes.items() if not any(some.values())}
+        return stored
 
     def fetch(
         self, group: str, partitions: Iterable[TopicPartition], stable: bool = True
