@@ -29,6 +29,10 @@ BY_TEST = -n $(WORKERS) --dist worksteal
 # Spark starts without recorded classes too, in twice the CPU time.
 RECORD_SPARK = -m tests.support.small_spark || echo "warning: Spark's classes are not recorded; tests take longer" >&2
 
+# Without bytecode, each process of Python compiles all that it imports: a worker of pytest needs three
+# times the CPU time to collect its tests. Images for containers often turn it off.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Names the target in the table that CI prints (tests/times.py).
 export ZKC_TARGET = $@
 
