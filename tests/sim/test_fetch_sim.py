@@ -22,7 +22,7 @@ from zkconsumer.runtime.delivery.chunks import Chunk, ChunkQueue
 from zkconsumer.runtime.fetch.interface import FetchEventKind
 from zkconsumer.runtime.fetch.worker import FetchWorker
 
-SEEDS = int(os.environ.get("ZKC_SEEDS", "500"))
+SEEDS = int(os.environ.get("ZKC_SEEDS", "250"))
 BATCH = 250
 STARTS = list(range(0, SEEDS, BATCH))
 

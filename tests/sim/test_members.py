@@ -130,14 +130,14 @@ class Kind(NamedTuple):
 
 
 KINDS: Mapping[str, Kind] = {
-    "live": Kind(100, 150, in_every_mode, events=30),
-    "mixed": Kind(50, 150, by_both_protocols),
-    "zookeeper": Kind(125, 100, in_zookeeper),
-    "coordinator": Kind(125, 200, on_the_coordinator),
-    "consumer": Kind(100, 200, by_kip_848),
-    "bootstrap": Kind(75, 50, in_zookeeper),
+    "live": Kind(60, 150, in_every_mode, events=30),
+    "mixed": Kind(30, 150, by_both_protocols),
+    "zookeeper": Kind(60, 100, in_zookeeper),
+    "coordinator": Kind(60, 200, on_the_coordinator),
+    "consumer": Kind(50, 200, by_kip_848),
+    "bootstrap": Kind(40, 50, in_zookeeper),
     "mirror": Kind(100, 20, in_every_way, events=30),
-    "restored": Kind(75, 50, in_zookeeper),
+    "restored": Kind(40, 50, in_zookeeper),
 }
 GIVEN = os.environ.get("ZKC_SEEDS")
 
@@ -244,7 +244,7 @@ def test_same_seed_same_history_in_every_process() -> None:
 def test_legacy_members_break_only_what_the_table_allows() -> None:
     """In mixed groups, the JVM-like member shows its anomalies. Default members never do."""
     allowed: Counter[str] = Counter()
-    for seed in range(30_000, 30_120):
+    for seed in range(30_000, 30_060):
         result = run(seed, coordination="zookeeper", legacy=True, events=60)
         assert not result.violations, result
         allowed.update(violation.rule for violation in result.scenario.observer.allowed)
@@ -258,12 +258,11 @@ def test_changes_that_nobody_notices_are_found(monkeypatch: pytest.MonkeyPatch) 
         return iter(())
 
     monkeypatch.setattr(cluster_directory, "changed_paths", nothing)
-    rules = {
-        violation.rule
+    assert any(
+        violation.rule == "no_lost_trigger"
         for seed in range(40)
         for violation in run(seed, coordination="bootstrap", events=60).violations
-    }
-    assert "no_lost_trigger" in rules
+    )
 
 
 @pytest.mark.parametrize("leaves_after", [0.3, 5.0, 15.0])
