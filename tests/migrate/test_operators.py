@@ -270,7 +270,7 @@ def points(
 
 def chosen(judges: Callable[[str], Judge], how: str) -> Iterator[Case]:
     """Yield the cases to play."""
-    wanted = os.environ.get("ZKC_POINTS", "60")
+    wanted = os.environ.get("ZKC_POINTS", "30")
     if not wanted.isdigit():
         for state, first in product(STATES, COMMANDS):
             for then in thens(how, first):

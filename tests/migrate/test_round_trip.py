@@ -24,7 +24,7 @@ from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]
 
-COUNT = int(os.environ.get("ROUND_TRIP_GROUPS", "150"))
+COUNT = int(os.environ.get("ROUND_TRIP_GROUPS", "60"))
 PARTITIONS = 3
 MAX = 2**63 - 1
 MESSAGES = 20
