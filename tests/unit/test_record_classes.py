@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.servers import __main__ as setup
+from zkconsumer.servers import __main__ as setup, servers
 
 ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
@@ -77,3 +77,23 @@ def test_a_recording_that_ended_early_is_repeated(
 
     run(monkeypatch, tmp_path, without_an_archive)
     assert {file.name for file in tmp_path.iterdir()} == {"kafka.Kafka", ZOOKEEPER}
+
+
+@pytest.mark.parametrize(
+    ("main", "server"),
+    [
+        ("org.apache.zookeeper.server.quorum.QuorumPeerMain", ZOOKEEPER),
+        (ZOOKEEPER, ZOOKEEPER),
+        ("kafka.tools.StorageTool", "kafka.Kafka"),
+        ("LegacyMembers", "kafka.Kafka"),
+    ],
+)
+def test_each_program_shares_the_classes_of_a_server(
+    main: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member of an ensemble shares ZooKeeper's, and all others the broker's. Without a recording
+    it starts without an option."""
+    monkeypatch.setattr(servers, "class_archive", lambda _, main: tmp_path / main)
+    assert servers.sharing("3.9", main) == ()
+    (tmp_path / server).touch()
+    assert servers.sharing("3.9", main) == (f"-XX:SharedArchiveFile={tmp_path / server}",)

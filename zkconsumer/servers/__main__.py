@@ -12,6 +12,7 @@ from typing import Final
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers.jars import KAFKA_LINES, KRAFT_LINES, class_archive, fetch_jars, java
 from zkconsumer.servers.local_cluster import LocalCluster
+from zkconsumer.servers.servers import BROKER_MAIN, ZOOKEEPER_MAIN
 
 _WRITE_SECONDS: Final = 300.0
 
@@ -22,8 +23,8 @@ def record_classes(kafka: str) -> None:
     Java writes an archive when a server ends, with all classes that it has loaded. Raises
     ``ClusterError``, and ``OSError`` if an archive cannot be written.
     """
-    broker = class_archive(kafka, "kafka.Kafka")
-    zookeeper = class_archive(kafka, "org.apache.zookeeper.server.ZooKeeperServerMain")
+    broker = class_archive(kafka, BROKER_MAIN)
+    zookeeper = class_archive(kafka, ZOOKEEPER_MAIN)
     last = broker if kafka in KRAFT_LINES else zookeeper
     if last.exists():
         return

@@ -24,6 +24,7 @@ from zkconsumer.config.properties import read_properties
 from zkconsumer.core.common.types import Pattern
 from zkconsumer.errors import ClusterError
 from zkconsumer.servers.jars import JVM_FILES, cache_dir, fetch_jars, java
+from zkconsumer.servers.servers import sharing
 from zkconsumer.servers.waiting import wait_until
 
 LEGACY_LINES: Final = ("1.1", "0.8.2")
@@ -58,11 +59,12 @@ class JvmMembers:
         self._ready = threading.Event()
         self._dir = Path(tempfile.mkdtemp(prefix="zkconsumer-jvm-"))
         self._log = self._dir / "log"
-        classpath = f"{_classes(kafka)}{os.pathsep}{fetch_jars(kafka)}/*"
+        classpath = f"{fetch_jars(kafka)}/*{os.pathsep}{_classes(kafka)}"
         logging = f"-Dlog4j.configuration=file:{JVM_FILES / 'log4j.properties'}"
+        main = _SOURCE.stem
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [java(), *_FLAGS, logging, "-cp", classpath, _SOURCE.stem],
+                [java(), *_FLAGS, *sharing(kafka, main), logging, "-cp", classpath, main],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -25,6 +25,8 @@ TICK_MS: Final = 500
 BROKER_SESSION_MS: Final = 4000
 
 HOST: Final = "127.0.0.1"
+ZOOKEEPER_MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
+BROKER_MAIN: Final = "kafka.Kafka"
 _JVM_FLAGS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
@@ -351,16 +353,24 @@ def four_letters(port: int, word: str) -> str:
 
 
 def main_argv(kafka: str, flags: Sequence[str], main: str, *arguments: str) -> tuple[str, ...]:
-    """Return the command line that runs a class of this line's jars."""
+    """Return the command line that runs a server, or one of Kafka's tools, of this line's jars."""
     if kafka in KRAFT_LINES:
         logging = f"-Dlog4j2.configurationFile={JVM_FILES / 'log4j2.properties'}"
     else:
         logging = f"-Dlog4j.configuration=file:{JVM_FILES / 'log4j.properties'}"
     classpath = f"{fetch_jars(kafka)}/*"
-    archive = class_archive(kafka, main)
-    # Java ignores an archive that it cannot use.
-    sharing = (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
-    return (java(), *_JVM_FLAGS, *sharing, *flags, logging, "-cp", classpath, main, *arguments)
+    shared = sharing(kafka, main)
+    return (java(), *_JVM_FLAGS, *shared, *flags, logging, "-cp", classpath, main, *arguments)
+
+
+def sharing(kafka: str, main: str) -> tuple[str, ...]:
+    """Return the options with which a program that runs ``main`` shares the classes of a server.
+
+    Its class path must begin with all jars of the line. Java ignores an archive that it cannot use.
+    """
+    zookeeper = main.startswith("org.apache.zookeeper.")
+    archive = class_archive(kafka, ZOOKEEPER_MAIN if zookeeper else BROKER_MAIN)
+    return (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
 
 
 def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
