@@ -18,7 +18,7 @@ COORDINATOR := $(wildcard tests/faults/test_coordinator*.py tests/integration/te
     tests/integration/test_acceptance.py tests/integration/test_live_move.py tests/integration/test_transactions.py
 
 # What is run in pure Python by `make test`, and on the compiled wheel by `make test-compiled`.
-ON_BOTH_BUILDS := $(wildcard tests/unit/test_records.py tests/unit/test_streams*.py tests/unit/test_messages.py tests/unit/test_codecs*.py)
+ON_BOTH_BUILDS := $(wildcard tests/unit/test_records.py tests/unit/test_columns.py tests/unit/test_streams*.py tests/unit/test_messages.py tests/unit/test_codecs*.py)
 
 # Tests wait more than they compute: so many run at once. A worker has servers of its own, and a
 # file's tests stay together, so that the servers of a module start once.

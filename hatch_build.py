@@ -1,4 +1,4 @@
-"""Compiles the record decoder when a wheel is built.
+"""Compiles the record decoders when a wheel is built.
 
 Hatchling runs this. ``ZKCONSUMER_COMPILE`` says what it does: ``yes`` ends the build where nothing
 can be compiled, ``no`` makes a pure-Python wheel, and ``auto``, the default, makes one where the
@@ -18,6 +18,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 #: The hot path. It is one module, so mypyc needs no shared library outside the package.
 MODULE = "zkconsumer/broker/fetching/records.py"
+
+#: Columns without the interpreter lock, which mypyc cannot release.
+NATIVE = "zkconsumer/broker/fetching/_native.c"
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -65,7 +68,7 @@ def compile_in(root: Path, scratch: Path) -> list[Path]:
     Raises what mypyc, setuptools and the compiler raise.
     """
     from mypyc.build import mypycify
-    from setuptools import Distribution
+    from setuptools import Distribution, Extension
 
     shutil.copytree(
         root / "zkconsumer", scratch / "zkconsumer", ignore=shutil.ignore_patterns("__pycache__")
@@ -75,6 +78,9 @@ def compile_in(root: Path, scratch: Path) -> list[Path]:
     try:
         options = ["--ignore-missing-imports", "--follow-imports=silent", "--config-file=", MODULE]
         extensions = mypycify(options, opt_level="3")
+        name = NATIVE.removesuffix(".c").replace("/", ".")
+        optimize = "/O2" if sys.platform == "win32" else "-O3"
+        extensions.append(Extension(name, [NATIVE], extra_compile_args=[optimize]))
         distribution = Distribution({"name": "zkconsumer", "ext_modules": extensions})
         command = distribution.get_command_obj("build_ext")
         command.inplace = True
@@ -84,6 +90,7 @@ def compile_in(root: Path, scratch: Path) -> list[Path]:
         os.chdir(there)
     suffix = ".pyd" if sys.platform == "win32" else ".so"
     found = sorted((scratch / "zkconsumer").rglob(f"*{suffix}"))
-    if not found:
-        raise FileNotFoundError(f"mypyc left no {suffix} file")
+    for source in (MODULE, NATIVE):
+        if not any(file.name.startswith(f"{Path(source).stem}.") for file in found):
+            raise FileNotFoundError(f"the compiler left no {suffix} file of {source}")
     return found

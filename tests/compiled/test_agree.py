@@ -21,7 +21,7 @@ from crc32c import crc32c
 from tests.fuzz.mutate import mutate
 from tests.support.batches import batch
 from tests.unit.test_records import CASES, ITEMS, build, seal
-from zkconsumer.broker.fetching import records
+from zkconsumer.broker.fetching import columns, records
 from zkconsumer.errors import InvalidMessageError
 
 SEED = int(os.environ.get("ZKC_SEED", "1"))
@@ -107,6 +107,7 @@ def test_the_compiled_module_runs() -> None:
     itself."""
     assert records.COMPILED
     assert not PYTHON.COMPILED
+    assert columns._native is not None, "tests/unit/test_columns.py compares it"
 
 
 def test_both_decode_valid_responses_alike() -> None:

@@ -60,7 +60,7 @@ def test_every_test_file_is_run_by_one_target(tmp_path: Path) -> None:
             for file in files:
                 if file.is_file() and not any(file.is_relative_to(place) for place in left):
                     runs[file] += 1
-    names = ("records", "streams*", "codecs*", "messages", "connector_decoder")
+    names = ("records", "columns", "streams*", "codecs*", "messages", "connector_decoder")
     compiled = (file for name in names for file in (ROOT / "tests/unit").glob(f"test_{name}.py"))
     old_spark = [ROOT / "tests/audit/test_sources.py", ROOT / "tests/audit/tables/test_job.py"]
     every = {*(ROOT / "tests").rglob("test_*.py")} - {*(ROOT / "tests/peers").rglob("*.py")}

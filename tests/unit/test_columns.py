@@ -34,9 +34,10 @@ def plain(data: bytes, start: int) -> tuple[list[Record], str | None]:
 
 def as_columns(data: bytes, start: int) -> tuple[list[tuple[object, ...]], str | None]:
     """Return the columns as rows, and the error."""
-    found, failure = columns.decode(data, "t", 3, start)
+    found, last, failure = columns.decode(data, "t", 3, start)
     found.validate(full=True)
     assert found.schema == columns.SCHEMA
+    assert not found.num_rows or last == found["offset"][-1].as_py()
     rows = [
         (
             *(row["topic"], row["partition"], row["offset"], row["key"], row["value"]),
@@ -61,6 +62,13 @@ def same(data: bytes, start: int = 0) -> int:
     return len(records)
 
 
+@pytest.fixture(params=[False, True] if columns._native else [False], autouse=True)
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder in C, where there is one, and the one that is used without it."""
+    if not request.param:
+        monkeypatch.setattr(columns, "_native", None)
+
+
 WITH_HEADERS = batch(ITEMS[:4], 7, headers=[("h", b"v"), ("none", None)])
 
 
@@ -81,6 +89,61 @@ def test_headers() -> None:
     data = build(2, ITEMS[:3], 0) + WITH_HEADERS + build(2, ITEMS[:3], 50)
     assert same(data) == 10
     assert same(data, 9) == 5
+
+
+@pytest.mark.parametrize("names", [columns.SCHEMA.names, ["offset"]])
+def test_names_of_headers_are_text(names: list[str]) -> None:
+    """They are checked as Python checks UTF-8, also in columns that are left out."""
+    rng = random.Random(SEED)
+    good = 0
+    edges = (
+        b"\x00\x7f\x80\x8f\x90\x9f\xa0\xbf\xc1\xc2\xdf\xe0\xe1\xec\xed\xee\xef\xf0\xf1\xf3\xf4\xf5"
+    )
+    for _ in range(RESPONSES):
+        name = bytes(rng.choice(edges) for _ in range(rng.randint(1, 4))).ljust(4, b"a")
+        data = seal(WITH_HEADERS.replace(b"none", name))
+        schema = columns.schema_of(names)
+        found, _, failure = columns.decode(data, "t", 3, 0, schema)
+        try:
+            name.decode()
+        except UnicodeDecodeError:
+            assert isinstance(failure, InvalidMessageError), name
+        else:
+            good += 1
+            assert (found.num_rows, failure) == (4, None), name
+    assert RESPONSES // 50 < good < RESPONSES // 2
+
+
+def test_some_columns() -> None:
+    """They are those of all columns, in the order asked for, and no others are possible."""
+    bad = bytearray(build(2, ITEMS, 50))
+    bad[-1] ^= 1
+    for data in (WITH_HEADERS, build(2, ITEMS, 0, 1), build(1, ITEMS, 0), b"", bytes(bad)):
+        whole, _, failure = columns.decode(data, "t", 3, 1)
+        for names in (("value",), ("headers", "offset"), ("topic", "key"), ("partition",)):
+            some = columns.decode(data, "t", 3, 1, columns.schema_of(names))
+            some.batch.validate(full=True)
+            assert some.batch.equals(whole.select(names))
+            assert str(some.failure) == str(failure)
+    for wrong in ((), ("value", "value"), ("values",), "value"):
+        with pytest.raises(ValueError, match="each once"):
+            columns.schema_of(wrong)
+
+
+def test_what_is_good_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder of single messages is not needed for it. Sizes are around a checksum's steps."""
+    monkeypatch.setattr(columns, "_slow", lambda *_: pytest.fail("it was read again"))
+    for size in (0, 1, 7, 8, 127, 128, *range(3000, 3100), *range(6050, 6150), 20_000):
+        data = batch([(b"k", b"v" * size), (None, None)], 7)
+        found = columns.decode(data, "t", 3, 8 if size % 2 else 0).batch
+        assert found["offset"].to_pylist() == ([8] if size % 2 else [7, 8])
+        changed = bytearray(data)
+        changed[21 + size * 7 % (len(data) - 21)] ^= 1 << size % 8
+        with pytest.raises(pytest.fail.Exception):
+            columns.decode(bytes(changed), "t", 3, 0)
+    for codec in (0, 1, 2, 3, 4):
+        assert columns.decode(build(2, ITEMS, 7, codec), "t", 3, 0).batch.num_rows == len(ITEMS)
+    assert columns.decode(WITH_HEADERS, "t", 3, 0).batch.num_rows == 4
 
 
 def test_control_batches_and_times_of_the_broker() -> None:

@@ -295,6 +295,28 @@ def test_columns_end_before_damage(info: PartitionTopicInfo) -> None:
         next(found)
 
 
+def test_some_columns_of_a_stream(info: PartitionTopicInfo) -> None:
+    """Whoever asks for other columns gets what another iterator did not take."""
+    gate = open_gate()
+    tested = KafkaStream(StreamControl(gate, timeout_ms=0))
+    tested._control.queue.put(chunk(info, 0, 2))
+    values = tested.arrow_batches(timeout=0, columns=("value", "offset"))
+    keys = tested.arrow_batches(timeout=0, columns=("key",))
+    assert next(values).to_pydict() == {"value": [b"0", b"1", b"2"], "offset": [0, 1, 2]}
+    assert info.consumed_offset == 0
+    tested.mark_consumed()
+    assert (info.consumed_offset, tested._control.delivered) == (3, 3)
+    tested._control.queue.put(chunk(info, 3, 4))
+    gate.close()
+    assert (next(values).schema.names, next(values).num_rows) == (["value", "offset"], 0)
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    assert next(keys).to_pydict() == {"key": [b"k3", b"k4"]}
+    assert next(keys).num_rows == 0
+    assert (info.consumed_offset, tested._control.delivered) == (5, 5)
+    with pytest.raises(ValueError, match="give some of topic"):
+        tested.arrow_batches(columns=("values",))
+
+
 def test_columns_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names it."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)

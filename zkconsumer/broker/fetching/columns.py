@@ -1,20 +1,21 @@
 """Record bytes to columns: one Arrow record batch of a partition's part of a fetch.
 
-Converts record batches of format 2 to ``pyarrow`` without an object for each message. One pass
-reads the lengths; everything else is computed for all records together. Formats 0 and 1 and damaged
-records are left to ``PythonDecoder``. No IO, no state; runs on consuming threads. Needs the extra
-``arrow``.
+Converts record batches of format 2 to ``pyarrow`` without an object for each message: in C, or
+without the extension module with numpy. Formats 0 and 1 and damaged records are left to
+``PythonDecoder``. No IO, no state; runs on consuming threads. Needs the extra ``arrow``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from zkconsumer.broker.fetching.codecs import decompress
 from zkconsumer.broker.fetching.records import (
     Headers,
     OpenBatch,
@@ -25,6 +26,11 @@ from zkconsumer.broker.fetching.records import (
     record_bounds,
 )
 from zkconsumer.errors import CodecUnavailableError, InvalidMessageError
+
+try:
+    from zkconsumer.broker.fetching import _native
+except ImportError:  # a build without a compiler
+    _native = None  # type: ignore[assignment]
 
 Ints = Any
 """A numpy array of int64."""
@@ -43,6 +49,7 @@ SCHEMA: Final = pa.schema(
 )
 """Columns of every batch. ``timestamp`` is null for messages of format 0, which have none."""
 
+_NO_HEADERS: Final = pa.array([], _HEADER)
 _LIMIT: Final = 1 << 63
 _LARGE: Final = 1 << 62
 """Two numbers up to this have a sum of 64 bits."""
@@ -50,36 +57,64 @@ _LARGE: Final = 1 << 62
 _ENTRY: Final = Struct(">8xi4xb")  # size, magic
 
 
+Arrays = dict[str, Any]
+"""Columns by name; those of the schema, without topic and partition."""
+
+
 class Decoded(NamedTuple):
     """Decoded columns, and the reason why they end."""
 
     batch: Any
-    """A ``pyarrow.RecordBatch`` of ``SCHEMA``."""
+    """A ``pyarrow.RecordBatch``."""
+    last: int
+    """Offset of the last row; anything if there are no rows."""
     failure: Exception | None
     """Why the bytes after it are unreadable; ``None`` if everything was read."""
 
 
-def decode(data: bytes, topic: str, partition: int, start: int) -> Decoded:
+def schema_of(names: Sequence[str] | None) -> Any:
+    """Return the schema of these columns; of all for ``None``.
+
+    Raises ``ValueError``.
+    """
+    if names is None:
+        return SCHEMA
+    unknown = [name for name in names if name not in SCHEMA.names]
+    if isinstance(names, str) or unknown or not names or len(set(names)) < len(names):
+        raise ValueError(f"columns is {names!r}: give some of {', '.join(SCHEMA.names)}, each once")
+    return pa.schema([SCHEMA.field(name) for name in names])
+
+
+def decode(data: bytes, topic: str, partition: int, start: int, schema: Any = SCHEMA) -> Decoded:
     """Decode all records with offset >= ``start``. A cut-off last entry is ignored.
 
-    ``failure`` is an ``InvalidMessageError`` or a ``CodecUnavailableError``, as of
-    ``Decoder.decode``.
+    ``schema`` has some columns of ``SCHEMA``. ``failure`` is an ``InvalidMessageError`` or a
+    ``CodecUnavailableError``, as of ``Decoder.decode``.
     """
-    columns = _fast(data, start)
-    if columns is None:
-        return _slow(data, topic, partition, start)
-    place = _place(topic, partition, len(columns[0]))
-    return Decoded(pa.RecordBatch.from_arrays([*place, *columns], schema=SCHEMA), None)
+    native = _native is not None and start < _LIMIT
+    found = (_in_c if native else _fast)(data, start, schema.names)
+    if found is None:
+        return _slow(data, topic, partition, start, schema)
+    count, last, arrays = found
+    return Decoded(_batch(topic, partition, count, arrays, schema), last, None)
 
 
-def _place(topic: str, partition: int, count: int) -> list[Any]:
-    return [
-        pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), pa.array([topic], pa.string())),
-        np.full(count, partition, np.int32),
-    ]
+@lru_cache(128)
+def _dictionary(topic: str) -> Any:
+    return pa.array([topic], pa.string())
 
 
-def of_records(topic: str, partition: int, records: Sequence[Record]) -> Any:
+def _batch(topic: str, partition: int, count: int, arrays: Arrays, schema: Any) -> Any:
+    if "topic" in schema.names:
+        arrays["topic"] = pa.DictionaryArray.from_arrays(
+            np.zeros(count, np.int32), _dictionary(topic), safe=False
+        )
+    if "partition" in schema.names:
+        arrays["partition"] = np.full(count, partition, np.int32)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def of_records(topic: str, partition: int, records: Sequence[Record], schema: Any = SCHEMA) -> Any:
     """Return records that are decoded already as a ``pyarrow.RecordBatch``.
 
     Raises ``InvalidMessageError`` for an offset of more than 64 bits.
@@ -88,18 +123,17 @@ def of_records(topic: str, partition: int, records: Sequence[Record]) -> Any:
     times = [record[5] if 0 <= record[5] < _LIMIT else None for record in records]
     if offsets and max(offsets) >= _LIMIT:
         raise InvalidMessageError(f"{topic}-{partition} has an offset of more than 64 bits")
-    columns = [
-        *_place(topic, partition, len(records)),
-        pa.array(offsets, pa.int64()),
-        pa.array(times, pa.timestamp("ms", "UTC")),
-        pa.array([record[3] for record in records], pa.binary()),
-        pa.array([record[4] for record in records], pa.binary()),
-        _headers(list(enumerate(record[7] for record in records)), len(records)),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    arrays = {
+        "offset": pa.array(offsets, pa.int64()),
+        "timestamp": pa.array(times, pa.timestamp("ms", "UTC")),
+        "key": pa.array([record[3] for record in records], pa.binary()),
+        "value": pa.array([record[4] for record in records], pa.binary()),
+        "headers": _headers(list(enumerate(record[7] for record in records)), len(records)),
+    }
+    return _batch(topic, partition, len(records), arrays, schema)
 
 
-def _slow(data: bytes, topic: str, partition: int, start: int) -> Decoded:
+def _slow(data: bytes, topic: str, partition: int, start: int, schema: Any) -> Decoded:
     records: list[Record] = []
     failure: Exception | None = None
     try:
@@ -107,11 +141,46 @@ def _slow(data: bytes, topic: str, partition: int, start: int) -> Decoded:
             records += part
     except (InvalidMessageError, CodecUnavailableError) as exc:
         failure = exc
-    return Decoded(of_records(topic, partition, records), failure)
+    last = records[-1][2] if records else -1
+    return Decoded(of_records(topic, partition, records, schema), last, failure)
 
 
-def _fast(data: bytes, start: int) -> list[Any] | None:
-    """Offsets, times, keys, values and headers; ``None`` where ``_slow`` has to read."""
+def _in_c(data: bytes, start: int, names: Sequence[str]) -> tuple[int, int, Arrays] | None:
+    """As ``_fast``."""
+    wanted = sum(1 << bit for bit, name in enumerate(SCHEMA.names[2:]) if name in names)
+    try:
+        found = _native.columns(data, start, wanted, decompress, pa.allocate_buffer)
+    except (InvalidMessageError, CodecUnavailableError):
+        return None
+    if found is None:
+        return None
+    count, last, offsets, times, timed, keys, values, headers = found
+    arrays = {"offset": _array(pa.int64(), count, None, offsets)}
+    if times is not None:
+        arrays["timestamp"] = _array(pa.timestamp("ms", "UTC"), count, timed, times)
+    if keys is not None:
+        arrays["key"] = _array(pa.binary(), count, *keys)
+    if values is not None:
+        arrays["value"] = _array(pa.binary(), count, *values)
+    if headers is not None:
+        total, lists, header_names, header_values = headers
+        flat = _NO_HEADERS
+        if total:
+            strings = _array(pa.string(), total, *header_names)
+            values_ = _array(pa.binary(), total, *header_values)
+            flat = pa.StructArray.from_arrays([strings, values_], fields=list(_HEADER))
+        kind = SCHEMA.field("headers").type
+        arrays["headers"] = pa.ListArray.from_buffers(kind, count, [None, lists], children=[flat])
+    return count, last, arrays
+
+
+def _array(kind: Any, count: int, *buffers: Any) -> Any:
+    return pa.Array.from_buffers(kind, count, list(buffers))
+
+
+def _fast(data: bytes, start: int, names: Sequence[str]) -> tuple[int, int, Arrays] | None:
+    """How many rows there are, the offset of the last, and the columns; ``None`` where ``_slow``
+    has to read."""
     batches: list[OpenBatch] = []
     pos, end = 0, len(data)
     try:
@@ -127,7 +196,7 @@ def _fast(data: bytes, start: int) -> list[Any] | None:
                 batches.append(batch)
             pos = stop
         buffer, bounds, counts = _joined(data, batches)
-        return _columns(buffer, bounds, counts, batches, start)
+        return _columns(buffer, bounds, counts, batches, start, names)
     except (InvalidMessageError, CodecUnavailableError, IndexError, UnicodeDecodeError):
         return None
 
@@ -151,8 +220,13 @@ def _joined(data: bytes, batches: list[OpenBatch]) -> tuple[bytes, Ints, list[in
 
 
 def _columns(
-    buffer: bytes, bounds: Ints, counts: list[int], batches: list[OpenBatch], start: int
-) -> list[Any] | None:
+    buffer: bytes,
+    bounds: Ints,
+    counts: list[int],
+    batches: list[OpenBatch],
+    start: int,
+    names: Sequence[str],
+) -> tuple[int, int, Arrays] | None:
     octets = np.frombuffer(buffer, np.uint8)
     steps, pos = _varints(octets, bounds[:, 0] + 1, 10)
     deltas, pos = _varints(octets, pos, 5)
@@ -191,13 +265,16 @@ def _columns(
         key_starts, key_ends, key_sizes = key_starts[keep], key_ends[keep], key_sizes[keep]
         value_starts, value_ends = value_starts[keep], value_ends[keep]
         value_sizes = value_sizes[keep]
-    return [
-        offsets,
-        pa.array(times, pa.timestamp("ms", "UTC"), mask=times < 0),
-        _binary(buffer, key_starts, key_ends, key_sizes & 1),
-        _binary(buffer, value_starts, value_ends, value_sizes & 1),
-        _headers(rows, len(offsets)),
-    ]
+    arrays = {"offset": offsets}
+    if "timestamp" in names:
+        arrays["timestamp"] = pa.array(times, pa.timestamp("ms", "UTC"), mask=times < 0)
+    if "key" in names:
+        arrays["key"] = _binary(buffer, key_starts, key_ends, key_sizes & 1)
+    if "value" in names:
+        arrays["value"] = _binary(buffer, value_starts, value_ends, value_sizes & 1)
+    if "headers" in names:
+        arrays["headers"] = _headers(rows, len(offsets))
+    return len(offsets), int(offsets[-1]) if len(offsets) else -1, arrays
 
 
 def _varints(octets: Any, pos: Ints, most: int) -> tuple[Ints, Ints]:

@@ -47,6 +47,8 @@ from zkconsumer.runtime.undisturbed import Lock
 
 RecordBatch = Any
 """A ``pyarrow.RecordBatch``; pyarrow is not needed without ``arrow_batches``."""
+Decoded = tuple[list[MessageAndMetadata], RecordBatch]
+"""Messages; with a batch, one that stands for them."""
 
 _ONE_AT_A_TIME: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether the interpreter runs one thread at a time, which taking without the lock requires."""
@@ -73,7 +75,7 @@ class Request:
     Args:
         most: largest number of messages that one item has.
         lists: items are lists of messages, not single ones.
-        columns: items are ``RecordBatch`` objects.
+        schema: items are ``RecordBatch`` objects with these columns.
         timeout: seconds to wait for an item. Without it, ``consumer.timeout.ms`` raises.
         wait: whether the call waits at all.
         nothing: makes the item for a call that has waited in vain, or must not wait.
@@ -82,7 +84,7 @@ class Request:
     nothing: Callable[[], Any]
     most: int = 1
     lists: bool = False
-    columns: bool = False
+    schema: Any = None
     timeout: float | None = None
     wait: bool = True
 
@@ -115,7 +117,8 @@ class Reader:
         # is its partition and outlives it while a message of it is in hand.
         self._info = PartitionTopicInfo("", 0, None)
         self._begun: Chunk | None = None  # the chunk that _lists decodes
-        self._lists: Iterator[list[MessageAndMetadata]] = _NOTHING
+        self._lists: Iterator[Decoded] = _NOTHING
+        self._schema: Any = None  # the columns of _lists; None: messages
         self._decoding = False  # _lists may have yielded more than _run has
         self._run = Run([])
         self._unlocked: Iterator[Any] = _NOTHING  # items of the run's rest, or nothing
@@ -197,8 +200,9 @@ class Reader:
         return self._iterator(Request(list, most=most, lists=True, timeout=timeout))
 
     def columns(self, empty: RecordBatch, timeout: float | None) -> HandOut[RecordBatch]:
-        """Yield the items of ``KafkaStream.arrow_batches``. ``empty`` has no rows."""
-        return self._iterator(Request(lambda: empty, columns=True, timeout=timeout))
+        """Yield the items of ``KafkaStream.arrow_batches``, with the columns of ``empty``, which
+        has no rows."""
+        return self._iterator(Request(lambda: empty, schema=empty.schema, timeout=timeout))
 
     def mark_consumed(self) -> None:
         """Count the current message or list as consumed (``KafkaStream.mark_consumed``)."""
@@ -292,7 +296,7 @@ class Reader:
             self._searcher = thread
             ready = owner.__next__
             owner.__next__ = refuse  # type: ignore[method-assign]
-            self._begin_search(columns=request.columns)
+            self._begin_search(request.schema)
             result, problem = self._result_of(request, deadline)
             owner.__next__ = ready  # type: ignore[method-assign]
             self._searcher = 0
@@ -324,7 +328,7 @@ class Reader:
             return Found.END, problem
         try:
             while True:
-                result = self._search_columns() if request.columns else self._search(request.most)
+                result = self._search(request.most)
                 if result is not Found.NOTHING or not request.wait:
                     break
                 remaining = None if deadline is None else deadline - monotonic()
@@ -346,46 +350,13 @@ class Reader:
         self.failure = self._fault
         return result, self._fault
 
-    def _begin_search(self, *, columns: bool) -> None:
+    def _begin_search(self, schema: Any) -> None:
         self._let_go()
         self._unlocked = _NOTHING
         self._info.run = None
-        left_over = self._run.columns is not None and self._run.left > 0
-        if self._decoding or (left_over and not columns):
+        if self._decoding or self._schema != schema:
+            self._schema = schema
             self._again()
-
-    def _search_columns(self) -> Found:
-        """Have the rest of a chunk in the run, as columns. Releases the lock to decode."""
-        from zkconsumer.broker.fetching import columns
-
-        while (result := self._search()) is Found.READY:
-            if self._run.columns is None:
-                chunk, run, rest = self._queue.current, self._run, self._lists
-                first = next(iter(run.messages[run.taken : run.taken + 1]), None)
-                if first is None:
-                    continue
-                assert chunk is not None
-                self._decoding = True
-                self._lock.release()
-                try:
-                    decoded = columns.decode(chunk.data, first.topic, first.partition, first.offset)
-                except _DATA_FAULTS:
-                    self._lock.acquire()
-                    raise
-                self._lock.acquire()
-                if self._queue.current is not chunk or self._lists is not rest:
-                    self._decoding = False
-                    continue  # revoked or shut down meanwhile
-                failure = decoded.failure
-                self._lists = _NOTHING if failure is None else _raising(failure)
-                batch = decoded.batch
-                last = batch["offset"][-1].as_py()
-                marker = MessageAndMetadata(first.topic, first.partition, last, None, None)
-                self._run = Run([marker], self._run.delivered, batch)
-                self._decoding = False
-                continue  # the lease may have run out meanwhile
-            return result
-        return result
 
     def _search(self, wanted: int = 1) -> Found:
         """Have at least one message in the run. Releases the lock to decode.
@@ -422,11 +393,16 @@ class Reader:
                 f"the message at offset {chunk.fetch_offset} of {info.topic_partition} is larger "
                 f"than {len(chunk.data)} bytes: raise fetch.message.max.bytes"
             )
-        self._lists = self._decoder.decode(
-            chunk.data, info.topic, info.partition, chunk.fetch_offset
-        )
+        self._lists = self._decoded(chunk, chunk.fetch_offset)
         self.bytes_begun += len(chunk.data)
         self._begun = chunk
+
+    def _decoded(self, chunk: Chunk, start: int) -> Iterator[Decoded]:
+        """Decode the chunk's messages from this offset on, in lists or at once as columns."""
+        where = chunk.data, chunk.info.topic, chunk.info.partition, start
+        if self._schema is None:
+            return zip(self._decoder.decode(*where), repeat(None))
+        return _as_columns(*where, self._schema)
 
     def _decode_more(self, chunk: Chunk, wanted: int) -> None:
         """Decode the chunk's next messages, without the lock meanwhile.
@@ -435,12 +411,14 @@ class Reader:
         """
         lists = self._lists
         messages: list[MessageAndMetadata] | None = None
+        columns: RecordBatch = None
         failure: Exception | None = None
         self._decoding = True
         self._lock.release()
         self._queue.tell_space()
         try:
-            for more in lists:
+            for more, batch in lists:
+                columns = batch
                 if messages is None:
                     messages = more
                 else:
@@ -458,7 +436,7 @@ class Reader:
         elif messages:
             if failure is not None:
                 self._lists = _raising(failure)
-            self._run = Run(messages, self._run.delivered)
+            self._run = Run(messages, self._run.delivered, columns)
         elif failure is not None:
             raise failure
         self._decoding = False
@@ -467,10 +445,10 @@ class Reader:
         """Decode the current chunk again, from the consumed offset on."""
         chunk = self._queue.current
         if chunk is not None and chunk is self._begun:
-            info, start = chunk.info, chunk.info.consumed_offset
+            start = chunk.info.consumed_offset
             assert start is not None
             self._run = Run([], self._run.delivered)
-            self._lists = self._decoder.decode(chunk.data, info.topic, info.partition, start)
+            self._lists = self._decoded(chunk, start)
         self._decoding = False
 
     def _finish(self, chunk: Chunk) -> None:
@@ -494,9 +472,9 @@ class Reader:
         """Let the run's messages be taken without the lock: one after another, or all in one item.
         Taking an item takes its messages from the run, in one step."""
         run, self._asked = self._run, request
-        run.begin(not (request.lists or request.columns))
+        run.begin(not (request.lists or request.schema is not None))
         items: Iterator[Any] = run.rest
-        if request.columns:
+        if request.schema is not None:
             items = map(itemgetter(1), zip(run.rest, repeat(run.columns)))
         elif request.lists:
             items = filter(None, map(list, repeat(islice(run.rest, request.most), 1)))
@@ -560,7 +538,21 @@ def take(items: HandOut[_T]) -> _T:
     raise StopIteration
 
 
-def _raising(error: Exception) -> Iterator[list[MessageAndMetadata]]:
+def _as_columns(
+    data: bytes, topic: str, partition: int, start: int, schema: Any
+) -> Iterator[Decoded]:
+    """The remaining messages of a chunk as columns. One message, the last, stands for them."""
+    from zkconsumer.broker.fetching import columns
+
+    decoded = columns.decode(data, topic, partition, start, schema)
+    if decoded.batch.num_rows:
+        last = MessageAndMetadata(topic, partition, decoded.last, None, None)
+        yield [last], decoded.batch
+    if decoded.failure is not None:
+        raise decoded.failure
+
+
+def _raising(error: Exception) -> Iterator[Decoded]:
     """Messages that end with ``error`` at once: those before it are delivered already."""
     raise error
     yield

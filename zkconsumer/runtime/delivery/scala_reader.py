@@ -18,7 +18,7 @@ class ScalaReader(Reader):
         taken = [*islice(run.rest, request.most)]
         run.noted = run.taken
         self._info.consumed_offset = taken[-1].offset + 1
-        items = [run.columns] if request.columns else [taken] if request.lists else taken
+        items = [run.columns] if run.columns is not None else [taken] if request.lists else taken
         self._unlocked = iter(items)
 
     def _note(self) -> None:

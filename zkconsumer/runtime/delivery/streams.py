@@ -10,7 +10,7 @@ scala profile when it is returned.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -90,7 +90,9 @@ class KafkaStream:
         _check_timeout(timeout)
         return self._control.reader.lists(max_messages, timeout)
 
-    def arrow_batches(self, timeout: float | None = None) -> HandOut[RecordBatch]:
+    def arrow_batches(
+        self, timeout: float | None = None, columns: Sequence[str] | None = None
+    ) -> HandOut[RecordBatch]:
         """Iterate over ``pyarrow.RecordBatch`` objects: columns instead of messages.
 
         Each batch has the remaining messages of one partition from one fetch, with the columns
@@ -101,10 +103,12 @@ class KafkaStream:
         Args:
             timeout: seconds to wait for a message; with 0 a call never waits. Then a batch without
                 rows is returned. By default ``consumer.timeout.ms`` decides.
+            columns: names of the columns to have, in this order, such as ``("offset", "value")``;
+                by default all. Columns that are left out cost nothing.
 
         Raises:
             UsageError: pyarrow or numpy is not installed (extra ``arrow``).
-            ValueError: ``timeout`` is negative.
+            ValueError: ``timeout`` is negative, or ``columns`` is empty or has another name.
         """
         _check_timeout(timeout)
         # An import that a signal handler ends cannot be repeated: numpy refuses.
@@ -112,12 +116,13 @@ class KafkaStream:
         importing.start()
         importing.wait()
         try:
-            columns: Any = importing.result()
+            module: Any = importing.result()
         except ImportError as exc:
             raise UsageError(
                 f"arrow_batches needs pyarrow and numpy: install the extra 'arrow' ({exc})"
             ) from None
-        return self._control.reader.columns(columns.of_records("", 0, []), timeout)
+        empty = module.of_records("", 0, [], module.schema_of(columns))
+        return self._control.reader.columns(empty, timeout)
 
     def mark_consumed(self) -> None:
         """Count the current message or list as consumed now, without asking for the next one."""
