@@ -70,6 +70,22 @@ def test_each_command_shows_how_far_it_is(
             assert lines[-1][bad[verb]] == 1
 
 
+def test_a_long_group_shows_its_offsets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one group takes long, each line shows how many of its offsets are done."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.Progress("planning", 1) as shown:
+        for done in range(1, 1001):
+            now[0] += 0.03125
+            shown.within("g\x1b", done, 1000)
+    lines = list(map(json.loads, capsys.readouterr().err.splitlines()))
+    found = [(line["groups"], line["offsets"], line["of_offsets"]) for line in lines]
+    assert found == [(0, 160 * number, 1000) for number in range(1, 7)]
+    assert lines[0]["group"] == "g\\x1b"
+
+
 def test_lines_are_some_seconds_apart(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

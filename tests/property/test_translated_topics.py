@@ -9,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 import pytest
+from zkmigrate.formats.proofs_file import Asked
 from zkmigrate.plan.translation import Excerpt, Proof, Seen, Translation
-from zkmigrate.stores.contents import Contents
+from zkmigrate.stores.contents import Contents, Times
 from zkmigrate.stores.translator import Translator
 
+from tests.unit.test_find_offset import times_of
 from zkconsumer.core.common.types import TopicPartition
 
 CASES = int(os.environ.get("CASES", "360"))
@@ -45,6 +47,19 @@ class Topic:
         return Excerpt(
             [one for one in log if begin <= one.offset < end], begin, end, earliest, latest
         )
+
+    def read_ahead(self, _places: object, _span: int) -> dict[TopicPartition, Excerpt]:
+        """As ``Contents``."""
+        return {}
+
+    def look_ahead(self, _times: object) -> dict[TopicPartition, int | None]:
+        """As ``Contents``."""
+        return {}
+
+    def times_at(self, tp: TopicPartition, offset: int) -> tuple[Times, int] | None:
+        """As ``Contents``."""
+        log = (one.seen for one in self.copies[tp.partition])
+        return times_of(next((one for one in log if one.offset >= offset), None))
 
     def end(self, tp: TopicPartition) -> int:
         """As ``Contents``."""
@@ -156,10 +171,8 @@ def translated(one: Case) -> Sequence[Translation]:
     """The group's positions in the other topic."""
     translator = Translator(cast(Contents, one.here), cast(Contents, one.there))
     parts = range(len(one.positions))
-    found = [
-        translator.find(TopicPartition("t", p), one.positions[p], TopicPartition("u", p), parts)
-        for p in parts
-    ]
+    asked = [Asked(TopicPartition("t", p), one.positions[p], TopicPartition("u", p)) for p in parts]
+    found = [translator.find(each, parts) for each in asked]
     return [translator.judged("u", each) for each in found]
 
 

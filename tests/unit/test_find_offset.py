@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from struct import pack
 from typing import cast
 
 import pytest
+from zkmigrate.formats.proofs_file import Asked
 from zkmigrate.plan.translation import NO_TIME, Excerpt, Proof, Seen
 from zkmigrate.stores import translator
-from zkmigrate.stores.contents import Contents
+from zkmigrate.stores.contents import Contents, Times
 from zkmigrate.stores.translator import Translator
 
 from zkconsumer.broker.connection import BrokerConnection
@@ -39,6 +41,18 @@ class Log:
         self.read += len(some)
         return Excerpt(some, begin, end, self.earliest, self.latest)
 
+    def read_ahead(self, _places: object, _span: int) -> dict[TopicPartition, Excerpt]:
+        """As ``Contents``."""
+        return {}
+
+    def look_ahead(self, _times: object) -> dict[TopicPartition, int | None]:
+        """As ``Contents``."""
+        return {}
+
+    def times_at(self, _tp: TopicPartition, offset: int) -> tuple[Times, int] | None:
+        """As ``Contents``."""
+        return times_of(next(iter(self.records[bisect_left(self.offsets, offset) :]), None))
+
     def end(self, _tp: TopicPartition) -> int:
         """As ``Contents``."""
         return self.latest
@@ -57,10 +71,18 @@ class Log:
         return next((one.offset for one in self.records if one.timestamp >= timestamp), None)
 
 
+def times_of(record: Seen | None) -> tuple[Times, int] | None:
+    """What ``Contents`` returns, if each record has its own batch."""
+    if record is None:
+        return None
+    offset, time, _ = record
+    return Times(offset, offset + 1, array("q", [offset]), array("q", [time])), time
+
+
 def found(offset: int, here: Log, there: Log) -> tuple[Proof, int | None, int | None]:
     """The translation."""
     finder = Translator(cast(Contents, here), cast(Contents, there))
-    result = finder.find(TP, offset, TP, [0])
+    result = finder.find(Asked(TP, offset, TP), [0])
     return result.proof, result.low, result.high
 
 
@@ -153,7 +175,8 @@ def test_the_copies_are_after_newer_records() -> None:
     assert found(700, here, there) == (Proof.PROVEN, 40_700, 40_700)
     assert found(3000, here, there) == (Proof.PROVEN, 43_000, 43_000)
     assert there.read < 30_000
-    few = Log([*own[:40_000], *copies[600:900], *later], 63_000)
+    after = [one._replace(offset=one.offset + 300) for one in own[40_600:]]
+    few = Log([*own[:40_600], *copies[600:900], *after], 60_300)
     assert found(700, here, few)[0] is not Proof.PROVEN
     key, pair = pack(">h1si", 1, b"t", 0), pack(">qq", 650, 40_650)
     name = TopicPartition("mm2-offset-syncs.new.internal", 0)
@@ -184,11 +207,21 @@ def test_what_was_not_searched_for_is_not_proven(monkeypatch: pytest.MonkeyPatch
     others are not searched any more."""
     source = [Seen(at, 1000 + at, b"%d" % at) for at in range(100)]
     logs = Topic(source, 100), Topic(source[:52] + source[53:], 100)
-    for reads, proof in ((512, Proof.PROVEN), (0, Proof.BOUNDED)):
-        monkeypatch.setattr(translator, "_READS", reads)
-        one = Translator(*cast(tuple[Contents, Contents], logs)).find(TP, 50, TP, [0, 1])
+    for most, proof in ((512, Proof.PROVEN), (0, Proof.BOUNDED)):
+        monkeypatch.setattr(translator, "_READ", (most, 0))
+        one = Translator(*cast(tuple[Contents, Contents], logs)).find(Asked(TP, 50, TP), [0, 1])
         assert (one.proof, one.low) == (proof, 50)
-        assert ("after 0 reads" in one.why) is (proof is Proof.BOUNDED)
+        assert ("too many records" in one.why) is (proof is Proof.BOUNDED)
+
+
+def test_each_of_many_positions_is_proven() -> None:
+    """Each needs a search of other partitions, as compaction has removed records nearby."""
+    source = [Seen(at, 1000 + at, b"%d" % at) for at in range(200)]
+    logs = Topic(source, 200), Topic([one for one in source if one.offset % 10], 200)
+    finder = Translator(*cast(tuple[Contents, Contents], logs))
+    for one in logs[1].records:
+        result = finder.find(Asked(TP, one.offset, TP), range(9))
+        assert (result.proof, result.low) == (Proof.PROVEN, one.offset)
 
 
 def test_a_leader_that_has_moved_is_found_after_a_lost_connection(

@@ -98,7 +98,7 @@ def plan(
             offsets = {layout.group: layout.numbers}
         back: FromCluster | None = None
         if elsewhere is not None and elsewhere.back:
-            back = offsets_from(stores, which, renames, options.skips, elsewhere, servers)
+            back = offsets_from(stores, which, renames, options.skips, elsewhere, servers, progress)
             offsets, elsewhere, renames = back.offsets, None, ()
             summary.away = back.away
         own, renamed = choose(stores, direction, which, renames, offsets)
@@ -112,7 +112,7 @@ def plan(
             made = back.complete(made, {name: group for group, name in own.items()})
         found: Translated | None = None
         if elsewhere is not None:
-            found = translate_plans(stores, made, renamed, elsewhere, servers, how)
+            found = translate_plans(stores, made, renamed, elsewhere, servers, progress, how)
             if elsewhere.out is not None:
                 write_offsets(found.plans, elsewhere.out, which.only is not None)
             made = iter(found.plans)

@@ -25,7 +25,7 @@ class Asked(NamedTuple):
     tp: TopicPartition
     offset: int
     other: TopicPartition
-    topics: tuple[str, str]
+    topics: tuple[str, str] = ("", "")
 
 
 class Answer(NamedTuple):

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import time
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
-from typing import Final, Self, TypeVar
+from itertools import takewhile
+from typing import Final, Generic, NamedTuple, Self, TypeVar
 
 from zkconsumer.broker.cluster_reader import ClusterReader
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.fetching.list_offsets import NONE, list_offsets
-from zkconsumer.broker.fetching.one_log import OneLog
-from zkconsumer.broker.fetching.records import Record, TimestampType
+from zkconsumer.broker.fetching.fetch import BrokerFetcher
+from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, NONE, list_offsets
+from zkconsumer.broker.fetching.one_log import OneLog, records_of
+from zkconsumer.broker.fetching.records import Record, TimestampType, scan
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.broker.metadata import ask_metadata, fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.broker.types import Want
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.cluster_view import TopicView
 from zkconsumer.errors import (
@@ -31,13 +38,72 @@ from zkmigrate.stores.logs import CLIENT_ID
 from zkmigrate.stores.pace import Pace
 
 _BYTES: Final = 64 * 1024
+_AHEAD_BYTES: Final = 32 * 1024
+"""Requested of each partition, if of many at once: two batches of the default size."""
+_FEW_BYTES: Final = 4 * 1024
+"""Requested to see the time of one record. Brokers return at least one batch."""
 _MOST_BYTES: Final = 32 * 1024 * 1024
 """A larger part of a log is not read."""
 _TRIES: Final = 25
 _PAUSE: Final = 0.2
 _FRESH: Final = 5.0
-"""For so many seconds, a log's beginning and end are remembered."""
+"""For so many seconds, answers are used that were requested before."""
+_REMEMBERED: Final = 4096
+"""If there are more, old ones are deleted."""
+K = TypeVar("K")
 T = TypeVar("T")
+
+
+class _Bounds(NamedTuple):
+    """Where a log begins and ends. ``committed``: whether its broker knows transactions."""
+
+    committed: bool
+    earliest: int
+    latest: int
+
+    def part(self, middle: int, span: int) -> tuple[int, int]:
+        """Return the bounds of the part around an offset, or around the nearest one."""
+        middle = min(max(self.earliest, middle), self.latest)
+        return max(self.earliest, middle - span), min(self.latest, middle + span)
+
+
+class Times(NamedTuple):
+    """The offsets and times of all records of one part of a log."""
+
+    begin: int
+    end: int
+    offsets: array[int]
+    times: array[int]
+
+
+class _Recent(Generic[K, T]):
+    """Answers of the last seconds."""
+
+    def __init__(self) -> None:
+        self._answers: dict[K, tuple[float, T]] = {}
+
+    def put(self, key: K, answer: T) -> None:
+        """Remember an answer."""
+        now = time.monotonic()
+        if len(self._answers) >= _REMEMBERED:
+            fresh = {key: one for key, one in self._answers.items() if now - one[0] <= _FRESH}
+            self._answers = fresh
+        self._answers[key] = now, answer
+
+    def get(self, key: K) -> T | None:
+        """Return an answer, if there is one."""
+        found = self._answers.get(key)
+        return None if found is None or time.monotonic() - found[0] > _FRESH else found[1]
+
+    def take(self, key: K) -> T | None:
+        """Return an answer, and forget it."""
+        found = self.get(key)
+        self._answers.pop(key, None)
+        return found
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._answers.clear()
 
 
 class Contents:
@@ -63,7 +129,10 @@ class Contents:
         self._pace = pace
         self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
         self._leaders: dict[TopicPartition, BrokerConnection] = {}
-        self._known: dict[TopicPartition, tuple[float, OneLog, int, int]] = {}
+        self._known = _Recent[TopicPartition, _Bounds]()
+        self._parts = _Recent[tuple[TopicPartition, int, int], Excerpt]()
+        self._firsts = _Recent[tuple[TopicPartition, int], tuple[int | None]]()
+        self._times: tuple[TopicPartition | None, list[Times]] = None, []
 
     def close(self) -> None:
         """Close all connections."""
@@ -73,7 +142,62 @@ class Contents:
     def around(self, tp: TopicPartition, middle: int, span: int) -> Excerpt:
         """Return the records of ``span`` offsets before and after one, or after and before the
         nearest one that the log has."""
+        ready = self._parts.take((tp, middle, span))
+        if ready is not None:
+            return ready
         return self._at_leader(tp, lambda connection: self._read(connection, tp, middle, span))
+
+    def read_ahead(
+        self, places: Mapping[TopicPartition, int], span: int
+    ) -> Mapping[TopicPartition, Excerpt]:
+        """Read what ``around`` is called for in the next seconds, with few requests, and return it.
+
+        What is not complete in one answer is left out, and so is what cannot be read: ``around``
+        tries again. So this raises nothing.
+        """
+        found: dict[TopicPartition, Excerpt] = {}
+        for connection, tps in self._by_leader(places).items():
+            with suppress(BrokerError):
+                self._learn(connection, tps)
+                found |= self._read_parts(connection, {tp: places[tp] for tp in tps}, span)
+        for tp, part in found.items():
+            self._parts.put((tp, places[tp], span), part)
+        return found
+
+    def look_ahead(
+        self, times: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int | None]:
+        """Request what ``at`` is called for in the next seconds, like ``read_ahead``."""
+        found: dict[TopicPartition, int | None] = {}
+        for connection, tps in self._by_leader(times).items():
+            with suppress(BrokerError):
+                offsets = list_offsets(connection, tps, {tp: times[tp] for tp in tps})
+                found |= {tp: _first(one) for tp, one in offsets.items() if isinstance(one, int)}
+        for tp, one in found.items():
+            self._firsts.put((tp, times[tp]), (one,))
+        return found
+
+    def times_at(self, tp: TopicPartition, offset: int) -> tuple[Times, int] | None:
+        """Return a part of the log with the first record from an offset on, and that one's time;
+        ``None`` if there is none.
+
+        For many calls for one partition: what was read of it is remembered until another one is
+        asked for.
+        """
+        if self._times[0] != tp:
+            self._times = tp, []
+        while True:
+            known = (one for one in self._times[1] if one.begin <= offset < one.end)
+            part = next(known, None)
+            if part is None:
+                part = self._at_leader(tp, partial(self._read_times, tp, offset))
+                if part is None:
+                    return None
+                self._times[1].append(part)
+            at = bisect_left(part.offsets, offset)
+            if at < len(part.offsets):
+                return part, part.times[at]
+            offset = part.end
 
     def end(self, tp: TopicPartition) -> int:
         """Return the end of the log, also beyond open transactions."""
@@ -87,9 +211,10 @@ class Contents:
             found = list_offsets(connection, [tp], timestamp)[tp]
             if isinstance(found, BrokerError):
                 raise found
-            return None if found == NONE else found
+            return _first(found)
 
-        return self._at_leader(tp, ask)
+        ready = self._firsts.take((tp, timestamp))
+        return self._at_leader(tp, ask) if ready is None else ready[0]
 
     def topics(self) -> list[str]:
         """Return the names of all topics."""
@@ -116,9 +241,9 @@ class Contents:
     def _read(
         self, connection: BrokerConnection, tp: TopicPartition, middle: int, span: int
     ) -> Excerpt:
-        log, earliest, latest = self._bounds(connection, tp)
-        middle = min(max(earliest, middle), latest)
-        begin, end = max(earliest, middle - span), min(latest, middle + span)
+        bounds = self._bounds(connection, tp)
+        log = OneLog(connection, tp, _BYTES, committed=bounds.committed)
+        begin, end = bounds.part(middle, span)
         records: list[Seen] = []
         size = 0
         for record in _records(log, tp, begin, end):
@@ -127,20 +252,91 @@ class Contents:
                 break
             records.append(_seen(record))
             size += len(record[3] or b"") + len(record[4] or b"")
-        return Excerpt(records, begin, end, earliest, latest)
+        return Excerpt(records, begin, end, bounds.earliest, bounds.latest)
 
-    def _bounds(self, connection: BrokerConnection, tp: TopicPartition) -> tuple[OneLog, int, int]:
-        """Return a partition's log, and where it begins and ends, as of some seconds ago."""
+    def _read_parts(
+        self, connection: BrokerConnection, places: Mapping[TopicPartition, int], span: int
+    ) -> Mapping[TopicPartition, Excerpt]:
+        """Return the parts that are complete in one answer."""
+        logs = {tp: bounds for tp in places if (bounds := self._known.get(tp)) is not None}
+        parts = {tp: bounds.part(places[tp], span) for tp, bounds in logs.items()}
+        found = {
+            tp: Excerpt([], begin, end, logs[tp].earliest, logs[tp].latest)
+            for tp, (begin, end) in parts.items()
+            if begin == end
+        }
+        wanted = [
+            Want(*tp, begin, _AHEAD_BYTES) for tp, (begin, _) in parts.items() if tp not in found
+        ]
+        if not wanted:
+            return found
+        committed = all(one.committed for one in logs.values())
+        fetcher = BrokerFetcher(connection, committed=committed)
+        for got in fetcher.fetch(wanted, 0, 1, _AHEAD_BYTES * len(wanted)):
+            tp = TopicPartition(got.topic, got.partition)
+            begin, end = parts[tp]
+            if got.error is None and (scan(got.data).next_offset or 0) >= end:
+                with suppress(BrokerError):
+                    records = [*map(_seen, _below(end, records_of(got, begin)))]
+                    found[tp] = Excerpt(records, begin, end, logs[tp].earliest, logs[tp].latest)
+        return found
+
+    def _read_times(
+        self, tp: TopicPartition, offset: int, connection: BrokerConnection
+    ) -> Times | None:
+        """Return the times of the batch that has this offset, and of some after it."""
+        bounds = self._bounds(connection, tp)
+        position = max(bounds.earliest, offset)
+        if position >= bounds.latest:
+            return None
+        log = OneLog(connection, tp, _FEW_BYTES, committed=bounds.committed)
+        records, following = next(_answers(log, tp, position, bounds.latest, 0))
+        pairs = [(one[2], _time(one)) for one in records]
+        columns = [array("q", column) for column in zip(*pairs, strict=True)]
+        begin = min(offset, pairs[0][0]) if pairs else offset
+        return Times(begin, following, *(columns or [array("q")] * 2))
+
+    def _bounds(self, connection: BrokerConnection, tp: TopicPartition) -> _Bounds:
+        failed = self._learn(connection, [tp]).get(tp)
         known = self._known.get(tp)
-        if known is None or time.monotonic() - known[0] > _FRESH:
-            log = OneLog(connection, tp, _BYTES, committed=True)
-            try:
-                latest = log.readable_end
-            except UnsupportedBrokerError:  # without transactions
-                log = OneLog(connection, tp, _BYTES)
-                latest = log.readable_end
-            known = self._known[tp] = time.monotonic(), log, log.start, latest
-        return known[1:]
+        if known is None:
+            raise failed or LeaderUnavailableError(f"{tp}: the broker does not answer")
+        return known
+
+    def _learn(
+        self, connection: BrokerConnection, tps: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, BrokerError]:
+        """Read where logs begin and end, unless that is known, and return what failed."""
+        tps = [tp for tp in tps if self._known.get(tp) is None]
+        if not tps:
+            return {}
+        try:
+            ends = list_offsets(connection, tps, LATEST, committed=True)
+            committed = True
+        except UnsupportedBrokerError:  # without transactions
+            ends = list_offsets(connection, tps, LATEST)
+            committed = False
+        begins = list_offsets(connection, tps, EARLIEST)
+        failed: dict[TopicPartition, BrokerError] = {}
+        for tp in tps:
+            begin, end = begins[tp], ends[tp]
+            if isinstance(begin, BrokerError):
+                failed[tp] = begin
+            elif isinstance(end, BrokerError):
+                failed[tp] = end
+            else:
+                self._known.put(tp, _Bounds(committed, begin, end))
+        return failed
+
+    def _by_leader(
+        self, tps: Iterable[TopicPartition]
+    ) -> Mapping[BrokerConnection, list[TopicPartition]]:
+        """Return partitions by their leader, without those that have none."""
+        found: dict[BrokerConnection, list[TopicPartition]] = {}
+        for tp in tps:
+            with suppress(BrokerError):
+                found.setdefault(self._leader(tp), []).append(tp)
+        return found
 
     def _at_leader(self, tp: TopicPartition, ask: Callable[[BrokerConnection], T]) -> T:
         deadline = time.monotonic() + self._timeout
@@ -149,7 +345,8 @@ class Contents:
                 return ask(self._leader(tp))
             except (LeaderUnavailableError, BrokerUnavailableError, OffsetOutOfRangeError) as error:
                 self._leaders.clear()
-                self._known.clear()  # also if retention has deleted more
+                for known in (self._known, self._parts, self._firsts):
+                    known.clear()  # also if retention has deleted more
                 silent = isinstance(error, BrokerUnavailableError)
                 if not left or (silent and time.monotonic() >= deadline):
                     raise
@@ -239,10 +436,24 @@ class OtherCluster:
 
 def _records(log: OneLog, tp: TopicPartition, position: int, end: int) -> Iterator[Record]:
     """Yield the records from one offset to another."""
+    for records, _ in _answers(log, tp, position, end):
+        yield from _below(end, records)
+
+
+def _below(end: int, records: Iterable[Record]) -> Iterator[Record]:
+    return takewhile(lambda record: record[2] < end, records)
+
+
+def _answers(
+    log: OneLog, tp: TopicPartition, position: int, end: int, lowest: int | None = None
+) -> Iterator[tuple[Iterator[Record], int]]:
+    """Yield records from one offset to another, or beyond, and the offset after them. ``lowest``:
+    see ``OneLog.read``."""
     empty = 0
     while position < end:
-        got, following = log.read(position, 0)
-        yield from (record for record in got if record[2] < end)
+        got, following = log.read(position, 0, lowest)
+        if following > position:
+            yield got, following
         empty = 0 if following > position else empty + 1
         position = following
         if empty == _TRIES:
@@ -251,10 +462,17 @@ def _records(log: OneLog, tp: TopicPartition, position: int, end: int) -> Iterat
             time.sleep(_PAUSE)
 
 
+def _first(found: int) -> int | None:
+    return None if found == NONE else found
+
+
+def _time(record: Record) -> int:
+    return record[5] if record[6] is not TimestampType.LOG_APPEND_TIME else NO_TIME
+
+
 def _seen(record: Record) -> Seen:
-    _, _, offset, key, value, timestamp, kind, headers = record
+    _, _, offset, key, value, _, _, headers = record
     digest = blake2b(digest_size=16)
     for part in (key, value, *(part for name, data in headers for part in (name.encode(), data))):
         digest.update(b"-" if part is None else b"%d:%b" % (len(part), part))
-    stamped = kind is not TimestampType.LOG_APPEND_TIME
-    return Seen(offset, timestamp if stamped else NO_TIME, digest.digest())
+    return Seen(offset, _time(record), digest.digest())

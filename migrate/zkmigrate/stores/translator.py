@@ -35,8 +35,8 @@ _OTHERS: Final = 8
 """So many other partitions are searched for the records of a position, chosen at random."""
 _PROBES: Final = (8, 64)
 """So many places of a log are looked at to find records of a time, until some are found."""
-_READS: Final = 512
-"""So often for all positions of a topic."""
+_READ: Final = (1 << 22, 1 << 12)
+"""So many of their records are read for a topic, and so many more for each position."""
 _Content = tuple[int, bytes]
 """A record's timestamp and digest."""
 
@@ -49,26 +49,38 @@ class Translator:
         self._here, self._there = here, there
         self._proofs = proofs
         self._hints = Hints(here, there)
-        self._reads: Counter[str] = Counter()
+        self._left: dict[str, int] = {}
+        """How many records of other partitions may still be read, by topic."""
         self._mixed: dict[str, str] = {}
         self._differs: dict[str, TopicPartition] = {}
 
-    def find(
-        self,
-        tp: TopicPartition,
-        offset: int,
-        other: TopicPartition,
-        partitions: Collection[int],
-        ids: tuple[str, str] = ("", ""),
-    ) -> Translation:
+    def ahead(self, asked: Iterable[Asked]) -> None:
+        """Read what ``find`` needs at first to find these offsets, with few requests."""
+        new = [one for one in asked if self._proofs is None or self._proofs.get(one) is None]
+        parts = self._here.read_ahead({one.tp: one.offset for one in new}, _SPANS[0])
+        begun: dict[TopicPartition, int] = {}
+        times: dict[TopicPartition, int] = {}
+        for one in new:
+            source = parts.get(one.tp)
+            known = None if source is None else _known(source, one.offset)
+            if source is None or known is None or known.timestamp == NO_TIME:
+                continue
+            times[one.other] = known.timestamp
+            if not source.begins:
+                begun[one.tp] = known.timestamp
+        self._here.look_ahead(begun)
+        places = self._there.look_ahead(times)
+        self._there.read_ahead({tp: _place(at) for tp, at in places.items()}, _SPANS[0])
+
+    def find(self, asked: Asked, partitions: Collection[int]) -> Translation:
         """Return the offset of a partition's copy in the other cluster. Raises BrokerError, and
         MigrationError if a proven offset cannot be added to the file.
 
         Its records are compared around the place that ``_candidate`` returns, in ever larger parts
-        of the logs. ``partitions``: all partitions of the topic. ``ids``: of both topics. Without
-        them, nothing that an earlier run has proven is used.
+        of the logs. ``partitions``: all partitions of the topic. Without the topics' ids, nothing
+        that an earlier run has proven is used.
         """
-        asked = Asked(tp, offset, other, ids)
+        tp, offset, other, _ = asked
         before = None if self._proofs is None else self._proofs.get(asked)
         if before is not None:
             at, compared, why, doubtful = before
@@ -76,6 +88,7 @@ class Translator:
             if doubtful:
                 found = found._replace(only_here=(Seen(offset, NO_TIME, b""),))
             return self.judged(other.topic, found)
+        self._left[other.topic] = self._left.get(other.topic, _READ[0]) + _READ[1]
         found = self._in_partition(tp, offset, other)
         if found.differs:
             self._differs.setdefault(other.topic, other)
@@ -115,9 +128,8 @@ class Translator:
                 return Translation(
                     Proof.UNKNOWN, None, None, 0, "the offset is past the end of its log"
                 )
-            following = [one for one in source.records if one.offset >= offset]
             before = known
-            known = following[0] if following else next(iter(source.records[-1:]), None)
+            known = _known(source, offset)
             if found is None or before != known:
                 middle, target = self._candidate(tp, source, known, other)
             if target is None or found is not None:
@@ -155,9 +167,13 @@ class Translator:
             return 0, None
         timed = known.timestamp != NO_TIME
         at = self._there.at(other, known.timestamp) if timed else 0
-        first = _END if at is None else at
+        first = _place(at)
         places = chain([first], self._by_hints(tp, known, other), self._by_search(known, other))
+        tried: set[int] = set()
         for place in places:
+            if place in tried:
+                continue
+            tried.add(place)
             for span in _SPANS[:2]:
                 part = self._there.around(other, place, span)
                 if shared_part(part, source) is not None:
@@ -187,28 +203,24 @@ class Translator:
                 return  # the largest part has it all
             older: int | None = whole.earliest
             for place in range(whole.earliest, whole.latest + step, step):
-                time = self._time_at(other, place)
-                if time is None:
-                    continue
-                if older is not None and time >= known.timestamp:
+                part, time = self._there.times_at(other, place) or (None, _END)
+                if part is not None and known.timestamp in part.times:
+                    yield part.offsets[part.times.index(known.timestamp)]
+                newer = time >= known.timestamp
+                if older is not None and newer:
                     yield self._bisect(known, other, older, min(place, whole.latest))
-                older = place if time < known.timestamp else None
+                older = None if newer else place
 
     def _bisect(self, known: Seen, other: TopicPartition, low: int, high: int) -> int:
         """Return an offset near the first one of a record's time between two offsets."""
         while known.timestamp != NO_TIME and high - low > _SPANS[0]:
             middle = (low + high) // 2
-            time = self._time_at(other, middle)
-            if time is None or time < known.timestamp:
+            _, time = self._there.times_at(other, middle) or (None, _END)
+            if time < known.timestamp:
                 low = middle
             else:
                 high = middle
         return low
-
-    def _time_at(self, other: TopicPartition, offset: int) -> int | None:
-        part = self._there.around(other, offset, _SPANS[0])
-        following = (one.timestamp for one in part.records if one.offset >= offset)
-        return next(following, None)
 
     def _is_repeated(self, tp: TopicPartition, begin: int, known: Seen | None) -> bool:
         """Whether records before a part of the source may be the same: a producer has sent them
@@ -230,15 +242,17 @@ class Translator:
             (found.only_there, here, there),
             (found.only_here, there, here),
         ):
-            for partition in others if records else ():
-                if self._reads[other.topic] >= _READS:
+            wanted = {one[1:] for one in records}
+            if wanted:
+                self._search_ahead(wanted, *where, others)
+            for partition in others if wanted else ():
+                if self._left[other.topic] <= 0:
                     return (
-                        "not all records are in both, and other partitions were not searched for "
-                        f"them after {_READS} reads of the topic"
+                        "not all records are in both, and they were not looked for in other "
+                        "partitions: too many records were read there"
                     )
-                self._reads[other.topic] += 1
-                copies = self._count({one[1:] for one in records}, *where, partition)
-                its_own = copies and self._count(copies, *home, partition)
+                copies = self._count(wanted, *where, partition, other.topic)
+                its_own = copies and self._count(copies, *home, partition, other.topic)
                 if copies is None or its_own is None:
                     return (
                         "records without times may be in another partition, which is too long to "
@@ -252,25 +266,57 @@ class Translator:
                     return ""
         return ""
 
+    @staticmethod
+    def _search_ahead(
+        wanted: Collection[_Content], contents: Contents, tp: TopicPartition, others: Iterable[int]
+    ) -> None:
+        """Read what ``_count`` needs of other partitions at first."""
+        times = [timestamp for timestamp, _ in wanted]
+        if NO_TIME in times:
+            return
+        tps = [TopicPartition(tp.topic, one) for one in others]
+        begins = contents.look_ahead(dict.fromkeys(tps, min(times)))
+        contents.look_ahead(dict.fromkeys(tps, max(times) + 1))
+        contents.read_ahead({tp: _place(at) for tp, at in begins.items()}, _SPANS[1])
+
     def _count(
-        self, wanted: Collection[_Content], contents: Contents, tp: TopicPartition, partition: int
+        self,
+        wanted: Collection[_Content],
+        contents: Contents,
+        tp: TopicPartition,
+        partition: int,
+        topic: str,
     ) -> Counter[_Content] | None:
         """Count the copies of records in another partition of that topic; None if it cannot be
-        read as far as is needed. Their times are ``NO_TIME`` if there are none to compare."""
+        read as far as is needed. Their times are ``NO_TIME`` if there are none to compare.
+        ``topic``: the other cluster's."""
         tp = TopicPartition(tp.topic, partition)
         times = [timestamp for timestamp, _ in wanted]
         begin = end = None
         if timed := NO_TIME not in times:
             begin, end = contents.at(tp, min(times)), contents.at(tp, max(times) + 1)
         span = _SPANS[1]
-        part = contents.around(tp, _END if begin is None else begin, span)
+        part = contents.around(tp, _place(begin), span)
         if begin is not None:
             length = (part.latest if end is None else end) - begin
             if length > span // 2:
                 part = contents.around(tp, begin, min(length + span, _SPANS[-1]))
+        self._left[topic] -= len(part.records)
         if timed and (not part.records or NO_TIME not in part.times):
             return Counter(one[1:] for one in part.records if one[1:] in wanted)
         part = contents.around(tp, 0, _SPANS[-1])
+        self._left[topic] -= len(part.records)
         digests = {digest for _, digest in wanted}
         found = ((NO_TIME, one.digest) for one in part.records if one.digest in digests)
         return Counter(found) if part.ends else None
+
+
+def _known(source: Excerpt, offset: int) -> Seen | None:
+    """Return the record at an offset or after it, or else the last one."""
+    following = (one for one in source.records if one.offset >= offset)
+    return next(following, source.records[-1] if source.records else None)
+
+
+def _place(at: int | None) -> int:
+    """Return where to read: at the end, if no record has the time."""
+    return _END if at is None else at

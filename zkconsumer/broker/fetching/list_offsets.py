@@ -27,23 +27,26 @@ NONE: Final = -1
 def list_offsets(
     connection: BrokerConnection,
     partitions: Collection[TopicPartition],
-    which: int,
+    which: int | Mapping[TopicPartition, int],
     *,
     committed: bool = False,
 ) -> Mapping[TopicPartition, int | BrokerError]:
     """Look up ``EARLIEST`` or ``LATEST`` for many partitions in one request.
 
-    ``which`` may also be a time in milliseconds since 1970, with brokers since 0.10.1. The result
-    is then the first message of that time or later, and ``NONE`` if there is none. ``committed``:
+    ``which`` may also be a time in milliseconds since 1970, with brokers since 0.10.1, or one for
+    each partition. The result is then the first message of that time or later, and ``NONE`` if
+    there is none. ``committed``:
     messages from the first open transaction on do not count (0.11 and later).
 
     Returns an offset or an error for every requested partition. Raises what
     ``BrokerConnection.exchange`` raises.
     """
+    times = which if isinstance(which, Mapping) else dict.fromkeys(partitions, which)
+    by_time = min(times.values(), default=0) >= 0
     if committed:
         version = connection.version(LIST_OFFSETS, 2, needs=NEEDS)
     else:
-        version = connection.version(LIST_OFFSETS, *((1,) if which >= 0 else (1, 0)))
+        version = connection.version(LIST_OFFSETS, *((1,) if by_time else (1, 0)))
     topic = ListOffsetsRequest.ListOffsetsTopic
     partition = topic.ListOffsetsPartition
     by_topic: defaultdict[str, list[int]] = defaultdict(list)
@@ -58,7 +61,7 @@ def list_offsets(
                 partitions=[
                     partition(
                         partition_index=index,
-                        timestamp=which,
+                        timestamp=times[TopicPartition(name, index)],
                         max_num_offsets=1,
                         version=version,
                     )
@@ -81,7 +84,7 @@ def list_offsets(
                 offset = part.offset if version else next(iter(part.old_style_offsets), -1)
                 offsets[key] = (
                     offset
-                    if offset >= 0 or (which >= 0 and offset == NONE)
+                    if offset >= 0 or (by_time and offset == NONE)
                     else BrokerError(f"offsets of {key}: the broker has none")
                 )
     missing = BrokerError("the broker left the partition out of its answer")

@@ -11,7 +11,7 @@ from zkconsumer.broker.fetching.fetch import BrokerFetcher
 from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.fetching.records import PythonDecoder, Record, scan
 from zkconsumer.broker.fetching.transactions import without_aborted
-from zkconsumer.broker.types import Want
+from zkconsumer.broker.types import Got, Want
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError, InvalidMessageError
 
@@ -65,8 +65,12 @@ class OneLog:
             raise offset
         return offset
 
-    def read(self, position: int, max_wait_ms: int) -> tuple[Iterator[Record], int]:
+    def read(
+        self, position: int, max_wait_ms: int, lowest: int | None = None
+    ) -> tuple[Iterator[Record], int]:
         """Return the records from ``position`` on, and the position after them.
+
+        ``lowest``: also those before it in its batch, from this offset on.
 
         That is ``position`` itself if there are none within ``max_wait_ms``. The iterator raises
         InvalidMessageError, CodecUnavailableError. Raises InvalidMessageError too, if a message
@@ -80,12 +84,18 @@ class OneLog:
             content = scan(got.data)
             following = position if content.next_offset is None else content.next_offset
             if following > position or content.damaged or not got.data:
-                data = without_aborted(got.data, got.aborted)
-                lists = PythonDecoder().decode(data, *self._tp, position)
-                return chain.from_iterable(lists), following
+                return records_of(got, position if lowest is None else lowest), following
             if self._limit == _MOST:
                 raise InvalidMessageError(
                     f"{self._tp}: at offset {position} the broker sends no complete message, "
                     "however many bytes are requested: skip it"
                 )
             self._limit = min(2 * self._limit, _MOST)
+
+
+def records_of(got: Got, position: int) -> Iterator[Record]:
+    """Return the records of an answer from an offset on. The iterator raises InvalidMessageError,
+    CodecUnavailableError."""
+    data = without_aborted(got.data, got.aborted)
+    lists = PythonDecoder().decode(data, got.topic, got.partition, position)
+    return chain.from_iterable(lists)

@@ -15,6 +15,7 @@ from zkmigrate.commands.clusters.to_cluster import (
     WHY,
     Found,
     ToCluster,
+    Wanted,
     name_there,
     open_other,
     problems_of,
@@ -22,6 +23,7 @@ from zkmigrate.commands.clusters.to_cluster import (
 )
 from zkmigrate.commands.options.renaming import Rename, new_names
 from zkmigrate.commands.options.selection import Selection
+from zkmigrate.commands.output.progress import Progress
 from zkmigrate.formats.plan_file import To
 from zkmigrate.model import GroupState, number
 from zkmigrate.plan.findings import problem
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from zkconsumer.broker.groups.coordinator_calls import StoredOffset
     from zkmigrate.stores.contents import OtherCluster
     from zkmigrate.stores.sessions import Stores
-    from zkmigrate.stores.translator import Translator
 
 _WHY: Final = {
     **WHY,
@@ -86,6 +87,7 @@ def offsets_from(
     skips: tuple[Skip, ...],
     other: ToCluster,
     servers: Servers,
+    progress: Progress,
 ) -> FromCluster:
     """Find the offsets in this cluster of what groups are to read next in another one.
 
@@ -111,8 +113,8 @@ def offsets_from(
                     continue
                 patterns = frozenset(skip.pattern for skip in skips if skip.is_of(group))
                 held = there.kafka.fetch(in_other, there.partitions())
-                translate = (stores, held, patterns, translator, there, names)
-                read = list(_of_group(*translate))
+                wanted = list(_of_group(stores, held, patterns, there, names))
+                read = list(translated(translator, wanted, in_other, progress))
                 mine = _only_here(stores, group, held, patterns, names)
                 found[group] = [*read, *_hidden(mine, hidden)]
                 alone[group] = _notes(mine, hidden)
@@ -233,10 +235,9 @@ def _of_group(
     stores: Stores,
     held: Mapping[TopicPartition, StoredOffset],
     skipped: frozenset[str],
-    translator: Translator,
     there: OtherCluster,
     names: _Names,
-) -> Iterator[Found]:
+) -> Iterator[Wanted]:
     called = {topic: names.back(topic) for topic in {tp.topic for tp in held}}
     states, _ = stores.logs.of(called.values())
     for tp, stored in sorted(held.items()):
@@ -249,4 +250,4 @@ def _of_group(
         target = None if state is None else state.partitions
         one = Found(entry, to, "", None, None, None, "")
         ids = "" if view is None else view.topic_id, "" if state is None else state.identity
-        yield translated(translator, one, source, target, ids)
+        yield Wanted.of(one, source, target, ids)

@@ -21,11 +21,12 @@ from zkconsumer.errors import BrokerError
 from zkmigrate.commands.options.files import write_out
 from zkmigrate.commands.options.renaming import Rename, parse_renames
 from zkmigrate.commands.output.cells import problem_cells
+from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import print_table
 from zkmigrate.exits import exit_status
 from zkmigrate.formats import offset_csv
 from zkmigrate.formats.plan_file import To
-from zkmigrate.formats.proofs_file import ProofsFile
+from zkmigrate.formats.proofs_file import Asked, ProofsFile
 from zkmigrate.plan.findings import problem
 from zkmigrate.plan.translation import Proof, Translation
 from zkmigrate.plan.values import Entry, GroupPlan, Problem, There, Verdict
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from zkmigrate.stores.translator import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
+_AT_ONCE: Final = 100
+"""So many partitions are requested together."""
 _OWN: Final = ("to_config", "topic_map", "not_proven", "offsets_out", "proofs")
 _OTHERS: Final = ("decisions_out", "at_apply", "direction", "only_problems")
 
@@ -252,6 +255,7 @@ def translate_plans(
     renamed: Mapping[str, str],
     elsewhere: ToCluster,
     servers: Servers,
+    progress: Progress,
     how: How,
 ) -> Translated:
     """Find the offsets of planned groups in another cluster, and print them.
@@ -278,7 +282,8 @@ def translate_plans(
                     one = problem(Reason.COORDINATOR_MEMBER, text, "stop these consumers")
                     there = replace(there, problems=(*plan.problems, one))
                 if not there.problems:
-                    found = list(_translate(stores, there, translator, other, elsewhere))
+                    wanted = list(_wanted(stores, there, other, elsewhere))
+                    found = list(translated(translator, wanted, plan.group, progress))
             except BrokerError as error:
                 one, away = unreadable_group(plan.group, error), True
                 there = replace(there, problems=(*plan.problems, one))
@@ -357,37 +362,62 @@ def _names_there(topics: Iterable[str], renames: Sequence[Rename]) -> dict[str, 
     return names
 
 
+class Wanted(NamedTuple):
+    """A partition whose offset is to be translated. ``target``: the partitions of the topic there,
+    if it has no problem. ``ids``: of both topics; empty if unknown."""
+
+    found: Found
+    target: Collection[int]
+    ids: tuple[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        found: Found,
+        source: Collection[int],
+        target: Collection[int] | None,
+        ids: tuple[str, str],
+    ) -> Wanted:
+        """Return a partition, perhaps with the kind of its problem. ``source`` and ``target``: the
+        partitions of the topics; ``None``: there is no such topic."""
+        if target is None:
+            return cls(found._replace(kind=Reason.TOPIC_MISSING), (), ids)
+        if len(source) != len(target):
+            return cls(found._replace(kind=Reason.PARTITION_MISSING), (), ids)
+        return cls(found, target, ids)
+
+    @property
+    def asked(self) -> Asked:
+        """What is looked for."""
+        entry = self.found.entry
+        assert entry.to is not None
+        return Asked(entry.tp, entry.to, self.found.to, self.ids)
+
+
 def translated(
-    translator: Translator,
-    found: Found,
-    source: Collection[int],
-    target: Collection[int] | None,
-    ids: tuple[str, str],
-) -> Found:
-    """Return a partition with its translation, or with the kind of its problem.
-
-    ``source`` and ``target``: the partitions of the topics; ``None``: there is no such topic.
-    ``ids``: of both topics; empty if unknown.
-    """
-    if target is None:
-        return found._replace(kind=Reason.TOPIC_MISSING)
-    if len(source) != len(target):
-        return found._replace(kind=Reason.PARTITION_MISSING)
-    assert found.entry.to is not None
-    try:
-        there = translator.find(found.entry.tp, found.entry.to, found.to, target, ids)
-    except BrokerError as error:
-        return found._replace(kind=Reason.UNKNOWN, why=str(error))
-    return found._replace(there=there)
+    translator: Translator, wanted: Sequence[Wanted], group: str, progress: Progress
+) -> Iterator[Found]:
+    """Yield the partitions of a group with their translations, or with the kind of a problem."""
+    for begin in range(0, len(wanted), _AT_ONCE):
+        some = wanted[begin : begin + _AT_ONCE]
+        translator.ahead([one.asked for one in some if one.found.kind is None])
+        for done, one in enumerate(some, begin + 1):
+            found = one.found
+            if found.kind is None:
+                try:
+                    found = found._replace(there=translator.find(one.asked, one.target))
+                except BrokerError as error:
+                    found = found._replace(kind=Reason.UNKNOWN, why=str(error))
+            yield found
+            progress.within(group, done, len(wanted))
 
 
-def _translate(
+def _wanted(
     stores: Stores,
     plan: GroupPlan,
-    translator: Translator,
     other: OtherCluster,
     elsewhere: ToCluster,
-) -> Iterator[Found]:
+) -> Iterator[Wanted]:
     names = _names_there({entry.tp.topic for entry in plan.entries}, elsewhere.topics)
     states, _ = stores.logs.of(names)
     tps = [TopicPartition(names[one.tp.topic], one.tp.partition) for one in plan.entries]
@@ -401,7 +431,7 @@ def _translate(
         source = () if state is None else state.partitions
         target = None if view is None else view.partitions
         ids = "" if state is None else state.identity, topic_id
-        yield translated(translator, found, source, target, ids)
+        yield Wanted.of(found, source, target, ids)
 
 
 def name_there(topic: str, renames: Sequence[Rename]) -> str:

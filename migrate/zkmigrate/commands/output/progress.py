@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 INTERVAL: Final = 5.0
 """Seconds between two lines if there is no terminal."""
+_REDRAW: Final = 0.2
+"""Seconds between two changes of the bar within a group."""
 _NAME: Final = 60
 
 
@@ -96,6 +98,17 @@ class Progress:
             self._printed = now
             self._line(now, after=_cut(name))
 
+    def within(self, group: str, done: int, of: int) -> None:
+        """Show how many offsets of a group are done, if it takes long."""
+        now = time.monotonic()
+        if now - self._printed < (_REDRAW if self._bar is not None else INTERVAL):
+            return
+        self._printed = now
+        if self._bar is not None:
+            self._show(f"{_cut(group)}: {done} of {of} offsets")
+        else:
+            self._line(now, group=_cut(group), offsets=done, of_offsets=of)
+
     def mirrored(self, groups: Counter[tuple[str, str]], copied: int, late: int) -> None:
         """Pass the results of ``mirror`` to the metrics file; see ``MetricsFile``."""
         if self._metrics is not None:
@@ -113,7 +126,7 @@ class Progress:
         else:
             self._line(time.monotonic(), waiting_for=printable(what))
 
-    def _line(self, now: float, **more: str) -> None:
+    def _line(self, now: float, **more: str | int) -> None:
         seconds = now - self._started
         groups_s = self._done / max(seconds, 0.001)
         left = None if self.total is None else self.total - self._done
