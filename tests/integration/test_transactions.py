@@ -12,15 +12,15 @@ import random
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource
 
+from tests.support.compaction import SETTINGS, compact
 from tests.support.groups import Reader
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.one_log import OneLog
@@ -115,24 +115,6 @@ def broker(cluster: LocalCluster) -> BrokerEndpoint:
     return BrokerEndpoint(0, "127.0.0.1", cluster.broker_servers[0].port)
 
 
-def compact(cluster: LocalCluster, written: int) -> None:
-    """Wait until compaction has removed records, then end it: readers must find the same log."""
-    wait_until(lambda: count_all(cluster, COMPACTED) < written, PATIENCE, "records are compacted")
-    resource = ConfigResource("topic", COMPACTED, set_config={"cleanup.policy": "delete"})
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        changes = admin.alter_configs([resource])  # Kafka 1.1 has no other way
-    for done in changes.values():
-        done.result(30)
-    counts = [written]
-
-    def settled() -> bool:
-        counts.append(count_all(cluster, COMPACTED))
-        return counts[-3:].count(counts[-1]) == 3
-
-    wait_until(settled, PATIENCE, "compaction has ended")
-
-
 @dataclass
 class Scene:
     """A cluster of one line of Kafka, whose topics were written."""
@@ -156,10 +138,9 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     """Each line's minimum of a segment's size decides whether a small log can be compacted."""
     quick = {"log.cleaner.backoff.ms": "100"}
     with LocalCluster(request.param, properties=quick) as cluster:
-        settings = {"min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100"}
-        settings |= {"cleanup.policy": "compact"}
-        if request.param != "4":
-            settings["segment.bytes"] = "10000"
+        settings = dict(SETTINGS)
+        if request.param == "4":
+            del settings["segment.bytes"]
         cluster.create_topic(PLAIN, 4)
         cluster.create_topic(COMPACTED, 4, config=settings)
         seed = random.SystemRandom().randrange(1 << 32)
@@ -168,7 +149,8 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
         written = {topic: int(count) for topic, count in map(str.split, printed)}
         assert count_all(cluster, PLAIN) == written[PLAIN]
         if request.param != "4":
-            compact(cluster, written[COMPACTED])
+            count, before = partial(count_all, cluster, COMPACTED), written[COMPACTED]
+            compact(cluster, COMPACTED, count, before, PATIENCE)
         truth = read_java(cluster)
         assert RECORDS // 20 < truth.count < RECORDS
         plain = sum(len(truth.offsets[tp]) for tp in PARTITIONS if tp.topic == PLAIN)

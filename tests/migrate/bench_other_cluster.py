@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from kazoo.client import KazooClient
 
 from tests.migrate.rows import rows_of
-from tests.migrate.test_other_cluster import Copy, read, records_of
+from tests.migrate.test_other_cluster import Copy, read, records_of, write
 from tests.support.endpoints import endpoints
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.list_offsets import NONE, list_offsets
@@ -88,26 +88,6 @@ def properties(here: LocalCluster, there: LocalCluster) -> str:
     settings |= {f"{name}.replication.factor": "1" for name in names}
     settings["replication.factor"] = "1"
     return "".join(f"{key} = {value}\n" for key, value in settings.items())
-
-
-def write(cluster: LocalCluster, partitions: int, count: int, rng: random.Random) -> None:
-    """Write about so many records into each partition, in transactions."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "orders"})
-    producer.init_transactions()
-    number = 0
-    while number < count * partitions:
-        producer.begin_transaction()
-        for _ in range(rng.randrange(1, 40 * partitions)):
-            producer.produce(
-                TOPIC, b"value %d" % rng.randrange(3), b"key %d" % rng.randrange(5),
-                rng.randrange(partitions), headers=[("id", b"%d" % number)],
-            )  # fmt: skip
-            number += 1
-        if rng.random() < 0.25:
-            producer.flush()
-            producer.abort_transaction()
-        else:
-            producer.commit_transaction()
 
 
 def judged(
@@ -206,7 +186,7 @@ def run(partitions: int, count: int, groups: int, seed: int) -> None:
             for number in range(rng.randrange(10, 60)):
                 before.produce(TOPIC, b"before %d" % number, partition=tp.partition)
         before.flush()
-        write(here, partitions, count, rng)
+        write(here, TOPIC, rng, partitions, count, 5)
         source = {tp: records_of(here, tp) for tp in tps}
         positions = [
             Position(f"group-{number}", tp, rng.randrange(source[tp][-1][0]))

@@ -12,6 +12,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from zkmigrate.stores.contents import Contents
 
 from tests.integration.group_members import Java, Join, Jvm, KafkaPython, Librdkafka, Ours
+from tests.support.compaction import SETTINGS, compact
 from tests.support.endpoints import endpoints
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.one_log import OneLog
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]
 
 PARTITIONS = 3
-RECORDS = 500
+RECORDS = 1000
 Copy = tuple[int, bytes]
 """An offset, and the record's header, which no other record has."""
 
@@ -58,25 +60,27 @@ def clusters(
     here.close()
 
 
-def write(cluster: LocalCluster, topic: str, rng: random.Random, count: int = RECORDS) -> None:
-    """Write records in transactions, a quarter of which is aborted, with few keys and values."""
+def write(
+    cluster: LocalCluster, topic: str, rng: random.Random, partitions: int, count: int, keys: int
+) -> None:
+    """Write about so many records into each partition, in transactions, a quarter of which is
+    aborted, with few keys and values."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": topic})
     producer.init_transactions()
-    for partition in range(PARTITIONS):
-        number = 0
-        while number < count:
-            producer.begin_transaction()
-            for _ in range(rng.randrange(1, 40)):
-                producer.produce(
-                    topic, b"value %d" % rng.randrange(3), b"key %d" % rng.randrange(5), partition,
-                    headers=[("id", b"%d-%d" % (partition, number))],
-                )  # fmt: skip
-                number += 1
-            if rng.random() < 0.25:
-                producer.flush()
-                producer.abort_transaction()
-            else:
-                producer.commit_transaction()
+    number = 0
+    while number < count * partitions:
+        producer.begin_transaction()
+        for _ in range(rng.randrange(1, 40 * partitions)):
+            producer.produce(
+                topic, b"value %d" % rng.randrange(3), b"key %d" % rng.randrange(keys),
+                rng.randrange(partitions), headers=[("id", b"%d" % number)],
+            )  # fmt: skip
+            number += 1
+        if rng.random() < 0.25:
+            producer.flush()
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
 
 
 def mirror(
@@ -122,6 +126,11 @@ def records_of(cluster: LocalCluster, tp: TopicPartition) -> list[Copy]:
     return [(one[2], one[7][0][1] or b"") for one in read(cluster, tp) if one[7]]
 
 
+def count_of(cluster: LocalCluster, topic: str) -> int:
+    """The number of records that consumers see of a topic."""
+    return sum(len(read(cluster, TopicPartition(topic, number))) for number in range(PARTITIONS))
+
+
 def is_right(offset: int, there: int, here: Sequence[Copy], copies: Sequence[Copy]) -> bool:
     """Whether a consumer that continues there sees everything that remains, and of what was
     consumed only what the mirror has repeated."""
@@ -135,21 +144,32 @@ def is_right(offset: int, there: int, here: Sequence[Copy], copies: Sequence[Cop
     return all(last[name] >= there for name in rest) and all(first[name] < there for name in done)
 
 
+@pytest.mark.parametrize("compacted", [False, True])
 def test_each_position_is_proven_and_right(
-    clusters: Clusters, unique: str, topic: str, tmp_path: Path
+    clusters: Clusters, unique: str, topic: str, tmp_path: Path, compacted: bool
 ) -> None:
     """Aborted transactions, markers in both logs, records before the mirror's, retention in both
-    clusters, few keys and values: every position whose next record is there once is proven, and
-    none that is proven is wrong. The file has the offsets of the groups that are ready."""
+    clusters, few keys and values, compaction of both topics: every position whose next record is
+    there once is proven, and none that is proven is wrong. The file has the offsets of the groups
+    that are ready."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201
     rng = random.Random(seed)
     here, there, shell = clusters
     other = f"old.{topic}"
-    here.topic(topic, PARTITIONS, 0)
-    there.topic(other, PARTITIONS, 7)
-    write(here.cluster, topic, rng)
+    config = SETTINGS if compacted else {}
+    here.cluster.create_topic(topic, PARTITIONS, config=config)
+    there.cluster.create_topic(other, PARTITIONS, config=config)
+    own = Producer({"bootstrap.servers": there.cluster.bootstrap})
+    for partition, number in itertools.product(range(PARTITIONS), range(7)):
+        own.produce(other, b"own", b"own %d" % number, partition)
+    own.flush()
+    write(here.cluster, topic, rng, PARTITIONS, RECORDS, 200 if compacted else 5)
     mirror(here.cluster, topic, there.cluster, other, rng)
+    if compacted:
+        for cluster, name in ((here.cluster, topic), (there.cluster, other)):
+            count = partial(count_of, cluster, name)
+            compact(cluster, name, count, count(), 120)
     for cluster, name, before in ((here.cluster, topic, 40), (there.cluster, other, 20)):
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         for deleted in admin.delete_records([Place(name, 0, before)]).values():
@@ -316,17 +336,51 @@ def test_consumers_of_every_client_continue_there(
 
 
 def test_parts_of_logs_are_complete(bench: Bench, topic: str) -> None:
-    """Of any part that is read, no record is missing."""
-    bench.topic(topic, 1, 50)
-    tp = TopicPartition(topic, 0)
-    contents = Contents(lambda: endpoints(bench.cluster), 10.0)
-    try:
+    """Of any part that is read, no record is missing; many parts at once are the same."""
+    bench.topic(topic, 2, 50)
+    tps = [TopicPartition(topic, number) for number in range(2)]
+    tp = tps[0]
+    contents, ahead = (Contents(lambda: endpoints(bench.cluster), 10.0) for _ in range(2))
+    with contextlib.closing(contents), contextlib.closing(ahead):
         for middle, span in ((0, 3), (20, 5), (49, 8), (50, 1000), (2**62, 4)):
             part = contents.around(tp, middle, span)
+            several = ahead.read_ahead(dict.fromkeys(tps, middle), span)
+            assert several == {one: contents.around(one, middle, span) for one in tps}
             middle = min(50, middle)
             begin, end = max(0, middle - span), min(50, middle + span)
             assert [one.offset for one in part.records] == [*range(begin, end)]
             assert (part.begin, part.end, part.earliest, part.latest) == (begin, end, 0, 50)
-        assert contents.at(tp, 2**61) is None
-    finally:
-        contents.close()
+        last = part.records[-1]
+        for time in (0, last.timestamp, 2**61):
+            found = ahead.look_ahead(dict.fromkeys(tps, time))
+            assert found == {one: contents.at(one, time) for one in tps}
+        assert found[tp] is None
+        for offset in (49, 0, 20):
+            times = contents.times_at(tp, offset)
+            assert times is not None
+            (read,) = contents.around(tp, offset, 1).records[-1:]
+            assert (read.offset, times[1]) == (offset, read.timestamp)
+            assert times[0].times[times[0].offsets.index(offset)] == read.timestamp
+        assert contents.times_at(tp, 50) is None
+
+
+def test_what_many_at_once_cannot_give_is_read_alone(bench: Bench, topic: str) -> None:
+    """Records larger than a request for many asks for, partitions that do not exist, and a broker
+    that does not answer."""
+    bench.topic(topic, 2, 0)
+    producer = Producer({"bootstrap.servers": bench.cluster.bootstrap})
+    for partition in range(2):
+        producer.produce(topic, bytes(100_000), partition=partition)
+    producer.flush()
+    tps = [TopicPartition(topic, number) for number in range(2)]
+    missing = TopicPartition(topic, 9)
+    contents = Contents(lambda: endpoints(bench.cluster), 10.0)
+    with contextlib.closing(contents):
+        found = contents.read_ahead(dict.fromkeys([missing, *tps], 0), 8)
+        assert tps[1] not in found
+        assert missing not in found
+        assert missing not in contents.look_ahead({missing: 0})
+        assert all(len(contents.around(tp, 0, 8).records) == 1 for tp in tps)
+    silent = Contents(lambda: (), 0.1)
+    assert not silent.read_ahead({tps[0]: 0}, 8)
+    assert not silent.look_ahead({tps[0]: 0})
