@@ -79,9 +79,11 @@ def times_of(record: Seen | None) -> tuple[Times, int] | None:
     return Times(offset, offset + 1, array("q", [offset]), array("q", [time])), time
 
 
-def found(offset: int, here: Log, there: Log) -> tuple[Proof, int | None, int | None]:
+def found(
+    offset: int, here: Log, there: Log, back: bool = False
+) -> tuple[Proof, int | None, int | None]:
     """The translation."""
-    finder = Translator(cast(Contents, here), cast(Contents, there))
+    finder = Translator(cast(Contents, here), cast(Contents, there), None, back)
     result = finder.find(Asked(TP, offset, TP), [0])
     return result.proof, result.low, result.high
 
@@ -186,6 +188,15 @@ def test_the_copies_are_after_newer_records() -> None:
     name = TopicPartition("old.checkpoints.internal", 0)
     few.internal = {name: [(pack(">h1s", 1, b"g") + key, pack(">h", 0) + pair + b"\0\0")]}
     assert found(700, here, few) == (Proof.PROVEN, 40_700, 40_700)
+    copied_here = pack(">qq", 40_650, 650)
+    for where, log, record in (
+        (TopicPartition("mm2-offset-syncs.new.internal", 0), few, (key, copied_here)),
+        (name, here, (pack(">h1s", 1, b"g") + key, pack(">h", 0) + copied_here + b"\0\0")),
+    ):
+        here.internal, few.internal = {}, {}
+        log.internal = {where: [record]}
+        assert found(700, here, few)[0] is not Proof.PROVEN
+        assert found(700, here, few, back=True) == (Proof.PROVEN, 40_700, 40_700)
     untimed = Log([one._replace(timestamp=NO_TIME) for one in source], 3000)
     assert found(700, untimed, few)[0] is not Proof.PROVEN  # nothing shows that it occurs once
 

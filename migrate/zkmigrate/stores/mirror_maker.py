@@ -58,10 +58,13 @@ def decode_checkpoint(key: bytes, value: bytes) -> tuple[TopicPartition, Pair]:
 
 
 class Hints:
-    """The offsets that MirrorMaker 2 has recorded between two clusters, read at the first use."""
+    """The offsets that MirrorMaker 2 has recorded between two clusters, read at the first use.
 
-    def __init__(self, here: Contents, there: Contents) -> None:
-        self._here, self._there = here, there
+    ``back``: it has copied records from ``there`` to ``here``.
+    """
+
+    def __init__(self, here: Contents, there: Contents, back: bool = False) -> None:
+        self._here, self._there, self._back = here, there, back
         self._read = False
         self._pairs: defaultdict[TopicPartition, deque[Pair]] = defaultdict(
             lambda: deque(maxlen=_KEPT)
@@ -83,9 +86,10 @@ class Hints:
     def _read_topic(self, contents: Contents, topic: str) -> None:
         if not topic.endswith(".internal"):
             return
+        copies = self._here if self._back else self._there
         if topic.startswith("mm2-offset-syncs."):
             decode = decode_sync
-        elif topic.endswith(".checkpoints.internal") and contents is self._there:
+        elif topic.endswith(".checkpoints.internal") and contents is copies:
             decode = decode_checkpoint
         else:
             return
@@ -94,7 +98,7 @@ class Hints:
             with suppress(ValueError):
                 tp, pair = decode(key, value)
                 if min(pair) >= 0:
-                    self._pairs[tp].append(pair)
+                    self._pairs[tp].append(Pair(*reversed(pair)) if self._back else pair)
 
         contents.each(TopicPartition(topic, 0), take)
 

@@ -43,12 +43,19 @@ _Content = tuple[int, bytes]
 
 class Translator:
     """Translates offsets of ``here`` to offsets of ``there``, and remembers what it has seen of
-    topics. ``proofs``: what an earlier run has proven, and where to add to it."""
+    topics. ``proofs``: what an earlier run has proven, and where to add to it. ``back``: the copies
+    are ``here``."""
 
-    def __init__(self, here: Contents, there: Contents, proofs: ProofsFile | None = None) -> None:
+    def __init__(
+        self,
+        here: Contents,
+        there: Contents,
+        proofs: ProofsFile | None = None,
+        back: bool = False,
+    ) -> None:
         self._here, self._there = here, there
         self._proofs = proofs
-        self._hints = Hints(here, there)
+        self._hints = Hints(here, there, back)
         self._left: dict[str, int] = {}
         """How many records of other partitions may still be read, by topic."""
         self._mixed: dict[str, str] = {}

@@ -246,7 +246,7 @@ def open_other(
         proofs = None
         if elsewhere.proofs is not None:
             proofs = stack.enter_context(ProofsFile(elsewhere.proofs, names))
-        yield other, Translator(*sides, proofs)
+        yield other, Translator(*sides, proofs, elsewhere.back)
 
 
 def translate_plans(
