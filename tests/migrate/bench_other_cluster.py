@@ -135,8 +135,8 @@ def by_times(
 
 def by_content(
     positions: Sequence[Position], here: LocalCluster, there: LocalCluster
-) -> tuple[Mapping[Position, int | None], Counter[str], float, int]:
-    """Offsets that are proven, the verdicts, seconds, and MiB of the process."""
+) -> tuple[Mapping[Position, int | None], Counter[str], str]:
+    """Offsets that are proven, the verdicts, and what the process has used."""
     words = [sys.executable, "-c", "from zkmigrate.cli import main; main()", "plan", "--all"]
     words += ["--zookeeper", here.zookeeper, "--to-cluster", there.bootstrap, "--json"]
     began = time.monotonic()
@@ -144,14 +144,15 @@ def by_content(
         assert ran.stdout is not None
         rows = rows_of(ran.stdout.read().decode())
         used = os.wait4(ran.pid, 0)[2]
-    seconds, most = time.monotonic() - began, used.ru_maxrss // 1024
+    seconds, cpu = time.monotonic() - began, used.ru_utime + used.ru_stime
+    text = f"{seconds:.1f} s, {cpu:.1f} s of CPU, {used.ru_maxrss // 1024} MiB"
     known = {(one.group, one.tp): one for one in positions}
     found = {
         known[row["group"], TopicPartition(row["topic"], row["partition"])]: row["to_offset"]
         for row in rows
         if row["proof"] == "proven"
     }
-    return found, Counter(row["proof"] for row in rows), seconds, most
+    return found, Counter(row["proof"] for row in rows), text
 
 
 def commit(cluster: LocalCluster, positions: Sequence[Position], groups: GroupCoordinators) -> None:
@@ -235,12 +236,12 @@ def run(partitions: int, count: int, groups: int, seed: int) -> None:
         copies = sum(map(len, target.values()))
         text = f"{total} committed records, {copies} copies, {len(positions)} positions"
         print(f"seed {seed}: {text}")  # noqa: T201
-        exact, proofs, seconds, most = by_content(positions, here, there)
+        exact, proofs, used = by_content(positions, here, there)
         found = (seen[-1], by_times(positions, here, there), exact)
         print("| way | exact | behind | skips | untranslated |\n|---|---|---|---|---|")  # noqa: T201
         for way, one in zip(WAYS, found, strict=True):
             print(judged(positions, one, source, target).row(way), flush=True)  # noqa: T201
-        print(f"zkmigrate: {dict(proofs)}, {seconds:.1f} s, {most} MiB")  # noqa: T201
+        print(f"zkmigrate: {dict(proofs)}, {used}")  # noqa: T201
     mirror.close()
 
 
@@ -275,10 +276,9 @@ def scale(partitions: int, count: int, seed: int) -> None:
             client.create(path, b"%d" % one.offset, makepath=True)
         client.stop()
         client.close()
-        found, proofs, seconds, most = by_content(positions, here, there)
+        found, proofs, used = by_content(positions, here, there)
         right = sum(at == one.offset + shifts[one.tp] for one, at in found.items())
-        text = f"{len(tps)} partitions: {dict(proofs)}, {right} right, {seconds:.1f} s, {most} MiB"
-        print(text)  # noqa: T201
+        print(f"{len(tps)} partitions: {dict(proofs)}, {right} right, {used}")  # noqa: T201
 
 
 if __name__ == "__main__":
