@@ -22,13 +22,14 @@ from confluent_kafka.admin import AdminClient
 from zkmigrate.stores.contents import Contents
 
 from tests.integration.group_members import Java, Join, Jvm, KafkaPython, Librdkafka, Ours
+from tests.migrate.rows import run
 from tests.support.compaction import SETTINGS, compact
 from tests.support.endpoints import endpoints
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.one_log import OneLog
 from zkconsumer.broker.fetching.records import Record
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.servers import LocalCluster, wait_until
+from zkconsumer.servers import LocalCluster, LocalZooKeeper, wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]
@@ -309,7 +310,8 @@ def test_groups_of_kafka_and_new_names(
 def test_consumers_of_every_client_continue_there(
     clusters: Clusters, unique: str, topic: str, tmp_path: Path, client: type[Any]
 ) -> None:
-    """Each reads in the other cluster exactly the records that its group had not consumed here."""
+    """Each reads in the other cluster exactly the records that its group had not consumed here,
+    judged by their contents."""
     here, there, shell = clusters
     group = f"group-{unique[-8:]}"
     positions = {0: 13, 1: 0, 2: 20}
@@ -326,13 +328,45 @@ def test_consumers_of_every_client_continue_there(
     assert shell("plan", *words)[0] == 0
     assert shell("apply", made, "--execute")[0] == 0
     join = Join(there.cluster.bootstrap, group, topic, "range")
-    expected = [(p, at + 7) for p, first in positions.items() for at in range(first, 20)]
+    expected = [b"%d in %d" % (at, p) for p, first in positions.items() for at in range(first, 20)]
+    values = {
+        (partition, one[2]): one[4]
+        for partition in positions
+        for one in read(there.cluster, TopicPartition(topic, partition))
+    }
     with contextlib.ExitStack() as stack:
         jvm = (stack.enter_context(contextlib.closing(Jvm(tmp_path))),) if client is Java else ()
         member = client(join, *jvm)
         stack.callback(member.close)
         wait_until(lambda: len(member.got()) >= len(expected), 60, "all records are read")
-        assert sorted(member.got()) == sorted(expected)
+        assert Counter(values[one] for one in member.got()) == Counter(expected)
+
+
+def test_a_source_that_hides_zookeeper(
+    clusters: Clusters, unique: str, topic: str, tmp_path: Path
+) -> None:
+    """A group that only Kafka has, in a cluster whose brokers alone can be reached: an empty
+    ZooKeeper takes the place of the cluster's own. The other cluster's is never asked for."""
+    here, there, _ = clusters
+    group = f"group-{unique[-8:]}"
+    for bench, own in ((here, 0), (there, 7)):
+        bench.topic(topic, 1, 0)
+        producer = Producer({"bootstrap.servers": bench.cluster.bootstrap})
+        for number in range(-own, 20):
+            producer.produce(topic, b"%d" % number, partition=0, timestamp=10**12 + number)
+        producer.flush()
+    here.set_kafka(group, topic, {0: 12})
+    file, made = str(tmp_path / "old.csv"), str(tmp_path / "made.plan")
+    with LocalZooKeeper() as empty:
+        words = ("--zookeeper", empty.zookeeper, "--bootstrap-server", here.cluster.bootstrap)
+        export = ("offsets", "export", "--group", group, "--store", "kafka", "--format", "csv")
+        assert run([*export, *words, "--out", file]) == 0
+        plan = ("plan", "--group", group, "--from-file", file)
+        plan += ("--to-cluster", there.cluster.bootstrap)
+        assert run([*plan, *words, "--out", made]) == 0
+        assert run(["apply", made, *words, "--execute"]) == 0
+    tp = TopicPartition(topic, 0)
+    assert there.kafka.fetch(group, [tp])[tp].offset == 19
 
 
 def test_parts_of_logs_are_complete(bench: Bench, topic: str) -> None:
