@@ -315,8 +315,12 @@ def print_table(schema: str, rows: Sequence[Sequence[object]], how: How) -> None
         return
     encode = json.JSONEncoder().encode
     head = f'{{"schema": {encode(schema)}, "version": {SCHEMAS[schema].version}, "rows": ['
-    lines = ",\n".join([encode(dict(zip(columns, row, strict=True))) for row in cells])
-    sys.stdout.write(f"{head}\n{lines}\n]}}\n" if rows else f"{head}]}}\n")
+    between = "\n"
+    sys.stdout.write(head)
+    for row in cells:
+        sys.stdout.write(between + encode(dict(zip(columns, row, strict=True))))
+        between = ",\n"
+    sys.stdout.write("\n]}\n" if rows else "]}\n")
 
 
 def print_json_line(schema: str, columns: Iterable[str], cells: Iterable[object]) -> None:
