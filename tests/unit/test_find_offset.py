@@ -233,6 +233,9 @@ def test_each_of_many_positions_is_proven() -> None:
     for one in logs[1].records:
         result = finder.find(Asked(TP, one.offset, TP), range(9))
         assert (result.proof, result.low) == (Proof.PROVEN, one.offset)
+    read = logs[0].read
+    assert finder.find(Asked(TP, one.offset, TP), range(9)) == result  # of another group
+    assert logs[0].read == read
 
 
 def test_a_leader_that_has_moved_is_found_after_a_lost_connection(

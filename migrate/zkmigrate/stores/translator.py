@@ -37,6 +37,8 @@ _PROBES: Final = (8, 64)
 """So many places of a log are looked at to find records of a time, until some are found."""
 _READ: Final = (1 << 22, 1 << 12)
 """So many of their records are read for a topic, and so many more for each position."""
+_REMEMBERED: Final = 10_000
+"""So many answers are kept for other groups with the same offset."""
 _Content = tuple[int, bytes]
 """A record's timestamp and digest."""
 
@@ -58,12 +60,16 @@ class Translator:
         self._hints = Hints(here, there, back)
         self._left: dict[str, int] = {}
         """How many records of other partitions may still be read, by topic."""
+        self._found: dict[Asked, Translation] = {}
+        """What was found for the last groups: many are at the end of a log."""
         self._mixed: dict[str, str] = {}
         self._differs: dict[str, TopicPartition] = {}
 
     def ahead(self, asked: Iterable[Asked]) -> None:
         """Read what ``find`` needs at first to find these offsets, with few requests."""
-        new = [one for one in asked if self._proofs is None or self._proofs.get(one) is None]
+        new = [one for one in asked if one not in self._found]
+        if self._proofs is not None:
+            new = [one for one in new if self._proofs.get(one) is None]
         parts = self._here.read_ahead({one.tp: one.offset for one in new}, _SPANS[0])
         begun: dict[TopicPartition, int] = {}
         times: dict[TopicPartition, int] = {}
@@ -88,6 +94,8 @@ class Translator:
         that an earlier run has proven is used.
         """
         tp, offset, other, _ = asked
+        if asked in self._found:
+            return self.judged(other.topic, self._found[asked])
         before = None if self._proofs is None else self._proofs.get(asked)
         if before is not None:
             at, compared, why, doubtful = before
@@ -106,7 +114,10 @@ class Translator:
             if why and found.proof is Proof.PROVEN:
                 found = found._replace(proof=Proof.BOUNDED, why=why)
         some = (*found.only_here, *found.only_there)[:1]  # whether there are any is enough
-        found = self.judged(other.topic, found._replace(only_here=some, only_there=()))
+        if len(self._found) >= _REMEMBERED:
+            self._found.clear()
+        found = self._found[asked] = found._replace(only_here=some, only_there=())
+        found = self.judged(other.topic, found)
         if found.proof is Proof.PROVEN and found.low is not None and self._proofs is not None:
             self._proofs.add(asked, Answer(found.low, found.compared, found.why, bool(some)))
         return found
