@@ -48,7 +48,7 @@ def test_bulk_reading_changes_no_count(event: str, profile: str) -> None:
     """
     sizes = ((5, 1), (17, 2), (40, 3))
     if event == "rolling-restart":
-        sizes = ((5, 1), *((13, seed) for seed in range(2, 6)))
+        sizes = ((5, 1), *((10, seed) for seed in range(2, 6)))
     operations, requests = Counter[bool](), Counter[bool]()
     for members, seed in sizes:
         herd = Herd(members, 2 * members + 1, 2, event=event, profile=profile, seed=seed)
