@@ -37,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults restores test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all rare soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure test-names docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
+.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults restores test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all rare soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-matrix bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure test-names docs test-wheels test-extras test-spark test-interop incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -232,6 +232,10 @@ check: setup ## lint, spelling, format, types, import contracts
 bench: setup ## us beside the JVM's consumers and other clients, 5 rounds (ARGS='--only latency --rounds 2')
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m tests.bench.speed $(ARGS)
+
+bench-matrix: setup ## every size of message and batch and every codec, beside other clients (hours; a later call continues)
+	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m tests.bench.speed.matrix $(ARGS)
 
 bench-page: $(STAMP) ## the recorded figures into docs/explanation/speed.md
 	$(BIN)/python -m tests.bench.speed.page

@@ -20,13 +20,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Case:
-    """One topic and how it is read. ``size`` is the length of a value in bytes."""
+    """One topic and how it is read. ``size`` is the length of a value in bytes; without
+    ``per_batch``, the producer's batches are of 64 KiB."""
 
     name: str
     size: int = 100
     codec: str = "none"
     partitions: int = 4
     streams: int = 1
+    per_batch: int | None = None
     messages: int = 2_000_000
     readers: Sequence[str] = (
         "ours",
@@ -41,7 +43,8 @@ class Case:
     @property
     def topic(self) -> str:
         """The topic of a case. Cases that differ only in the number of streams share one."""
-        return f"t{self.size}-{self.codec}-{self.partitions}"
+        batch = "" if self.per_batch is None else f"-{self.per_batch}"
+        return f"t{self.size}-{self.codec}-{self.partitions}{batch}"
 
 
 CASES = (
@@ -70,8 +73,19 @@ def fill(cluster: LocalCluster, case: Case) -> None:
             "queue.buffering.max.messages": 500_000,
             "acks": 1,
         }
+        | (
+            {}
+            if case.per_batch is None
+            else {
+                "linger.ms": 2000,
+                "batch.num.messages": case.per_batch,
+                "batch.size": 1_048_000,
+                "message.max.bytes": 1_048_000,
+            }
+        )
     )
     pool = b" ".join(WORDS)
+    pool *= 1 + case.size // len(pool) * 2
     for number in range(case.messages):
         at = number * 31 % (len(pool) - case.size)
         value = pool[at : at + case.size]

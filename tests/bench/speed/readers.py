@@ -34,7 +34,7 @@ class Reader:
     build: str = "compiled"
     coordinator: bool = False
     most: int | None = None
-    codecs: Sequence[str] = field(default=("none", "lz4", "zstd"))
+    codecs: Sequence[str] = field(default=("none", "gzip", "snappy", "lz4", "zstd"))
     streams: bool = True
     """Whether it can read several streams."""
 
@@ -49,7 +49,7 @@ READERS = (
     Reader("ours, coordinator", "ours", "single", coordinator=True),
     Reader("ours, coordinator, batches", "ours", "batches", coordinator=True),
     Reader("ours, coordinator, arrow", "ours", "arrow", coordinator=True),
-    Reader("JVM legacy 1.1.1", "LegacyReader", codecs=("none", "lz4")),  # does not know zstd
+    Reader("JVM legacy 1.1.1", "LegacyReader", codecs=("none", "gzip", "snappy", "lz4")),
     Reader("Java KafkaConsumer 3.9", "ClientReader"),
     Reader("confluent-kafka", "confluent"),
     Reader("confluent-kafka, tuned", "confluent", "tuned"),
@@ -112,6 +112,9 @@ def run(
         address = cluster.zookeeper if legacy else cluster.bootstrap
         argv = [java(), *HEAP, "-cp", f"{BUILD / line}{os.pathsep}{_jars(line)}", reader.kind]
         argv += [mode, address, group, topic, str(count), str(streams)]
+        environment = dict(os.environ)
+    elif reader.kind == "franz-go":
+        argv = [str(BUILD / "franz-go"), cluster.bootstrap, group, topic, str(count)]
         environment = dict(os.environ)
     else:
         order = {"reader": reader.kind, "how": reader.how, "mode": mode, "topic": topic}
