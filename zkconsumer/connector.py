@@ -1,7 +1,5 @@
-"""ZookeeperConsumerConnector: the public face of a legacy group's member. Wiring only.
-
-Called from the application's threads; see ``zkconsumer.runtime.connector``.
-"""
+"""ZookeeperConsumerConnector: the public face of a legacy group's member. It only connects the
+parts. Called from the application's threads; see ``zkconsumer.runtime.connector``."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from zkconsumer.runtime.observation.metrics import Metrics
 
 _CLUSTER_SECONDS = 10.0
-"""A broker that is asked for the cluster must answer within this time: there are others."""
+"""Seconds that a broker may take to describe the cluster; then another broker is asked."""
 
 
 class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
@@ -109,7 +107,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
     @property
     def _session_lease(self) -> DeliveryGate:
-        """The clock time until which the session certainly lives."""
+        """Return the clock time until which the session certainly exists."""
         return self._gate
 
     @property
@@ -157,7 +155,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         return None if self._loop is None else self._loop.machine
 
     def _look_into_kafka(self) -> None:
-        """Warn if partitions without an offset in ZooKeeper have one in Kafka."""
+        """Warn about partitions that have an offset in Kafka but none in ZooKeeper."""
         machine, plane, coordination = self._rebalance, self._plane, self._coordination
         if machine is None or plane is None or coordination is None:
             return
@@ -192,7 +190,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         )
 
     def _in_zookeeper(self, **parts: Any) -> ZooKeeperCoordination:
-        """The member's side in ZooKeeper."""
+        """Return the part of the member that works with ZooKeeper."""
         self._checks.append(self._zk.check)
         self._coordination = coordination = ZooKeeperCoordination(
             self._host,
@@ -300,7 +298,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
 
 def _as_the_jvm(config: ConsumerConfig) -> dict[str, Any]:
-    """The arguments of a ``StreamConnector`` that differ in the profile ``scala``."""
+    """The arguments of a ``StreamConnector`` that the profile ``scala`` changes."""
     if config.profile != "scala":
         return {}
     from zkconsumer.runtime.delivery.scala_reader import ScalaReader

@@ -1,7 +1,7 @@
 """CoordinatorConsumerConnector: the streams of the old consumer in a group in Kafka.
 
-Wiring only; called from the application's threads. It offers what ``ZookeeperConsumerConnector``
-offers, under the same names; only who decides about ownership differs.
+It only connects the parts. Called from the application's threads. It has the methods of
+``ZookeeperConsumerConnector``. Only ownership is decided differently.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
     ``Whitelist`` as RE2. It does not support a ``Blacklist``. Raises ConfigError. Use it in a
     ``with`` statement, or call ``shutdown``.
 
-    If a thread of this member ends, this is noticed within a second. The thread is restarted, or
-    the member leaves its group and its streams raise ConnectorFailedError. ``health`` shows the
-    member's condition.
+    If a thread of this member ends, the member notices it within a second. The thread is
+    restarted, or the member leaves its group and its streams raise ConnectorFailedError.
+    ``health`` shows the member's condition.
     """
 
     config: CoordinatorConfig

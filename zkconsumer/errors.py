@@ -1,11 +1,11 @@
 """All errors of zkconsumer, in one tree.
 
-Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver`` (kazoo) and
+Foreign errors are mapped to these in two places: ``zkconsumer.zk.driver`` (kazoo) and
 ``zkconsumer.broker`` (kafka-python and sockets).
 
 Each class has two attributes: ``retriable`` (the same call may succeed later) and ``exit_code``
-(what the command line exits with). A refused claim, an inconsistent view or a late answer is an
-event of the protocol, never an exception.
+(what the command line exits with). Refused claims, inconsistent views and late answers are events
+of the protocol, not exceptions.
 """
 
 from __future__ import annotations
@@ -90,15 +90,15 @@ class SessionExpiredError(ZooKeeperError):
 
 
 class ChrootMissingError(ZooKeeperError):
-    """The chroot in ``zookeeper.connect`` does not exist. Use that of Kafka's brokers."""
+    """The chroot in ``zookeeper.connect`` does not exist. Use the chroot of Kafka's brokers."""
 
     exit_code: ClassVar[int] = 2
 
 
 class ZnodeFormatError(ZooKeeperError):
     """A znode's data does not have the required format. ``path`` names the znode: find out which
-    client wrote it. ``too_large``: it is beyond a limit of this library, so other clients may read
-    it."""
+    client wrote it. ``too_large``: the data exceeds a limit of this library; other clients may be
+    able to read it."""
 
     def __init__(self, path: str, reason: str, too_large: bool = False) -> None:
         self.path = path
@@ -141,8 +141,8 @@ class OffsetOutOfRangeError(BrokerError):
 
 
 class CommitFailedError(BrokerError):
-    """Offsets could not be committed. The text names the partitions and the reason of each. Do not
-    repeat it for partitions that another member owns now."""
+    """Offsets could not be committed. The text names each partition and the reason. Do not repeat
+    the commit for partitions that another member owns now."""
 
     retriable: ClassVar[bool] = True
 
@@ -181,7 +181,7 @@ class GroupActiveError(GroupError):
 
 
 class ProtectedGroupError(GroupError):
-    """The group was moved to Kafka, is moved while it runs, or is locked. The text says which. Use
+    """The group was moved to Kafka, is in a live move, or is locked. The text says which. Use
     ``zkmigrate``."""
 
 

@@ -19,30 +19,29 @@ from zkconsumer.errors import AuthenticationError, ConfigError
 logger = logging.getLogger("zkconsumer")
 
 _RENEW_AT: Final = 0.8
-"""Part of a ticket's life after which a keytab gets a new one, as in Kafka's client."""
+"""Part of a ticket's lifetime after which the keytab gets a new one, as in Kafka's client."""
 _RENEW_AGAIN_SECONDS: Final = 10.0
-"""How long after a failure to get a new ticket while the old one is good."""
+"""Seconds from a failed renewal to the next attempt, while the old ticket is valid."""
 _NO_LAYER: Final = b"\1\0\0\0"
-"""RFC 4752: neither integrity nor confidentiality, and so no messages of any size."""
+"""RFC 4752: no integrity or confidentiality layer, so the maximum message size is 0."""
 _PASSING: Final = frozenset({-1765328228, -1765328164, -1765328355})
-"""Codes of libkrb5 that may pass: no KDC can be reached, its name does not resolve, it has no
-time."""
+"""Codes of libkrb5 for temporary errors: no KDC is reachable, its name does not resolve, it timed
+out."""
 _NO_KEY: Final = -1765328189
-"""Code of libkrb5 if the keytab lacks the principal: it then looks for a cache."""
+"""Code of libkrb5 if the keytab lacks the principal; libkrb5 then looks for a credential cache."""
 
 _caches: Final = itertools.count()
 
 
 class KdcUnavailableError(Exception):
-    """No ticket can be had now. The same may succeed later."""
+    """No ticket can be obtained at the moment. A later attempt may succeed."""
 
 
 class Kerberos:
     """The identity of one client.
 
-    With a keytab, tickets are kept in memory, and the keytab gets new ones for as long as this
-    process runs. With a credential cache, the cache is read for every login, so that another
-    program may renew it.
+    With a keytab, tickets are kept in memory and renewed as long as this process runs. With a
+    credential cache, the cache is read for every login, so that another program may renew it.
 
     Args:
         entry: the checked JAAS entry of the module ``Krb5LoginModule``.
@@ -73,9 +72,9 @@ class Kerberos:
         self._renewing = threading.Lock()
         """Held by the thread that gets a new ticket, and released by it."""
         self._ticket: Any = None
-        """The last ticket that a keytab gave."""
+        """The last ticket that was obtained with the keytab."""
         self._ends = self._renew_at = 0.0
-        """When it ends, and when a new one is to be had (``time.monotonic``)."""
+        """When the ticket expires, and when to request a new one (``time.monotonic``)."""
         if login.renew:
             logger.warning(
                 "%s: renewTGT has no effect: let another program (kinit -R, k5start, sssd) renew "
@@ -96,14 +95,13 @@ class Kerberos:
 
     @property
     def principal(self) -> str:
-        """The client's principal as text; of a cache whose principal is not configured, its
-        name."""
+        """The client's principal as text. If it is not configured, that of the credential cache."""
         return self._login.principal or f"of {self._source}"
 
     @property
     def short_names(self) -> tuple[str | None, ...]:
-        """What ZooKeeper may call this principal, by its settings: with or without host and realm.
-        None: anything."""
+        """Names that ZooKeeper may use for this principal: with or without host and realm. None:
+        any name."""
         if self._login.principal is None:
             return (None,)
         name, _, realm = self._login.principal.partition("@")
@@ -121,7 +119,7 @@ class Kerberos:
         )
 
     def exchange(self, host: str) -> KerberosExchange:
-        """Begin a login with the service on ``host``; may ask a KDC.
+        """Begin a login with the service on ``host``. This may contact a KDC.
 
         Raises KdcUnavailableError, and AuthenticationError if this identity cannot get a ticket.
         """
@@ -150,10 +148,11 @@ class Kerberos:
         return KerberosExchange(context, first, gssapi.exceptions.GSSError)
 
     def renew(self) -> None:
-        """Get a new ticket with the keytab, in another thread: without a KDC it takes half a
-        minute. The old ticket stays in use meanwhile.
+        """Request a new ticket with the keytab in another thread, as it takes half a minute if no
+        KDC answers.
 
-        Also after a server has refused a ticket, because its key may have changed.
+        The old ticket stays in use meanwhile. Also called after a server has refused a ticket,
+        because the server's key may have changed.
         """
         if self._login.keytab is not None and self._renewing.acquire(blocking=False):
             name = "zkconsumer-kerberos"
@@ -199,7 +198,7 @@ class Kerberos:
         return ticket
 
     def _acquired(self) -> Any:
-        """A ticket of the keytab or the cache."""
+        """Return a ticket from the keytab or the credential cache."""
         gssapi, login = self._gssapi, self._login
         store = {}
         if login.keytab is not None:
@@ -236,10 +235,8 @@ class Kerberos:
 
 
 class KerberosExchange:
-    """One login: what the client answers to the server's bytes. Used as kafka-python's mechanisms.
-
-    Belongs to one thread.
-    """
+    """One login: the client's answers to the server's bytes. Used as one of kafka-python's
+    mechanisms. Belongs to one thread."""
 
     def __init__(self, context: Any, first: bytes, fault: type[Exception]) -> None:
         self._context = context
@@ -248,13 +245,13 @@ class KerberosExchange:
         self._last = self._sent_last = False
 
     def auth_bytes(self) -> bytes:
-        """The next bytes for the server."""
+        """Return the next bytes for the server."""
         self._sent_last = self._last
         return self._next
 
     def receive(self, answer: bytes) -> None:
-        """Take the server's answer. Raises ValueError if it is none of a server that has the
-        service's key."""
+        """Process the server's answer. Raises ValueError if its sender does not have the service's
+        key."""
         if self._sent_last:
             return
         try:
@@ -263,14 +260,14 @@ class KerberosExchange:
                 return
             offered = self._context.unwrap(answer).message
             if len(offered) != len(_NO_LAYER) or not offered[0] & 1:
-                raise ValueError("the server wants integrity or confidentiality of all messages")
+                raise ValueError("the server requires integrity or confidentiality of all messages")
             self._next = self._context.wrap(_NO_LAYER, False).message
         except self._fault as error:
             raise ValueError(str(error)) from None
         self._last = True
 
     def is_done(self) -> bool:
-        """Whether nothing more is to be sent. The server may or may not answer the last bytes."""
+        """Whether there is nothing more to send. The server may or may not answer the end."""
         return self._sent_last
 
     def is_authenticated(self) -> bool:
@@ -278,7 +275,7 @@ class KerberosExchange:
         return self._sent_last
 
     def auth_details(self) -> str:
-        """Who is logged in, for kafka-python's log."""
+        """Return who is logged in, for kafka-python's log."""
         return f"{self._context.initiator_name} at {self._context.target_name}"
 
 
@@ -289,7 +286,7 @@ def _code(error: Any) -> int:
 
 
 def _text(error: Any) -> str:
-    """The reason in libkrb5's words."""
+    """Return the reason in libkrb5's words."""
     found = [str(one) for one in error.get_all_statuses(error.min_code, False)]
     if found in ([], ["Success"]):
         found = [str(one) for one in error.get_all_statuses(error.maj_code, True)]

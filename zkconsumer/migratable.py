@@ -1,7 +1,7 @@
 """MigratableConsumerConnector: a member whose group can move between ZooKeeper and the coordinator.
 
-Wiring only; called from the application's threads. Streams, offsets and listeners are those of the
-other two connectors; only the group's mode decides whose assignment is followed.
+It only connects the parts. Called from the application's threads. Streams, offsets and listeners
+work as in the other two connectors. The group's mode decides whose assignment the member follows.
 """
 
 from __future__ import annotations

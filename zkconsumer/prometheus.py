@@ -34,7 +34,7 @@ AnyConnector = StreamConnector[Any]
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A number of ``Health`` as a Prometheus gauge."""
+    """A number in ``Health`` as a Prometheus gauge."""
 
     name: str
     help: str
@@ -71,13 +71,14 @@ UNHEALTHY: Final = (
 
 
 class ConnectorCollector:
-    """Exports the metrics of connectors, each labelled with client id, group and member.
+    """Exports metrics of connectors, labelled with client id, group and member.
 
-    Connectors of both kinds may be mixed. Each has the states of its kind. Members of groups in
-    Kafka have no metrics of ZooKeeper.
+    Connectors of both kinds may be mixed; each kind has its own states. Members of groups in Kafka
+    have no metrics of ZooKeeper.
 
-    Register one for each registry: ``REGISTRY.register(ConnectorCollector([connector]))``. A
-    connector that was shut down is left out and forgotten. Any thread may call it.
+    Register one collector in each registry:
+    ``REGISTRY.register(ConnectorCollector([connector]))``. A connector that was shut down is left
+    out and forgotten. Any thread may call it.
 
     Args:
         connectors: more may be added later.
@@ -95,7 +96,7 @@ class ConnectorCollector:
         self._connectors = list(connectors)
 
     def add(self, connector: AnyConnector) -> None:
-        """Export this connector too. Adding it again has no effect."""
+        """Export this connector as well. Adding it again has no effect."""
         with self._lock:
             if connector not in self._connectors:
                 self._connectors.append(connector)
@@ -129,7 +130,7 @@ class MetricsServer:
 
     def __init__(self, collector: ConnectorCollector, server: Any, thread: Any) -> None:
         self.collector = collector
-        """More connectors can be added to it."""
+        """Collector of this endpoint. More connectors can be added to it."""
         self.port: int = server.server_port
         address = server.server_address[0]
         host = f"[{address}]" if ":" in address else address
@@ -144,7 +145,7 @@ class MetricsServer:
         self.close()
 
     def close(self) -> None:
-        """End the server and its thread. May be repeated."""
+        """Stop the server and its thread. May be repeated."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -155,13 +156,13 @@ def start_http_server(
     port: int,
     addr: str = "127.0.0.1",
 ) -> MetricsServer:
-    """Answer scrapes of ``http://addr:port/metrics`` on a thread of the server's own.
+    """Answer scrapes of ``http://addr:port/metrics`` on a thread of its own.
 
     Args:
         connectors: one, or several of this process; more may be added to the result's
             ``collector``.
-        port: 0 uses a free one; the result's ``port`` is its number.
-        addr: where to listen. The default is this machine only.
+        port: 0 uses a free port; the result's ``port`` is its number.
+        addr: where to listen. The default is 127.0.0.1.
 
     The server continues after the connectors' shutdown; ``close`` ends it.
 

@@ -1,7 +1,5 @@
-"""Makes TLS contexts from PEM files and texts; the one place that reads certificates and keys.
-
-Python's ssl does all else. Any thread; a context may be shared between threads.
-"""
+"""Creates TLS contexts from PEM files and texts. Only this module reads certificates and keys;
+Python's ssl does everything else. Any thread; threads may share a context."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """The settings of one context. ``prefix`` is put before the names of keys in errors."""
+    """The settings of one TLS context. ``prefix`` precedes the names of keys in errors."""
 
     prefix: str
     truststore_location: str | None
@@ -42,7 +40,7 @@ class TlsSettings:
 
 
 def for_brokers(keys: SecurityKeys) -> ssl.SSLContext:
-    """Return the context of connections to brokers. Raises ConfigError, which names the key."""
+    """Return the context for connections to brokers. Raises ConfigError, which names the key."""
     return _context(
         TlsSettings(
             "ssl.",
@@ -62,7 +60,7 @@ def for_brokers(keys: SecurityKeys) -> ssl.SSLContext:
 
 
 def for_zookeeper(keys: SecurityKeys) -> ssl.SSLContext:
-    """Return the context of connections to ZooKeeper. Raises ConfigError, which names the key."""
+    """Return the context for connections to ZooKeeper. Raises ConfigError, which names the key."""
     return _context(
         TlsSettings(
             "zookeeper.ssl.",
@@ -82,11 +80,11 @@ def for_zookeeper(keys: SecurityKeys) -> ssl.SSLContext:
 
 
 def certificate_fault(error: ssl.SSLError, prefix: str) -> str | None:
-    """Return the fix if a handshake was refused; None if the connection only broke.
+    """Return how to correct a refused handshake; None if only the connection broke.
 
-    ``prefix`` is that of the keys: ``ssl.`` or ``zookeeper.ssl.``. Most alerts of TLS report a
-    fault of the moment. Only those that name a certificate, a cipher suite or a version can be
-    mended by a key.
+    ``prefix`` is that of the keys: ``ssl.`` or ``zookeeper.ssl.``. Most TLS alerts report
+    temporary faults. Only those about a certificate, a cipher suite or a version can be corrected
+    with a key.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message or "it cannot be verified"
@@ -195,7 +193,7 @@ def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _read(name: str, where: str, kind: str | None, command: str) -> str:
-    """Return the text of a PEM file. The error for another type explains how to convert it."""
+    """Return the text of a PEM file. The error for another file type explains how to convert it."""
     try:
         with Path(where).open("rb") as file:
             data = file.read(_MAX_BYTES)
@@ -228,7 +226,7 @@ def _pem(where: str) -> str:
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """Type and text of each PEM block; as in Kafka, line breaks do not count."""
+    """Return type and text of each PEM block. As in Kafka, line breaks do not count."""
     blocks = []
     for match in _BLOCK.finditer(text.replace("\\n", "\n")):
         kind, body = match[1], match[2]

@@ -29,12 +29,13 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit status: see ``exit_status``; 130 after Ctrl-C, 143
-    after SIGTERM, 129 after SIGHUP."""
+    """Run the command line, and return the exit status. See ``exit_status``; the status is 130
+    after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
     from zkconsumer.console.run import exit_status
 
     received: list[int] = []
-    """The signal that ended the command. Some libraries raise their own error instead of ours."""
+    """The signal that ended the command. Some libraries raise their own error instead of the
+    signal's."""
 
     def start() -> object:
         with _signals_interrupt(received):
@@ -60,11 +61,9 @@ def _interrupted(number: int) -> int:
 
 @contextmanager
 def _signals_interrupt(received: list[int]) -> Iterator[None]:
-    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does; a second one ends the process.
-
-    A signal that is ignored, as SIGHUP below nohup, stays so. Outside of the main thread nothing is
-    done.
-    """
+    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does. A second one ends the process. A signal
+    that is ignored, such as SIGHUP with nohup, remains ignored. Does nothing outside the main
+    thread."""
 
     def interrupt(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)

@@ -1,9 +1,10 @@
-"""Stores a group's offsets in another cluster, according to a plan with ``to``. One thread.
+"""Stores groups' offsets in another cluster, according to a plan with ``to``. One thread.
 
 The cluster of the plan is not changed: the group's record, its lock and its offsets stay as they
-are. So there is nothing to resume. What was stored before is found in the other cluster.
+are. So there is nothing to resume, and offsets that were stored before are found in the other
+cluster.
 
-``check_origin`` is for the way back, and called by any thread.
+``check_origin`` is for the way back. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def store_elsewhere(
 
 
 def check_origin(plan: GroupPlan, other: OtherCluster) -> None:
-    """Check that the group has stopped in the other cluster, and that its offsets there are those
-    from which the plan was made. Raises GroupRefusedError, BrokerError."""
+    """Check that the group has stopped in the other cluster, and that its offsets there are still
+    the planned ones. Raises GroupRefusedError, BrokerError."""
     assert plan.origin is not None
     group, numbers = plan.origin
     with other.kafka.another() as kafka:
@@ -70,7 +71,7 @@ def check_origin(plan: GroupPlan, other: OtherCluster) -> None:
 
 
 def unchecked(plan: PlanFile, to: To, other: OtherCluster) -> Iterator[str]:
-    """Yield the checks that are impossible, since the other cluster's brokers are too old."""
+    """Yield the checks that are impossible because the other cluster's brokers are too old."""
     if None in (to.cluster, other.view.cluster_id):
         yield f"not checked whether {to.servers} is the planned cluster: its id is not known"
     there = (one.there for group in plan.groups for one in group.entries)
@@ -131,8 +132,8 @@ def _store(plan: GroupPlan, stores: Stores, other: OtherCluster, run: Run) -> Re
 
 
 def _check_source(plan: GroupPlan, stores: Stores) -> Result | None:
-    """Check that the group is stopped and as it was planned; return its outcome if its case does
-    not allow it. Raises MigrationError, GroupRefusedError."""
+    """Check that the group is stopped and unchanged since the plan. Return its outcome if its
+    case does not allow the move. Raises MigrationError, GroupRefusedError."""
     name = plan.group
     (state,) = read_states(stores, [name], {}, False)
     if not isinstance(state, GroupState):
@@ -148,7 +149,7 @@ def _check_source(plan: GroupPlan, stores: Stores) -> Result | None:
     check_members(name, state.members, state.coordinator_members)
     if state.owners:
         owners = shown(map(str, sorted(state.owners)))
-        raise in_use(name, Reason.OWNED, f"partitions are owned: {owners}: stop these members")
+        raise in_use(name, Reason.OWNED, f"partitions are owned by {owners}: stop these members")
     planned = {one.tp: (one.zk, number(one.kafka), one.misplaced) for one in plan.entries}
     kept = {one.tp for one in plan.stays}
     nothing = None, None, None
@@ -164,7 +165,7 @@ def _check_source(plan: GroupPlan, stores: Stores) -> Result | None:
 
 
 def _now(state: GroupState, tp: TopicPartition) -> tuple[int | None, int | None, int | None]:
-    """Return a partition's offsets in this cluster, as an entry of a plan has them."""
+    """Return a partition's offsets in this cluster, in the form of a plan's entry."""
     znode = state.zk.get(tp)
     held = None if znode is None else znode.offset
     return held, number(state.kafka.get(tp)), state.misplaced.get(tp)
@@ -173,8 +174,8 @@ def _now(state: GroupState, tp: TopicPartition) -> tuple[int | None, int | None,
 def _check_target(
     plan: GroupPlan, stores: Stores, other: OtherCluster
 ) -> dict[TopicPartition, int]:
-    """Check that topics and group in the other cluster are as planned; return the offsets that are
-    to be stored. Raises GroupRefusedError, BrokerError."""
+    """Check that topics and group in the other cluster are as planned. Return the offsets to
+    store. Raises GroupRefusedError, BrokerError."""
     group = plan.in_kafka
     if members := other.kafka.members(group):
         text = f"consumers are on the coordinator of the other cluster: {shown(members)}: stop them"
@@ -214,7 +215,7 @@ def _check_logs(
     other: OtherCluster,
     there: Mapping[str, TopicView],
 ) -> None:
-    """Check that the logs in the other cluster still have the offsets, and the topics as many
+    """Check that the other cluster's logs still have the offsets, and that topics have as many
     partitions as here. Raises GroupRefusedError, BrokerError."""
     topics = {one.there.topic: one.tp.topic for one in plan.entries if one.there is not None}
     states = stores.logs.topics(set(topics.values()))

@@ -1,4 +1,4 @@
-"""zkmigrate's errors, below those of ``zkconsumer.errors``.
+"""zkmigrate's errors, which derive from those of ``zkconsumer.errors``.
 
 ::
 
@@ -23,11 +23,11 @@ from zkmigrate.reasons import Reason
 
 
 class MigrationError(ZkConsumerError):
-    """A move, or a part of it, failed. The message gives the fix."""
+    """A move, or a part of it, failed. The text names the fix."""
 
 
 class PlanFileError(MigrationError):
-    """A plan, or a file of offsets, cannot be used as it is; the text names file and line."""
+    """A plan or a file of offsets cannot be used unchanged. The text names file and line."""
 
     exit_code: ClassVar[int] = USAGE
 
@@ -41,17 +41,17 @@ class JournalError(MigrationError):
 class JournalWriteError(JournalError):
     """A record could not be written, for example because the disk is full.
 
-    Nothing was done after the last record: the same command may succeed later.
+    Nothing was done after the last record, so the command may be repeated.
     """
 
     exit_code: ClassVar[int] = FAILED
 
 
 class GroupRefusedError(MigrationError):
-    """One group cannot be moved now; the others are not affected.
+    """One group cannot be moved now. Other groups are not affected.
 
-    Something has to be done first, such as stopping a consumer: the same command alone would not
-    succeed later. ``reason``: for programs.
+    Another action is needed first, such as stopping a consumer; repeating the command is not
+    enough. ``reason``: for programs.
     """
 
     exit_code: ClassVar[int] = ATTENTION

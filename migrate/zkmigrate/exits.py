@@ -1,4 +1,4 @@
-"""The exit status of every command: one rule. Values only."""
+"""The exit status of all commands. Values only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATUSES: Final[Mapping[int, tuple[str, str]]] = {
     141: ("The reader of standard output exited.", "nothing"),
     143: ("SIGTERM.", "run it again; it resumes"),
 }
-"""The meaning of each exit status, and what to do. The reference shows this table."""
+"""Meaning of each exit status, and what to do. The reference shows this table."""
 
 HELP: Final = "Exit status: 0 done or nothing to do, 1 failed, 2 wrong usage, 3 needs attention."
 """The last paragraph of the help of each command."""

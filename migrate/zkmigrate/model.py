@@ -28,7 +28,8 @@ class Store(Enum):
 
 
 STOPPED: Final = "stopped"
-"""In a group's record: it is mirrored, and nothing is copied until an operator decides."""
+"""Value in a group's record: the group is mirrored, but nothing is copied until an operator
+decides."""
 
 HeldNow = Mapping[Store, Mapping[TopicPartition, int | None]]
 """A group's offset in each store. ``None``, like a negative number, means no offset."""
@@ -53,7 +54,7 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ZkOffset:
-    """An offset znode. If it cannot be read, ``offset`` is ``None`` and ``fault`` is the reason."""
+    """An offset znode. If it is unreadable, ``offset`` is ``None`` and ``fault`` is the reason."""
 
     offset: int | None
     version: int
@@ -64,7 +65,7 @@ class ZkOffset:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOffset:
-    """A committed offset. ``leader_epoch`` is -1 if there is none; ``commit_ms`` is set only if it
+    """A committed offset. ``leader_epoch`` is -1 if there is none. ``commit_ms`` is set only if it
     was looked up."""
 
     offset: int
@@ -75,7 +76,7 @@ class KafkaOffset:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """First offset in the log, and the offset that the next message will get."""
+    """First offset in the log, and the offset of the next message to be written."""
 
     earliest: int
     latest: int
@@ -86,17 +87,17 @@ class Log(Enum):
 
     SAME = "same"
     OTHER = "other"
-    """The brokers' topic has another id: it was created again."""
+    """The brokers' topic has another id, because it was recreated."""
     UNPROVEN = "unproven"
-    """ZooKeeper has no id for the topic, and the cluster has left ZooKeeper."""
+    """ZooKeeper has no id for the topic, and the cluster no longer uses ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
     """A topic that exists, and its partitions.
 
-    ``czxid``: when it was created (a zxid). If ``log`` is not the same, a number derived from the
-    topic's id.
+    ``czxid``: the zxid of its creation, or a number derived from the topic's id if ``log`` is not
+    the same.
     """
 
     czxid: int
@@ -119,13 +120,13 @@ class MigrationMarker:
 
     ``at_ms``: when the marker was written, by ZooKeeper's clock. ``values``: the source store's
     offsets that were moved. ``moved_to`` is ``None`` after a rollback, which ended ``at_ms``.
-    ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
-    that the plan left out. ``misplaced``: what a move from ZooKeeper found below ``offset``.
-    ``kept``: what the target had after the move where the source did not have the same, as with
-    ``offsets.storage=kafka``, or by a decision. ``other_client``: set if Kafka's offsets are not
-    what the group's old client reads in ``/consumers/GROUP/offsets``: ``last`` if a number there is
-    the last record read, the layout that was read in their place, or ``file`` if offsets from a
-    file were moved and there were none.
+    ``kafka_group``: the group's name in Kafka, if different. ``left``: offsets of the source store
+    that the plan left out. ``misplaced``: offsets that a move from ZooKeeper found below
+    ``offset``. ``kept``: the target's offsets after the move that differ from the source's, as
+    with ``offsets.storage=kafka``, or by a decision. ``other_client``: set if Kafka's offsets are
+    not what the group's old client reads in ``/consumers/GROUP/offsets``: ``last`` if a number
+    there is the last record read, the layout that was read in their place, or ``file`` if offsets
+    from a file were moved and there were none.
     """
 
     moved_to: Store | None
@@ -140,7 +141,7 @@ class MigrationMarker:
 
     @property
     def in_target(self) -> Mapping[TopicPartition, int]:
-        """The offsets that the target had after the move, as far as they were known."""
+        """The target's offsets after the move, if they were known."""
         return {**self.values, **self.kept}
 
 
@@ -158,15 +159,15 @@ class Stage(Enum):
 class Record:
     """The record of a group in ZooKeeper. ``version`` is its serial, -1 if there is no record.
 
-    ``id``: of the last write. ``by``: the operator, as ``user@host``. ``plan``: the digest.
-    ``mode``: of a live move. ``locked``: whether old consumers are to be kept out. ``claim``: the
-    name under which the last change claimed the group. ``late``: partitions in Kafka where
-    a command may have overwritten newer offsets. ``late_more``: how many
-    others of these had no room. ``by_undo``: whether ``undo`` made the last change. ``undoes``: the
-    digest of the plan whose change it takes back. ``commits``: where the commits' log ended when
-    the change began, if it is to Kafka; -1: not known. ``mirror``: the store that leads in a
-    mirrored group, or ``STOPPED``. ``kafka_group``: the group's name in Kafka during the last
-    change; empty if it does not differ.
+    ``id``: that of the last write. ``by``: the operator, as ``user@host``. ``plan``: the plan's
+    digest. ``mode``: the mode of a live move. ``locked``: whether old consumers must be kept out.
+    ``claim``: the name under which the last change claimed the group. ``late``: partitions in
+    Kafka where a command may have overwritten newer offsets. ``late_more``: number of such
+    partitions that did not fit. ``by_undo``: whether ``undo`` made the last change. ``undoes``:
+    the digest of the plan whose change it takes back. ``commits``: the end of the log of commits
+    when a change to Kafka began; -1: unknown. ``mirror``: the store that leads in a mirrored
+    group, or ``STOPPED``. ``kafka_group``: the group's name in Kafka during the last change; empty
+    if not different.
     """
 
     version: int = -1
@@ -190,22 +191,22 @@ class Record:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a change has begun and not finished."""
+        """Whether a change has begun and is not finished."""
         return self.stage in (Stage.BEGUN, Stage.UNDOING)
 
     @property
     def of_plan(self) -> str:
-        """The digest of the plan that made the last change, or that the last copy back undoes."""
+        """Digest of the plan that made the last change, or that the last copy back undoes."""
         return self.plan or self.undoes
 
     @property
     def mirror_leads(self) -> Store | None:
-        """The store whose offsets the mirror copies, if it does."""
+        """The store whose offsets the mirror copies, if it copies any."""
         return None if self.mirror in ("", STOPPED) else Store(self.mirror)
 
     @property
     def cut_over_waits(self) -> bool:
-        """Whether a cut-over has begun to lock old members out, and ZooKeeper still leads."""
+        """Whether a cut-over has begun to lock old members out while ZooKeeper still leads."""
         return self.locked and self.mirror_leads is Store.ZOOKEEPER
 
     @property
@@ -215,7 +216,7 @@ class Record:
 
     @property
     def copies_back(self) -> bool:
-        """Whether a copy back by ``undo``, which has no plan, has begun and not finished."""
+        """Whether a copy back by ``undo``, which has no plan, has begun and is not finished."""
         return self.stage is Stage.BEGUN and not self.plan
 
     @property
@@ -226,12 +227,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """The agreed state of a group's mirror: the content of the mirror's znode.
+    """The agreed state of a group's mirror, which is the content of the mirror's znode.
 
-    ``leader``: the store whose offsets are copied to the other. ``since_ms``: when it became that.
-    ``values``: the offsets that both stores had when they were compared last. ``topics``: the
-    transaction that created each of their topics. ``stopped``: why it copies nothing, as the value
-    of a reason and a sentence. ``version``: of the znode; -1: there is none.
+    ``leader``: the store whose offsets are copied to the other. ``since_ms``: when it became the
+    leader. ``values``: the offsets that both stores had when they were last compared. ``topics``:
+    the transaction that created each of their topics. ``stopped``: why nothing is copied, as the
+    value of a reason and a sentence. ``version``: that of the znode; -1 if there is none.
     """
 
     leader: Store
@@ -244,11 +245,11 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The offsets in both stores before a change, and those that it writes to its target.
+    """The offsets in both stores before a change, and those that the change writes to its target.
 
-    ``marker``: the migration marker before. ``skipped``: patterns of offsets that it leaves alone.
-    ``locked``: whether the group was locked. ``earlier``: the same for the change before this one,
-    as its znode had it, and that change's plan.
+    ``marker``: the migration marker before the change. ``skipped``: patterns of offsets that the
+    change leaves as they are. ``locked``: whether the group was locked. ``earlier``: the same for
+    the previous change, as stored in its znode, and that change's plan.
     """
 
     target: Store
@@ -265,13 +266,13 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """One group in both stores, as one pass of reads showed it.
+    """One group in both stores, from one pass of reads.
 
-    ``members``: consumer ids registered in ZooKeeper. ``owners``: partition to owner. Coordinator
-    members are texts that name client and host. ``foreign``: znodes of another client's layout.
-    ``faults``: what could not be read, so that nothing can be decided. ``hidden``: all topics whose
-    offsets in Kafka the brokers do not show. ``from_file``: offsets from a file, which replace
-    those of the source store.
+    ``members``: consumer ids registered in ZooKeeper. ``owners``: partition to owner. The
+    coordinator's members are texts that name client and host. ``foreign``: znodes of another
+    client's layout. ``faults``: data that could not be read, so that nothing can be decided.
+    ``hidden``: all topics whose offsets in Kafka the brokers do not show. ``from_file``: offsets
+    from a file, which replace those of the source store.
     """
 
     group: str
@@ -289,24 +290,24 @@ class GroupState:
     hidden: frozenset[str] = frozenset()
     from_file: Mapping[TopicPartition, int] | None = None
     layout: str = ""
-    """The layout from which ``from_file`` was read, if it is not from a file."""
+    """The layout from which ``from_file`` was read, if not from a file."""
     layout_zk: Mapping[TopicPartition, ZkOffset] = field(default_factory=dict)
-    """What the layout's znodes hold."""
+    """The content of the layout's znodes."""
     kafka_group: str = ""
-    """The group's name in Kafka, if it differs."""
+    """The group's name in Kafka, if different."""
     exists: bool = False
     """Whether ZooKeeper has a znode of the group."""
     mode: Mode = Mode.ZOOKEEPER
-    """The mode of a live move; ``ZOOKEEPER`` if the group takes part in none."""
+    """The mode of a live move; ``ZOOKEEPER`` if there is none."""
     migratable: tuple[str, ...] = ()
     """Registered members that take part in a live move."""
     has_mode: bool = False
-    """Whether it has a mode, or migratable members."""
+    """Whether the group has a mode, or migratable members."""
     record: Record = Record()
     mirror: Mirror | None = None
-    """The agreed state of its mirror, if it is mirrored."""
+    """The agreed state of the group's mirror, if it is mirrored."""
     mirrored_by: str = ""
-    """Who runs its mirror now."""
+    """Who is running the group's mirror."""
 
     @property
     def in_kafka(self) -> str:
@@ -315,23 +316,23 @@ class GroupState:
 
     @property
     def given_by(self) -> str:
-        """Where ``from_file`` comes from, for people."""
+        """The source of ``from_file``, for messages."""
         return f"the layout {self.layout}" if self.layout else "the file"
 
     def znode(self, tp: TopicPartition) -> ZkOffset | None:
-        """Return a partition's offset znode: that of the layout, if one is read."""
+        """Return a partition's offset znode, or that of the layout if one is used."""
         return self.layout_zk.get(tp) or self.zk.get(tp)
 
     def offsets(self, store: Store) -> dict[TopicPartition, int]:
-        """Return the offsets in a store, except those that cannot be read and negative ones."""
+        """Return the offsets in a store, without unreadable and negative ones."""
         if store is Store.KAFKA:
             return {tp: one.offset for tp, one in self.kafka.items() if one.offset >= 0}
         return {tp: one.offset for tp, one in self.zk.items() if one.offset is not None}
 
     @property
     def moved_to(self) -> Store | None:
-        """The store that the group was moved to; ``None`` if it was not moved, was rolled back, or
-        was moved back before the present live move or mirror."""
+        """The store to which the group was moved. ``None`` if it was not moved, was rolled back,
+        or was moved back before the current live move or mirror."""
         to = None if self.marker is None else self.marker.moved_to
         live = self.mode is not Mode.ZOOKEEPER and to is Store.ZOOKEEPER
         return None if live or self.record.mirror else to
@@ -345,16 +346,16 @@ class GroupState:
 
     @property
     def in_live_move(self) -> bool:
-        """Whether a live move is prepared or under way."""
+        """Whether a live move is prepared or in progress."""
         other = self.moved_to is Store.KAFKA or self.record.mirror
         return self.mode is not Mode.ZOOKEEPER or (self.has_mode and not other)
 
     @property
     def expired(self) -> frozenset[TopicPartition]:
-        """The partitions whose offset was in the current store after the move, and is gone there.
+        """The partitions whose offset was in the current store after the move, and is now missing.
 
         Kafka deletes offsets that are not committed again for some days. In ZooKeeper another
-        client has deleted them. Partitions that do not exist any more are left out.
+        client has deleted them. Partitions that no longer exist are left out.
         """
         marker, moved_to = self.marker, self.moved_to
         if marker is None or moved_to is None:
@@ -368,7 +369,7 @@ class GroupState:
         )
 
     def may_hold(self, store: Store, tp: TopicPartition) -> bool:
-        """Whether a store has an offset of the group, or may have one that cannot be read."""
+        """Whether a store has an offset of the group, or may have one that is unreadable."""
         if store is Store.KAFKA:
             return tp.topic in self.hidden or number(self.kafka.get(tp)) is not None
         znode = self.zk.get(tp)
@@ -381,7 +382,8 @@ class Retention:
 
     minutes: int
     known: bool
-    """Whether the broker reported it. Otherwise it is the default of the broker's release."""
+    """Whether the broker reported the retention. Otherwise it is the default of the broker's
+    release."""
 
 
 def number(stored: KafkaOffset | None) -> int | None:

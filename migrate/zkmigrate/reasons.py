@@ -1,7 +1,6 @@
-"""Why a group is refused, skipped or needs attention: one short, stable word for each reason.
+"""Reasons why a group is refused, skipped or needs attention, each with a short, stable code.
 
-Programs decide by these codes. The sentences next to them are for people, and may change. Values
-only.
+Programs can use these codes. The sentences that accompany them may change. Values only.
 """
 
 from __future__ import annotations
@@ -345,4 +344,4 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "whose offsets are right.",
     ),
 }
-"""The meaning of each reason, and what to do. The reference shows this table."""
+"""Meaning of each reason, and what to do. The reference shows this table."""

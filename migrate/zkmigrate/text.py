@@ -27,13 +27,13 @@ SOON_DAYS: Final = 3
 
 
 class Note(str):
-    """A remark that ends with a list of names. ``short`` has only the first few of them."""
+    """A remark that ends with a list of names. ``short`` has only the first few."""
 
     __slots__ = ("short",)
     short: str
 
     def __new__(cls, head: str, names: Iterable[str]) -> Self:
-        """Make a remark of its beginning and all names."""
+        """Create a remark from its beginning and all names."""
         every = list(names)
         note = super().__new__(cls, head + ", ".join(every))
         note.short = head + shown(every)
@@ -41,12 +41,12 @@ class Note(str):
 
 
 def day(at_ms: int) -> str:
-    """Return the UTC day of a moment, as ``2024-05-31``."""
+    """Return the UTC day of a time, as ``2024-05-31``."""
     return moment(at_ms)[:10]
 
 
 def moment(at_ms: int) -> str:
-    """Return a moment in UTC, as ``2024-05-31T07:00:00Z``."""
+    """Return a time in UTC, as ``2024-05-31T07:00:00Z``."""
     at = datetime.fromtimestamp(min(at_ms, 253_402_300_799_000) / 1000, UTC)
     return at.isoformat(timespec="seconds").replace("+00:00", "Z")
 
@@ -59,7 +59,7 @@ def show(offset: int | None) -> str:
 def late_text(partitions: Sequence[object], more: int = 0) -> str:
     """Return the message about offsets whose commit may have replaced newer ones.
 
-    ``more``: how many others are not known by name.
+    ``more``: number of others whose names are unknown.
     """
     others = f", and {more} that only the journal of that run names" if more else ""
     return (
@@ -70,5 +70,5 @@ def late_text(partitions: Sequence[object], more: int = 0) -> str:
 
 
 def unlisted_note(partitions: Sequence[str]) -> str:
-    """Return the message for the case that Kafka could not list all groups."""
+    """Return the message that Kafka could not list all groups."""
     return f"groups may be missing, since a leader is missing of {shown(partitions)}"

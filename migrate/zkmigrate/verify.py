@@ -12,23 +12,23 @@ from zkmigrate.plan.options import covers
 from zkmigrate.plan.values import GroupPlan
 
 BEHIND = "behind"
-"""The target has no offset, or a lower one, where an offset was moved."""
+"""The target has a lower offset than was moved, or none."""
 AHEAD = "ahead"
 """The target is ahead of the plan, because consumers have used it since the move."""
 SOURCE = "source-moved-on"
-"""The source store has changed since the move: an old consumer runs, or ran."""
+"""The source store has changed since the move: an old consumer is or was running."""
 NOT_MOVED = "not-moved"
 """The group is not moved, or was moved back."""
 UNREADABLE = "unreadable"
-"""The store's data of the group cannot be read, so nothing is known."""
+"""The group's data in the store is unreadable, so nothing is known."""
 STAYS = "stays-behind"
-"""The plan leaves the offset out, and only the source store holds it."""
+"""The plan leaves the offset out, and only the source store has it."""
 
 IGNORED = "ignored"
 """An operator decided to leave the group as it is."""
 
 ORDER: Final = (UNREADABLE, NOT_MOVED, SOURCE, BEHIND, AHEAD, STAYS, IGNORED)
-"""The kinds, worst first."""
+"""The kinds, the worst first."""
 NEED_ATTENTION: Final = frozenset({NOT_MOVED, SOURCE, BEHIND})
 
 
@@ -46,7 +46,7 @@ class Difference(NamedTuple):
     kind: str
     what: str
     kafka_group: str = ""
-    """The group's name in Kafka, if it differs."""
+    """The group's name in Kafka, if different."""
 
 
 def compare(
@@ -59,11 +59,12 @@ def compare(
 ) -> Iterator[Difference]:
     """Yield every partition whose offset in a store has changed since the move ended.
 
-    The source store is compared with the ``marker``, or with the plan if the marker has no offsets.
-    An offset that was deleted from the source store is not a difference, because nothing stays
-    behind. Without the marker of a move to the target, the group is not moved, and the target is
-    not compared. ``misplaced``: the offsets that are below ``offset`` now; they count on the way to
-    Kafka. ``deleted``: partitions that do not exist any more, whose offsets have gone with them.
+    The source store is compared with the ``marker``, or with the plan if the marker has no
+    offsets. An offset that was deleted from the source store is not a difference, because nothing
+    is left behind. Without the marker of a move to the target, the group is not moved, and the
+    target is not compared. ``misplaced``: the offsets that are now below ``offset``; they are
+    compared in moves to Kafka. ``deleted``: partitions that no longer exist, and whose offsets
+    were deleted with them.
     """
     planned = {entry.tp: entry.to for entry in plan.entries}
     before = plan.source_offsets(direction)
@@ -123,7 +124,7 @@ def doubtful(
 def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterator[Difference]:
     """Yield every offset that the plan leaves out and that is now in the source store only.
 
-    An offset that cannot be read counts as one of them.
+    An unreadable offset counts as one of them.
     """
     source, target = held[direction.source], held[direction.target]
     for tp, offset in sorted(source.items()):
@@ -139,12 +140,12 @@ def about_group(plan: GroupPlan, kind: str, what: str) -> Difference:
 
 
 def status(found: Iterable[Difference], strict: bool = False) -> int:
-    """Return the exit status. ``strict``: progress of the new consumers counts too."""
+    """Return the exit status. ``strict``: treat progress of new consumers as a problem."""
     kinds = {one.kind for one in found}
     attention = kinds & (NEED_ATTENTION | ({AHEAD} if strict else set()))
     return exit_status(failed=UNREADABLE in kinds, attention=bool(attention))
 
 
 def _offsets(held: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
-    """Return a store's offsets, without the numbers that mean no offset."""
+    """Return a store's offsets, without numbers that mean no offset."""
     return {tp: offset for tp, offset in held.items() if offset is not None and offset >= 0}

@@ -1,4 +1,4 @@
-"""zkaudit: who owned what when, from ZooKeeper's own logs, in Spark."""
+"""zkaudit: shows from ZooKeeper's own logs who owned what when, with Spark."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["audit", "export", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats ``zookeeper_txnlog``, ``zookeeper_snapshot``, ``zkaudit_journal`` and
-    ``zkaudit_offsets`` known to a session.
+    """Register the formats ``zookeeper_txnlog``, ``zookeeper_snapshot``, ``zkaudit_journal`` and
+    ``zkaudit_offsets`` in a session.
 
     The executors need the same version of zkaudit.
     """
@@ -44,17 +44,17 @@ def audit(
     servers: int | None = None,
     **limits: float,
 ) -> dict[str, DataFrame]:
-    """Audit the logs of an ensemble; return the tables by name, including ``findings``.
+    """Audit the logs of an ensemble. Return the tables by name, including ``findings``.
 
     Does the same as ``zkaudit run``, in your Spark session. ``zookeeper_logs`` names one directory
     for each server. The tables are stored as Parquet in ``out``. The default is a new temporary
-    directory, which you have to delete. ``start`` and ``end`` choose findings by time; ISO text and
-    ``datetime`` without a zone are UTC. A damaged log of which no other server has the rest is an
-    error, unless ``allow_damage``. ``limits`` are the thresholds of the rules, named like the
+    directory, which you must delete. ``start`` and ``end`` select findings by time; ISO text and
+    ``datetime`` without a zone are UTC. A damaged log is an error if no other server has the rest,
+    unless ``allow_damage`` is true. ``limits`` are the rules' thresholds, with the names of the
     options of ``zkaudit run``: ``unowned_seconds=60``.
 
-    Raises InputMissingError if inputs do not exist or nothing in them matches the group or time;
-    AuditError for damaged logs, and while another process writes to ``out``; TypeError for an
+    Raises InputMissingError if inputs do not exist or nothing in them matches the group or time,
+    AuditError for damaged logs, and while another process writes to ``out``, and TypeError for an
     unknown limit.
     """
     from zkaudit.job.audit import Options, run
@@ -95,21 +95,21 @@ def export(
     overwrite: bool = False,
     run_id: str | None = None,
 ) -> str:
-    """Write the tables of the audit in ``out`` to a data lake or a catalog; return the run id.
+    """Write the tables of the audit in ``out`` to a data lake or a catalog. Return the run id.
 
     Does the same as ``zkaudit export``, in your Spark session. ``to`` is a path or a URL below
     which the tables are written; ``catalog`` is a database (``DATABASE`` or ``CATALOG.DATABASE``)
     instead. ``format`` is ``parquet``, ``delta`` or ``iceberg``. Without ``append`` or
-    ``overwrite``, a table that exists is an error.
+    ``overwrite``, an existing table is an error.
 
-    Raises InputMissingError if there is no audit; SchemaMismatchError if a table has other columns;
-    AuditError if tables exist, have rows of ``run_id`` already, or cannot be written; ValueError
-    for arguments that exclude each other.
+    Raises InputMissingError if there is no audit; SchemaMismatchError if a table has other
+    columns; AuditError if tables exist, already have rows of ``run_id``, or cannot be written;
+    ValueError for arguments that exclude each other.
     """
     from zkaudit.job.export import FORMATS, Mode, Target, export
 
     if (to is None) == (catalog is None):
-        raise ValueError("give either to or catalog")
+        raise ValueError("pass either to or catalog")
     if append and overwrite:
         raise ValueError("append and overwrite cannot be used together")
     if format not in FORMATS:

@@ -1,4 +1,4 @@
-"""The command ``zkaudit``: its start, and the errors of Spark as a line.
+"""The command ``zkaudit``. It prints errors of Spark as one line.
 
 Its libraries are installed with extras; this module works without them.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 _ALONE: Final = ("findings", "log", "show", "who")
-"""Commands that need no Spark."""
+"""Commands that do not need Spark."""
 _LIBRARIES: Final = ("click", "rich", "pyspark", "pyarrow", "numpy")
 _SEVERAL = ("--zookeeper-logs", "--journals", "--server-logs")
 """Options that take several values, up to the next option."""
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 class _NoPandas:
-    """A finder of modules that finds no pandas."""
+    """A finder of modules that hides pandas."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -47,8 +47,8 @@ class _NoPandas:
 
 
 def _load_arrow() -> None:
-    """Load pyarrow without pandas, which it looks for at its first conversion. That takes 0.2 s,
-    and the commands that need no Spark do not use pandas."""
+    """Load pyarrow without pandas, which it would import at its first conversion. That is slow,
+    and commands without Spark do not use pandas."""
     sys.meta_path.insert(0, _NoPandas)
     try:
         import pyarrow as pa
@@ -62,7 +62,7 @@ def _load_arrow() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line. Return its exit status: that of ``exit_status``, or 3 if there are
-    findings of severity ``--fail-on`` or a worse one."""
+    findings of severity ``--fail-on`` or worse."""
     from zkaudit.commands.root import cli
     from zkaudit.text import printable
     from zkconsumer.console.run import exit_status
@@ -103,7 +103,7 @@ def one_value_each(arguments: Sequence[str]) -> list[str]:
 
 
 def _line(error: Exception) -> str | None:
-    """The line for an error of the operating system or of Spark."""
+    """Return the line for an error of the operating system or of Spark."""
     if isinstance(error, OSError):
         from zkaudit.errors import no_file
 

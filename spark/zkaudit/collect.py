@@ -1,9 +1,9 @@
 """Keeps closed logs and snapshots before ZooKeeper's autopurge deletes them. Any thread.
 
-Files are hard-linked. A hard link costs nothing, because it shares the file's blocks, and a server
-does not append to a finished snapshot, nor to a log once it has begun the next one. It may still
-cut off the end of a log: a new leader makes a server truncate proposals that were never committed
-(ZooKeeper's TRUNC). These proposals are evidence, so the newest closed log is copied.
+Files are hard-linked. A hard link needs no space, because it shares the file's blocks. A server
+does not append to a finished snapshot, nor to a log after it has begun the next one. But it may
+cut off the end of a log, because a new leader makes it truncate proposals that were never
+committed (ZooKeeper's TRUNC). These proposals are evidence, so the newest closed log is copied.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from zkaudit.sources.selection import find
 
 _SERVER: Final = "server"
 _BEGIN: Final = 16 + 12 + 32
-"""Bytes of a log up to its first transaction's zxid, session and time."""
+"""Number of bytes of a log up to the zxid, session and time of its first transaction."""
 _END: Final = 64
-"""Bytes at a snapshot's end: its checksum is there."""
+"""Number of bytes at a snapshot's end that contain its checksum."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """Number of files that were linked, copied, or already there."""
+    """Numbers of files that were linked, copied, or already kept."""
 
     linked: int = 0
     copied: int = 0
@@ -37,13 +37,13 @@ class Kept:
 
 
 def collect(sources: Sequence[Path], target: Path) -> Kept:
-    """Link or copy all logs but the newest, and all complete snapshots, from the directories of
+    """Link or copy all logs except the newest, and all complete snapshots, from the directories of
     one server.
 
-    Of files that are already kept, only the beginning and the end are read again. The newest closed
+    For files that are already kept, only the beginning and the end are compared. The newest closed
     log is always copied. A file that the server purges in the meantime is skipped. Raises
-    InputMissingError if ``sources`` have no logs; AuditError if ``target`` has another file of the
-    same name, or cannot be written.
+    InputMissingError if ``sources`` have no logs, and AuditError if ``target`` has another file of
+    the same name, or cannot be written.
     """
     logs, snapshots = find([f"{_SERVER}={source.absolute()}" for source in sources])
     done = Kept()
@@ -67,8 +67,8 @@ def collect(sources: Sequence[Path], target: Path) -> Kept:
 
 
 def _same(path: Path, kept: Path, is_log: bool) -> bool:
-    """Whether a file is the one that was kept, judged by its start, and by its end if it is a
-    snapshot: a log's end may have been cut off."""
+    """Whether a file equals the kept one. Compares the start, and for a snapshot also the end. A
+    log's end may have been cut off."""
     try:
         with path.open("rb") as one, kept.open("rb") as other:
             sizes = [os.fstat(file.fileno()).st_size for file in (one, other)]

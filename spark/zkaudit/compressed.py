@@ -1,4 +1,4 @@
-"""Compressed files, unpacked while they are read. An open file belongs to one thread."""
+"""Compressed files, which are unpacked while they are read. An open file belongs to one thread."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CODECS: Final = {".gz": "gzip", ".zst": "zstd"}
-"""The formats that are read, by the ends of files' names."""
+"""The supported formats, by the ends of file names."""
 RATIO: Final = 8
-"""How many bytes a compressed byte of a log is expected to become, to plan tasks."""
+"""Expected ratio of unpacked to compressed bytes of a log, for planning tasks."""
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _BLOCK: Final = 64 << 10
 
@@ -27,7 +27,7 @@ def is_zstd(content: bytes) -> bool:
 
 
 def unpack_zstd(content: bytes) -> bytes:
-    """Return the bytes of a zstd file. Raises ``OSError`` if it is cut off or damaged."""
+    """Return the bytes of a zstd file. Raises ``OSError`` if it is truncated or damaged."""
     import pyarrow as pa
 
     with pa.CompressedInputStream(pa.BufferReader(content), "zstd") as stream:
@@ -35,10 +35,10 @@ def unpack_zstd(content: bytes) -> bytes:
 
 
 class Unpacked:
-    """A compressed file that is read forwards. Only the part read last is kept in memory.
+    """A compressed file that is read forwards. Only the last part read is kept in memory.
 
-    Reading backwards unpacks it again from its start. ``open`` opens the compressed file.
-    ``damage`` has the reason why the rest cannot be read; ``None``: nothing wrong was found yet.
+    Reading backwards unpacks the file again from its start. ``open`` opens the compressed file.
+    ``damage``: why the rest is unreadable; ``None`` while no fault was found.
     """
 
     def __init__(self, open: Callable[[], BinaryIO], codec: str) -> None:
@@ -72,8 +72,8 @@ class Unpacked:
         return self._held[:size]
 
     def _more(self) -> bytes:
-        """The next block; nothing at the end. All blocks have one size, so that damage ends the
-        file at the same byte each time."""
+        """Return the next block; nothing at the end. All blocks have the same size, so that
+        damage always ends the file at the same byte."""
         assert self._stream is not None
         if self._next == self._end:
             return b""
@@ -90,7 +90,8 @@ class Unpacked:
         return part
 
     def size(self) -> int:
-        """Return the number of bytes. Zeros at the end do not count: servers preallocate space."""
+        """Return the number of bytes without zeros at the end, because servers
+        preallocate space."""
         while self._more():
             pass
         return self._used

@@ -1,7 +1,7 @@
 """A group of real members on an embedded cluster, with faults injected, for ``zkaudit demo``.
 
-Leaves ZooKeeper's own data directory and the members' journals behind, which an audit reads. Runs
-in the caller's thread; servers, members and the producer have their own processes and threads.
+Leaves ZooKeeper's data directory and the members' journals behind for an audit. Runs in the
+caller's thread; servers, members and the producer have their own processes and threads.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ PLANTED = ("foreign release", "overlapping delivery", "tool write")
 """Kinds of findings that the faults cause. A run without faults has no findings."""
 
 OVERLAP_SECONDS = 3.0
-"""How long other members have owned a frozen member's partitions when it resumes."""
+"""Seconds for which other members have owned a frozen member's partitions when it resumes."""
 
 Say = Callable[[str], object]
 
 
 def data_directory(folder: Path) -> Path:
-    """Return ZooKeeper's data directory below the folder of ``play``."""
+    """Return ZooKeeper's data directory below the directory of ``play``."""
     return folder / "data" / "zookeeper"
 
 
 def journal_directory(folder: Path) -> Path:
-    """Return the directory of the members' journals below the folder of ``play``."""
+    """Return the directory of the members' journals below the directory of ``play``."""
     return folder / "journals"
 
 
 def play(folder: Path, say: Say, *, faults: bool = True) -> None:
-    """Run members for a while. With ``faults``, expire, freeze and kill members, and change their
+    """Run members for a while. With ``faults``, expire, freeze and kill members, and change
     offsets and owner znodes.
 
     Raises ClusterError if the servers do not start or the group does not settle.
@@ -62,7 +62,7 @@ def play(folder: Path, say: Say, *, faults: bool = True) -> None:
 
 
 class _Messages(threading.Thread):
-    """Sends a message to a partition, each in rotation, 50 times a second."""
+    """Sends 50 messages per second, to each partition in rotation."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(name="messages", daemon=True)
@@ -85,7 +85,7 @@ class _Messages(threading.Thread):
 
 
 def _read(streams: list[KafkaStream]) -> None:
-    """Read the streams, each in a thread of its own, until the member shuts down."""
+    """Read each stream in its own thread until the member shuts down."""
     for stream in streams:
         threading.Thread(target=deque, args=(stream, 0), name="reader", daemon=True).start()
 
@@ -202,7 +202,7 @@ class _Play:
         wait_until(grown, 30.0, "all offsets have grown")
 
     def offsets(self) -> dict[int, int]:
-        """The stored offset of each partition that has one."""
+        """Return the stored offset of each partition that has one."""
         rows = self.tools.describe([GROUP], lag=False)
         return {
             row.partition: row.current_offset
@@ -212,7 +212,7 @@ class _Play:
 
 
 def _member(settings: str) -> None:
-    """A member in its own process; SIGTERM makes it leave the group."""
+    """Run a member in its own process. SIGTERM makes it leave the group."""
     member = ZookeeperConsumerConnector(json.loads(settings))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:

@@ -1,4 +1,4 @@
-"""Errors of zkaudit: the ``AuditError`` branch below ``ZkConsumerError``.
+"""Errors of zkaudit, which derive from ``ZkConsumerError``.
 
 ::
 
@@ -16,23 +16,24 @@ from zkconsumer.errors import ZkConsumerError
 
 
 class AuditError(ZkConsumerError):
-    """The audit failed. The message names the input and the fix."""
+    """The audit failed. The text names the input and the fix."""
 
 
 class InputMissingError(AuditError):
-    """A directory or file given as input does not exist or contains nothing that can be read."""
+    """An input directory or file does not exist or contains nothing readable."""
 
     exit_code = 2
 
 
 class NoLogsError(InputMissingError):
-    """A directory given as a server's has no logs."""
+    """A server's directory has no logs."""
 
 
 class LogFormatError(AuditError):
-    """A transaction log or snapshot is damaged. ``position`` is the byte where reading stopped.
+    """A transaction log or snapshot is damaged. ``position`` is the byte at which reading stopped.
 
-    Nothing after the position is read: bytes that look like a record there may be a znode's data.
+    Nothing after the position is read, because bytes that look like a record may be a znode's
+    data.
     """
 
     def __init__(self, file: str, position: int, reason: str) -> None:
@@ -42,7 +43,7 @@ class LogFormatError(AuditError):
         super().__init__(f"{file}: byte {position}: {reason}")
 
     def __reduce__(self) -> tuple[type[LogFormatError], tuple[str, int, str]]:
-        """Errors travel from Spark's workers by pickle."""
+        """Return the arguments for pickle, with which errors are sent from Spark's workers."""
         return (LogFormatError, (self.file, self.position, self.reason))
 
 

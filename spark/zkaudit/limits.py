@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SEVERITIES = ("critical", "high", "medium", "low", "info")
-"""Worst first."""
+"""The severities, the worst first."""
 NOT_COVERED = "not covered"
-"""The kind of the findings about time that no log covers."""
+"""The kind of findings about a time that no log covers."""
 
 
 def _limit(default: float, help: str) -> Any:
@@ -20,7 +20,8 @@ def _limit(default: float, help: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Thresholds of the rules, explained by the fields' ``help``. Times: by the leader's clock."""
+    """Thresholds of the rules, explained by the fields' ``help``. Times are measured by the
+    leader's clock."""
 
     unowned_seconds: float = _limit(30.0, "Report a partition that has had no owner for this long.")
     storm_rebalances: int = _limit(

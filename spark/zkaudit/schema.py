@@ -1,6 +1,6 @@
 """Columns of everything zkaudit reads. Data only: Spark and Arrow are loaded only by functions.
 
-There is one table of columns each for transaction logs, snapshots and journals. ``spark_type`` and
+Transaction logs, snapshots and journals have one table of columns each. ``spark_type`` and
 ``arrow_schema`` convert a table to the schemas of the two libraries. Any thread.
 """
 
@@ -32,9 +32,9 @@ class Kind(Enum):
     NUMBERS = "map of string to long"
     TEXTS = "map of string to string"
     EVIDENCE = "list of rows"
-    """As ``EVIDENCE_ROW``."""
+    """A list of ``EVIDENCE_ROW``."""
     ACKNOWLEDGEMENTS = "list of acknowledgements"
-    """As ``ACKNOWLEDGEMENT``."""
+    """A list of ``ACKNOWLEDGEMENT``."""
 
 
 EVIDENCE_ROW: Final = {
@@ -47,7 +47,7 @@ EVIDENCE_ROW: Final = {
     "file": Kind.STRING,
     "position": Kind.LONG,
 }
-"""A row on which a finding is based, and where its transaction is in the logs."""
+"""A row on which a finding is based, and the place of its transaction in the logs."""
 ACKNOWLEDGEMENT: Final = {
     "member": Kind.STRING,
     "session": Kind.LONG,
@@ -95,8 +95,8 @@ znodes."""
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a text. One with a larger indent than the first continues the previous
-    one."""
+    """Return the lines of a text. A line with a larger indent than the first continues the
+    previous line."""
     return dedent(text).strip().replace("\n    ", " ").splitlines()
 
 
@@ -154,12 +154,13 @@ TXNLOG_FILES: Final = _PLACE + columns_in("""
     stop string!: why reading stopped: eof, padding, torn or corrupt
     reason string!: the reason in words
 """)
-"""One row for each log: how far it can be read, and why reading stopped."""
+"""One row for each log: how far it is readable, and why reading stopped."""
 
 SAMPLE: Final = 256
-"""The time of one in so many transactions is part of the run."""
+"""Step of the sample: the time of one in this many transactions is part of the run."""
 SAMPLE_AT_BEGIN: Final = 16
-"""The same for an epoch's first ``BEGIN`` transactions, because short logs are compared too."""
+"""Step of the sample for an epoch's first ``BEGIN`` transactions, because short logs are compared,
+too."""
 BEGIN: Final = 1024
 
 TXNLOG_RUNS: Final = _PLACE + columns_in(f"""
@@ -272,14 +273,14 @@ OFFSETS: Final = columns_in("""
 
 
 JOURNAL_LINE = 4
-"""How many columns of a journal's lines are about the line; the others are its fields."""
+"""Number of columns about a journal's line itself. The others are its fields."""
 
 
 def journal_columns() -> tuple[Column, ...]:
     """Return the columns of a journal's lines: position and text of the line, then the fields of
     its schema.
 
-    Whole events and commands (``fields``) are needed only for replays and are left out.
+    Complete events and commands (``fields``) are only needed for replays and are left out.
 
     ``fault`` gives the reason if a line could not be read. ``text`` is then the line itself (at
     most 4,096 characters) and all fields are null.
@@ -306,7 +307,7 @@ def journal_columns() -> tuple[Column, ...]:
 
 
 def spark_type(columns: tuple[Column, ...]) -> StructType:
-    """Return the columns as a Spark schema; imports pyspark, starts nothing."""
+    """Return the columns as a Spark schema. Imports pyspark, but starts nothing."""
     from pyspark.sql import types as t
 
     kinds: dict[Kind, DataType] = {

@@ -15,7 +15,7 @@ from zkaudit.storage import shown
 from zkaudit.text import hex_of, printable
 
 MOST_DATA: Final = 200
-"""At most this many characters of a znode's content are shown."""
+"""Largest number of characters shown of a znode's content."""
 
 
 def command(zxid: int | None, directories: Sequence[str]) -> str:
@@ -27,11 +27,11 @@ def command(zxid: int | None, directories: Sequence[str]) -> str:
 
 
 def transactions_around(zxid: int, directories: Sequence[str], around: int) -> Iterator[str]:
-    """Yield one line for each operation of transaction ``zxid`` and of the ``around`` transactions
+    """Yield one line for each operation in transaction ``zxid`` and in the ``around`` transactions
     before and after it, for each server. ``>`` marks ``zxid`` itself.
 
-    A damaged log is named, and the other logs are shown. Raises LogFormatError if none of these
-    contains ``zxid``, and InputMissingError if no log does.
+    A damaged log is named, and the other logs are shown. Raises LogFormatError if a log is damaged
+    and no other log contains ``zxid``, and InputMissingError if no log contains it.
     """
     filters = Filters("", max(1, zxid - around), zxid + around)
     there, damage = False, None

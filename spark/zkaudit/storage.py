@@ -1,4 +1,4 @@
-"""Files and directories that are read: on this machine, or on another file system by URL.
+"""Input files and directories: on this machine, or on another file system by URL.
 
 A place is a ``Path``, or a ``Remote`` for ``s3:``, ``gs:``, ``abfs:`` and ``hdfs:``. Both have the
 methods that the audit needs: ``name``, ``parent``, ``exists``, ``is_file``, ``is_dir`` and
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 FIRST: Final = 64 << 10
-"""Bytes that the first request for a remote file reads at least; many files are read only there."""
+"""Smallest size in bytes of the first request for a remote file. Many files are only read there."""
 AHEAD: Final = 8 << 20
-"""Bytes that each later request reads at least, because a request takes longer than a megabyte."""
+"""Smallest size in bytes of each later request, because a request takes longer than reading a
+megabyte."""
 
 _ARROW_NAMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _SCHEMES: Final = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs")
@@ -52,7 +53,7 @@ _FIXES: Final = (
 
 
 class File(Protocol):
-    """An open file. ``damage``: why the rest of a compressed file cannot be read."""
+    """An open file. ``damage``: why the rest of a compressed file is unreadable."""
 
     damage: str | None
 
@@ -106,11 +107,11 @@ class Remote:
         return Remote(self.address, self.path.rpartition("/")[0], self.query)
 
     def absolute(self) -> Remote:
-        """Return this place: a URL is always absolute."""
+        """Return this place, because a URL is always absolute."""
         return self
 
     def exists(self) -> bool:
-        """Whether this place exists. Raises AuditError if that cannot be found out."""
+        """Whether this place exists. Raises AuditError if that cannot be determined."""
         return bool(self._info().type.name != "NotFound")
 
     def is_file(self) -> bool:
@@ -159,7 +160,7 @@ Place: TypeAlias = Path | Remote
 
 
 def place_of(text: str | Path) -> Place:
-    """Return the place that a path or URL names; a local path becomes absolute.
+    """Return the place with this path or URL. A local path becomes absolute.
 
     Raises ConfigError for a file system that cannot be read, and for a URL with a secret in it.
     """
@@ -205,7 +206,7 @@ def is_glob(text: str) -> bool:
 
 
 def matching(text: str) -> list[Place]:
-    """Return the places that a path, a URL or a glob names, sorted; empty if there is none."""
+    """Return the places that match a path, a URL or a glob, sorted; empty if there are none."""
     place = place_of(text)
     if place.exists():
         return [place]
@@ -236,8 +237,8 @@ def _globbed(top: Remote, parts: list[str]) -> Iterator[Remote]:
 
 
 def local_url(place: Path) -> str:
-    """Return a local path as a URL for Spark, which would look for it in the session's default file
-    system otherwise. Nothing is percent-encoded, because Hadoop reads the rest literally."""
+    """Return a local path as a URL. Otherwise Spark would search the path in the session's default
+    file system. Nothing is percent-encoded, because Hadoop reads the path literally."""
     return f"file://{place.absolute()}"
 
 
@@ -277,7 +278,7 @@ def shown(path: str | Path) -> str:
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[File]:
-    """Open a file to read at any position. ``.gz`` and ``.zst`` are unpacked while they are read.
+    """Open a file to read at any position. ``.gz`` and ``.zst`` are unpacked during reading.
     Raises FileNotFoundError, OSError, AuditError."""
     place = place_of(path)
     file: File
@@ -328,9 +329,9 @@ class _Local:
 
 
 class _Ahead:
-    """A remote file, read in few large requests, forwards or backwards.
+    """A remote file that is read in few large requests, forwards or backwards.
 
-    The end of a log is judged from its last bytes backwards, because servers preallocate space.
+    The end of a log is found by reading backwards, because servers preallocate space.
     """
 
     def __init__(self, place: Remote) -> None:
@@ -394,7 +395,7 @@ class _Stream(io.RawIOBase):
 
 @lru_cache(maxsize=64)
 def _system(address: str, query: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a URL, and what its paths begin with: the bucket, or a slash."""
+    """Return the file system of a URL, and the beginning of its paths: the bucket, or a slash."""
     from pyarrow import fs
 
     scheme, _, authority = address.partition("://")
@@ -405,7 +406,7 @@ def _system(address: str, query: str) -> tuple[fs.FileSystem, str]:
 
 @contextmanager
 def _named(place: Remote) -> Iterator[None]:
-    """Name the place in errors of pyarrow, in one line with the fix."""
+    """Name the place in errors of pyarrow, as one line with the fix."""
     try:
         yield
     except FileNotFoundError:

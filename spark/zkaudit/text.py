@@ -1,4 +1,4 @@
-"""Makes untrusted text printable, and turns group names into a regex and back. Pure."""
+"""Makes untrusted text printable, and converts group names to a regex and back. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def names_of(regex: str) -> list[str] | None:
 
 
 def group_option(regex: str) -> str:
-    """Return the command-line option that this regex was made from."""
+    """Return the command-line option from which this regex was made."""
     names = names_of(regex)
     if names is None:
         return f"--groups-regex {printable(regex)!r}"
@@ -39,8 +39,8 @@ def group_option(regex: str) -> str:
 
 
 def no_group(regex: str, where: str) -> str:
-    """Return the message that no group matches. ``where`` is its middle part: subject and verb,
-    such as "the logs have"."""
+    """Return the message that no group matches. ``where`` is its subject and verb, such as "the
+    logs have"."""
     text = f"{group_option(regex)}: {where} no group with such a name"
     return (
         text

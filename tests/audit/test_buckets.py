@@ -447,7 +447,9 @@ def test_a_checkpoint_of_another_stream_is_refused(tmp_path: Path) -> None:
     recorder.check()
     batch(tmp_path / "recorded", 5, {7: [{}]})  # and was killed before Spark had finished it
     recorder.check()
-    refused = pytest.raises(AuditError, match=f"{tmp_path}/checkpoint is missing, or not the one")
+    refused = pytest.raises(
+        AuditError, match=f"{tmp_path}/checkpoint is missing, or does not belong"
+    )
     (tmp_path / "tables").mkdir()
     buckets.State(5, {}, [], 1).write(tmp_path / "tables")
     with refused:  # what was audited was finished
@@ -504,7 +506,7 @@ def test_a_stream_whose_batches_were_deleted_is_refused(tmp_path: Path, gone: li
     recorder.check()
     for name in gone:
         shutil.rmtree(tmp_path / name)
-    with pytest.raises(AuditError, match=f"{tmp_path}/recorded/checkpoint-id is missing: put"):
+    with pytest.raises(AuditError, match=f"{tmp_path}/recorded/checkpoint-id is missing: restore"):
         recorder.check()
     for place in tmp_path.iterdir():
         shutil.rmtree(place)

@@ -136,7 +136,7 @@ def test_a_directory_with_compressed_logs_is_read(tmp_path: Path) -> None:
     assert left_out([place]) == [f"{place}/log.1.gz (a copy)"]
     assert zxids([str(place)]) == list(range(1, 13))
     written(again, 1, 4, later=1)
-    with pytest.raises(AuditError, match="are different logs with one name"):
+    with pytest.raises(AuditError, match="are different logs with the same name"):
         find([place])
 
 

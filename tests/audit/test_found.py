@@ -177,7 +177,7 @@ def test_a_line_of_the_file_of_expected_findings() -> None:
     assert parse("0123456789  high\n", "f") == {"0123456789": Expected("0123456789", "high", "")}
     with pytest.raises(InputMissingError, match="f: line 1: '012345678' is not the id"):
         parse("012345678 9\n", "f")
-    with pytest.raises(InputMissingError, match="f: line 1: '2026' is not a severity: write that"):
+    with pytest.raises(InputMissingError, match="f: line 1: '2026' is not a severity: write the"):
         parse("0123456789 2026 a reason\n", "f")
 
 

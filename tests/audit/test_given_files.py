@@ -89,7 +89,7 @@ def test_two_different_logs_of_one_name_are_refused(tmp_path: Path) -> None:
     """They are of two servers, or the server was set up again."""
     written(tmp_path / "zk1" / "log.1", 1, 4)
     written(tmp_path / "zk1" / "version-2" / "log.1", 1, 6, session=8)
-    with pytest.raises(AuditError, match="are different logs with one name"):
+    with pytest.raises(AuditError, match="are different logs with the same name"):
         find([tmp_path / "zk1"])
 
 

@@ -397,7 +397,7 @@ def test_an_argument_behind_the_directories(
         "Usage: zkaudit who GROUP TOPIC-PARTITION --zookeeper-logs DIR... [OPTIONS]",
         "Usage: zkaudit show ZXID --zookeeper-logs DIR... [OPTIONS]",
     )
-    assert lines[-1].startswith(f"Error: {missing} is missing: it is before --zookeeper-logs")
+    assert lines[-1].startswith(f"Error: {missing} is missing: write it before --zookeeper-logs")
 
 
 def test_directories_without_logs(tmp_path: Path, zkaudit: Any) -> None:

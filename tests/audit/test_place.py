@@ -76,7 +76,7 @@ def test_tables_of_another_version_are_refused(
     tables.mkdir()
     publish(out, tables, {"findings": []} | summary, keep=False)
     assert cli(["report", str(out)]) == 1
-    expected = f"{out}: the audit's tables have {has}, and this zkaudit reads version "
+    expected = f"{out}: the audit's tables have {has}, but this zkaudit reads version "
     assert f"{expected}{SCHEMA_VERSION}: run the audit again" in capsys.readouterr().err
 
 

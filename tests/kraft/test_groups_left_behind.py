@@ -143,7 +143,7 @@ def test_without_brokers_in_zookeeper_the_error_says_what_to_give(
     """The error names `--bootstrap-server` if ZooKeeper lists no broker, or none that can be
     used."""
     assert run(["plan", "--all", "--zookeeper", left.address]) == 1
-    assert "give --bootstrap-server HOST:PORT if the cluster" in capsys.readouterr().err
+    assert "use --bootstrap-server HOST:PORT if the cluster" in capsys.readouterr().err
     content = {
         "version": 5,
         "endpoints": ["SASL_SSL://b1:9094", "INSIDE://b1:9095"],

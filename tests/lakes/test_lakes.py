@@ -86,7 +86,7 @@ def test_all_tables(spark: SparkSession, audit: Path, form: str, tmp_path: Path)
     with pytest.raises(AuditError, match="already exists: add rows with --append"):
         export(spark, audit, target)
     assert zkaudit.export(spark, audit, format=form, append=True, run_id="two", **given) == "two"
-    with pytest.raises(AuditError, match="has rows of run one already, so nothing was written"):
+    with pytest.raises(AuditError, match="already has rows of run one, so nothing was written"):
         export(spark, audit, target, "append", "one")
     found = target.read(spark, "commits").groupBy("run_id").count().collect()
     assert dict(map(tuple, found)) == dict.fromkeys(("one", "two"), done.rows["commits"])

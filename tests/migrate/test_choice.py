@@ -160,9 +160,9 @@ def test_a_live_step_leaves_groups_without_migratable_members_out(simulated: Sim
 
 def test_no_name_is_chosen_twice(stores: Any) -> None:
     """Both names of one group, or a new name that another group has."""
-    with pytest.raises(MigrationError, match="a, x are the same group a"):
+    with pytest.raises(MigrationError, match="a, x are the same group, a"):
         choose(stores, BACK, named("a", "x"), ())
-    with pytest.raises(MigrationError, match="there is another group of that name"):
+    with pytest.raises(MigrationError, match="another group has that name"):
         choose(stores, FORTH, named("a"), (Rename("a", "d"),))
     assert choose(stores, FORTH, named("a", "d"), (Rename("a", "d"), Rename("d", "n")))[1] == {
         "a": "d",
@@ -320,7 +320,7 @@ def test_a_file_with_both_names_of_a_group_is_refused(simulated: Simulated) -> N
     matrix.renamed(simulated)
     Path("offsets").write_text("g,t,0,7\nnew,t,0,8\n")
     ran = simulated.run("reset", "--all", "--from-file", "offsets", "--execute", rows=False)
-    assert (ran.status, "g, new are the same group g: name it once" in ran.err) == (1, True), ran
+    assert (ran.status, "g, new are the same group, g: name it once" in ran.err) == (1, True), ran
     assert simulated.held("new", "t")[1] == {0: 100, 1: 50}
 
 

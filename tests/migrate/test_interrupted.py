@@ -45,7 +45,10 @@ def test_a_full_disk_is_a_failure_and_the_rows_so_far_are_printed(
     disk = Disk(monkeypatch, b'"group":"b","step":"write"')
     ran = planned.run("apply", "plan", "--execute", "--parallel", "1")
     assert ran.status == 1, ran.err
-    assert "No space left on device; nothing was done after the last record: make room" in ran.err
+    assert (
+        "No space left on device; nothing was done after the last record: free disk space"
+        in ran.err
+    )
     assert [(row["group"], row["outcome"]) for row in ran.rows] == [("a", "done")]
     assert planned.held("b", "t") == ({0: 5}, {})
     disk.word = None
@@ -82,7 +85,7 @@ def test_a_dry_run_says_that_the_journal_cannot_be_written(
     )
     ran = planned.run("apply", "plan")
     assert ran.status == 2
-    assert "cannot be written, so --execute would not begin" in ran.err
+    assert "cannot be written, so --execute would fail" in ran.err
     there = planned.file("journal")
     assert planned.run("apply", "plan", "--journal", there).status == 0
     assert not os.path.exists(there)

@@ -383,7 +383,7 @@ def test_a_reset_that_dual_commit_would_undo_is_refused(simulated: Simulated, st
     words = ("reset", "--group", "g", "--all-topics", "--execute")
     ran = simulated.run(*words, "--to-earliest", "--store", store)
     assert ran.status == 3
-    assert "would undo this: give --store both" in ran.rows[0]["why"]
+    assert "would undo this: use --store both" in ran.rows[0]["why"]
     assert simulated.held("g", "t") == ({0: 40}, {0: 40})
     assert simulated.run(*words, "--to-earliest").status == 3
     ran = simulated.run(*words, "--to-earliest", "--store", "both")
@@ -492,7 +492,7 @@ def test_a_member_that_registers_during_a_reset_is_named(simulated: Simulated) -
     assert ran.status == 3
     row, refusal = ran.rows
     assert (row["store"], row["before"], row["after"]) == ("zookeeper", 40, 0)
-    assert "g_new registered meanwhile and may have read the old ones" in refusal["why"]
+    assert "g_new registered in the meantime and may have read the old ones" in refusal["why"]
     assert "1 offsets; groups: 1 refused" in ran.err
     assert simulated.held("g", "t")[0] == {0: 0}
     records = read_records(simulated.folder / "zkmigrate-reset.journal", "reset")

@@ -128,7 +128,7 @@ def test_what_is_refused(bench: Bench, shell: Shell, store: str, group: str, top
     status, _, err = shell(*chosen)
     assert (status, "--topic or with --all-topics" in err) == (2, True)
     status, _, err = shell(*chosen, *ALL, "--shift-by", "1")
-    assert (status, "cannot be used together: give one of them" in err) == (2, True)
+    assert (status, "cannot be used together: use only one of them" in err) == (2, True)
     assert held(bench, store, group, topic) == [3, 40]
 
 

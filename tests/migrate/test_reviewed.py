@@ -136,7 +136,7 @@ def test_only_the_plan_that_was_approved_is_applied(simulated: Simulated) -> Non
     assert simulated.run("plan", "--all", "--out", other).status == 0
     found = simulated.run("apply", other, "--sha256", digest, "--execute")
     assert (found.status, simulated.held("g", "t")[1]) == (2, {}), found
-    assert "not the plan that was approved" in found.err
+    assert "not the approved plan" in found.err
     found = simulated.run("apply", approved, "--sha256", digest.upper(), "--execute")
     assert (found.status, simulated.held("g", "t")[1]) == (0, {0: 5}), found
     assert f'"sha256":"{digest.upper()}"' in Path(f"{approved}.journal").read_text()

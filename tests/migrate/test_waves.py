@@ -253,7 +253,7 @@ def test_rules_decide_in_their_order() -> None:
         ("[[rule]]\ngroup = 'a'", ["rule 1", "decides nothing"]),
         ("[[rule]]\ngruop = 'a'\nskip = true", ["rule 1", "gruop", "group"]),
         ("[[rule]]\nmax_idle_days = '3'", ["max_idle_days"]),
-        ("[[rule]]\ntopic = 't'\nmax_idle_days = 3", ["max_idle_days", "leave topic out"]),
+        ("[[rule]]\ntopic = 't'\nmax_idle_days = 3", ["max_idle_days", "remove topic"]),
         ("[[rule]]\npartition = 1\non_conflict = 'max'", ["rule 1", "partition requires skip"]),
         ("[[rule]]\npartition = -1\nskip = true", ["rule 1", "partition"]),
         ("[rules]\na = 1", ["rules", "[[rule]]"]),

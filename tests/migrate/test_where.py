@@ -82,7 +82,7 @@ def test_another_cluster_than_the_expected_one_is_left_alone(here: Simulated, na
     words, _ = COMMANDS[name]
     ran = here.run(*words, "--expect-cluster", "there", rows=False)
     assert ran.status == 1
-    assert "this is the cluster here, and --expect-cluster is there" in ran.err
+    assert "this is the cluster here, but --expect-cluster is there" in ran.err
     assert not (here.folder / "another").exists()
     assert here.run(*words, "--expect-cluster", "here", rows=False).status in (0, 1, 3)
     here.zk.delete("/cluster/id")

@@ -144,7 +144,7 @@ def test_the_owner_znode_of_a_member_that_came_meanwhile_is_not_deleted(
             zk._pass(1.0)
 
     zk.before = come
-    with pytest.raises(GroupChangedError, match="was claimed by a member meanwhile"):
+    with pytest.raises(GroupChangedError, match="was claimed by a member in the meantime"):
         tools.delete("g", "t")
     assert zk.text(f"{PATHS.owners_topic('t')}/9") == b"g_m-0"
     assert zk.text(f"{PATHS.offsets_topic('t')}/0") == b"7"

@@ -184,7 +184,7 @@ def test_versions_that_cannot_be_read_are_the_broker_s_error(
         raise TypeError("'NoneType' object is not iterable")
 
     monkeypatch.setattr(module, "supported_versions", versions)
-    with pytest.raises(BrokerError, match="cannot be read"):
+    with pytest.raises(BrokerError, match="unreadable"):
         connect[1].open()
     assert not connect[1].is_open
 

@@ -241,7 +241,7 @@ def test_the_command_line_wins_over_the_environment(
         (config, ["--strict"], "--strict requires --check"),
         (describe, ["g", "--verbose"], "--verbose"),
         (describe, ["g", "--all"], "GROUP and --all cannot be used together"),
-        (describe, [], "name groups, or give --all"),
+        (describe, [], "name groups, or use --all"),
         (describe, ["g", "--state", "--no-lag"], "--no-lag has no effect with --state"),
         (verify, ["g", "--every", "1s", *ZK], "--every requires --watch"),
         (
@@ -304,11 +304,11 @@ def test_an_option_without_effect_is_refused(
     [
         (["--members", "1"], "--members 1: must be 2 to"),
         (["--members", "10001"], "--members 10001: must be 2 to"),
-        (["--members", "ten"], "'ten': give a number, or several with commas"),
+        (["--members", "ten"], "'ten': must be a number, or several separated by commas"),
         (["--partitions", "0"], "--partitions"),
         (["--topics", "0"], "--topics"),
         (["--partitions", "1000", "--topics", "1000"], "must be 1 to 100000"),
-        (["--members", "2,3", "--journal", "j.jsonl"], "--journal: one run at a time"),
+        (["--members", "2,3", "--journal", "j.jsonl"], "--journal: only a single run"),
         (["--session-timeout", "0"], "0 is too short: at least 10ms"),
         (["--profile", "scala", "--journal", "/no/j"], "--journal /no/j: No such file"),
         (["--html", "/no/h"], "--html /no/h: No such file"),

@@ -184,7 +184,7 @@ def test_a_heartbeat_without_an_answer_fails() -> None:
     bench = Bench(None)
     bench.client.coordinator = None
     found = bench.client.execute(commands.Heartbeat(1, "m", 7))
-    assert found == events.RequestFailed(1, UNREACHABLE, "the coordinator is not known")
+    assert found == events.RequestFailed(1, UNREACHABLE, "the coordinator is unknown")
 
 
 @pytest.mark.parametrize(("call", "discards"), [("interrupt", True), ("close", False)])

@@ -274,7 +274,7 @@ def test_a_login_module_is_refused(options: str, named: str) -> None:
 
 def test_a_section_of_a_jaas_file_is_refused() -> None:
     """With what to take from it."""
-    with pytest.raises(ValueError, match="what is in the braces of KafkaClient"):
+    with pytest.raises(ValueError, match="only the text inside the braces of KafkaClient"):
         parse_jaas(f"KafkaClient {{ {KEYTAB}; }};")
 
 

@@ -1,5 +1,5 @@
 """Tools for groups: list, describe, verify, delete, export and import offsets; topics.
 
-Scripts read ZooKeeper's content into snapshots; pure functions turn snapshots into rows and
-findings; ``zkconsumer.admin.tools`` puts both together with a real ZooKeeper and real brokers.
+Scripts read snapshots from ZooKeeper, and pure functions turn them into rows and findings.
+``zkconsumer.admin.tools`` runs both with a real ZooKeeper and real brokers.
 """

@@ -64,8 +64,8 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The znodes that a deletion removes. ``paths``: from the leaves up. ``whole``: whether the
-    group itself is removed."""
+    """The znodes that a deletion removes. ``paths``: children before parents. ``whole``: whether
+    the group itself is removed."""
 
     group: str
     topic: str | None
@@ -76,12 +76,12 @@ class Deletion:
 def plan_deletion(
     group: str, topic: str | None, deep: bool = False, force: bool = False, but: str = ""
 ) -> Script[Deletion]:
-    """Find out what deleting a group, or one topic of it, would delete.
+    """Return the znodes that deleting a group, or one topic of it, would remove.
 
-    As in Scala 1.1.1 ConsumerGroupCommand a topic means its owners and offsets, and when it is the
-    group's only topic the whole group. There only owned topics count as the group's; here those
-    with offsets do too, so that no other topic's offsets are lost. Unless ``deep`` the znodes of
-    partitions are taken to have no children. ``but``: a registration that does not count.
+    As in Scala 1.1.1 ConsumerGroupCommand, deleting a topic removes its owners and offsets, or the
+    whole group if this is its only topic. Topics with offsets count as the group's topics, not
+    only owned ones as in Scala, so that no other topic's offsets are lost. Unless ``deep``, the
+    znodes of partitions are assumed to have no children. ``but``: a registration to ignore.
 
     Raises UnknownGroupError; GroupActiveError while members are registered; and, without ``force``,
     GroupChangedError if the group is protected (see ``ids_lock.protection``).
@@ -158,7 +158,8 @@ def _interrupted(group: str, count: int, why: str) -> str:
 def _delete_group(
     group: str, plan: Deletion, done: list[str], progress: Progress
 ) -> Script[Code | None]:
-    """Delete in guarded packets; ``None`` when all are gone, else why one was refused."""
+    """Delete in guarded packets. Return ``None`` when all are gone, otherwise why one
+    was refused."""
     ids = GroupPaths(group).ids
     has_ids = yield from _exists(ids)
     for packet in packets(((path, (Delete(path),)) for path in plan.paths), _PACKET_OPS):
@@ -202,13 +203,14 @@ def _delete_topic(
 def _delete_held(
     hold: Hold, planned: Deletion, done: list[str], progress: Progress, deep: bool
 ) -> Script[Code | None]:
-    """Delete what there is of a topic now; ``planned``: what there was before it was claimed."""
+    """Delete the znodes that the topic has now. ``planned``: those that it had before it was
+    claimed."""
     plan = yield from plan_deletion(hold.group, planned.topic, deep, force=True, but=hold.name)
     there = set(planned.paths)
     owners = [path for path in plan.paths if path.startswith(f"{hold.paths.owners}/")]
     for path, node in zip(owners, (yield from read_many(owners)), strict=True):
         if node is not None and node.stat.ephemeral_owner not in (0, hold.session_id):
-            raise GroupChangedError(f"{path} was claimed by a member meanwhile")
+            raise GroupChangedError(f"{path} was claimed by a member in the meantime")
     below = hold.paths.owners_topic(planned.topic or "")
     offsets_first = sorted(plan.paths, key=lambda path: path.startswith(below))
     for packet in packets(((path, (Delete(path),)) for path in offsets_first), _PACKET_OPS):
@@ -234,7 +236,7 @@ def _exists(path: str) -> Script[bool]:
 
 
 def tree(root: str, depth: int = _DEEP) -> Script[list[str]]:
-    """Return a znode and all below it, each after its children. Nothing if it does not exist.
+    """Return a znode and all below it, children first; nothing if it does not exist.
 
     Znodes ``depth`` levels below are assumed to have no children.
     """
@@ -250,13 +252,13 @@ def tree(root: str, depth: int = _DEEP) -> Script[list[str]]:
 
 
 def active(group: str, members: list[str]) -> GroupActiveError:
-    """Return the refusal that names a group's members."""
+    """Return the error that names a group's members."""
     named = printable(shown(members))
     return GroupActiveError(f"group {group} is active: stop its members first ({named})")
 
 
 def read_stored(keys: Iterable[OffsetKey]) -> Script[dict[OffsetKey, Node]]:
-    """Read the offset znodes of these partitions; those that do not exist are left out."""
+    """Read the offset znodes of these partitions. Those that do not exist are left out."""
     wanted = list(keys)
     nodes = yield from read_many([key.path for key in wanted])
     return {key: node for key, node in zip(wanted, nodes, strict=True) if node is not None}
@@ -272,8 +274,8 @@ def write_offsets(
     """Write offsets of one group, each only if its znode still equals ``stored``.
 
     ``force``: also while members are registered, and if the group is protected. Raises
-    GroupActiveError, GroupChangedError (a znode changed meanwhile), ZkUnavailableError (the
-    connection broke during a write).
+    GroupActiveError, GroupChangedError (a znode has changed), ZkUnavailableError (the connection
+    broke during a write).
     """
     if force:
         yield from _write_offsets(group, changes, stored, progress)
@@ -299,7 +301,8 @@ def write_offsets(
     if others:
         raise GroupChangedError(
             f"group {group}: {len(changes)} offsets are written, but {printable(shown(others))} "
-            "registered meanwhile and may have read the old ones: stop these members, then import "
+            "registered in the meantime and may have read the old ones: stop these members, then "
+            "import "
             "again"
         )
 
@@ -328,7 +331,9 @@ def _write_offsets(
                     "import again to see the remaining changes"
                 )
             culprit = list(packet)[reply.index or 0]
-            raise GroupChangedError(f"{culprit} was changed by another client meanwhile; {so_far}")
+            raise GroupChangedError(
+                f"{culprit} was changed by another client in the meantime; {so_far}"
+            )
         written += len(packet)
         progress(len(packet))
 

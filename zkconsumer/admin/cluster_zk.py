@@ -1,6 +1,7 @@
-"""ClusterZk: a session with ZooKeeper that asks brokers, if it knows any, about their cluster.
+"""ClusterZk: a session with ZooKeeper that also asks the brokers of ``bootstrap`` about their
+cluster.
 
-Same threads as ``BlockingZk``. One of them at a time asks the brokers.
+Same threads as ``BlockingZk``. Only one of them at a time asks the brokers.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ if TYPE_CHECKING:
     from zkconsumer.broker.cluster_reader import ClusterReader
 
 _FRESH: Final = 1.0
-"""How long an answer of the brokers is used, in seconds."""
+"""Seconds for which an answer of the brokers is reused."""
 
 T = TypeVar("T")
 
 
 class _Here(threading.local):
-    """What one thread does at present."""
+    """Settings of one thread."""
 
     in_zookeeper = False
-    """Whether it reads everything in ZooKeeper."""
+    """Whether the thread reads everything from ZooKeeper."""
 
 
 class ClusterZk(BlockingZk):
-    """One session with ZooKeeper, opened by ``with``; and the brokers of ``bootstrap``, if given.
+    """A session with ZooKeeper, opened by ``with``, and the brokers of ``bootstrap``, if given.
 
     ``bootstrap`` (``host:port,host:port``) takes precedence over the brokers that ZooKeeper lists.
-    If ZooKeeper lists brokers of the same cluster, it is the cluster's own, and topics are read
-    there. If it lists none, the cluster runs without it (KRaft), and topics are read from the
-    brokers; also if ZooKeeper is another cluster's, which groups of these brokers may use.
+    If ZooKeeper lists brokers of the same cluster, topics are read from ZooKeeper. If it lists
+    none, the cluster runs without it (KRaft), and topics are read from the brokers. The same
+    applies if ZooKeeper belongs to another cluster.
 
     Args:
         connect: as ``BlockingZk``.
@@ -76,16 +77,16 @@ class ClusterZk(BlockingZk):
                 bootstrap, client_id, timeout, KafkaSecurity(security), one
             )
         self.live = True
-        """Whether ZooKeeper lists brokers, or is the only place to find some."""
+        """Whether ZooKeeper lists brokers, or is the only place to find them."""
         self.foreign = False
-        """Whether the brokers of ``bootstrap`` are of another cluster than ZooKeeper's."""
+        """Whether ZooKeeper belongs to another cluster than the brokers of ``bootstrap``."""
         self._view = ClusterView()
         self._read_at: float | None = None
         self._one_reads = threading.Lock()
         self._here = _Here()
 
     def __enter__(self) -> Self:
-        """Connect to ZooKeeper and to a broker of ``bootstrap``."""
+        """Connect to ZooKeeper, and to a broker of ``bootstrap``."""
         super().__enter__()
         if self._reader is not None:
             try:
@@ -103,20 +104,21 @@ class ClusterZk(BlockingZk):
         super().__exit__(*_error)
 
     def look_again(self) -> None:
-        """Find out whether ZooKeeper lists brokers now: a cluster may leave it meanwhile."""
+        """Check again whether ZooKeeper lists brokers, because a cluster may migrate to KRaft."""
         if self._reader is not None:
             listed = self.run_in_zookeeper(children(BROKER_IDS))
             self.live = bool(listed) and not self.foreign
 
     @property
     def has_bootstrap(self) -> bool:
-        """Whether brokers are discovered through ``bootstrap``."""
+        """Whether brokers are found through ``bootstrap``."""
         return self._reader is not None
 
     def view(self) -> ClusterView:
-        """Return the cluster as its brokers describe it, at most a second old.
+        """Return the cluster as its brokers describe it, at most one second old; empty without
+        ``bootstrap``.
 
-        Empty without ``bootstrap``. Raises BrokerUnavailableError.
+        Raises BrokerUnavailableError.
         """
         with self._one_reads:
             now = time.monotonic()
@@ -126,7 +128,7 @@ class ClusterZk(BlockingZk):
             return self._view
 
     def run_in_zookeeper(self, script: Script[T]) -> T:
-        """Carry out a script as ``run`` does, but read everything in ZooKeeper."""
+        """Run a script like ``run``, but read everything from ZooKeeper."""
         here = self._here
         before, here.in_zookeeper = here.in_zookeeper, True
         try:
@@ -135,7 +137,7 @@ class ClusterZk(BlockingZk):
             here.in_zookeeper = before
 
     def cluster_ids(self) -> tuple[str | None, str | None]:
-        """Return the cluster's id in ZooKeeper and on the brokers; ``None`` if unknown."""
+        """Return the cluster's id from ZooKeeper and from the brokers; ``None`` if unknown."""
         (node,) = self.run_in_zookeeper(read_many([CLUSTER_ID]))
         cluster_id: str | None = None
         if node is not None:

@@ -1,7 +1,7 @@
 """Groups in Kafka: lists and describes them for the command line.
 
-``CoordinatorGroups`` is used from one thread, inside ``with``. Other threads that it starts are
-those of ``log_ends``.
+``CoordinatorGroups`` is used from one thread, inside ``with``; it starts only the threads of
+``log_ends``.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class MemberRow(NamedTuple):
 
 
 class CoordinatorGroups:
-    """The data that the group commands need from brokers.
+    """Reads the data that the group commands need from brokers.
 
     Args:
         bootstrap: brokers as ``host:port,host:port``.
         timeout: seconds to wait for each broker.
         security: how to encrypt and log in; None for neither.
 
-    A group that ``group_names`` has returned and that is gone is skipped. If another group does not
-    exist, the first row raises UnknownGroupError. ``notes`` lists everything that could not be
-    read, one line each. Every method raises BrokerError when no broker answers.
+    A group that ``group_names`` returned is skipped if it no longer exists. For any other group
+    that does not exist, the first row raises UnknownGroupError. ``notes`` lists everything that
+    could not be read, one line each. Every method raises BrokerError when no broker answers.
     """
 
     columns: ClassVar[dict[str, tuple[str, ...]]] = {

@@ -27,7 +27,7 @@ class GroupRow(NamedTuple):
 
     ``current_offset`` is the next one to read, ``log_end_offset`` the next one that will be
     written, and ``lag`` the difference. ``consumer_id`` is the owner: in ZooKeeper the thread,
-    ``<consumer id>-<number>``. ``None``: there is none, or it is not known.
+    ``<consumer id>-<number>``. ``None``: there is no value, or it is unknown.
     """
 
     group: str
@@ -44,9 +44,9 @@ class GroupRow(NamedTuple):
 class GroupMemberRow(NamedTuple):
     """One member of a group in ZooKeeper.
 
-    ``streams`` counts those of its fullest topic, ``session`` is the ZooKeeper session that holds
-    its registration, in hexadecimal, as ZooKeeper's own tools print it. ``assignment`` is what the
-    command shows with ``--verbose``: the partitions that it owns.
+    ``streams`` is the largest number of streams for a topic, ``session`` is the ZooKeeper session
+    that holds its registration, in hexadecimal, as ZooKeeper's own tools print it. ``assignment``
+    is what the command shows with ``--verbose``: the partitions that it owns.
     """
 
     group: str
@@ -117,9 +117,10 @@ def state_row(
 
 
 def host_of(group: str, consumer_id: str) -> str:
-    """Return the host in an id of the JVM's form ``<group>_<host>-<ms>-<hex>``, else ``""``.
+    """Return the host in a consumer id of the JVM's form ``<group>_<host>-<ms>-<hex>``, otherwise
+    ``""``.
 
-    Our members have that form too, unless ``consumer.id`` is set.
+    This library's members use that form too, unless ``consumer.id`` is set.
     """
     if not consumer_id.startswith(f"{group}_"):
         return ""
@@ -135,8 +136,8 @@ def group_rows(
 ) -> tuple[list[GroupRow], list[str]]:
     """Return the rows and the notes on znodes that could not be read.
 
-    Rows: every partition of every topic that is owned, has offsets or is subscribed to, by topic
-    and number. Then every registered member without partitions.
+    The rows are all partitions of topics that are owned, have offsets or are subscribed to, by
+    topic and number. Registered members without partitions follow.
     """
     group = snapshot.group
     rows: list[GroupRow] = []
@@ -173,7 +174,7 @@ def group_rows(
 def with_stored_offsets(
     rows: list[GroupRow], stored: Mapping[str, Mapping[TopicPartition, int]]
 ) -> list[GroupRow]:
-    """Replace offsets in ZooKeeper by those that the groups have stored in Kafka.
+    """Replace offsets in ZooKeeper by the groups' offsets in Kafka.
 
     As the JVM's tool does (Scala 1.1.1 ConsumerGroupCommand, ZkConsumerGroupService).
     """
@@ -192,7 +193,7 @@ def with_stored_offsets(
 def _offset(
     snapshot: GroupSnapshot, topic: str, name: str, node: Node, notes: list[str]
 ) -> int | None:
-    """A negative offset means that there is none."""
+    """Return the offset; ``None`` if it is negative, which means that there is none."""
     path = f"{snapshot.paths.offsets}/{topic}/{name}"
     try:
         offset = decode_offset(path, node.data)

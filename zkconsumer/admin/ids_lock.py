@@ -2,7 +2,7 @@
 
 A tool that moves a group takes the permission to create children from every entry of that znode's
 access list, and keeps the original list in the znode's data. ``protection`` also reads the
-migration marker and the mode of a live move, so that every tool asks the same question before it
+migration marker and the mode of a live move, so that every tool makes the same checks before it
 changes a group. Any thread.
 """
 
@@ -28,16 +28,16 @@ CREATE: Final = 4
 ADMIN: Final = 16
 """ZooKeeper's bit for the permission to change the access list."""
 MASKED: Final = ":x"
-"""The end of a digest id in place of the digest, where ZooKeeper does not show that."""
+"""The end of a digest id whose digest ZooKeeper hides."""
 PROBE_END: Final = "_zkmigrate-probe"
-"""The end of the consumer id under which `zkmigrate` tries to register, to see that the lock works.
-It deletes that registration at once."""
+"""The end of the consumer id under which `zkmigrate` tries to register, to check that the lock
+works. It deletes that registration at once."""
 
 
 def is_of(entry: str, who: str | None) -> bool:
-    """Whether an ACL entry's id is that of an identity. An identity of None has every id.
+    """Whether an ACL entry's id belongs to an identity. The identity None matches every id.
 
-    ZooKeeper shows digests only to those who have ADMIN; then the users are compared.
+    ZooKeeper shows digests only to clients with ADMIN; otherwise only user names are compared.
     """
     if who is None or entry == who:
         return True
@@ -56,7 +56,7 @@ class Guard(Enum):
     LOCKED = "locked"
     """Locked by this tool; ``unlock`` removes the lock."""
     CLOSED = "closed"
-    """No client may register, and this tool has not caused that."""
+    """No client may register, for a reason other than this tool's lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
 
 
 def moved_to(data: bytes) -> str | None:
-    """Return the store that a migration marker names; ``None`` if the marker cannot be read."""
+    """Return the store that a migration marker names; ``None`` if the marker is unreadable."""
     try:
         return str(json.loads(data.decode())["moved_to"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -144,7 +144,7 @@ def protection(group: str) -> Script[str | None]:
     """Return why a tool must not change a group's offsets in ZooKeeper; ``None`` if it may.
 
     A group is protected after a move to Kafka, during a live move, and while its ``ids`` are
-    locked. What cannot be read counts as protected.
+    locked. A group whose state cannot be read counts as protected.
     """
     paths = GroupPaths(group)
     marker = f"{paths.root}/{MOVED}"

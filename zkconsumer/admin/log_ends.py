@@ -1,7 +1,7 @@
-"""What tools ask many brokers at a time: where logs end, and the offsets of groups in Kafka.
+"""Requests that tools send to many brokers at a time: log ends, and offsets of groups in Kafka.
 
-One thread for each broker, or group, so that none waits for another. Its requests use connections
-of their own, which are closed at the end.
+Each broker or group has a thread, so that none waits for another. Each thread uses its own
+connections, and closes them at the end.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ _THREADS: Final = 16
 
 
 class LogEnds:
-    """Asks brokers where logs end. Used from one thread.
+    """Reads log end offsets from brokers. Used from one thread.
 
-    Args:
-        timeout: seconds for each connection and answer.
-        security: how to encrypt and log in; None for neither.
+    Args: timeout: seconds for each connection and answer. security: how to encrypt and log in;
+    None for neither.
 
     A broker that did not answer is not asked again.
     """
@@ -41,7 +40,7 @@ class LogEnds:
         """Brokers that did not answer, or have no registration, and why."""
         self._unanswered: Counter[int] = Counter()
         self._refused: dict[tuple[int, type[BrokerError]], tuple[BrokerError, int]] = {}
-        """The first refusal of each broker and kind, and how many there are."""
+        """The first error of each broker and type, and how many there are."""
 
     def of(
         self, endpoints: Mapping[int, BrokerEndpoint], leaders: Mapping[TopicPartition, int]
@@ -67,7 +66,7 @@ class LogEnds:
         return ends
 
     def notes(self) -> list[str]:
-        """Return why the ends of some logs are not known."""
+        """Return why some log ends are unknown."""
         notes = [
             f"{self._silent[broker]}: no log end of {_count(number)}"
             for broker, number in sorted(self._unanswered.items())
@@ -78,7 +77,7 @@ class LogEnds:
         ]
 
     def _ask(self, part: tuple[BrokerEndpoint, list[TopicPartition]]) -> dict[TopicPartition, int]:
-        """One broker; on a thread of its own."""
+        """Ask one broker, on a thread of its own."""
         endpoint, partitions = part
         ends: dict[TopicPartition, int] = {}
         connection = BrokerConnection(endpoint, CLIENT_ID, self._timeout, 0, self._security)

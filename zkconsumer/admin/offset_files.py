@@ -18,7 +18,7 @@ from zkconsumer.errors import OffsetsFileError
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 MAX_FAULTS: Final = 100
-"""After this many bad lines, the remaining ones are not checked."""
+"""The reader stops after this many bad lines."""
 
 _LINE = re.compile(r"/consumers/([^/]+)/offsets/([^/:]+)/([0-9]{1,10}):([0-9]{1,19})")
 _INT32: Final = 2**31 - 1
@@ -34,7 +34,7 @@ class OffsetKey(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of its offset znode."""
+        """The path of the partition's offset znode."""
         return f"/consumers/{self.group}/offsets/{self.topic}/{self.partition}"
 
 
@@ -90,7 +90,7 @@ def parse(name: str, data: bytes) -> dict[OffsetKey, int]:
 
 
 def _why(line: str) -> str:
-    """Return the fault of a line that has another form."""
+    """Return the fault of a line that is not in this format."""
     shown = ascii(line[:80])
     if not line:
         return "is empty (the JVM's tool would stop here)"

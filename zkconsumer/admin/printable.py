@@ -9,18 +9,18 @@ from typing import Final
 _SHOWN: Final = 3
 
 _LEFT_TO_RIGHT: Final = frozenset({"L", "EN", "ES", "ET", "CS", "ON", "NSM"})
-"""Classes of the bidirectional algorithm that do not change the order of a line."""
+"""Bidirectional classes of characters that keep the order of a line."""
 
 
 def printable(text: str, everywhere: bool = True) -> str:
-    """Return text with everything but printable ASCII escaped, as ``\\x1b`` or ``\\u202e``.
+    """Return text with all unprintable characters escaped, as ``\\x1b`` or ``\\u202e``.
 
-    Anyone who reaches ZooKeeper can make znodes of almost any name: control characters would reach
-    the terminal, bidirectional ones would show a name that is not there.
+    Any client of ZooKeeper can create znodes with almost any name. Control characters would reach
+    the terminal, and bidirectional characters could disguise a name.
 
-    ``everywhere``: also on terminals without UTF-8. Otherwise letters, digits and signs of other
-    scripts stay as they are, unless they are written from right to left: they would move what is
-    next to them.
+    ``everywhere``: escape everything but printable ASCII, for terminals without UTF-8. Otherwise
+    characters of other scripts stay as they are, unless they are written from right to left, which
+    would reorder the text next to them.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -1,4 +1,4 @@
-"""Shared by the tools' scripts: children and size-limited JSON. Pure."""
+"""Functions that the tools' scripts share: children, and size-limited JSON. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkconsumer.errors import ZnodeFormatError
 def children(path: str, watch: bool = False) -> Script[list[str] | None]:
     """Return the sorted names of a znode's children, or ``None`` if the znode does not exist.
 
-    ``watch``: leave a watch at the list, if there is one.
+    ``watch``: set a watch on the children of a znode that exists.
     """
     names = yield from listing(path, watch)
     return None if names is None else sorted(names)
@@ -32,7 +32,8 @@ def listing(path: str, watch: bool = False) -> Script[list[str] | None]:
 
 
 def children_of(paths: Iterable[str]) -> Script[list[list[str]]]:
-    """Return the sorted names of many znodes' children; none for a znode that does not exist."""
+    """Return the sorted names of the children of many znodes; an empty list for a znode that does
+    not exist."""
     wanted = list(paths)
     children: list[list[str]] = []
     for start in range(0, len(wanted), LISTS):
@@ -46,8 +47,8 @@ def children_of(paths: Iterable[str]) -> Script[list[list[str]]]:
 
 
 def read_tree(root: str) -> Script[dict[str, Node]]:
-    """Return every znode at and below ``root`` by its path, without those that are deleted
-    meanwhile."""
+    """Return every znode at and below ``root`` by its path, except those deleted during
+    the read."""
     below: dict[str, Node] = {}
     level = [root]
     while level:

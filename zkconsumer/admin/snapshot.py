@@ -1,7 +1,7 @@
-"""A group as ZooKeeper shows it, unjudged: registrations, owners and offsets by name.
+"""A group's registrations, owners and offsets as they are in ZooKeeper.
 
-Everything below ``/consumers`` can be written by anyone, so names and contents are kept as they
-are; ``describe`` and ``verify`` judge them. Scripts and pure functions; any thread.
+Any client can write below ``/consumers``, so names and contents are kept unchecked; ``describe``
+and ``verify`` check them. Scripts and pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from zkconsumer.errors import ZnodeFormatError
 
 CONSUMERS: Final = "/consumers"
 MISPLACED: Final = "offset"
-"""Where a broker of version 1.1.0 keeps offsets by mistake, instead of ``offsets``."""
+"""The znode in which brokers of 1.1.0 store offsets by mistake, instead of ``offsets``."""
 
 MOVED: Final = "migration"
 """The znode in which ``zkmigrate`` records that it moved the group's offsets."""
 
 RECORD: Final = "record"
-"""The znode in which ``zkmigrate`` records who works on the group."""
+"""The znode in which ``zkmigrate`` records which operator works on the group."""
 
 LIVE: Final = "live"
-"""The znode below which a group that is moved while it runs has its mode and members."""
+"""The znode that holds mode and members of a group in a live move."""
 
 CHILDREN: Final = frozenset({"ids", "owners", "offsets", MISPLACED, MOVED, RECORD, LIVE})
 """All children of a group's znode that Kafka's and this project's programs create."""
@@ -45,18 +45,18 @@ _BATCH: Final = 10_000
 T = TypeVar("T")
 
 Nodes = Mapping[str, Mapping[str, Node]]
-"""Topic, then name of a child (a partition's number, or anything), then the znode."""
+"""By topic, then by child name (usually a partition number), the znode."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """The znodes of a group, as one pass of reads showed them.
+    """The znodes of a group, from one pass of reads.
 
     ``moved`` is the marker of ``zkmigrate``, and ``record`` its record. ``mode`` is that of a live
     move, and ``migratable`` are the members that take part in it. ``strange`` are children of the
-    group's znode that neither ``zkmigrate`` nor any JVM version makes. ``filled`` are the paths of
-    parents of offsets, and of the group's own znode, that hold data, which no JVM version puts
-    there. ``exists``: whether there is a znode of the group.
+    group's znode that neither ``zkmigrate`` nor any JVM version creates. ``filled`` are the paths
+    of parents of offsets, and of the group's own znode, that hold data although no JVM version
+    writes any. ``exists``: whether there is a znode of the group.
     """
 
     group: str
@@ -79,7 +79,7 @@ class GroupSnapshot:
 
     @property
     def znodes(self) -> int:
-        """About how many znodes were read."""
+        """Approximate number of znodes read."""
         trees = (*self.owners.values(), *self.offsets.values(), *self.misplaced.values())
         return 10 + len(self.members) + sum(map(len, trees))
 
@@ -91,9 +91,9 @@ class GroupSnapshot:
 
 
 def in_batches(groups: Iterable[tuple[str, T]]) -> Iterator[dict[str, T]]:
-    """Yield groups by name, so many at a time that about ``_BATCH`` znodes were read of them.
+    """Yield groups by name, in batches of about ``_BATCH`` znodes.
 
-    A group has its snapshot, or what is known instead.
+    Each group is given with its snapshot, or with what is known instead.
     """
     some: dict[str, T] = {}
     znodes = 0
@@ -140,9 +140,9 @@ def list_members(group: str) -> Script[list[str]]:
 def read_group(group: str) -> Script[GroupSnapshot | None]:
     """Read a whole group; ``None`` if its znode does not exist.
 
-    The list of members is read first and last. If it has changed, everything is read again (a few
-    times), so that a member that joins or leaves during the read does not cause an inconsistent
-    snapshot. Raises ConfigError when the name cannot be a group's.
+    The list of members is read first and last. If it has changed, everything is read again, a few
+    times at most, to avoid an inconsistent snapshot. Raises ConfigError if no group can have this
+    name.
     """
     paths = GroupPaths(group)
     parts = yield from children(paths.root)
@@ -212,7 +212,7 @@ def _read_tree(root: str, there: bool) -> Script[tuple[Nodes, list[str]]]:
 
 
 def uses_filter(snapshot: GroupSnapshot) -> bool:
-    """Whether any member subscribes by filter, so that the names of all topics are needed."""
+    """Whether any member subscribes by filter, which requires the names of all topics."""
     return bool(interpret(snapshot, ()).by_filter)
 
 
@@ -241,7 +241,7 @@ def interpret(snapshot: GroupSnapshot, all_topics: Collection[str]) -> Registrat
 
 
 def partition_number(name: str) -> int | None:
-    """Return the partition number in a child's name, as Kafka 0.8 and later reads it."""
+    """Return the partition number in a child's name, as Kafka since 0.8 reads it."""
     return child_number(name)
 
 

@@ -1,10 +1,10 @@
-"""Takes a group over as a member would, so that no other member can start or commit then.
+"""Takes a group over as a member would, so that no other member can start or commit.
 
 A tool registers under its own name, then claims every partition: a multi creates the owner znode
-and checks the version of the offset znode. It does not rewrite the offset as a member's claim does,
-so the offset znode keeps the time and the version of the last commit. All changes are made in
-multis that check the tool's registration, so they happen in the session that holds the claims or
-not at all. Scripts; any thread.
+and checks the version of the offset znode. Unlike a member's claim, this does not rewrite the
+offset znode, which keeps the time and version of the last commit. All changes are made in multis
+that check the tool's registration, so they succeed only in the session that holds the claims.
+Scripts; any thread.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, encode_r
 from zkconsumer.errors import GroupActiveError, GroupChangedError
 
 TOOL_NAME_END: Final = "_zkconsumer-[0-9a-f]{8}$"
-"""Regular expression, for Python and Java, of the end of every ``tool_name``. `zkaudit` recognizes
-the tool's writes by it."""
+"""Regular expression, for Python and Java, for the end of every ``tool_name``. `zkaudit`
+recognizes the tool's writes by it."""
 _MAY_HAVE_WORKED: Final = (Code.CONNECTION_LOSS, Code.NO_NODE)
 
 Accept = Callable[[TopicPartition, Node | None], str | None]
-"""Returns why an offset znode differs from the plan; ``None`` if it does not."""
+"""Returns why an offset znode differs from the plan; ``None`` if it is as planned."""
 
 
 class SerialChangedError(GroupChangedError):
@@ -54,8 +54,8 @@ class SerialChangedError(GroupChangedError):
 class Hold:
     """A group that the tool holds. ``nodes``: each claimed partition's offset znode.
 
-    ``locked``: no member may register. The tool's own registration is then below ``owners``, so
-    that the lock stays where it is.
+    ``locked``: no member may register. The tool then registers below ``owners``, so that the lock
+    stays in place.
     """
 
     group: str
@@ -76,7 +76,7 @@ class Hold:
 
     @property
     def check(self) -> Check:
-        """An operation that succeeds only while the tool's session lives."""
+        """Return an operation that succeeds only while the tool's session exists."""
         parent = self.paths.owners if self.locked else self.paths.ids
         return Check(f"{parent}/{self.name}", 0)
 
@@ -89,7 +89,7 @@ def tool_name(group: str) -> str:
 def take(hold: Hold, partitions: Iterable[TopicPartition], accept: Accept) -> Script[None]:
     """Register, check that there is no other member, and claim all partitions.
 
-    Raises GroupActiveError, GroupChangedError. Call ``release`` then, and after any other error.
+    Raises GroupActiveError, GroupChangedError. Call ``release`` after any error.
     """
     wanted = sorted(partitions)
     yield from _register(hold, sorted({tp.topic for tp in wanted}))
@@ -143,7 +143,7 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
                     raise _changed(hold.group, fault)
                 first[tp] = offset
             elif data_of(first[tp]) != data_of(offset):
-                raise _changed(hold.group, f"{tp} changed while it was claimed: run it again")
+                raise _changed(hold.group, f"{tp} changed while it was being claimed: run it again")
             if owner is not None:
                 hold.nodes[tp] = offset
                 continue
@@ -177,13 +177,13 @@ def submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Script
 
 
 def still_there(hold: Hold, reply: Failed) -> None:
-    """Raise GroupChangedError if a multi failed because the tool's session has ended."""
+    """Raise GroupChangedError if a multi failed because the tool's session ended."""
     if reply.index == 0 and reply.code in (Code.NO_NODE, Code.BAD_VERSION):
         raise _changed(hold.group, "the tool's session with ZooKeeper ended: run it again")
 
 
 def data_of(node: Node | None) -> bytes | None:
-    """Return a znode's content; ``None`` if there is no znode."""
+    """Return a znode's data; ``None`` if there is no znode."""
     return None if node is None else node.data
 
 
@@ -228,14 +228,15 @@ def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> S
 
 
 def _encoded(offset: int | None) -> bytes | None:
-    """The content of a znode. -1, which a rollback may restore, means that there is no offset."""
+    """Return the data of an offset znode. -1, which a rollback may restore, means that there is no
+    offset."""
     if offset is None:
         return None
     return b"-1" if offset < 0 else encode_offset(offset)
 
 
 def release(hold: Hold) -> Script[list[str]]:
-    """Release all claims and deregister; return members that have registered in the meantime."""
+    """Release all claims and deregister. Return members that registered in the meantime."""
     paths = hold.paths
     others = [name for name in (yield from list_members(hold.group)) if name != hold.name]
     failed = False
@@ -252,7 +253,7 @@ def release(hold: Hold) -> Script[list[str]]:
 
 
 def _release_what_is_there(hold: Hold) -> Script[None]:
-    """Look for owner znodes of this session and delete them."""
+    """Find the owner znodes of this session and delete them."""
     while hold.session_id:
         topics = (yield from children(hold.paths.owners)) or []
         where = [f"{hold.paths.owners}/{topic}" for topic in topics]

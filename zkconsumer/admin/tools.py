@@ -1,7 +1,7 @@
-"""The tools with their servers: reads snapshots, asks brokers, carries changes out.
+"""Runs the tools on real servers: reads snapshots, asks brokers, makes changes.
 
-``GroupTools`` is used from one thread, inside ``with``. All names given must be those of groups and
-topics; a group of a name that no group can have raises ConfigError.
+``GroupTools`` is used from one thread, inside ``with``. A group name that no group can have raises
+ConfigError.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 class GroupCounts(NamedTuple):
     """One row of ``groups list --counts``.
 
-    ``members`` are registered, ``topics`` are owned or have offsets.
+    ``members`` counts registered members, ``topics`` those that are owned or have offsets.
     """
 
     group: str
@@ -92,7 +92,8 @@ class GroupCounts(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One offset that an import would write; ``old`` is ``None`` if there is no usable one."""
+    """One offset that an import would write. ``old`` is ``None`` if there is no usable
+    offset yet."""
 
     group: str
     topic: str
@@ -102,13 +103,14 @@ class Change(NamedTuple):
 
     @property
     def key(self) -> OffsetKey:
-        """The group of the offset."""
+        """Return the group of the offset."""
         return OffsetKey(self.group, self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """The result of an import: ``changes`` to write, and the number of offsets already correct."""
+    """The result of comparing an import: ``changes`` to write, and the number of offsets already
+    correct."""
 
     changes: tuple[Change, ...]
     unchanged: int
@@ -174,13 +176,13 @@ class GroupTools:
     # -- groups --------------------------------------------------------------------------------
 
     def group_names(self) -> list[str]:
-        """Return all groups, sorted; names that no group can have are left out and reported."""
+        """Return all groups, sorted. Names that no group can have are left out and noted."""
         return self._legal(self._zk.run(list_groups()), is_legal_group, "/consumers", "group")
 
     def _legal(
         self, names: Iterable[str], is_legal: Callable[[str], bool], root: str, kind: str
     ) -> list[str]:
-        """Leave out names that nothing of this kind can have, with a note for each."""
+        """Leave out invalid names, with a note for each."""
         legal = []
         for name in names:
             if is_legal(name):
@@ -252,7 +254,8 @@ class GroupTools:
     ) -> Iterator[Finding]:
         """Yield the problems of these groups. Raises UnknownGroupError.
 
-        ``idle``: also report members that own nothing although any strategy gives them partitions.
+        ``idle``: also report members that own nothing although every strategy would assign
+        partitions to them.
         """
         for known in self._read(groups, lag):
             for pair in known.groups:
@@ -271,8 +274,8 @@ class GroupTools:
     ) -> Deletion:
         """Delete a group without members, or one of its topics; return the deleted znodes.
 
-        ``force``: also if the group was moved to Kafka, is locked, or is moved while it runs.
-        Raises UnknownGroupError, GroupActiveError, GroupChangedError, ProtectedGroupError.
+        ``force``: also if the group was moved to Kafka, is locked, or is in a live move. Raises
+        UnknownGroupError, GroupActiveError, GroupChangedError, ProtectedGroupError.
         """
         return self._with_near_names(group, delete(group, topic, progress, force))
 
@@ -306,11 +309,11 @@ class GroupTools:
     ) -> None:
         """Write a plan's changes and read them back.
 
-        Each offset is written only if it has not changed since the plan was made, and, without
-        ``force``, only while its group has no member, and if the group was not moved to Kafka, is
-        not locked and is not moved while it runs. Raises GroupActiveError and ProtectedGroupError
-        before a group is written, GroupChangedError when another client has changed a group
-        meanwhile. Other groups may then be written or not.
+        Each offset is written only if it has not changed since the plan was made. Without
+        ``force``, the group must have no member, and must not have been moved to Kafka, be locked,
+        or be in a live move. Raises GroupActiveError and ProtectedGroupError before a group is
+        written, GroupChangedError if another client changed a group in the meantime. Other groups
+        may have been written by then.
         """
         by_group: dict[str, dict[OffsetKey, int]] = {}
         for change in plan.changes:
@@ -331,7 +334,7 @@ class GroupTools:
             if node is None or node.data != b"%d" % new:
                 raise GroupChangedError(
                     f"{key.path} was written but now contains another value: a consumer of group "
-                    f"{key.group} is at work"
+                    f"{key.group} is running"
                 )
 
     # -- topics --------------------------------------------------------------------------------
@@ -380,7 +383,7 @@ class GroupTools:
         return self._zk.run(script)
 
     def _read(self, groups: Sequence[str], lag: bool) -> Iterator[_Known]:
-        """Yield the groups, some at a time, so that many need little memory."""
+        """Yield the groups in batches, so that many groups need little memory."""
         chosen = self._existing(groups)
         names: list[str] | None = None
         asker: LogEnds | None = None

@@ -36,7 +36,8 @@ class PartitionState:
 class TopicSnapshot:
     """One topic: its partitions in ascending order with their replicas, and their states.
 
-    A partition without a readable state znode is missing from ``states``; ``faults`` says why.
+    A partition whose state znode is unreadable is missing in ``states``; ``faults`` has the
+    reason.
     """
 
     topic: str
@@ -47,7 +48,7 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class BrokersSnapshot:
-    """Registered brokers with a usable address, and the reason why others have none."""
+    """Registered brokers with a usable address, and why the others have none."""
 
     endpoints: Mapping[int, BrokerEndpoint]
     registered: frozenset[int]
@@ -107,7 +108,7 @@ def read_topic(topic: str) -> Script[TopicSnapshot | None]:
 
 
 def read_brokers(wanted: ListenerChoice = NO_SECURITY.listener) -> Script[BrokersSnapshot]:
-    """Read the addresses of the brokers' chosen listeners."""
+    """Read the addresses of the brokers' selected listeners."""
     listed = (yield from children(BROKER_IDS)) or []
     names = [name for name in listed if child_number(name) is not None]
     paths = [broker_path(int(name)) for name in names]
@@ -127,7 +128,7 @@ def read_brokers(wanted: ListenerChoice = NO_SECURITY.listener) -> Script[Broker
 def unusable(brokers: BrokersSnapshot, bootstrap: bool) -> list[str]:
     """Return a note for each unusable broker, and the option to set if all are unusable.
 
-    ``bootstrap``: the brokers were not found in ZooKeeper but in another way.
+    ``bootstrap``: the brokers were not found in ZooKeeper.
     """
     notes = list(brokers.faults)
     if not brokers.endpoints and not bootstrap:

@@ -1,8 +1,7 @@
-"""Judges a snapshot: is each partition owned once, by a live member, by its session? Pure.
+"""Checks that each partition is owned once, by a live member, in that member's session. Pure.
 
-Stricter than the JVM's ``VerifyConsumerRebalance`` (1.1.1), which looks only whether each
-partition's owner is some subscribed thread: it sees neither sessions nor offsets, nor owners of
-topics without a subscriber.
+The JVM's ``VerifyConsumerRebalance`` (1.1.1) checks less: only that each partition's owner is a
+subscribed thread. It ignores sessions, offsets, and owners of topics without a subscriber.
 """
 
 from __future__ import annotations
@@ -42,36 +41,36 @@ class Kind(Enum):
     SESSION = "session"
     """The owner znode does not belong to the session that registered the member."""
     UNKNOWN_PARTITION = "unknown-partition"
-    """An owner of a partition that the topic does not have."""
+    """A partition is owned that the topic does not have."""
     QUARANTINED = "quarantined"
     """A registration that cannot be used; JVM members fail to rebalance because of it."""
     REGISTRATION = "registration"
-    """A registration that outlives its member, as its znode is not ephemeral."""
+    """A registration znode is not ephemeral, so it outlives its member."""
     BAD_OFFSET = "bad-offset"
     """A stored offset that is not a number, or negative."""
     ABOVE_END = "above-end"
     """A stored offset beyond the end of the log."""
     FOREIGN_LAYOUT = "foreign-layout"
-    """Znodes in the layout of another client, which the JVM's and this library's members ignore."""
+    """Znodes in the layout of another client, which members of the JVM and of this library ignore.
+    """
     MISPLACED = "misplaced-offsets"
-    """Offsets below ``offset``, where a 1.1.0 broker keeps them, that differ from ``offsets``."""
+    """Offsets below ``offset``, where a 1.1.0 broker stores them by mistake, that differ from
+    ``offsets``."""
     MISASSIGNED = "misassigned"
-    """The owner differs from the strategy's choice."""
+    """The owner is not the one that the strategy would choose."""
     IDLE = "idle-member"
-    """A member that owns nothing although the strategy gives it partitions."""
+    """A member owns nothing although the strategy would assign partitions to it."""
     TOPIC_MISSING = "topic-missing"
     """A topic that is subscribed to by name does not exist, or its znode cannot be read."""
 
 
 WARNINGS = frozenset({Kind.TOPIC_MISSING})
-"""Kinds that deserve a note but are not errors."""
+"""Kinds that are reported as warnings, not as errors."""
 
 
 class Finding(NamedTuple):
-    """One problem: ``where`` is the path of a znode, ``what`` a sentence.
-
-    Both may contain untrusted text.
-    """
+    """One problem. ``where`` is the path of a znode, ``what`` a sentence. Both may contain
+    untrusted text."""
 
     group: str
     kind: Kind
@@ -93,14 +92,15 @@ def verify(
     *,
     idle: bool = False,
 ) -> list[Finding]:
-    """Return a group's errors and oddities; empty if there are none.
+    """Return the problems of a group; empty if there are none.
 
     Args:
         snapshot, registrations: the group; filters expanded.
         topics: every topic that is owned, has offsets or is subscribed to, if it exists.
-        log_ends: as far as known; ``{}`` leaves that check out.
+        log_ends: the known ones; ``{}`` skips that check.
         assignor: also compare the owners with the choice of this strategy.
-        idle: also look for members that own nothing although any strategy gives them partitions.
+        idle: also look for members that own nothing although every strategy would assign
+            partitions to them.
     """
     return list(_Verifier(snapshot, registrations, topics, log_ends).findings(assignor, idle))
 
@@ -304,7 +304,8 @@ class _Verifier:
                 )
 
     def _idle(self) -> Iterator[Finding]:
-        """Members that own nothing, whichever of the strategies the group uses."""
+        """Return members that own nothing although every strategy in use could assign them
+        partitions."""
         shares = [
             {thread.consumer for thread in self._chosen(Assignor(name)).values()}
             for name in ("range", "roundrobin")
@@ -317,7 +318,7 @@ class _Verifier:
             )
 
     def _owning(self) -> set[str]:
-        """The consumer ids of all owners."""
+        """Return the consumer ids of all owners."""
         owners = self.snapshot.owners.values()
         return {self.snapshot.consumer_of(node) for nodes in owners for node in nodes.values()}
 

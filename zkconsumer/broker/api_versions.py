@@ -33,14 +33,15 @@ _HIGHEST_0_8 = {
 LEGACY_VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
     {key: range(highest + 1) for key, highest in _HIGHEST_0_8.items()}
 )
-"""Versions for each API key of a 0.8.2 broker. 0.9 supports a few more, which are not needed."""
+"""Versions by API key of a 0.8.2 broker. 0.9 supports a few more, which are not needed."""
 
 
 def supported_versions(connection: OpenConnection) -> Mapping[int, range] | None:
-    """Ask an opened connection for its versions by API key; Kafka 4 has dropped old ones.
+    """Request the broker's versions by API key on an open connection. Kafka 4 has dropped old
+    ones.
 
-    Returns ``None`` when the broker answers with an error, as one without the request does.
-    Raises ``BrokerUnavailableError`` when it closes the connection instead.
+    Return ``None`` if the broker answers with an error, as a broker without this request does.
+    Raises ``BrokerUnavailableError`` if it closes the connection instead.
     """
     answer = connection.exchange_opened(API_VERSIONS, 0, ApiVersionsRequest().encode(version=0))
     response = connection.decode(ApiVersionsResponse, answer, 0)

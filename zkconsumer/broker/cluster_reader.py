@@ -1,6 +1,6 @@
-"""ClusterReader: asks the brokers for the description of their cluster. One thread at a time.
+"""ClusterReader: reads the description of a cluster from its brokers. One thread at a time.
 
-It begins with the servers of ``bootstrap.servers`` and later asks discovered brokers too.
+It begins with the servers in ``bootstrap.servers``, and later also asks discovered brokers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zkconsumer.core.zookeeper.ops import Permission
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, ConfigError
 
 _TAGGED = 10
-"""Version that has topic ids, with tagged fields; 4 has neither, 0 is the oldest."""
+"""Version with topic ids and tagged fields. Version 4 has neither, version 0 is the oldest."""
 
 
 class ClusterReader:
@@ -59,9 +59,10 @@ class ClusterReader:
         self._closed = False
 
     def read(self, topics: Collection[str] | None = None) -> ClusterView:
-        """Return a broker's current view of the cluster, if ``topics`` are given with these alone.
+        """Return a broker's current view of the cluster, with only the ``topics`` if these are
+        given.
 
-        Raises BrokerUnavailableError, which names ``bootstrap.servers``, when no broker answers.
+        Raises BrokerUnavailableError, which names ``bootstrap.servers``, if no broker answers.
         """
         reasons: list[str] = []
         for endpoint in self._order():
@@ -81,8 +82,8 @@ class ClusterReader:
         why = reasons[0] if reasons else "closed"
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
         raise BrokerUnavailableError(
-            f"bootstrap.servers={self._servers}: no broker can be used: {why}{more}; is this a "
-            f"listener that offers {self._security.protocol}?"
+            f"bootstrap.servers={self._servers}: no broker is usable: {why}{more}; check that "
+            f"this listener offers {self._security.protocol}"
         )
 
     def execute(self, _request: None, _permission: Permission) -> ClusterView | str:
@@ -93,18 +94,18 @@ class ClusterReader:
             return str(error)
 
     def disconnect(self) -> None:
-        """Close the connection; the next ``read`` opens another."""
+        """Close the connection. The next ``read`` opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def close(self) -> None:
-        """Wake the reading thread; later reads fail too. Any thread."""
+        """Wake the reading thread. Later reads fail, too. Any thread."""
         self._closed = True
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Wake the reading thread, which asks another broker. Any thread."""
+        """Wake the reading thread, which then asks another broker. Any thread."""
         connection = self._connection
         if connection is not None:
             connection.abort()
@@ -127,7 +128,8 @@ class ClusterReader:
 def read_cluster(
     connection: BrokerConnection, wanted: Collection[str] | None = None
 ) -> ClusterView:
-    """Ask one broker for its cluster: all brokers, and all or the wanted topics. Creates no topic.
+    """Read the cluster from one broker: all brokers, and all or some topics. Does not create
+    topics.
 
     Raises the errors of ``BrokerConnection.exchange``.
     """

@@ -1,12 +1,12 @@
-"""One blocking connection to one broker, and the place where the libraries' errors are mapped.
+"""A blocking connection to one broker. Errors of libraries are mapped here.
 
 Owns framing, correlation ids and timeouts. A connection belongs to one thread, which sends a
 request and waits for its answer; any other thread may call ``abort`` to wake it.
 
-The socket is a blocking one with kernel timeouts (``SO_RCVTIMEO``) and whole frames are received
-with ``MSG_WAITALL``: a thread that receives needs the interpreter lock once for each frame and not
-once for each segment, which matters while a consuming thread is busy decoding. With TLS Python's
-own timeouts are used, and each record of TLS (16 KiB) is received by itself.
+The socket is blocking with kernel timeouts (``SO_RCVTIMEO``), and whole frames are received with
+``MSG_WAITALL``. So a receiving thread needs the interpreter lock once per frame, not once per
+segment, which matters while a consuming thread is decoding. With TLS, Python's own timeouts are
+used, and each TLS record (16 KiB) is received separately.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _INT: Final = Struct(">i")
 _RESET: Final = Struct("@ii").pack(1, 0)
 _BEFORE_LOGIN: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _FIRST_PIECE: Final = 64 * 1024 * 1024
-"""Larger frames are not allocated at once: their length may be a lie."""
+"""Largest size in bytes of a frame that is allocated at once. A larger length may be false."""
 
 _CODES: Final[Mapping[int, type[BrokerError]]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRangeError,
@@ -62,16 +62,16 @@ _CODES: Final[Mapping[int, type[BrokerError]]] = {
 
 
 def error_from_code(code: int, what: str) -> BrokerError:
-    """Return the exception for a protocol error code other than 0; ``what`` names its subject."""
+    """Return the exception for a protocol error code other than 0. ``what`` names its subject."""
     return _CODES.get(code, BrokerError)(f"{what}: {name_of(code)}")
 
 
 @contextmanager
 def mapped_errors(endpoint: BrokerEndpoint) -> Iterator[None]:
-    """Raise errors of sockets, of kafka-python and of decoding as ours; no other code maps them.
+    """Convert errors of sockets, of kafka-python and of decoding to this library's errors.
 
     Raises:
-        BrokerUnavailableError: anything the operating system reports, also a timeout.
+        BrokerUnavailableError: any error of the operating system, including a timeout.
         BrokerError: the broker's bytes cannot be decoded, or kafka-python cannot encode the
             request.
     """
@@ -85,16 +85,16 @@ def mapped_errors(endpoint: BrokerEndpoint) -> Iterator[None]:
     except KafkaError as exc:
         raise BrokerError(f"{where}: {exc}") from exc
     except (StructError, ValueError, IndexError, TypeError, AttributeError, MemoryError) as exc:
-        raise BrokerError(f"{where} sent an answer that cannot be read: {exc}") from exc
+        raise BrokerError(f"{where} sent an unreadable answer: {exc}") from exc
 
 
 class BrokerConnection:
-    """A connection that is opened on first use and opened again after ``close``.
+    """A connection that is opened on first use, and reopened after ``close``.
 
     Args:
-        endpoint: where the broker listens.
+        endpoint: the broker's address.
         client_id: sent with every request.
-        timeout: seconds for connecting, and for an answer to arrive whole.
+        timeout: seconds for connecting, and for a complete answer.
         receive_buffer_bytes: ``SO_RCVBUF``; 0 or less leaves the system's default.
         security: how to encrypt and to log in; None is PLAINTEXT.
         before_request: called before each request; may wait.
@@ -114,7 +114,7 @@ class BrokerConnection:
         self._before_request = before_request
         self._turns, self._is_ready = 0, False
         self._addresses = deque([(endpoint.host, endpoint.port), *endpoint.others])
-        """The listeners, the one to use first."""
+        """The listeners, the preferred one first."""
         self.security = KafkaSecurity() if security is None else security
         self._client_id = client_id.encode()
         self.timeout = timeout
@@ -123,10 +123,10 @@ class BrokerConnection:
         self._versions: Mapping[int, range] = LEGACY_VERSIONS
         self._correlation = 0
         self._proven = False
-        """Whether the broker has accepted this client: after the login, or the first answer that it
-        does not give to everybody."""
+        """Whether the broker has accepted this client. This is known after the login, or after
+        the first answer that needs one."""
         self._renew_at: float | None = None
-        """When the broker ends the session that SASL began (``time.monotonic``)."""
+        """When the broker will end the SASL session (``time.monotonic``)."""
         self._aborted = False
 
     @property
@@ -135,15 +135,15 @@ class BrokerConnection:
         return self._socket is not None
 
     def limit_connecting(self, seconds: float) -> None:
-        """Connect within this time from now on, if the timeout is not less."""
+        """Limit the time for connecting, from now on, if this is less than the timeout."""
         self._connect_timeout = min(seconds, self.timeout)
 
     def open(self) -> None:
-        """Connect and ask for the broker's API versions; do nothing if open.
+        """Connect and request the broker's API versions. Does nothing if open.
 
         Raises:
-            BrokerUnavailableError: no connection, or the broker closed it at once.
-            BrokerError: the answer cannot be read.
+            BrokerUnavailableError: no connection, or the broker closed it immediately.
+            BrokerError: the answer is unreadable.
             AuthenticationError: the broker and this client do not accept each other, and no broker
                 has accepted this client yet.
         """
@@ -170,7 +170,7 @@ class BrokerConnection:
             raise
 
     def _asked_versions(self) -> Mapping[int, range]:
-        """Ask for the API versions; may connect again."""
+        """Request the API versions. May connect again."""
         # Brokers before 0.10 close the connection when they do not know the request. Others may
         # close it for a reason of the moment, so one is not enough.
         for _ in range(2):
@@ -189,19 +189,19 @@ class BrokerConnection:
         return LEGACY_VERSIONS
 
     def _accepted(self) -> None:
-        """The broker has accepted this client."""
+        """Record that the broker has accepted this client."""
         self._proven = True
         self.security.accepted(self.endpoint)
 
     def highest(self, api_key: int) -> int:
-        """Return the highest version of a request that the broker knows, -1 if it knows none."""
+        """Return the highest version of a request that the broker supports, or -1."""
         return self._versions.get(api_key, range(0)).stop - 1
 
     def version(self, api_key: int, *wanted: int, needs: str = "") -> int:
-        """Return the first of ``wanted`` that the broker knows; opens the connection.
+        """Return the first of ``wanted`` that the broker supports. Opens the connection.
 
-        Raises ``UnsupportedBrokerError`` when it knows none, and what ``open`` raises. ``needs``:
-        what is needed, for its text.
+        Raises ``UnsupportedBrokerError`` if it supports none, and the errors of ``open``.
+        ``needs``: the requirement, for the error's text.
         """
         self.open()
         known = self._versions.get(api_key, range(0))
@@ -218,8 +218,8 @@ class BrokerConnection:
     def ready(self, requests: int = 1) -> None:
         """Open the connection, and wait until so many requests can be sent without delay.
 
-        The next request does not log in again: the broker ends a session later than this client.
-        Raises what ``open`` raises.
+        The next request does not log in again, because the broker ends a session later than this
+        client. Raises the errors of ``open``.
         """
         self.open()
         self._wait_for_turns(requests)
@@ -230,7 +230,7 @@ class BrokerConnection:
 
     @property
     def _outlived(self) -> bool:
-        """Whether the session that SASL began is over, so that another login is needed."""
+        """Whether the SASL session has expired, so that another login is needed."""
         return self._renew_at is not None and time.monotonic() >= self._renew_at
 
     def _wait_for_turns(self, requests: int) -> None:
@@ -243,7 +243,7 @@ class BrokerConnection:
 
         After any error the connection is closed; the next call opens it again.
 
-        Raises ``BrokerUnavailableError``, ``BrokerError``, and what ``open`` raises.
+        Raises ``BrokerUnavailableError``, ``BrokerError``, and the errors of ``open``.
         """
         if not self._is_ready:
             self.open()
@@ -296,8 +296,9 @@ class BrokerConnection:
             raise
 
     def exchange_bytes(self, data: bytes, answered: bool) -> bytes:
-        """Send bytes of SASL as brokers before 1.0 take them, with their length only. Return the
-        answer; nothing if none is expected (``answered``). Raises as ``exchange_opened``."""
+        """Send SASL bytes in the format of brokers before 1.0, preceded only by their length.
+        Return the answer, or nothing if none is expected (``answered``). Raises the errors of
+        ``exchange_opened``."""
         sock = self._socket
         assert sock is not None  # it is being opened
         with mapped_errors(self.endpoint):
@@ -307,16 +308,16 @@ class BrokerConnection:
             return bytes(self._receive(sock, time.monotonic() + self.timeout, smallest=0))
 
     def call(self, request: ApiMessage, response: type[ApiMessage], version: int) -> Any:
-        """Send a message object of kafka-python; return the decoded response object.
+        """Send a message object of kafka-python. Return the decoded response object.
 
-        Raises the errors of ``exchange``, and ``BrokerError`` for an answer that cannot be read.
+        Raises the errors of ``exchange``, and ``BrokerError`` for an unreadable answer.
         """
         return self.decode(response, self.send(request, version), version)
 
     def send(self, request: ApiMessage, version: int) -> memoryview:
-        """Send a message object of kafka-python; return the answer, which ``decode`` decodes.
+        """Send a message object of kafka-python. Return the answer, which ``decode`` decodes.
 
-        Raises as ``call``.
+        Raises the errors of ``call``.
         """
         body = _encoded(request, version, self.endpoint)
         answer = self.exchange(request.API_KEY, version, body)
@@ -334,7 +335,7 @@ class BrokerConnection:
         return [_without_tags(requests[0], answer, version, self.endpoint) for answer in answers]
 
     def decode(self, response: type[ApiMessage], answer: memoryview, version: int) -> Any:
-        """Decode an answer with kafka-python. Raises ``BrokerError`` when it cannot be read."""
+        """Decode an answer with kafka-python. Raises ``BrokerError`` if it is unreadable."""
         with mapped_errors(self.endpoint):
             return response.decode(bytes(answer), version=version)
 
@@ -346,10 +347,10 @@ class BrokerConnection:
             sock.close()
 
     def abort(self, *, discard: bool = False) -> None:
-        """Wake the thread that uses the connection and refuse all further use. Any thread.
+        """Wake the thread that uses the connection, and refuse all further use. Any thread.
 
-        With ``discard`` the system drops what it could not send yet. Without it, the system sends
-        it for minutes, also after ``close``.
+        With ``discard`` the system drops unsent data. Without it, the system may try to send it
+        for minutes, even after ``close``.
         """
         self._aborted = True
         sock = self._socket
@@ -392,7 +393,7 @@ class BrokerConnection:
             raise OSError("this client closed the connection")
 
     def _dial(self) -> socket.socket:
-        """Connect to the first listener that takes a connection, and prefer it from then on."""
+        """Connect to the first listener that accepts a connection, and prefer it from then on."""
         from zkconsumer.broker.dialing import dial  # not before a broker is asked
 
         sock, number = dial(self._addresses, self._connect_timeout, lambda: self._aborted)
@@ -402,13 +403,13 @@ class BrokerConnection:
 
     @property
     def here(self) -> BrokerEndpoint:
-        """The listener that is used."""
+        """The listener in use."""
         host, port = self._addresses[0]
         return BrokerEndpoint(self.endpoint.broker_id, host, port)
 
     @contextmanager
     def _explained(self, api_key: int) -> Iterator[None]:
-        """Find out whether it was for lack of TLS or SASL that a connection ended."""
+        """Return the error of a connection that ended, after a check for missing TLS or SASL."""
         try:
             yield
         except ssl.SSLError as error:

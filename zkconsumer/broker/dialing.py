@@ -1,8 +1,8 @@
-"""Opens a connection to the first of several addresses that takes one.
+"""Opens a connection to the first of several addresses that accepts one.
 
-Runs on the thread that opens the connection. A name may have addresses that swallow packets, and
-may get others at any moment. So attempts overlap (RFC 8305): the next address is tried after a
-quarter of a second, while the earlier attempts continue, and names are resolved again each second.
+Runs on the thread that opens the connection. Some addresses of a name may drop packets, and the
+addresses may change at any time. So attempts overlap (RFC 8305): the next address is tried after a
+quarter of a second, while earlier attempts continue, and names are resolved again every second.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple
 
 _NEXT_ADDRESS_S: Final = 0.25
 _NEXT_LISTENER_S: Final = 2.0
-"""Another listener may belong to another network, so the first one has more time."""
+"""Seconds until the next listener, which may belong to another network, is tried."""
 _RESOLVE_AGAIN_S: Final = 1.0
 _DNS_SHARE: Final = 10
-"""DNS is asked again after this many times the time of its last answer, if that is longer."""
+"""Factor of the last DNS answer's time after which DNS is asked again, if that is longer."""
 
 
 class _Address(NamedTuple):
@@ -38,12 +38,12 @@ class _Address(NamedTuple):
 def dial(
     listeners: Sequence[tuple[str, int]], timeout: float, is_aborted: Callable[[], bool]
 ) -> tuple[socket.socket, int]:
-    """Return a connected socket, and which of the listeners it is connected to.
+    """Return a connected socket, and its listener.
 
-    All addresses together have ``timeout`` seconds, from the first answer of DNS on. Another thread
+    All addresses together have ``timeout`` seconds, from the first DNS answer on. Another thread
     may end the attempt: ``is_aborted`` is called at least once a second.
 
-    Raises OSError, whose text has the fault of each address.
+    Raises OSError. Its text has the fault of each address.
     """
     attempt = _Attempt(listeners)
     try:
@@ -66,16 +66,16 @@ class _Attempt:
     def __init__(self, listeners: Sequence[tuple[str, int]]) -> None:
         self._listeners = listeners
         self._due = 0
-        """How many of them are tried by now."""
+        """Number of addresses that have been tried."""
         self._waiting: deque[_Address] = deque()
         self._pending: dict[socket.socket, _Address] = {}
         self._faults: dict[tuple[int, str], str] = {}
-        """By listener and address; the address is empty for a name that does not resolve."""
+        """Faults by listener and address. The address is empty for a name that does not resolve."""
         self._next_address_at = self._next_listener_at = self._resolve_at = 0.0
 
     @property
     def alive(self) -> bool:
-        """Whether an address may still take the connection."""
+        """Whether an address may still accept the connection."""
         return bool(self._waiting or self._pending) or self._due < len(self._listeners)
 
     def begin(self) -> None:
@@ -84,7 +84,7 @@ class _Attempt:
         self._resolve(range(self._due))
 
     def step(self, until: float) -> tuple[socket.socket, int] | None:
-        """Begin what is due, and wait for the next event. Return what is connected."""
+        """Start due attempts, and wait for the next event. Return the connected socket, if any."""
         if self._due and time.monotonic() >= self._resolve_at:
             self._resolve(range(self._due))
         while True:
@@ -110,7 +110,7 @@ class _Attempt:
         return self._wait(at - time.monotonic())
 
     def faults(self, late: str) -> str:
-        """The fault of each address; ``late``: of those that have not answered."""
+        """Return the fault of each address. ``late``: that of addresses without an answer."""
         for address in (*self._pending.values(), *self._waiting):
             self._faults[address.listener, address.ip] = late
         texts = []

@@ -13,8 +13,8 @@ class KnownBrokers:
     """The brokers that one member knows, and their failures.
 
     Args:
-        bootstrap: called for the first brokers to ask.
-        load: how many requests the member has in flight to a broker.
+        bootstrap: returns the first brokers to ask.
+        load: returns the number of the member's requests in flight to a broker.
     """
 
     def __init__(
@@ -26,26 +26,26 @@ class KnownBrokers:
         self._load = load
         self._learnt: tuple[BrokerEndpoint, ...] = ()
         self._failures: dict[tuple[str, int], float] = {}
-        """When a broker failed, by its address, until it answers again."""
+        """By address, when a broker failed. Removed when it answers again."""
 
     def learn(self, brokers: Sequence[BrokerEndpoint]) -> None:
-        """Store the brokers of the cluster, as one of them listed them."""
+        """Store the brokers of the cluster from a broker's answer."""
         self._learnt = tuple(brokers)
 
     def failed(self, broker: BrokerEndpoint) -> None:
-        """Record that a broker cannot be reached, or did not answer."""
+        """Record that a broker is unreachable, or did not answer."""
         self._failures[broker.host, broker.port] = time.monotonic()
 
     def answered(self, broker: BrokerEndpoint) -> None:
-        """Record that a broker can be reached."""
+        """Record that a broker is reachable."""
         self._failures.pop((broker.host, broker.port), None)
 
     def least_loaded(self) -> list[BrokerEndpoint]:
-        """All brokers, in the order in which to ask them: by requests in flight, fewest first, at
-        random among equals. Brokers that failed are last, the latest failure at the end.
+        """Return all brokers in the order in which to ask them.
 
-        Source: NetworkClient.leastLoadedNode of Kafka 3.9, which skips a broker that failed a
-        moment ago.
+        Those with the fewest requests in flight are first, equal ones in random order. Brokers
+        that failed are last, the latest failure at the end. Source: NetworkClient.leastLoadedNode
+        of Kafka 3.9, which skips a broker that failed recently.
         """
         brokers = list(
             {

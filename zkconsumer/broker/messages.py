@@ -1,7 +1,7 @@
-"""The classes of kafka-python that encode and decode requests: the only place that imports them.
+"""The classes of kafka-python that encode and decode requests. Only this module imports them.
 
-They are internal to kafka-python, so a release may rename them. ``pyproject.toml`` allows one minor
-version. Importing this module raises UnsupportedLibraryError when a class is missing.
+They are internal to kafka-python, so a release may rename them. ``pyproject.toml`` allows one
+minor version. Importing this module raises UnsupportedLibraryError if a class is missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kafka import __version__
 from zkconsumer.errors import UnsupportedLibraryError
 
 SUPPORTED: Final = ">=3.0,<3.1"
-"""As in ``pyproject.toml``."""
+"""Supported versions, as in ``pyproject.toml``."""
 
 try:
     # Used by zkconsumer.core.groups.assignors.sticky, which knows nothing of this package.

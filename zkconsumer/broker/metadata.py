@@ -35,13 +35,13 @@ def ask_metadata(
 ) -> Metadata:
     """Return a broker's answer about ``topics``, given by name or by id; ``None`` asks for all.
 
-    Since 0.11 the request says that topics must not be created. Older brokers would create a named
-    topic, so they are asked for all topics instead, which creates none. ``ask`` sends a request,
-    ``connection.call`` by default; ``versions`` in order of preference.
+    Since 0.11 the request can forbid the creation of topics. Older brokers would create a named
+    topic, so all topics are requested from them instead, which creates none. ``ask`` sends a
+    request, ``connection.call`` by default; ``versions`` are in order of preference.
 
     Raises the errors of ``BrokerConnection.exchange``, and BrokerUnavailableError if the answer
-    names no broker: one that is starting knows neither brokers nor topics. Java's client ignores
-    such answers.
+    names no broker, because a broker that is starting knows neither brokers nor topics. Java's
+    client ignores such answers.
     """
     version = connection.version(METADATA, *versions)
     topic = MetadataRequest.MetadataRequestTopic
@@ -68,7 +68,7 @@ def ask_metadata(
 
 
 def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> ClusterMetadata:
-    """Ask for the leaders of ``topics``. Raises the errors of ``BrokerConnection.exchange``."""
+    """Request the leaders of ``topics``. Raises the errors of ``BrokerConnection.exchange``."""
     wanted = set(topics)
     response = ask_metadata(connection, wanted, versions=(10, 9, 4, 0))
     leaders: dict[TopicPartition, int] = {}

@@ -1,7 +1,7 @@
-"""TLS of a connection to a broker, and why a broker ended a connection.
+"""TLS of a connection to a broker, and checks why a broker ended a connection.
 
-That is asked on another connection, without credentials. Stateless; runs on the thread that owns
-the connection.
+The checks use another connection, without credentials. Stateless; runs on the thread that owns the
+connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zkconsumer.errors import AuthenticationError, BrokerError
 
 
 def encrypted(connection: Any, sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Carry out the handshake of a ``BrokerConnection``; the socket keeps its timeout."""
+    """Carry out the TLS handshake of a ``BrokerConnection``. The socket keeps its timeout."""
     try:
         return context.wrap_socket(sock, server_hostname=connection.here.host)
     except ssl.SSLError as error:
@@ -28,7 +28,7 @@ def encrypted(connection: Any, sock: socket.socket, context: ssl.SSLContext) -> 
 
 
 def _look_for_plaintext(connection: Any) -> None:
-    """Ask without TLS which versions the broker knows; nothing else is sent."""
+    """Request the broker's versions without TLS. Nothing else is sent."""
     security = connection.security
     probe = type(connection)(connection.here, "", connection.timeout, 0)
     try:
@@ -46,9 +46,10 @@ def _look_for_plaintext(connection: Any) -> None:
 
 
 def look_for_sasl(connection: Any) -> None:
-    """Ask for mechanisms; a listener with SASL closes on all other requests.
+    """Request the SASL mechanisms, because a listener with SASL closes the connection on all other
+    requests.
 
-    Raises what ``security.refuse`` raises if there are any.
+    Raises the errors of ``security.refuse`` if there are any.
     """
     from zkconsumer.broker.sasl import enabled_mechanisms
 

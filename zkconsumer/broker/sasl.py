@@ -1,11 +1,11 @@
-"""The SASL exchange on a connection to a broker, and where its passwords and tokens come from.
+"""The SASL exchange on a connection to a broker, and the sources of passwords and tokens.
 
-kafka-python's classes make the mechanisms' messages, and ``zkconsumer.kerberos`` those of GSSAPI.
-Any thread.
+kafka-python's classes create the mechanisms' messages, and ``zkconsumer.kerberos`` those of
+GSSAPI. Any thread.
 
-Brokers since 1.0 take the client's bytes in SaslAuthenticate requests. Brokers 0.10 and 0.11 take
-the bare bytes after SaslHandshake. Brokers 0.9 support only GSSAPI, and take the bare bytes without
-SaslHandshake. Brokers before 1.0 close the connection to refuse a client.
+Brokers since 1.0 expect the client's bytes in SaslAuthenticate requests. Brokers 0.10 and 0.11
+expect the bare bytes after SaslHandshake. Brokers 0.9 support only GSSAPI, and expect the bare
+bytes without SaslHandshake. Brokers before 1.0 close the connection to refuse a client.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _MAX_ROUNDS: Final = 8
 _UNSECURED_SECONDS: Final = 3600
 _MAX_TOKEN: Final = 1024 * 1024
 _RENEW_AT: Final = 0.85
-"""Part of a session's life after which a connection is reopened, as in Kafka's client."""
+"""Part of a session's lifetime after which a connection is reopened, as in Kafka's client."""
 
 Refuse = Callable[[BrokerEndpoint, str], NoReturn]
-"""Called with a broker and the reason why it and this client do not accept each other."""
+"""Called with a broker and the reason why the broker and this client do not accept each other."""
 
 
 class SaslLogin:
     """The identity of one client.
 
-    Raises ConfigError if the provider of tokens does not exist, and as ``Kerberos`` does.
+    Raises ConfigError if the provider of tokens does not exist, and the errors of ``Kerberos``.
     """
 
     def __init__(self, keys: SecurityKeys) -> None:
@@ -79,9 +79,9 @@ class SaslLogin:
     def log_in(self, connection: OpenConnection, refuse: Refuse, again: bool) -> float | None:
         """Carry out the SASL exchange on a new connection.
 
-        Returns when (``time.monotonic``) the connection has to be reopened; None: never.
-        Raises what ``refuse`` and ``BrokerConnection.exchange_opened`` raise. ``again``: if a token
-        is at fault, raise TokenRefusedError, since it is to be read again.
+        Return when (``time.monotonic``) the connection must be reopened; None: never. Raises the
+        errors of ``refuse`` and ``BrokerConnection.exchange_opened``. ``again``: if a token was
+        refused, raise TokenRefusedError, so that the token is read again.
         """
         endpoint, name = connection.endpoint, self._keys.sasl_mechanism
         version = min(1, connection.highest(SASL_AUTHENTICATE))
@@ -137,7 +137,7 @@ class SaslLogin:
         return time.monotonic() + lifetime / 1000 * _RENEW_AT if lifetime > 0 else None
 
     def _choose(self, connection: OpenConnection, name: str, refuse: Refuse) -> None:
-        """Choose the mechanism; how its bytes are sent follows from the request's version."""
+        """Choose the mechanism, and how to send its bytes."""
         version = 1 if connection.highest(SASL_AUTHENTICATE) >= 0 else 0
         enabled, code = _handshake(connection, name, version)
         if code == ErrorCode.ILLEGAL_SASL_STATE:
@@ -207,10 +207,10 @@ def hide_sasl() -> None:
 
 
 class _HideSasl(logging.Filter):
-    """Removes credentials from kafka-python's log records: requests of SASL, and bytes."""
+    """Removes SASL requests and bytes, which may be credentials, from kafka-python's log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record."""
+        """Remove credentials from the record."""
         if isinstance(record.args, tuple):
             record.args = tuple(map(_without_sasl, record.args))
         return True
@@ -224,13 +224,14 @@ def _without_sasl(value: object) -> object:
 
 
 class _Gssapi:
-    """kafka-python's GSSAPI, which knows the default credentials only, with our identities too."""
+    """kafka-python's GSSAPI, which supports default credentials only, with this library's
+    identities."""
 
     def __init__(self, own: Callable[..., Any]) -> None:
         self._own = own
 
     def __call__(self, **config: Any) -> Any:
-        """A mechanism for one login."""
+        """Return a mechanism for one login."""
         from zkconsumer.kerberos import KdcUnavailableError, Kerberos
 
         identity = config.get("sasl_kerberos_name")
@@ -248,7 +249,7 @@ class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python ha
         self._source = source
 
     def token(self) -> str:
-        """A token."""
+        """Return a token."""
         return self._source()
 
 
@@ -308,7 +309,7 @@ def _checked(function: Callable[[], object]) -> Callable[[], str]:
 
 
 def unsecured_token(user: str) -> str:
-    """Return an unsigned JWS, as Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler`` makes it."""
+    """Return an unsigned JWS like Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``."""
     now = int(time.time())
     claims = {"sub": user, "iat": now, "exp": now + _UNSECURED_SECONDS}
     parts = ({"alg": "none"}, claims)
@@ -317,8 +318,8 @@ def unsecured_token(user: str) -> str:
 
 
 def enabled_mechanisms(connection: OpenConnection) -> tuple[str, ...] | None:
-    """Return the mechanisms of a listener with SASL; None: it uses none, or does not know the
-    handshake. Sends no credentials."""
+    """Return the mechanisms of a listener with SASL. None if it has no SASL, or does not support
+    the handshake. Sends no credentials."""
     highest = connection.highest(SASL_HANDSHAKE)
     if highest < 0:
         return None
@@ -327,7 +328,7 @@ def enabled_mechanisms(connection: OpenConnection) -> tuple[str, ...] | None:
 
 
 def _handshake(connection: OpenConnection, name: str, version: int) -> tuple[tuple[str, ...], int]:
-    """The listener's mechanisms, and its error code."""
+    """Return the listener's mechanisms and its error code."""
     data = name.encode()
     body = _SHORT.pack(len(data)) + data
     answer = bytes(connection.exchange_opened(SASL_HANDSHAKE, version, body))
@@ -348,7 +349,7 @@ def authenticated(
 ) -> tuple[int, str, bytes, int]:
     """Return code, message, the server's bytes and the session lifetime in ms (SaslAuthenticate).
 
-    Raises BrokerError for an answer that cannot be read.
+    Raises BrokerError for an unreadable answer.
     """
     with _readable(endpoint):
         (code,) = _SHORT.unpack_from(answer)
@@ -368,5 +369,5 @@ def _readable(endpoint: BrokerEndpoint) -> Iterator[None]:
         yield
     except StructError:
         raise BrokerError(
-            f"broker at {endpoint.host}:{endpoint.port}: its answer to SASL cannot be read"
+            f"broker at {endpoint.host}:{endpoint.port}: its answer to SASL is unreadable"
         ) from None

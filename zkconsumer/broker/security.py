@@ -1,8 +1,8 @@
 """Encryption of connections to brokers, and which brokers accept this client.
 
-Owns the TLS context; ``sasl`` logs in. One object serves all connections of a member or a tool, on
-any thread. Before the first broker has accepted this client, a refusal is a mistake in the
-configuration: it is remembered, and nothing is tried again. Later it is a fault of that broker,
+Owns the TLS context; ``sasl`` logs in. One object is used for all connections of a member or a
+tool, on any thread. Before any broker has accepted this client, a refusal is treated as a mistake
+in the configuration, and nothing is tried again. Later it is treated as a fault of that broker,
 which is asked again after a pause.
 """
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from zkconsumer.broker.sasl import SaslLogin
 
 _TOKEN_SECONDS: Final = 1.0
-"""Seconds after which a refused token is read again, because it may be renewed at this moment."""
+"""Seconds after which a refused token is read again, because it may just be being renewed."""
 _PAUSES: Final = (1.0, 60.0)
-"""Seconds until a broker that has refused this client is asked again: at first, and at most."""
+"""First and longest pause in seconds until a broker that refused this client is asked again."""
 
 logger = logging.getLogger("zkconsumer.broker")
 
 
 @dataclass(slots=True)
 class _Fault:
-    """Why a broker that does not accept this client failed; until when it is not asked again."""
+    """Why a broker does not accept this client, and until when it is not asked again."""
 
     text: str
     pause: float
@@ -46,7 +46,7 @@ class KafkaSecurity:
     Args:
         keys: checked configuration; without it, PLAINTEXT.
 
-    Raises ConfigError when certificates or keys cannot be read.
+    Raises ConfigError if certificates or keys are unreadable.
     """
 
     def __init__(self, keys: SecurityKeys | None = None) -> None:
@@ -55,7 +55,7 @@ class KafkaSecurity:
         self.listener = keys.listener
         self.sasl = keys.uses_sasl
         self.may_be_old = keys.sasl_mechanism == "GSSAPI" if self.sasl else not keys.uses_tls
-        """Whether a broker may be too old to know the request for versions."""
+        """Whether a broker may be too old to support the request for versions."""
         self._context: ssl.SSLContext | None = None
         self.login: SaslLogin | None = None
         if keys.uses_tls:
@@ -70,7 +70,7 @@ class KafkaSecurity:
         self._accepted = False
         """Whether any broker has accepted this client."""
         self._faults: dict[tuple[str, int], _Fault] = {}
-        """By address: the brokers that have refused this client since."""
+        """By address, the brokers that have refused this client since another one accepted it."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -78,32 +78,32 @@ class KafkaSecurity:
 
     @property
     def refused(self) -> AuthenticationError | None:
-        """The reason why no more connections are opened."""
+        """The reason why no more connections are opened, if any."""
         return self._refused
 
     def check(self) -> None:
-        """Raise AuthenticationError if a broker and this client have failed to authenticate, and no
-        other broker had accepted this client before."""
+        """Raise AuthenticationError if a broker and this client failed to authenticate, and no
+        other broker has accepted this client."""
         if self._refused is not None:
             raise AuthenticationError(str(self._refused)) from None
 
     def check_broker(self, endpoint: BrokerEndpoint) -> None:
-        """Raise what ``check`` raises, or BrokerUnavailableError if this broker has refused this
-        client a moment ago."""
+        """Raise the errors of ``check``, or BrokerUnavailableError if this broker refused this
+        client recently."""
         self.check()
         fault = self._faults.get((endpoint.host, endpoint.port))
         if fault is not None and time.monotonic() < fault.until:
             raise BrokerUnavailableError(fault.text)
 
     def accepted(self, endpoint: BrokerEndpoint) -> None:
-        """A broker has accepted this client."""
+        """Record that a broker has accepted this client."""
         self._accepted = True
         with self._lock:
             self._faults.pop((endpoint.host, endpoint.port), None)
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """The brokers that do not accept this client now, although another one has."""
+        """Return the brokers that do not accept this client now, although another one has."""
         now = time.monotonic()
         with self._lock:
             return tuple(
@@ -111,7 +111,7 @@ class KafkaSecurity:
             )
 
     def refuse(self, endpoint: BrokerEndpoint, why: str) -> NoReturn:
-        """A broker and this client do not accept each other, for the reason ``why``.
+        """Record that a broker and this client do not accept each other, for the reason ``why``.
 
         Raises AuthenticationError, now and in each ``check``, if no broker has accepted this client
         yet. Otherwise raises BrokerUnavailableError, until a pause has passed.
@@ -130,11 +130,11 @@ class KafkaSecurity:
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """The TLS context; None without TLS."""
+        """Return the TLS context; None without TLS."""
         return self._context
 
     def tls_failed(self, endpoint: BrokerEndpoint, error: ssl.SSLError) -> None:
-        """Raise what ``refuse`` raises unless the connection only broke."""
+        """Raise the errors of ``refuse``, unless only the connection broke."""
         from zkconsumer.tls import certificate_fault
 
         why = certificate_fault(error, "ssl.")
@@ -149,5 +149,5 @@ class KafkaSecurity:
         return self.login.log_in(connection, self.refuse, again)
 
     def wait_for_token(self) -> None:
-        """Give the source of tokens a moment to renew the one that was refused."""
+        """Wait briefly, so that the source can renew a refused token."""
         time.sleep(_TOKEN_SECONDS)

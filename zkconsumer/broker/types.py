@@ -1,6 +1,6 @@
-"""Requests and answers of fetching, and what logs in on a connection needs of it.
+"""Requests and answers of fetching, and the methods of a connection that logins need.
 
-No behaviour: simulated brokers use these too.
+No behaviour: simulated brokers use these, too.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Want(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The latest leader epoch of a log up to one that was asked for, and the offset at which it
-    ends there; -1 and -1 if there is none."""
+    """The latest leader epoch of a log up to the requested one, and the offset at which it ends in
+    that log; -1 and -1 if there is none."""
 
     epoch: int
     offset: int
@@ -34,7 +34,7 @@ class EpochEnd(NamedTuple):
 
 EpochEnds = Mapping[TopicPartition, EpochEnd | BrokerError | None]
 AbortedTransaction = tuple[int, int]
-"""Producer id, and the offset of the transaction's first record, perhaps before the answer's."""
+"""Producer id, and offset of the transaction's first record, which may precede the answer."""
 
 
 class Got(NamedTuple):
@@ -49,7 +49,7 @@ class Got(NamedTuple):
     last_stable_offset: int | None = None
     """Where reading ends with ``read_committed``; ``None`` with ``read_uncommitted``."""
     aborted: Sequence[AbortedTransaction] = ()
-    """With ``read_committed``: the aborted transactions that overlap ``data``."""
+    """With ``read_committed``, the aborted transactions that overlap ``data``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class ClusterMetadata:
     errors: Mapping[str, BrokerError]
     """Topics with an error from the broker, such as topics that do not exist."""
     hidden: frozenset[str] = frozenset()
-    """Topics with a refusal to describe them. Brokers before 1.0 answer that they do not exist."""
+    """Topics that this client may not describe; brokers before 1.0 report them as missing."""
     absent: frozenset[str] = frozenset()
-    """The topics of which a broker answered that there is no topic of that name."""
+    """Topics that do not exist, according to a broker."""
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The leaders' epochs; empty if brokers have none (before 2.1)."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -72,26 +72,26 @@ class ClusterMetadata:
 
 
 class OpenConnection(Protocol):
-    """The part of ``BrokerConnection`` that works while it is being opened."""
+    """The methods of ``BrokerConnection`` that are usable while it is being opened."""
 
     endpoint: BrokerEndpoint
 
     @property
     def here(self) -> BrokerEndpoint:
-        """The listener that is used."""
+        """The listener in use."""
 
     def highest(self, api_key: int) -> int:
-        """Return the highest version of a request that the broker knows, -1 if it knows none."""
+        """Return the highest version of a request that the broker supports, or -1."""
 
     def exchange_opened(self, api_key: int, version: int, body: bytes) -> memoryview:
         """Send a request and return the answer."""
 
     def exchange_bytes(self, data: bytes, answered: bool) -> bytes:
-        """Send bytes of SASL without a request around them, and return the answer."""
+        """Send SASL bytes without a request, and return the answer."""
 
     def decode(self, response: Any, answer: memoryview, version: int) -> Any:
         """Decode an answer with kafka-python."""
 
 
 class TokenRefusedError(Exception):
-    """A token or ticket cannot be had or was refused. A newer one may be accepted."""
+    """A token or ticket is unavailable or was refused. A newer one may be accepted."""

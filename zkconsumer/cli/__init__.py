@@ -1,4 +1,4 @@
-"""The command line. Its libraries come with the extra ``cli``; this module works without them."""
+"""The command line. Its libraries are in the extra ``cli``; this module works without them."""
 
 from __future__ import annotations
 

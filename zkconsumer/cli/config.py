@@ -88,7 +88,8 @@ def _check(file: str, strict: bool) -> int:
 
 
 def _choose(names: tuple[str, ...]) -> list[Row]:
-    """The rows of these keys, or all. An unknown key ends the command with the nearest known."""
+    """Return the rows of these keys, or of all. An unknown key ends the command with a hint at the
+    nearest known key."""
     known = {row.name: row for row in KEYS}
     faults = []
     for name in names:

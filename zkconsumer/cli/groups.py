@@ -1,7 +1,7 @@
 """``zkconsumer groups``: list, describe, verify and delete groups.
 
-``list`` and ``describe`` also read groups in Kafka, when they get
-``--bootstrap-server`` and no ``--zookeeper``.
+``list`` and ``describe`` also read groups in Kafka, with ``--bootstrap-server`` and without
+``--zookeeper``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def servers_options(command: F) -> F:
 def either_tools(
     zookeeper: str | None, bootstrap: str | None, timeout: float, security: SecurityConfig
 ) -> GroupTools | CoordinatorGroups:
-    """Return the tools for groups in ZooKeeper; without ``--zookeeper``, for those on brokers."""
+    """Return the tools for groups in ZooKeeper or, without ``--zookeeper``, for groups in Kafka."""
     zookeeper, bootstrap = chosen(zookeeper, bootstrap)
     if zookeeper is not None:
         return GroupTools(zookeeper, timeout, security, bootstrap)
@@ -125,7 +125,7 @@ def list_(
         elif isinstance(tools, GroupTools):
             rows = tools.counts(names)
         else:
-            raise click.UsageError("--counts is for groups in ZooKeeper: give --zookeeper")
+            raise click.UsageError("--counts works only for groups in ZooKeeper: add --zookeeper")
         print_rows(tools.columns[what], rows, how)
     print_notes(tools.notes)
 
@@ -134,11 +134,11 @@ def _check_choice(names: tuple[str, ...], everything: bool) -> None:
     if names and everything:
         at_most_one(("GROUP", "--all"))
     if not names and not everything:
-        raise click.UsageError("name groups, or give --all")
+        raise click.UsageError("name groups, or use --all")
 
 
 def choose(tools: GroupTools | CoordinatorGroups, names: tuple[str, ...]) -> list[str]:
-    """Return the named groups, each once; without names, all."""
+    """Return the named groups without duplicates; without names, all groups."""
     return list(dict.fromkeys(names)) or tools.group_names()
 
 
@@ -203,7 +203,9 @@ def describe(
         elif isinstance(tools, GroupTools):
             rows = tools.describe(wanted, lag=not no_lag, kafka_offsets=kafka_offsets)
         elif kafka_offsets:
-            raise click.UsageError("--kafka-offsets is for groups in ZooKeeper: give --zookeeper")
+            raise click.UsageError(
+                "--kafka-offsets works only for groups in ZooKeeper: add --zookeeper"
+            )
         else:
             rows = tools.describe(wanted, lag=not no_lag)
         columns = tools.columns[what]
@@ -264,7 +266,7 @@ def verify(
 ) -> None:
     """Check that each partition is owned by one live member.
 
-    It also reports unusable registrations, impossible offsets, and znodes that other clients wrote.
+    Also reports unusable registrations, impossible offsets, and znodes that other clients wrote.
     The exit status is 1 if there is a problem.
 
     With --watch it also reports members that own nothing although they should. It prints a line
@@ -337,13 +339,13 @@ def delete(
     timeout: float,
     security: SecurityConfig,
 ) -> None:
-    """Delete groups without members from ZooKeeper, or a topic.
+    """Delete groups without members, or one of their topics, from ZooKeeper.
 
-    A dry run unless --execute is given. The command refuses (exit status 1) while a member is
-    registered, and stops if one registers in the meantime. If the topic is the group's only one,
-    the whole group is deleted, with the record of a move and the lock that keeps old consumers
-    out: groups that have either need --force.
-    """
+    This is a dry run
+    unless --execute is given. The command refuses (exit status 1) while a member is registered,
+    and stops if one registers in the meantime. If the topic is the group's only one, the whole
+    group is deleted, with the record of a move and the lock that keeps old consumers out: groups
+    that have either need --force."""
     if everything and topic is None:
         raise click.UsageError("--all requires --topic")
     _check_choice(names, everything)

@@ -1,4 +1,4 @@
-"""The command ``zkconsumer``: its table of subcommands.
+"""The command ``zkconsumer`` and its table of subcommands.
 
 A subcommand's module is imported when it is used.
 """
@@ -21,7 +21,7 @@ SECTIONS: Final = {
     "Observe a member": ("trace", "diagram", "replay"),
     "Laboratory": ("cluster", "demo", "herd", "simulate", "perf"),
 }
-"""How the help groups the subcommands."""
+"""Groups of subcommands in the help."""
 
 COMMANDS: Final = {
     "cluster": "zkconsumer.cli.laboratory.cluster:cluster",
@@ -40,7 +40,7 @@ COMMANDS: Final = {
     "trace": "zkconsumer.cli.member.trace:trace",
     "tree": "zkconsumer.cli.tree:tree",
 }
-"""Name of each subcommand, and the module and attribute that hold it."""
+"""Each subcommand's name, with the module and attribute that contain it."""
 
 _LIBRARIES: Final = (
     *("kazoo", "kafka-python", "crc32c"),

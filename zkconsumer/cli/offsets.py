@@ -1,8 +1,8 @@
 """``zkconsumer offsets``: export offsets to a file, import and reset them.
 
-``offsets export`` and ``offsets reset`` are commands of the migrator, as they also know Kafka's
-offsets and claim groups as a move does. They are loaded when they are used, because the library
-does not import the migrator.
+``offsets export`` and ``offsets reset`` are commands of the migrator, because they also handle
+offsets in Kafka and claim groups as a move does. They are loaded on use, because the library does
+not import the migrator.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def import_(
     security: SecurityConfig,
     how: How,
 ) -> None:
-    """Write the offsets in FILE to ZooKeeper; show what changes.
+    """Write the offsets in FILE to ZooKeeper, and show the changes.
 
-    A dry run unless --execute is given. Every line must be right, or nothing is written. The
-    command refuses while members of a group are registered, because they keep offsets in memory and
-    would overwrite the new ones. It also refuses a group that was moved to Kafka, is locked by
-    zkmigrate, or is moved while it runs. If another client changes an offset in the meantime, that
+    This is a dry run unless --execute is given. Nothing is written unless every line is valid. The
+    command refuses while members of a group are registered, because they keep offsets in memory
+    and would overwrite the new ones. It also refuses a group that was moved to Kafka, is locked by
+    zkmigrate, or is in a live move. If another client changes an offset in the meantime, that
     offset is not written and is reported.
     """
     with no_collector():

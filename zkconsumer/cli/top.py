@@ -36,8 +36,8 @@ Owners = Mapping[tuple[str, int], str]
 
 
 class TopRow(NamedTuple):
-    """One group; ``rate`` is in messages per second. ``moves``: how many partitions have changed
-    owners since the command began."""
+    """One group. ``rate`` is in messages per second; ``moves`` is how many times partitions
+    changed owners."""
 
     group: str
     state: str
@@ -51,7 +51,7 @@ class TopRow(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The result of one read of a group."""
+    """The result of reading a group once."""
 
     state: str
     members: int
@@ -62,7 +62,7 @@ class Seen(NamedTuple):
 class History:
     """Compares the groups with those of the previous table.
 
-    A rebalance is counted if owners differ from the previous table's, so several rebalances between
+    A rebalance is counted if owners differ from the previous table, so several rebalances between
     two tables count as one.
     """
 
@@ -72,7 +72,7 @@ class History:
     _moves: dict[str, int] = field(default_factory=dict)
 
     def row(self, group: str, seen: Seen, now: float) -> TopRow:
-        """Return the row of a group from a new read; ``now`` is in seconds of any steady clock."""
+        """Return the row of a group from a new read. ``now`` is in seconds of any steady clock."""
         parts = [
             (row.topic, row.partition, row)
             for row in seen.rows
@@ -166,7 +166,8 @@ def _look(tools: GroupTools | CoordinatorGroups, names: tuple[str, ...]) -> dict
 
 
 def _live(stack: ExitStack) -> Callable[[Sequence[TopRow]], None]:
-    """Return a function that draws a table: in place on a terminal, otherwise below the last."""
+    """Return a function that draws a table: in place on a terminal, otherwise below the previous
+    one."""
     if not sys.stdout.isatty():
 
         def follow(rows: Sequence[TopRow]) -> None:
@@ -186,13 +187,13 @@ def _live(stack: ExitStack) -> Callable[[Sequence[TopRow]], None]:
 
 
 _DROPPED = ("partitions", "moves", "unowned", "rate", "members", "rebalances")
-"""Columns that a narrow terminal does not show, in this order."""
+"""Columns that a narrow terminal hides, in this order."""
 _GROUP_WIDTH = 12
-"""A longer name of a group is shortened before a column is dropped."""
+"""Longer group names are shortened before a column is hidden."""
 
 
 def _table(rows: Sequence[TopRow], width: int) -> Table:
-    """Return the table in at most ``width`` columns of characters, if the lags fit."""
+    """Return the table, at most ``width`` characters wide if the lags fit."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""``zkconsumer topics``: topics, their leaders and replicas, as ZooKeeper or the brokers show."""
+"""``zkconsumer topics``: shows topics, leaders and replicas from ZooKeeper or from the brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``zkconsumer tree``: a group's znodes, once or as they change. The main thread does all of it."""
+"""``zkconsumer tree``: shows a group's znodes, once or whenever they change.
+
+Everything runs on the main thread.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def tree(
 
 
 def drawn(tree: Tree) -> Iterator[str]:
-    """Yield the lines of a drawing; the first is the path of the whole tree."""
+    """Yield the lines of a drawing. The first is the path of the whole tree."""
     paths = list(tree)
     children: dict[str, list[str]] = {}
     for path in paths[1:]:
@@ -98,7 +101,7 @@ def drawn(tree: Tree) -> Iterator[str]:
 
 
 def changes(before: Tree, now: Tree) -> Iterator[str]:
-    """Yield a line for each znode that was created, deleted, or has other data."""
+    """Yield a line for each znode that was created or deleted, or whose data changed."""
     for path in sorted({*before, *now}):
         old, new = before.get(path), now.get(path)
         shown = printable(path)

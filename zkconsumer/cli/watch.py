@@ -1,6 +1,6 @@
-"""``zkconsumer groups verify --watch``: repeats the check, and prints the changes.
+"""``zkconsumer groups verify --watch``: repeats the check and prints changes.
 
-The main thread does all of it. Ctrl-C and SIGTERM end it between two passes, or during one.
+Everything runs on the main thread. Ctrl-C and SIGTERM end it, even during a pass.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from zkconsumer.console.repeating import repeat
 from zkconsumer.errors import ZkConsumerError
 
 Look = Callable[[], Sequence[Finding]]
-"""Reads the groups once. Raises ZkConsumerError when that is not possible."""
+"""Reads the groups once. Raises ZkConsumerError if that fails."""
 
 
 class Change(NamedTuple):
-    """A difference from the last pass: ``found`` or ``cleared``, ``away`` or ``back``."""
+    """A difference from the previous pass: ``found`` or ``cleared``, ``away`` or ``back``."""
 
     change: str
     finding: Finding | None
@@ -33,11 +33,10 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Watch:
-    """Compares each pass with the earlier ones.
+    """Compares each pass with the previous ones.
 
-    Args:
-        grace: seconds that a finding must have lasted: a rebalance leaves partitions without an
-            owner for a moment.
+    Args: grace: seconds that a finding must last before it is reported, because rebalances leave
+    partitions without an owner briefly.
     """
 
     grace: float
@@ -47,7 +46,7 @@ class Watch:
 
     @property
     def wrong(self) -> int:
-        """Number of errors that have been found and not cleared."""
+        """Number of errors that were found and are not cleared."""
         return sum(finding.wrong for finding in self._shown.values())
 
     def looked(self, findings: Sequence[Finding], now: float) -> Iterator[Change]:
@@ -66,14 +65,14 @@ class Watch:
             yield Change("cleared", finding, finding.what)
 
     def failed(self, error: ZkConsumerError) -> Iterator[Change]:
-        """Record that a pass was not possible. Earlier findings stay."""
+        """Record that a pass failed. Earlier findings are kept."""
         if not self._away:
             self._away = True
             yield Change("away", None, str(error))
 
 
 def _key(finding: Finding) -> Finding:
-    """What makes two findings the same: numbers in their texts may differ."""
+    """Return the key of a finding. Findings whose texts differ only in numbers are equal."""
     return finding._replace(what="")
 
 

@@ -1,6 +1,6 @@
-"""The configuration: one table of keys that drives parsing, the command line and the reference.
+"""The configuration: one table of keys for parsing, the command line and the reference.
 
-Owns no thread and reads only the given properties file.
+It has no thread, and reads only the given properties file.
 """
 
 from zkconsumer.config.consumer import ConsumerConfig

@@ -1,7 +1,7 @@
 """The configuration object of a ZooKeeper member: the table's values, checked.
 
-Also the checks over several keys, and the well-known other names of keys. Immutable; any thread may
-read it.
+Also checks that involve several keys, and well-known other names of keys. Immutable; any thread
+may read it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RENAMED: Final[dict[str, str]] = {
     "zk.sessiontimeout.ms": "zookeeper.session.timeout.ms",
     "zk.synctime.ms": "zookeeper.sync.time.ms",
 }
-"""Names of the same key in Kafka 0.7 and in the newer consumer, for hints on unknown keys."""
+"""Names of the same keys in Kafka 0.7 and in the newer consumer, for hints on unknown keys."""
 
 
 def _fetch_wait(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
@@ -116,7 +116,7 @@ RULES: Final[tuple[Rule, ...]] = (
         _hash_unused,
     ),
 )
-"""Checks over several keys, for a member of a group in ZooKeeper."""
+"""Checks that involve several keys, for a member of a group in ZooKeeper."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +145,10 @@ class ConsumerConfig(ConsumerKeys):
         """Return the given configuration, or create one from a mapping or the path of a file.
 
         A file is a Java ``.properties`` file. If a key occurs twice there, the last value counts,
-        as in Java, and a warning is added. Values of a mapping may be texts or already have their
-        type; None counts as not given. Raises ConfigError if the file cannot be read, or with all
-        faults, each with file and line. With ``strict`` unknown keys are faults, too.
+        as in Java, and a warning is added. Values of a mapping may be strings or already have
+        their type; None counts as not given. Raises ConfigError if the file cannot be read, or if
+        there are faults; it lists all of them, each with file and line. With ``strict``, unknown
+        keys are faults, too.
         """
         if isinstance(config, ConsumerConfig):
             return config
@@ -155,7 +156,7 @@ class ConsumerConfig(ConsumerKeys):
 
 
 def examine_consumer(source: Source, strict: bool = False) -> Examined:
-    """Check keys and values. With ``strict`` unknown keys are faults.
+    """Check keys and values. With ``strict``, unknown keys are faults.
 
     Raises ConfigError only if a file cannot be read.
     """

@@ -1,4 +1,5 @@
-"""The configuration of a member on the broker's coordinator: one more table of the same kind.
+"""The configuration of a member on the broker's coordinator: a table like that of ZooKeeper
+members.
 
 It has the keys of the legacy consumer and those of the newer one. Where two keys mean the same, one
 is an alias of the other. Immutable; any thread may read it.
@@ -59,7 +60,7 @@ _CONSUMER_SESSION_MS: Final = 45_000
 VALUES: Final[Mapping[str, Mapping[str, str]]] = {
     "auto.offset.reset": {"earliest": "smallest", "latest": "largest"}
 }
-"""The newer consumer's words for values."""
+"""Values of the newer consumer by key, and the values that they mean in this table."""
 
 
 def _strategies_fault(value: str) -> str | None:
@@ -85,7 +86,7 @@ def _protocol_fault(value: str) -> str | None:
 
 
 def _only(word: str, why: str) -> Check:
-    """Check for the one word that has a meaning here; ``why`` refuses all others."""
+    """Accept only the one value that is supported. ``why`` refuses all others."""
     return Check(word, lambda value: None if value == word else why)
 
 
@@ -308,12 +309,12 @@ RULES: Final[tuple[Rule, ...]] = (
         _hash_unused,
     ),
 )
-"""Checks over several keys."""
+"""Checks that involve several keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorConfig(CoordinatorKeys):
-    """The configuration of one member on the coordinator; make one with ``parse``."""
+    """The configuration of one member on the coordinator. Create one with ``parse``."""
 
     warnings: tuple[str, ...]
 
@@ -329,7 +330,8 @@ class CoordinatorConfig(CoordinatorKeys):
 
     @classmethod
     def parse(cls, config: CoordinatorConfig | Source) -> CoordinatorConfig:
-        """Make a configuration from another one, a mapping, or the path of a ``.properties`` file.
+        """Create a configuration from another one, a mapping, or the path of a ``.properties``
+        file.
 
         Raises ConfigError with all faults.
         """
@@ -350,7 +352,7 @@ class CoordinatorConfig(CoordinatorKeys):
 
 
 def translated(given: Given) -> Given:
-    """Return the keys with the names and values of the table instead of the newer consumer's."""
+    """Return the keys with this table's names and values instead of the newer consumer's."""
     values, former = dict(given.values), dict[str, str]()
     for alias, name in ALIASES.items():
         if alias in values and not alias.startswith("zookeeper."):

@@ -22,12 +22,12 @@ _NAMES: Final = {
 _KRB5_TEXTS: Final = ("keyTab", "principal", "ticketCache", "serviceName")
 _KRB5_SWITCHES: Final = ("useKeyTab", "useTicketCache", "renewTGT", "renewTicket")
 _KRB5_NO_EFFECT: Final = ("debug", "doNotPrompt", "refreshKrb5Config", "storeKey", "isInitiator")
-"""Options of the JVM's Krb5LoginModule that change nothing here: this client never prompts, reads
+"""Options of the JVM's Krb5LoginModule without effect in this client: it never prompts, reads
 krb5.conf as libkrb5 does, and only logs in to others."""
 
 
 class JaasEntry(NamedTuple):
-    """A login module by its short name, and its options; their values may be secrets."""
+    """A login module by its short name, and its options, whose values may be secrets."""
 
     module: str
     options: dict[str, Password]
@@ -39,7 +39,7 @@ class JaasEntry(NamedTuple):
 def parse_jaas(text: str) -> JaasEntry:
     """Return the one entry of ``text``: ``MODULE required NAME="VALUE" ...;``.
 
-    Raises ValueError, whose text names the fault and the fix but never contains a value.
+    Raises ValueError. Its text names the fault and the fix, but never a value.
     """
     tokens: list[tuple[str, str]] = []
     rest = text.strip()
@@ -56,13 +56,13 @@ def parse_jaas(text: str) -> JaasEntry:
         tokens.append((kind, token))
     if len(tokens) > 1 and tokens[1][1] == "{":
         raise ValueError(
-            f"is a section of a JAAS file: give what is in the braces of {tokens[0][1]}"
+            f"is a section of a JAAS file: use only the text inside the braces of {tokens[0][1]}"
         )
     if not tokens or tokens[-1] != ("sign", ";"):
         raise ValueError("must end with ';'")
     tokens.pop()
     if ("sign", ";") in tokens:
-        raise ValueError("has more than one login module: give one")
+        raise ValueError("has more than one login module: use only one")
     if len(tokens) < 2 or tokens[0][1] not in _NAMES or tokens[1][1].lower() not in _FLAGS:
         raise ValueError(
             "must begin with a login module and the word required; the modules are "
@@ -79,29 +79,31 @@ def parse_jaas(text: str) -> JaasEntry:
 
 
 class KerberosLogin(NamedTuple):
-    """What a ``Krb5LoginModule`` logs in with: a keytab, or (without one) a credential cache."""
+    """What a ``Krb5LoginModule`` logs in with: a keytab or, without one, a credential cache."""
 
     principal: str | None
-    """``None``: that of the credential cache."""
+    """``None``: the principal of the credential cache."""
     keytab: str | None
     cache: str | None
-    """``None``, without a keytab: the default cache (``KRB5CCNAME``)."""
+    """``None`` without a keytab: the default credential cache (``KRB5CCNAME``)."""
     service: str | None
-    """The servers' service name, if the entry has one."""
+    """The servers' service name, if the entry names one."""
     renew: bool
-    """Whether a JVM would renew the ticket in the cache; this client does not."""
+    """Whether a JVM would renew the ticket in the cache. This client does not."""
 
 
 def kerberos_login(entry: JaasEntry) -> KerberosLogin:
     """Return the login that an entry with the module ``KERBEROS`` describes.
 
-    If both a keytab and a cache are to be used, the keytab is. Raises ValueError, whose text names
-    the option and the fix.
+    If the entry has both a keytab and a cache, the keytab is used. Raises ValueError. Its text
+    names the option and the fix.
     """
     known = (*_KRB5_TEXTS, *_KRB5_SWITCHES, *_KRB5_NO_EFFECT)
     for name in entry.options:
         if name not in known:
-            raise ValueError(f"{KERBEROS} has no option {name} here: it knows {', '.join(known)}")
+            raise ValueError(
+                f"{KERBEROS} has no option {name} in this client, only {', '.join(known)}"
+            )
     texts: dict[str, str] = {
         name: entry.options[name].value for name in _KRB5_TEXTS if name in entry.options
     }

@@ -1,9 +1,9 @@
 """The configuration table: how its rows are declared, and how texts become checked values.
 
-`key` declares a row, `rows_of` reads them back. A row is a field of a frozen dataclass, so the
-table and the object that holds the values cannot drift apart. `examine` is the one way from a
-mapping or a properties file to checked values; it reports all faults. It works on any table; the
-keys are in `zkconsumer.config.keys`. Any thread may call it.
+`key` declares a row, `rows_of` reads them back. A row is a field of a frozen dataclass, so table
+and configuration object cannot differ. `examine` turns a mapping or a properties file into checked
+values and reports all faults. It works on any table; the keys are in `zkconsumer.config.keys`. Any
+thread may call it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,14 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "Password": "password",
     "Any": "function",
 }
-"""The type of a key, by that of its field."""
+"""Kind of a key by the type of its field."""
 Importance = Literal["high", "medium", "low"]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule for one value. ``text``: its description. ``fault``: returns the fault and its fix.
-
-    ``fault`` gets the value in its type, and returns None if the value is right.
-    """
+    """A rule for one value. ``text``: its description. ``fault`` gets the typed value, and returns
+    the fault and its fix, or None if the value is valid."""
 
     text: str
     fault: Callable[[Any], str | None]
@@ -47,7 +45,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """How a default follows from another key's value, as text and as a function."""
+    """How a default is derived from another key's value, as text and as a function."""
 
     text: str
     apply: Callable[[Any], object]
@@ -57,8 +55,8 @@ class Derivation:
 class Row:
     """One key. ``attr`` is the attribute of the configuration object that holds its value.
 
-    ``default_from`` names the key whose value is the default, or from which ``derive`` computes it.
-    ``ignored`` says why a key has no effect.
+    ``default_from`` names the key whose value is the default, or from whose value ``derive``
+    computes it. ``ignored`` says why a key has no effect.
     """
 
     name: str
@@ -76,7 +74,7 @@ class Row:
 
     @property
     def default_text(self) -> str:
-        """The default, as the reference shows it."""
+        """The default as shown in the reference."""
         if self.derive is not None:
             return self.derive.text
         if self.default_from is not None:
@@ -106,10 +104,10 @@ def key(
     ignored: str | None = None,
     lower: bool = False,
 ) -> Any:
-    """Declare a row; to be used as the value of a dataclass field, whose type is the value's.
+    """Declare a row. Use it as the value of a dataclass field, whose type is that of the key.
 
-    ``default`` is the value in its type, ``REQUIRED``, or None for "not set". ``lower`` turns a
-    value to lower case first, where the JVM does so.
+    ``default`` is the value in its type, ``REQUIRED``, or None for "not set". ``lower`` converts a
+    value to lower case first, for keys where the JVM does so.
     """
     return field(metadata=locals())  # each argument is a field of ``Row``
 
@@ -124,12 +122,12 @@ def rows_of(table: type) -> tuple[Row, ...]:
 
 
 def text_of(value: object) -> str:
-    """Return a value as a properties file writes it."""
+    """Return a value as it is written in a properties file."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def at_least(smallest: int) -> Check:
-    """Check for an integer that must not be smaller than this."""
+    """Check that an integer is at least ``least``."""
     return Check(
         f"at least {smallest}",
         lambda value: None if value >= smallest else f"must be at least {smallest}",
@@ -137,7 +135,7 @@ def at_least(smallest: int) -> Check:
 
 
 def one_of(*choices: str, fixes: Mapping[str, str] | None = None) -> Check:
-    """Check that a value is one of ``choices``. ``fixes``: the correct word, by wrong word."""
+    """Check that a value is one of ``choices``. ``fixes``: the correct value by wrong value."""
 
     def fault(value: str) -> str | None:
         if value in choices:
@@ -150,7 +148,7 @@ def one_of(*choices: str, fixes: Mapping[str, str] | None = None) -> Check:
 
 
 def path_name(text: str) -> Check:
-    """Check for a text that becomes part of a ZooKeeper path."""
+    """Check a text that becomes part of a ZooKeeper path."""
 
     def fault(value: str) -> str | None:
         if not value:
@@ -163,7 +161,7 @@ def path_name(text: str) -> Check:
 
 
 def word(text: str) -> Check:
-    """Check for letters, digits, ``.``, ``_`` and ``-``. An empty text is accepted."""
+    """Check that a text has only letters, digits, ``.``, ``_`` and ``-``. It may be empty."""
 
     def fault(value: str) -> str | None:
         legal = re.fullmatch(r"[A-Za-z0-9._-]*", value)
@@ -179,7 +177,7 @@ _INT32 = range(-(2**31), 2**31)
 class Parsed:
     """The values by attribute (complete only if there are no faults), and messages about them.
 
-    ``given`` has the attributes that were set and not derived; ``unknown`` has a line for each
+    ``given`` has the attributes that were set, not derived; ``unknown`` has a line for each
     unknown key.
     """
 
@@ -197,11 +195,11 @@ def parse(
     place: Callable[[str], str],
     renamed: Mapping[str, str],
 ) -> Parsed:
-    """Check the given keys against the table, and add the others' defaults.
+    """Check the given keys against the table, and add defaults for the other keys.
 
     ``place(key)`` is put before each message about a key (file and line, or nothing). ``renamed``
-    maps names from other tools to ours. A value of None counts as not given. Keys that start with
-    ``external`` are never called unknown, as in Scala VerifiableProperties.
+    maps other tools' names to this table's. A value of None counts as not given. Keys that start
+    with ``external`` are never reported as unknown, as in Scala VerifiableProperties.
     """
     values: dict[str, object] = {}
     faults: list[str] = []
@@ -255,7 +253,7 @@ def nearest_key(name: str, known: Collection[str], renamed: Mapping[str, str]) -
 
 
 def _typed(row: Row, raw: object) -> tuple[object, str | None]:
-    """The value in its type and None, or the fault."""
+    """Return the typed value and None, or None and the fault."""
     value: object = raw.strip() if isinstance(raw, str) else raw
     if row.lower and isinstance(value, str):
         value = value.lower()
@@ -288,11 +286,11 @@ def _shown(value: object) -> str:
 
 
 class Rule(NamedTuple):
-    """A check over several keys. ``text``: its description.
+    """A check that involves several keys. ``text``: its description.
 
     ``key`` is the key to change. ``broken`` returns one line that describes the fault, or None. It
-    gets the values by attribute and the attributes that were set on purpose. A rule that asks for a
-    value which is not valid is not applied.
+    gets the values by attribute, and the attributes that were set. A rule that needs an invalid
+    value is skipped.
     """
 
     key: str
@@ -326,7 +324,7 @@ class Given(NamedTuple):
     values: Mapping[str, object]
     place: Callable[[str], str] = lambda _: ""
     faults: tuple[str, ...] = ()
-    """Malformed lines."""
+    """Lines that are malformed."""
     notes: tuple[str, ...] = ()
     """Warnings about repeated keys."""
 
@@ -343,7 +341,7 @@ class Examined(NamedTuple):
     warnings: tuple[str, ...]
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of a configuration object. Raises ConfigError with all faults."""
+        """Return the arguments for a configuration object. Raises ConfigError with all faults."""
         if self.faults:
             raise ConfigError(self.faults)
         return {**self.values, "warnings": self.warnings}
@@ -385,7 +383,7 @@ def examine(
     given: Given,
     strict: bool = False,
 ) -> Examined:
-    """Check keys and values; ``renamed`` is as in ``parse``. With ``strict`` unknown keys are
+    """Check keys and values; ``renamed`` is as in ``parse``. With ``strict``, unknown keys are
     faults."""
     parsed = parse(rows, given.values, place=given.place, renamed=renamed)
     faults, warnings = [*given.faults, *parsed.faults], [*given.notes, *parsed.warnings]

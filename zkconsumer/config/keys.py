@@ -1,8 +1,8 @@
-"""Every key of the consumer's configuration, declared once: the dataclass is the table.
+"""All keys of the consumer's configuration; the dataclass is the table.
 
-It drives parsing (`zkconsumer.config.consumer`), ``zkconsumer config`` and the reference page.
-Names and defaults of the legacy keys are those of Scala 1.1.1 ``kafka.consumer.ConsumerConfig``;
-keys that start with ``zkconsumer.`` are this library's. Immutable; any thread may read it.
+Parsing (`zkconsumer.config.consumer`), ``zkconsumer config`` and the reference page use it. Names
+and defaults of the legacy keys are those of Scala 1.1.1 ``kafka.consumer.ConsumerConfig``; keys
+that start with ``zkconsumer.`` are this library's. Immutable; any thread may read it.
 """
 
 from __future__ import annotations

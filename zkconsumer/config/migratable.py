@@ -1,6 +1,6 @@
 """The configuration of a member that can change between ZooKeeper and the coordinator.
 
-One mapping or file with the keys of both: each side takes those that it knows. Immutable; any
+One mapping or file has the keys of both sides; each side uses those that it knows. Immutable; any
 thread may read it.
 """
 
@@ -21,11 +21,10 @@ from zkconsumer.config.keys import KEYS
 from zkconsumer.errors import ConfigError
 
 STRATEGIES_KEY: Final = "zkconsumer.live.strategies"
-"""The strategy that is offered to plain consumers, in place of
-``partition.assignment.strategy``."""
+"""The key of the group's strategies in Kafka, in place of ``partition.assignment.strategy``."""
 _STRATEGIES: Final = "partition.assignment.strategy"
 _NOT_BOTH: Final = frozenset({_STRATEGIES, "rebalance.backoff.ms"})
-"""Keys that mean something else on each side; the value is ZooKeeper's."""
+"""Keys with a different meaning on each side. Their value applies to ZooKeeper."""
 _REFUSED: Final[Mapping[str, str]] = {
     "offsets.storage": "the group's mode says where offsets are stored",
     "dual.commit.enabled": "the group's mode says where offsets are stored",
@@ -41,7 +40,7 @@ _HARMLESS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class MigratableConfig:
-    """The configurations of both sides; make one with ``parse``."""
+    """The configurations of both sides. Create one with ``parse``."""
 
     zookeeper: ConsumerConfig
     coordinator: CoordinatorConfig
@@ -53,7 +52,8 @@ class MigratableConfig:
 
     @classmethod
     def parse(cls, config: MigratableConfig | Source) -> MigratableConfig:
-        """Make a configuration from another one, a mapping, or the path of a ``.properties`` file.
+        """Create a configuration from another one, a mapping, or the path of a ``.properties``
+        file.
 
         Raises ConfigError with all faults.
         """

@@ -21,7 +21,7 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Entry(NamedTuple):
-    """One property and the number of the line it starts on (from 1)."""
+    """One property, and the number of the line on which it starts, counted from 1."""
 
     key: str
     value: str
@@ -31,8 +31,8 @@ class Entry(NamedTuple):
 def read_properties(path: str | PathLike[str]) -> tuple[list[Entry], list[str]]:
     """Return a file's properties in order, repeated keys included, and its malformed lines.
 
-    Each malformed line is one text that names file and line. Raises ConfigError naming the file
-    when it cannot be read.
+    Malformed lines are given as texts that name file and line. Raises ConfigError naming the file
+    if it is unreadable.
     """
     try:
         raw = Path(path).read_bytes()
@@ -56,7 +56,7 @@ def read_properties(path: str | PathLike[str]) -> tuple[list[Entry], list[str]]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line that holds a property, continued lines joined."""
+    """Yield number and text of each line that holds a property, after joining continued lines."""
     joined = ""
     start = 0
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), start=1):

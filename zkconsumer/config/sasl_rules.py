@@ -10,8 +10,8 @@ from zkconsumer.config.values import DIGEST, KERBEROS, OAUTH, PLAIN, SCRAM, Pass
 
 
 def entry_fault(line: Password, modules: Collection[str]) -> str | None:
-    """What is wrong with an entry of a JAAS configuration, which has to be of one of the modules;
-    ``None``: nothing."""
+    """Return the fault in a JAAS entry, which must use one of the modules; ``None`` if there is
+    none."""
     try:
         entry = parse_jaas(line.value)
         if entry.module == KERBEROS:
@@ -30,8 +30,8 @@ def entry_fault(line: Password, modules: Collection[str]) -> str | None:
 
 
 def login_fault(values: Mapping[str, Any], module: str) -> str | None:
-    """What is wrong with the keys of SASL together, for a mechanism that has this login module;
-    ``None``: nothing."""
+    """Return the fault in the combination of SASL keys for a mechanism with this login module.
+    ``None`` if there is none."""
     mechanism, line = values["sasl_mechanism"], values["sasl_jaas_config"]
     login = None if line is None else parse_jaas(line.value)
     if login is not None and login.module != module:

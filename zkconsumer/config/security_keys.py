@@ -1,4 +1,4 @@
-"""The keys of security: how to reach and convince brokers and ZooKeeper.
+"""The security keys: encryption and login for brokers and ZooKeeper.
 
 Names and meanings are those of Kafka 3.9's clients (``SslConfigs``, ``SaslConfigs``) and, for
 ``zookeeper.ssl.*``, of Kafka's brokers; keys that start with ``zkconsumer.`` are this library's.
@@ -116,7 +116,7 @@ _ENDPOINT_CHECK: Final = Check(
 
 
 class ListenerChoice(NamedTuple):
-    """``security.protocol``, and ``zkconsumer.listener.name`` in any case of letters."""
+    """``security.protocol``, and ``zkconsumer.listener.name``, which is case-insensitive."""
 
     protocol: str
     name: str | None = None
@@ -343,7 +343,7 @@ class SecurityKeys:
 
     @property
     def listener(self) -> ListenerChoice:
-        """Which of a registered broker's listeners to use."""
+        """Which listener of a registered broker to use."""
         return ListenerChoice(self.security_protocol, self.listener_name)
 
     @property
@@ -353,12 +353,12 @@ class SecurityKeys:
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether this client authenticates to brokers with SASL."""
+        """Whether this client logs in to brokers with SASL."""
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     @property
     def login(self) -> JaasEntry | None:
-        """The entry of ``sasl.jaas.config``."""
+        """The JAAS entry in ``sasl.jaas.config``."""
         return None if self.sasl_jaas_config is None else _parsed(self.sasl_jaas_config.value)
 
     @property
@@ -369,7 +369,7 @@ class SecurityKeys:
 
     @property
     def zookeeper_login(self) -> JaasEntry | None:
-        """The entry of ``zkconsumer.zookeeper.sasl.jaas.config``."""
+        """The JAAS entry in ``zkconsumer.zookeeper.sasl.jaas.config``."""
         line = self.zookeeper_sasl_jaas_config
         return None if line is None else _parsed(line.value)
 
@@ -485,7 +485,7 @@ RULES: Final[tuple[Rule, ...]] = (
         _clear_text,
     ),
 )
-"""Checks over several keys."""
+"""Checks that involve several keys."""
 
 
 RENAMED: Final[dict[str, str]] = {
@@ -498,7 +498,7 @@ RENAMED: Final[dict[str, str]] = {
     "ssl.certificate.location": "ssl.keystore.location",
     "ssl.key.location": "ssl.keystore.location",
 }
-"""Names of librdkafka, for the hint on unknown keys."""
+"""librdkafka's names of the keys, for hints on unknown keys."""
 
 NO_SECURITY: Final = SecurityKeys(**{row.attr: row.default for row in KEYS})  # type: ignore[arg-type]
-"""PLAINTEXT brokers, and a ZooKeeper without TLS and identity."""
+"""The security of PLAINTEXT brokers and a ZooKeeper without TLS and login."""

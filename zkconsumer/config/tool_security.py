@@ -11,17 +11,17 @@ from zkconsumer.config.security_keys import KEYS, RENAMED, RULES, SecurityKeys
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityConfig(SecurityKeys):
-    """The security settings of a tool. Without a file: PLAINTEXT, and no identity."""
+    """The security settings of a tool. Without a file: PLAINTEXT and no login."""
 
     warnings: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, source: Source) -> Self:
-        """Make a configuration from a mapping, or a file of client properties
+        """Create a configuration from a mapping, or a file of client properties
         (``--command-config``).
 
-        Keys that are not about security are ignored. An unknown key that resembles one of security
-        causes a warning. Raises ConfigError with all faults.
+        Other keys are ignored. An unknown key that resembles a security key causes a warning.
+        Raises ConfigError with all faults.
         """
         given = given_in(source)
         near = {name: value for name, value in given.values.items() if is_security(name)}
@@ -29,7 +29,7 @@ class SecurityConfig(SecurityKeys):
 
 
 def is_security(name: str) -> bool:
-    """Whether a key is a security key, or looks like one."""
+    """Whether a key is a security key, or resembles one."""
     return name.startswith(
         ("security.", "sasl.", "ssl.", "zookeeper.ssl.", "zookeeper.set.", "zookeeper.clientCnxn")
     ) or name.startswith(("zkconsumer.sasl.", "zkconsumer.zookeeper.", "zkconsumer.listener."))

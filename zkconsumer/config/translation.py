@@ -1,7 +1,8 @@
-"""The coordinator-based consumer's configuration for that of the old consumer. Pure but for a read.
+"""Translates the old consumer's configuration for coordinator-based consumers. It only reads the
+file.
 
-Property names differ between the Java consumer, librdkafka and kafka-python; values do too where a
-client has other units.
+Property names differ between the Java consumer, librdkafka and kafka-python; so do values, if a
+client uses other units.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ JAVA, RDKAFKA, PYTHON = CLIENTS
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """How one legacy key is carried over: each client's name, the value, and why."""
+    """How to translate one legacy key: each client's name, the value, and the reason."""
 
     names: Mapping[str, str]
     reason: str
@@ -28,8 +29,8 @@ class _Rule:
 
 
 def _same(name: str, rdkafka: str | None = None, python: str | None = None) -> dict[str, str]:
-    """The Java name, and the others' if they differ; an empty one means that there is no such
-    property."""
+    """Return the names: the Java name, and those of other clients that differ. An empty name means
+    that there is no such property."""
     names = {
         JAVA: name,
         RDKAFKA: name if rdkafka is None else rdkafka,
@@ -117,7 +118,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "isolation.level": "read_uncommitted",
     "partition.assignment.strategy": "range",
 }
-"""Defaults of the old consumer that differ from a new one's, so they are written out."""
+"""Defaults of the old consumer that a new client does not have, so they are written out."""
 
 _STRATEGIES: Final[Mapping[str, Mapping[str, str]]] = {
     JAVA: {
@@ -133,9 +134,9 @@ _OWN_PREFIX: Final = "zkconsumer."
 
 
 def translate_file(path: str, client: str) -> Iterator[str]:
-    """Yield the lines of the new configuration: each property after a comment with its reason.
+    """Yield the lines of the new configuration. A comment with the reason precedes each property.
 
-    Raises ConfigError when the file cannot be read or a line of it is malformed.
+    Raises ConfigError if the file is unreadable or a line is malformed.
     """
     entries, faults = read_properties(path)
     if faults:
@@ -182,7 +183,7 @@ def _strategy(name: str, client: str) -> tuple[str, str]:
 
 
 def _poll_interval(given: Mapping[str, str], client: str) -> Iterator[str]:
-    """How long a rebalance may take bounds how long a member may be busy."""
+    """Translate a rebalance timeout to a poll interval, which limits the processing time."""
     if not any(key in given for key in _RETRIES):
         return
     name = "max_poll_interval_ms" if client == PYTHON else "max.poll.interval.ms"

@@ -18,11 +18,11 @@ DIGEST: Final = "DigestLoginModule"
 KERBEROS: Final = "Krb5LoginModule"
 
 HIDDEN: Final = "[hidden]"
-"""The text that replaces a secret wherever a configuration is shown, as in Kafka."""
+"""The text shown instead of a secret wherever a configuration is printed, as in Kafka."""
 
 
 class Password:
-    """A secret. Only ``value`` returns the text; it cannot be pickled or copied by accident.
+    """A secret. Only ``value`` returns the text, and it cannot be pickled.
 
     Source: org.apache.kafka.common.config.types.Password, whose ``toString`` is ``[hidden]`` too.
     """
@@ -59,7 +59,7 @@ class Password:
 def split_connect(connect: str) -> tuple[str, str]:
     """Return hosts as ``host:port,host:port`` and the chroot, ``""`` if there is none.
 
-    Raises ValueError, whose text names the fault and the fix.
+    Raises ValueError. Its text names the fault and the fix.
     """
     servers, slash, rest = connect.partition("/")
     if "," in rest:
@@ -87,7 +87,7 @@ def split_connect(connect: str) -> tuple[str, str]:
 
 
 def split_servers(text: str) -> list[tuple[str, int]]:
-    """Return host and port of each server. Raises ValueError, whose text says what to do."""
+    """Return host and port of each server. Raises ValueError. Its text says what to do."""
     servers = []
     for part in map(str.strip, text.split(",")):
         host, colon, port = part.rpartition(":")

@@ -1,1 +1,1 @@
-"""What the command lines of zkconsumer, zkmigrate and zkaudit share."""
+"""Functions that the command lines of zkconsumer, zkmigrate and zkaudit share."""

@@ -1,4 +1,4 @@
-"""Switches the garbage collector off where many objects without cycles are made."""
+"""Switches the garbage collector off while many objects without cycles are created."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from contextlib import contextmanager
 def no_collector() -> Iterator[None]:
     """Switch the garbage collector off while many znodes or transactions are read.
 
-    They contain no cycles. The collector's passes over a million of them take a quarter of the
-    time.
+    They contain no cycles, and the collector's passes over them are slow.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -1,4 +1,5 @@
-"""Options that exclude each other, or have an effect only with another: one error for all commands.
+"""Checks for options that exclude each other, or need another option. All commands report the same
+errors.
 
 Each function raises ``click.UsageError`` (exit status 2), which names the options as they are
 typed.
@@ -15,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def was_typed(parameter: str) -> bool:
-    """Whether an option of the present command is on the command line."""
+    """Whether an option of the current command was given on the command line."""
     source = click.get_current_context().get_parameter_source(parameter)
     return source is click.core.ParameterSource.COMMANDLINE
 
@@ -25,18 +26,19 @@ def at_most_one(options: Iterable[str]) -> None:
     given = list(dict.fromkeys(options))
     if len(given) > 1:
         names = f"{', '.join(given[:-1])} and {given[-1]}"
-        raise click.UsageError(f"{names} cannot be used together: give one of them")
+        raise click.UsageError(f"{names} cannot be used together: use only one of them")
 
 
 def no_effect(other: str, *parameters: str) -> None:
-    """Raise UsageError if the user gave one of these parameters: ``other`` makes them useless."""
+    """Raise UsageError if one of these parameters was given, because it has no effect with
+    ``other``."""
     for option in _typed(parameters):
-        raise click.UsageError(f"{option} has no effect with {other}: leave it out")
+        raise click.UsageError(f"{option} has no effect with {other}: remove it")
 
 
 def only_with(other: str, *parameters: str) -> None:
-    """Raise UsageError if the user gave one of these parameters. They need ``other``, which was
-    not given."""
+    """Raise UsageError if one of these parameters was given without ``other``, which
+    they require."""
     for option in _typed(parameters):
         raise click.UsageError(f"{option} requires {other}")
 
@@ -49,10 +51,9 @@ def _typed(parameters: Iterable[str]) -> Iterable[str]:
 
 
 def flags(parameter: str, default: str | None, helps: Mapping[str, str]) -> Callable[[F], F]:
-    """Add flags of which only one can be given.
+    """Add flags that exclude each other.
 
-    The command gets ``parameter``: the name of the flag that was given (``json`` for ``--json``),
-    or the default.
+    The command gets ``parameter``: the name of the flag (``json`` for ``--json``), or the default.
     """
 
     def note(context: click.Context, option: click.Parameter, given: bool) -> None:

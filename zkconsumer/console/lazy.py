@@ -1,7 +1,5 @@
-"""A command whose subcommands are imported when they are used.
-
-Importing all of them takes longer than many of them run.
-"""
+"""A command whose subcommands are imported when they are used. Importing all of them would take
+longer than most subcommands run."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from zkconsumer.console.run import discard
 class LazyGroup(click.Group):
     """A group that also has the subcommands in ``lazy``: name to ``module:attribute``.
 
-    One whose module is not installed is left out. ``sections``: how the help groups the
+    Subcommands whose module is not installed are left out. ``sections``: how the help groups the
     subcommands, as heading to names.
     """
 
@@ -37,7 +35,8 @@ class LazyGroup(click.Group):
         self._sections = sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names; those of ``lazy`` follow the others, in its order."""
+        """Return the names of the subcommands. Those in ``lazy`` follow the others, in
+        its order."""
         return [*super().list_commands(ctx), *filter(self._is_there, self._lazy)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -49,7 +48,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the subcommands and what each does, without importing them."""
+        """Write the subcommands with their summaries, without importing them."""
         there = self.list_commands(ctx)
         width = formatter.width - 6 - max(map(len, there))
         for heading, names in (self._sections or {"Commands": there}).items():
@@ -63,7 +62,7 @@ class LazyGroup(click.Group):
                 )
 
     def _described(self, name: str) -> click.Command:
-        """Return a subcommand that has at least its help."""
+        """Return a subcommand, or a stand-in that has its help."""
         if name not in self._lazy:
             return self.commands[name]
         module, _, attribute = self._lazy[name].partition(":")
@@ -73,10 +72,10 @@ class LazyGroup(click.Group):
         for node in ast.parse(Path(spec.origin).read_bytes()).body:
             if isinstance(node, ast.FunctionDef) and node.name == attribute:
                 return click.Command(name, help=ast.get_docstring(node))
-        raise AssertionError(f"{module} has no {attribute}")
+        raise AssertionError(f"module {module} has no {attribute}")
 
     def make_context(self, *args: Any, **keys: Any) -> click.Context:
-        """Parse the arguments, and print help or the version."""
+        """Parse the arguments, or print help or the version."""
         with _broken_pipe():
             return super().make_context(*args, **keys)
 
@@ -96,7 +95,7 @@ class LazyGroup(click.Group):
 
 @contextmanager
 def _broken_pipe() -> Iterator[None]:
-    """End quietly if the reader of stdout has exited, before click makes it status 1."""
+    """End quietly if the reader of stdout has exited, before click changes the status to 1."""
     try:
         yield
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""Commands that look at the servers again and again until a signal ends them. Main thread only."""
+"""Repeats a read of the servers until a signal ends the command. Main thread only."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def repeat(
 
     Args:
         look: reads the servers once.
-        show: gets the result, and the second of ``time.monotonic`` at which the look began. If it
-            returns true, that was the last look.
-        failed: gets the error of a look. The next one may succeed.
+        show: gets the result, and the second of ``time.monotonic`` at which the look began.
+            Returns true to stop.
+        failed: gets the error of a failed look. A later look may succeed.
         patient: repeat even if no look has succeeded yet.
 
     Returns the exit status: that of a signal, or 0. Raises ZkConsumerError if no look has succeeded

@@ -1,6 +1,6 @@
-"""Runs a command line: the one place that maps its end to a message and an exit status.
+"""Runs a command line and maps its end to a message and an exit status.
 
-Also standard output that is closed, or ends early: its reader has exited, or its disk is full.
+Also handles a closed standard output, a reader that has exited, and a full disk.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from zkconsumer.errors import ZkConsumerError
 
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
-"""As a program that SIGPIPE has ended."""
+"""Exit status of a program that SIGPIPE has ended."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""Errors of a file that standard output is redirected to."""
+"""Error codes of a file to which standard output is redirected."""
 
 
 def exit_status(
@@ -33,16 +33,16 @@ def exit_status(
 ) -> int:
     """Run a command line and return its exit status: the result of ``start``, or 0.
 
-    One of our errors is one line on stderr, ``error: ...``, and gives its own ``exit_code``. Wrong
-    usage gives 2, 141 means that the reader of stdout has exited (as a program killed by SIGPIPE),
-    and 1 that stdout is closed or its disk is full.
+    An error of this project is printed as one line on stderr, ``error: ...``, and sets the status
+    to its ``exit_code``. Wrong usage gives 2. The status is 141 if the reader of stdout has exited
+    (as if SIGPIPE had ended the program), and 1 if stdout is closed or its disk is full.
 
     Args:
         start: parses the arguments and runs the command, with click's ``standalone_mode`` off.
         interrupted: called after Ctrl-C; returns the exit status.
-        signalled: whether a signal has ended the command, so that an error stands for it: some
-            libraries raise their own.
-        reason: the line for an error that is not ours (exit status 1); ``None`` raises it.
+        signalled: whether a signal ended the command. Then an error is treated as that signal,
+            because some libraries raise their own errors.
+        reason: returns the line for any other error (exit status 1), or ``None`` to raise it.
         escape: makes a line safe for terminals.
     """
     try:
@@ -76,7 +76,7 @@ def exit_status(
 
 
 def discard() -> int:
-    """Discard buffered output, whose reader has exited; return the exit status for that."""
+    """Discard buffered output whose reader has exited. Return the exit status."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_BROKEN_PIPE
 

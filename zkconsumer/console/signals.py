@@ -1,4 +1,5 @@
-"""SIGINT and SIGTERM in commands that finish something before they end, such as leaving a group."""
+"""Handling of SIGINT and SIGTERM in commands that must clean up before they end, such as leaving a
+group."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from zkconsumer.runtime.undisturbed import Alarm
 EXIT_SIGNAL: Final = 128
 """Added to a signal's number: 130 after Ctrl-C, 143 after SIGTERM."""
 GRACE: Final = 1.0
-"""Seconds after the first signal in which others are ignored."""
+"""Seconds after the first signal for which further signals are ignored."""
 
 
 class SignalledError(BaseException):
@@ -28,16 +29,17 @@ class SignalledError(BaseException):
 class Repeated:
     """Recognizes repeated signals.
 
-    GNU ``timeout`` sends two: to the process and to its group. So does a wrapper that passes on
-    what the terminal has sent to the group already. Only a signal ``GRACE`` seconds after the first
-    means that the user does not want to wait.
+    GNU ``timeout`` sends two, to the process and to its group. The same happens with a wrapper
+    that forwards a signal which the terminal has sent to the whole group. Only a signal more than
+    ``GRACE`` seconds after the first means that the user does not want to wait.
     """
 
     def __init__(self) -> None:
         self._first: float | None = None
 
     def __call__(self, number: int) -> bool:
-        """Return false for the first signal, true for others. End the process with a late one."""
+        """Return false for the first signal, true for repeated ones. A late signal ends the
+        process."""
         if self._first is None:
             self._first = time.monotonic()
             return False
@@ -58,11 +60,11 @@ class Stop(Alarm):
     def __init__(self) -> None:
         super().__init__()
         self.number = 0
-        """Number of the first signal; 0 before it."""
+        """Number of the first signal; 0 if there was none."""
         self._repeated = Repeated()
 
     def listen(self) -> None:
-        """Handle the signals from now on."""
+        """Start to handle the signals."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._received)
 
@@ -76,9 +78,9 @@ class Stop(Alarm):
 def signals_raise() -> Iterator[Callable[[], None]]:
     """Let the first SIGINT or SIGTERM raise in the main thread; ``Repeated`` handles later ones.
 
-    kazoo catches exceptions that are raised while it sends, and raises its own error instead. So an
-    error after a signal is treated as the signal, and the yielded function raises one that kazoo
-    caught.
+    kazoo catches exceptions that are raised while it sends, and replaces them with its own. So an
+    error after a signal is treated as the signal, and the yielded function raises a signal that
+    kazoo caught.
     """
     repeated = Repeated()
     received: list[int] = []

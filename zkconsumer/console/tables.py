@@ -1,9 +1,9 @@
-"""How the tools' commands print rows: a table, JSON or CSV; and the options they share.
+"""Prints rows as a table, JSON or CSV, and defines options that commands share.
 
-Names, owners and paths may have been written by anyone who reaches ZooKeeper. In CSV everything but
-printable ASCII is escaped, so that no control or bidirectional character reaches a terminal; JSON
-escapes by itself. Tables keep the letters of other scripts where the output is UTF-8, so that a
-name can be pasted into the next command.
+Any client of ZooKeeper can write names, owners and paths. In CSV everything but printable ASCII is
+escaped, so that no control or bidirectional character reaches a terminal; JSON escapes them anyway.
+Tables keep the letters of other scripts where the output is UTF-8, so that a name can be pasted
+into the next command.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ How = Literal["table", "json", "csv"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LAID_OUT: Final = 5_000
-"""So many rows decide how wide a table's columns are. A table of so many is laid out without rich,
-which needs about 0.1 ms for each row."""
+"""Number of rows that determine the width of a table's columns. A table that is longer is laid
+out without rich, which needs about 0.1 ms for each row."""
 _PADDED: Final = 60
-"""A longer cell moves the rest of its own row to the right, but not of other rows."""
+"""Longest cell that is padded. A longer cell shifts the rest of its own row only."""
 _DANGEROUS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def command_config(command: F) -> F:
-    """Add ``--command-config``, given to the command as ``security``."""
+    """Add ``--command-config``, which the command receives as ``security``."""
     return click.option(
         "--command-config",
         "security",
@@ -63,20 +63,20 @@ def read_security(path: str | None) -> SecurityConfig:
 
 
 def execute_option(command: F) -> F:
-    """Add ``--execute``: without it the command is a dry run."""
+    """Add ``--execute``: without it, the command is a dry run."""
     return click.option(
         "--execute", is_flag=True, help="Make the changes. Without it, this is a dry run."
     )(command)
 
 
 def zookeeper_options(command: F) -> F:
-    """Add ``--zookeeper``, ``--timeout`` and ``--command-config`` (given as ``security``)."""
+    """Add ``--zookeeper``, ``--timeout`` and ``--command-config`` (received as ``security``)."""
     command = command_config(command)
     return _zookeeper_option(required=True)(timeout_option(command))
 
 
 def timeout_option(command: F) -> F:
-    """Add ``--timeout``, given to the command in seconds."""
+    """Add ``--timeout``, which the command receives in seconds."""
     return duration_option(
         "--timeout",
         least=0.1,
@@ -105,7 +105,7 @@ def count_option(
     metavar: str = "N",
     required: bool = False,
 ) -> Callable[[F], F]:
-    """Return a click option that takes a whole number and shows its default, if it has one."""
+    """Return a click option that takes an integer and shows its default, if any."""
     return click.option(
         *names,
         type=click.IntRange(least, most),
@@ -118,16 +118,14 @@ def count_option(
 
 
 def format_options(command: F) -> F:
-    """Add ``--json`` and ``--csv``, given to the command as ``how``."""
+    """Add ``--json`` and ``--csv``, which the command receives as ``how``."""
     forms = {"json": "Print JSON on stdout.", "csv": "Print CSV with a heading."}
     return flags("how", "table", forms)(command)
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], how: How) -> None:
-    """Print rows on standard output as they appear; ``None`` is ``-``, ``null`` or an empty cell.
-
-    The first rows decide how wide a table's columns are.
-    """
+    """Print rows on standard output as they arrive. ``None`` is printed as ``-``, ``null`` or an
+    empty cell. The first rows determine the width of a table's columns."""
     rows = iter(rows)
     rows = chain(list(islice(rows, 1)), rows)  # an error before the first row prints nothing
     if how == "json":
@@ -159,7 +157,7 @@ def guarded(cell: object) -> object:
 
 
 def _columnwise(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterable[list[object]]:
-    """The cells of each column: numbers as they are, text escaped."""
+    """Return the cells of each column: numbers unchanged, text escaped."""
     if not rows:
         return [[] for _ in columns]
     everywhere = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
@@ -211,21 +209,21 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print remarks on standard error, one line each."""
+    """Print notes on standard error, one per line."""
     for note in notes:
         click.echo(f"note: {printable(note)}", err=True)
 
 
 def print_new_notes(notes: list[str], noted: list[str]) -> None:
-    """Print the notes of one pass that are not in ``noted``, those of the pass before. ``noted``
-    gets them all, and ``notes`` is emptied for the next pass."""
+    """Print the notes of this pass that are not in ``noted``, the notes of the previous pass.
+    Afterwards ``noted`` has all notes of this pass, and ``notes`` is empty."""
     print_notes(note for note in dict.fromkeys(notes) if note not in noted)
     noted[:] = notes
     notes.clear()
 
 
 def bootstrap_option(command: F) -> F:
-    """Add ``--bootstrap-server``, given to the command as ``bootstrap``."""
+    """Add ``--bootstrap-server``, which the command receives as ``bootstrap``."""
     return click.option(
         "--bootstrap-server",
         "bootstrap",
@@ -237,7 +235,7 @@ def bootstrap_option(command: F) -> F:
 
 
 def either_option(command: F) -> F:
-    """Add ``--zookeeper`` and ``--bootstrap-server`` to a command for groups of either kind;
+    """Add ``--zookeeper`` and ``--bootstrap-server`` to a command for groups of either kind.
     `chosen` returns which one to use."""
     return _zookeeper_option(required=False)(bootstrap_option(command))
 
@@ -245,7 +243,7 @@ def either_option(command: F) -> F:
 def chosen(zookeeper: str | None, bootstrap: str | None) -> tuple[str | None, str | None]:
     """Return the two addresses to use.
 
-    A server on the command line takes precedence: the other address then counts only if it is on
+    A server on the command line takes precedence. Then the other address is used only if it is on
     the command line too.
     """
     if was_typed("zookeeper") or was_typed("bootstrap"):

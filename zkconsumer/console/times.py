@@ -26,10 +26,10 @@ def shown(seconds: float) -> str:
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A time with its unit, given to the command in seconds.
+    """A duration with its unit, which the command receives in seconds.
 
     Args:
-        least: fewest seconds that are accepted.
+        least: smallest accepted number of seconds.
         bare: unit of a number without one; ``"s"`` or, where Kafka's tool has milliseconds,
             ``"ms"``.
     """
@@ -41,13 +41,13 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         self.bare = bare
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return the name of the value in the help."""
+        """Return the placeholder of the value in the help."""
         return "TIME"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the seconds in a text such as ``30s``."""
+        """Return the number of seconds in a text such as ``30s``."""
         if isinstance(value, int | float):
             return float(value)
         parts = _FORM.fullmatch(str(value).strip())
@@ -66,9 +66,9 @@ def duration_option(
 
     Args:
         names: as for ``click.option``.
-        help: one sentence; the form of the value is added.
+        help: one sentence; the format of the value is added.
         default: seconds.
-        least: fewest seconds that are accepted.
+        least: smallest accepted number of seconds.
         bare: unit of a number without one.
     """
     default_text = "" if default is None else f"  [default: {shown(default)}]"

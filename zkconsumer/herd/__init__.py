@@ -1,6 +1,6 @@
-"""The study of the herd effect: what a change of membership costs, summed from a run or a journal.
+"""The study of the herd effect: the costs of a membership change, summed from a run or a journal.
 
-``parameters`` are those of a run. ``wire`` has the sizes of ZooKeeper requests, ``group_wire``
-those of requests to brokers. ``recorders`` adds them to journals, ``tally`` sums them up, and
-``measures`` has the figures.
+``parameters`` describes a run. ``wire`` has the sizes of ZooKeeper requests, ``group_wire`` those
+of requests to brokers. ``recorders`` adds the sizes to journals, ``tally`` sums them, and
+``measures`` computes the figures.
 """

@@ -1,4 +1,5 @@
-"""Sizes of requests to brokers and their answers, from the fields of command and answer. Pure."""
+"""Sizes of requests to brokers and of their answers, from the fields of command and
+answer. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ _BROKER: Final = 4 + 2 + 10 + 4 + 2  # id, host of ten characters, port, no rack
 class Wire:
     """Sizes of requests, in the versions that a member uses with brokers since 2.5.
 
-    For topic metadata, one replica of each partition is counted, because an answer does not contain
-    more.
+    For topic metadata, one replica of each partition is counted, because the recorded answer
+    contains only one.
     """
 
     def __init__(self, group: str, client_id: str, instance_id: str | None) -> None:
@@ -132,7 +133,7 @@ def _unanswered(answer: Any) -> bool:
 
 
 def _by_id(partitions: Mapping[str, tuple[int, ...]] | None) -> int:
-    """Partitions by topic id; one byte if there are none."""
+    """Return the size of partitions by topic id; one byte if there are none."""
     return 1 + sum(18 + 4 * len(numbers) for numbers in (partitions or {}).values())
 
 
@@ -141,7 +142,7 @@ def _text(text: str) -> int:
 
 
 def _length(count: int) -> int:
-    """Size of the length of a compact text or array: seven bits in each byte."""
+    """Return the size of the length field of a compact text or array: seven bits in each byte."""
     return max(1, -(-(count + 1).bit_length() // 7))
 
 
@@ -151,7 +152,7 @@ def _compact(text: str) -> int:
 
 
 def _compact_partitions(partitions: Iterable[TopicPartition], each: int) -> int:
-    """Partitions by topic in a flexible version (KIP-482)."""
+    """Return the size of partitions by topic in a flexible version (KIP-482)."""
     topics = by_topic(partitions)
     return _length(len(topics)) + sum(
         _compact(t) + _length(len(numbers)) + each * len(numbers) + 1

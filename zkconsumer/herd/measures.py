@@ -1,4 +1,4 @@
-"""The cost of one membership change: the same figures for real and simulated runs. Pure."""
+"""The cost of one membership change, with the same figures for real and simulated runs. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TIMELINE_PARTITIONS = 48
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The figures of one run, counted from the event until the group was stable.
+    """The figures of one run, from the event until the group was stable.
 
     ``seconds_to_stable`` is from the event to the last change of an owner, or ``None`` if
     ``unowned_at_end`` partitions had no owner even then. ``unowned_seconds`` is the time without a
-    live owner, summed over all partitions; ``unowned_longest`` is the worst partition's.
-    ``stopped`` partitions had no owner for some time; the others were read without a pause.
-    ``operations`` are znodes read and transactions requested; ``requests`` are packets (one may
-    read many znodes).
+    live owner, summed over all partitions; ``unowned_longest`` is the maximum of a single
+    partition. ``stopped`` partitions had no owner for some time; the others were delivered without
+    a pause. ``operations`` are znodes read and transactions requested; ``requests`` are packets
+    (one may read many znodes).
     """
 
     mode: str

@@ -1,6 +1,6 @@
 """The owners of each partition over time, from the changes of owner znodes. Pure.
 
-Times are microseconds on the run's clock. Events must be added in the order of time.
+Times are microseconds on the run's clock. Events must be added in chronological order.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from zkconsumer.core.common.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time from ``start`` to ``end`` in which ``member`` owned the partition. ``end`` is ``None``
-    if it still does."""
+    """A time span in which ``member`` owned the partition. ``end`` is ``None`` if it still owns
+    it."""
 
     start: int
     end: int | None
@@ -23,14 +23,14 @@ class Span:
 class Ownership:
     """Spans of ownership by partition.
 
-    A member that has ended owns nothing, although its znodes may remain until its session's
-    timeout: only members that can consume count here.
+    A member that has ended owns nothing, although its znodes may remain until its session expires:
+    only members that can consume count as owners.
     """
 
     def __init__(self) -> None:
         self.spans: dict[TopicPartition, list[Span]] = {}
         self.changed_at = 0
-        """When something changed last."""
+        """Time of the last change."""
         self._owner: dict[TopicPartition, str] = {}
         self._of: dict[str, dict[TopicPartition, None]] = {}
         self._gone: set[str] = set()
@@ -67,7 +67,7 @@ class Ownership:
         self._gone.add(member)
 
     def back(self, member: str) -> None:
-        """Record that a member with this id has started again."""
+        """Record that a member with this id has restarted."""
         self._gone.discard(member)
 
     def owner(self, tp: TopicPartition) -> str | None:

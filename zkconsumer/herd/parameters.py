@@ -1,4 +1,4 @@
-"""The group of a study and the change in it: what real and simulated runs have in common. Pure."""
+"""The group of a study and the change in it, for real and simulated runs. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths
 GROUP: Final = "g"
 EVENTS: Final = ("join", "leave", "crash", "rolling-restart", "broker-bounce", "topic-create")
 NEVER: Final = 1e7
-"""Seconds between two periodic readings that no run lasts."""
+"""Seconds between periodic reads, longer than any run lasts."""
 RESTART_SECONDS: Final = 1.0
-"""Between the stop and the start of a member, and before the next one stops."""
+"""Seconds between the stop and the start of a member, and before the next member stops."""
 BOUNCE_SECONDS: Final = 3.0
-"""How long a broker is down."""
+"""Seconds for which a broker is down."""
 
 
 @dataclass(frozen=True, slots=True)
 class HerdGroup:
-    """The parameters that every run has. Times are in seconds.
-
-    ``partitions`` of each of ``topics`` topics. There are no messages.
-    """
+    """The parameters of every run. Times are in seconds. Each of the ``topics`` topics has
+    ``partitions`` partitions, without messages."""
 
     members: int
     partitions: int
@@ -39,7 +37,7 @@ class HerdGroup:
     coalesce: float = 0.05
 
     def common(self) -> dict[str, Any]:
-        """The parameters by name, without those of one kind of run."""
+        """The parameters by name, without those specific to one kind of run."""
         return {field.name: getattr(self, field.name) for field in fields(HerdGroup)}
 
     def topic_names(self) -> list[str]:
@@ -47,7 +45,7 @@ class HerdGroup:
         return [f"t{number}" for number in range(self.topics)]
 
     def subscription(self) -> Subscription:
-        """The topics by name, or a filter if a topic is to be created."""
+        """The topics by name, or a filter if a topic will be created."""
         if self.event == "topic-create":
             return Subscription(Pattern.WHITE_LIST, {"t.*": 1})
         return Subscription(Pattern.STATIC, dict.fromkeys(self.topic_names(), 1))
@@ -67,17 +65,18 @@ class HerdGroup:
         )
 
     def topic_content(self) -> bytes:
-        """Return the content of a topic's znode."""
+        """Return the data of a topic's znode."""
         partitions = {str(number): [0] for number in range(self.partitions)}
         return json.dumps({"version": 1, "partitions": partitions}).encode()
 
 
 def broker_content(broker: int) -> bytes:
-    """Return the content of a broker's znode."""
+    """Return the data of a broker's znode."""
     document = {"version": 1, "host": f"b{broker}", "port": 9092, "jmx_port": -1}
     return json.dumps(document).encode()
 
 
 def member_name(number: int, restarts: int = 0) -> str:
-    """Return a member's consumer id. A restart makes a new one, as by default in the JVM."""
+    """Return a member's consumer id. A restarted member gets a new id, which is the
+    JVM's default."""
     return f"{GROUP}_m{number:05d}-{restarts}"

@@ -1,6 +1,6 @@
 """Observers of members for the study of the herd effect: they write journals, or feed a tally.
 
-Journals have the sizes of requests and answers. A tally counts while a simulated run goes.
+Journals contain the sizes of requests and answers. A tally counts during a simulated run.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SizedGroupRecorder(GroupRecorder):
 
 
 class MemberCounter:
-    """Feeds a tally with one member of a simulation."""
+    """Feeds a tally with the actions of one simulated member of a group in ZooKeeper."""
 
     def __init__(self, tally: Tally, member: str, now_us: Callable[[], int]) -> None:
         self._tally = tally
@@ -83,16 +83,16 @@ class MemberCounter:
         self._tally.did(self._now_us(), sent_us, self._member, op, reply)
 
     def shut(self, since_us: int) -> None:
-        """Count nothing."""
+        """Do nothing."""
 
     def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
-        """Count reads in bulk."""
+        """Count many reads together."""
         kind = kind_of("GetMany", path)
         self._tally.spend(self._now_us(), self._member, kind, spent, sent_us)
 
 
 class GroupCounter:
-    """Feeds a tally with one simulated member of a group in Kafka."""
+    """Feeds a tally with the actions of one simulated member of a group in Kafka."""
 
     def __init__(self, tally: Tally, member: str, now_us: Callable[[], int], group: str) -> None:
         self._tally = tally
@@ -101,7 +101,7 @@ class GroupCounter:
         self._wire = Wire(group, "", None)
 
     def event(self, event: group_events.Event, generation: int, attempt: int) -> None:
-        """Count nothing."""
+        """Do nothing."""
 
     def command(self, command: group_commands.Command, generation: int, attempt: int) -> None:
         """Record changes of ownership."""

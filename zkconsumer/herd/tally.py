@@ -1,4 +1,4 @@
-"""The figures of a run, summed in the same way from a journal or during the run. Pure.
+"""Sums the figures of a run, in the same way from a journal or during the run. Pure.
 
 Times are microseconds on the run's clock.
 """
@@ -47,7 +47,7 @@ class Sums:
 
     @property
     def bytes(self) -> int:
-        """Bytes in both directions."""
+        """Number of bytes in both directions."""
         return self.bytes_out + self.bytes_in
 
     @property
@@ -82,7 +82,7 @@ class Tally:
     _rates: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     def reset(self, start: int) -> None:
-        """Forget the counts; count from now on."""
+        """Forget the counts, and count from now on."""
         self.start = start
         self.members.clear()
         self.kinds.clear()
@@ -160,7 +160,7 @@ class Tally:
             self.member(member).conflicts += blocked
 
     def _commanded(self, member: str, name: str, what: str) -> None:
-        """``what``: the view's scope, the timer, or the report."""
+        """Count a command. ``what``: the view's scope, the timer, or the report."""
         share = self.member(member)
         match name, what:
             case "LoadView", _ if what != Scope.GROUP.value:
@@ -180,7 +180,7 @@ class Tally:
             change(at, tp, member)
 
     def did(self, at: int, sent: int, member: str, op: ZkOp | OffsetOp, reply: Reply) -> None:
-        """Count a member's operation that was answered."""
+        """Count an answered operation of a member."""
         path = "" if isinstance(op, OffsetOp | Multi) else path_of(op)
         self.spend(at, member, kind_of(type(op).__name__, path), cost(op, reply), sent)
 
@@ -196,7 +196,7 @@ class Tally:
     # -- from a journal
 
     def _group_entry(self, entry: Entry, name: str) -> None:
-        """A line of a member of a group in Kafka."""
+        """Add a line of a member of a group in Kafka."""
         at, member = entry["at"], entry["member"]
         if entry["kind"] == "op":
             if at >= self.start:
@@ -209,7 +209,7 @@ class Tally:
             self.fetches(at, member, name, partitions)
 
     def entry(self, entry: Entry, chroot: int = 0) -> None:
-        """Add one line. Lines must be added in the order of time."""
+        """Add one line. Lines must be added in chronological order."""
         at, member, name = entry["at"], entry.get("member", ""), entry.get("name", "")
         kind = entry["kind"]
         if "generation" in entry:
@@ -248,5 +248,5 @@ def owner_partition(path: str) -> TopicPartition | None:
 
 
 def _cost_of(entry: Entry) -> Cost:
-    """The cost of a line of an operation. Journals of running members have no sizes."""
+    """Return the cost of an operation from its line. Journals of running members have no sizes."""
     return Cost(*(entry.get(name, 0) for name in Cost.__slots__))

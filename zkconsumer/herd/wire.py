@@ -1,7 +1,7 @@
-"""How much one operation costs on the wire: requests, znodes, bytes. Pure arithmetic.
+"""The cost of one operation on the wire: requests, znodes, bytes. Pure.
 
-Sizes follow ZooKeeper's jute encoding (``zookeeper.jute``, 3.4 to 3.9): 4 bytes of length before
-each packet, strings and vectors with 4 bytes of length, a stat of 68 bytes.
+Sizes follow ZooKeeper's jute encoding (``zookeeper.jute``, 3.4 to 3.9): a packet, a string and a
+vector have a length of 4 bytes, and a stat has 68 bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WATCH_EVENT = _REPLY + 12
 @dataclass(frozen=True, slots=True)
 class Cost:
     """``requests``: packets sent. ``reads``: znodes read. ``writes``: requested transactions.
-    ``changes``: znodes that they would change. And bytes in both directions."""
+    ``changes``: znodes that these would change. The other fields are bytes in each direction."""
 
     requests: int
     reads: int
@@ -79,7 +79,7 @@ def _part_in(op: MultiOp, chroot: int) -> int:
 
 
 class _Last:
-    """The last list of names that was measured: simulated members share long ones."""
+    """The last measured list of names. Simulated members share long lists."""
 
     names: tuple[object, ...] = ()
     size = 4
@@ -111,8 +111,8 @@ def _many(op: GetMany, reply: Reply, chroot: int) -> Cost:
 
 
 def cost(op: ZkOp | OffsetOp, reply: Reply, chroot: int = 0) -> Cost:
-    """Return the cost of ``op`` and its answer. ``chroot``: characters that it adds to each
-    path."""
+    """Return the cost of ``op`` and its answer. ``chroot``: number of characters that the chroot
+    adds to each path."""
     if isinstance(op, GetMany):
         return _many(op, reply, chroot)
     spent = counts(op, reply)

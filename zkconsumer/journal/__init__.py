@@ -1,9 +1,10 @@
-"""The journal of a run: JSON Lines of every event, command and ZooKeeper operation of its members.
+"""The journal of a run: JSON Lines with all events, commands and ZooKeeper operations of its
+members.
 
-``schema`` is the one table of fields. ``recorder`` turns a member's actions into entries, with
+``schema`` is the table of fields. ``recorder`` turns a member's actions into entries, with
 complete events and commands by ``codec``. ``files`` writes and reads them, and ``replay`` runs a
-member's machine on them again. Nothing here depends on a driver: the live
-loop and the simulator write the same entries.
+member's machine on them again. The package does not depend on a driver: the live loop and the
+simulator write the same entries.
 """
 
 from __future__ import annotations

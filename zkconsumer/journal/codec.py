@@ -1,10 +1,10 @@
-"""Events, commands and specifications as JSON, whole, and back. Pure.
+"""Converts complete events, commands and specifications to JSON and back. Pure.
 
-The form of a value follows from the annotations of the dataclasses: a dataclass is an object with
-all its fields (caches, whose names begin with ``_``, are left out), an enumeration its name, bytes
-are base64, a partition or thread id is its text, a set is a sorted list. A mapping is an object and
-keeps its order, since some depends on it. Where an annotation names a protocol or several
-dataclasses, the object has the class as ``type``.
+The annotations of the dataclasses determine the JSON. A dataclass becomes an object with all its
+fields except caches, whose names begin with ``_``. An enumeration becomes its name, bytes become
+base64, a partition or thread id becomes text, and a set becomes a sorted list. A mapping becomes an
+object and keeps its order, on which some code depends. Where an annotation names a protocol or
+several dataclasses, the object has the class as ``type``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zkconsumer.errors import ConfigError
 
 
 class CodecError(ValueError):
-    """JSON with an unexpected value. The message names the field and the fault."""
+    """An unexpected value in JSON. The message names the field and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,12 @@ _TEXTS: Final[Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]]] 
     GroupPaths: (attrgetter("group"), GroupPaths),
     bytes: (lambda raw: b64encode(raw).decode(), lambda text: b64decode(text, validate=True)),
 }
-"""Types that are a text in JSON: functions to it and from it. ``ValueError``: the text is wrong."""
+"""Types that are texts in JSON, with the functions that convert to and from the text.
+``ValueError``: the text is invalid."""
 
 
 class Codec:
-    """Encodes and decodes; ``classes`` are those that may be used where a protocol is annotated."""
+    """Encodes and decodes. ``classes`` may be used where a protocol is annotated."""
 
     def __init__(self, classes: Iterable[type] = ()) -> None:
         self._classes = {kind.__name__: kind for kind in classes}
@@ -96,7 +97,7 @@ class Codec:
             return _name_of(kind)
         if getattr(kind, "_is_protocol", False):
             return self._tagged(self._classes)
-        raise TypeError(f"no JSON for {kind}")
+        raise TypeError(f"there is no JSON for the type {kind}")
 
     def _union(self, kinds: tuple[Any, ...]) -> _Form:
         form = self._form(kinds[0])
@@ -164,7 +165,7 @@ def _text(encode: Callable[[Any], str], parse: Callable[[str], Any]) -> _Form:
     def decode(encoded: Any) -> Any:
         try:
             if not isinstance(encoded, str):
-                raise ValueError(f"not a text: {encoded!r:.60}")
+                raise ValueError(f"not a string: {encoded!r:.60}")
             return parse(encoded)
         except (ValueError, ConfigError) as error:
             raise CodecError(f": {error}") from None

@@ -1,4 +1,5 @@
-"""An operation of a member: its kind, its requests, and the znodes that it reads and writes."""
+"""Costs of a member's operation: its kind, its requests, and the znodes that it reads
+and writes."""
 
 from __future__ import annotations
 
@@ -35,14 +36,15 @@ GROUP_KINDS: Final = {
     "FetchMemberOffsets": "fetch offsets",
     "StoreOffsets": "commit offsets",
 }
-"""Requests to brokers, by the name of the command; in a group in ZooKeeper, of the operation."""
+"""Kinds of requests to brokers, by the name of the command or, for groups in ZooKeeper, of the
+operation."""
 
 _AREAS: Final = {"ids": "registrations", "owners": "owners", "offsets": "offsets"}
 
 
 class Counts(NamedTuple):
     """``requests``: packets sent. ``reads``: znodes read. ``writes``: requested transactions.
-    ``changes``: znodes that they changed."""
+    ``changes``: znodes that these changed."""
 
     requests: int
     reads: int
@@ -51,11 +53,11 @@ class Counts(NamedTuple):
 
 
 REQUEST: Final = Counts(1, 0, 0, 0)
-"""A request that has nothing to do with znodes."""
+"""The counts of a request that does not involve znodes."""
 
 
 def counts(op: ZkOp | OffsetOp, reply: Reply) -> Counts:
-    """Count an operation. Many reads without watches travel in one request (ZooKeeper 3.6)."""
+    """Count an operation. Many reads without watches are sent in one request (ZooKeeper 3.6)."""
     ok = isinstance(reply, Ok)
     if isinstance(op, GetMany):
         count = len(op.paths)

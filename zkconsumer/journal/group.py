@@ -27,20 +27,20 @@ class GroupObserver(Protocol):
     """Called for every action of a member, in order. Must be quick, and must not raise."""
 
     def event(self, event: Event, generation: int, attempt: int) -> None:
-        """Take an event before the core receives it."""
+        """Record an event before the core receives it."""
 
     def command(self, command: Command, generation: int, attempt: int) -> None:
-        """Take a command that the core issued."""
+        """Record a command that the core issued."""
 
     def request(
         self, command: Any, answer: Any, sent_us: int, generation: int, attempt: int
     ) -> None:
-        """Take the answer to the request for ``command``, sent at ``sent_us``, or its end without
-        one."""
+        """Record the answer to the request for ``command``, sent at ``sent_us``, or its failure."""
 
 
 class GroupRecorder(Recorder):
-    """Writes the journal of one member of a group in Kafka. Arguments as of ``Recorder``."""
+    """Writes the journal of one member of a group in Kafka. The arguments are those of
+    ``Recorder``."""
 
     def _entry(self, kind: Kind, what: object, epoch: int, attempt: int) -> Entry:
         return super()._entry(kind, what, 0, attempt) | {"generation": epoch}
@@ -58,7 +58,7 @@ class GroupRecorder(Recorder):
         self._sink.write(entry | self._spent(command, answer))
 
     def _spent(self, command: Any, answer: Any) -> dict[str, int]:
-        """The counts of a request."""
+        """Return the counts of a request."""
         return REQUEST._asdict()
 
 
@@ -84,13 +84,13 @@ def _given(assignment: bytes) -> list[str]:
 
 
 def _listed(partitions: Mapping[str, tuple[int, ...]] | None) -> list[str]:
-    """Partitions as ``topic id-number``."""
+    """Return partitions as texts ``topic id-number``."""
     pairs = (partitions or {}).items()
     return [f"{topic_id}-{number}" for topic_id, numbers in sorted(pairs) for number in numbers]
 
 
 def _describe(what: Any, entry: Entry) -> None:
-    """Add the fields that members in ZooKeeper do not have."""
+    """Add the fields that entries of members in ZooKeeper do not have."""
     more: dict[str, Any] = {}
     match what:
         case events.TopicsLoaded(_, partitions):

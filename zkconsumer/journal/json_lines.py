@@ -1,8 +1,7 @@
-"""Journals in files: JSON Lines, UTF-8, one object a line.
+"""Journals in files: JSON Lines, UTF-8, one object per line.
 
-Any thread may use a writer; that of a running member has its own thread. A reader is strict about
-the content of lines and tolerant about the end of the file: a writer that was killed leaves half a
-line.
+Any thread may use a writer; the writer of a running member has its own thread. A reader checks
+lines strictly, but accepts an incomplete last line, which a killed writer may leave.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ _FIELDS = {kind.value: fields_of(kind) for kind in Kind}
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 QUEUE_BYTES: Final = 16 << 20
-"""Maximum amount of a member's journal that may wait for the disk."""
+"""Largest number of bytes of a member's journal that may be queued for the disk."""
 
 
 _CRC: Final = b',"crc":"'
 _CRC_BYTES: Final = len(_CRC) + 11
-"""Length of a line's end: the checksum of the rest of the object, in 8 hexadecimal digits."""
+"""Length of the end of a line, which has the checksum of the rest of the object in 8 hexadecimal
+digits."""
 
 
 def _line(entry: Entry) -> bytes:
@@ -42,20 +42,18 @@ def _line(entry: Entry) -> bytes:
 
 
 def parse_line(line: bytes) -> Any:
-    """Return the JSON of a line with its line end. Raises ValueError or RecursionError.
-
-    Lines of other programs have no checksum.
-    """
+    """Parse a line that includes its line end. Raises ValueError or RecursionError. Lines of other
+    programs have no checksum."""
     text, end = line[:-_CRC_BYTES] + b"}", line[-_CRC_BYTES:]
     if not end.startswith(_CRC):
         return json.loads(line)
     if end != b'%b%08x"}\n' % (_CRC, zlib.crc32(text)):
-        raise ValueError("its checksum is wrong: the line was changed, or is damaged")
+        raise ValueError("its checksum is wrong: the line was edited or is damaged")
     return json.loads(text)
 
 
 class JournalWriter:
-    """Writes entries to a file, replacing its content. Raises OSError."""
+    """Writes entries to a file, whose content it replaces. Raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -75,7 +73,7 @@ class JournalWriter:
                 self._file.flush()
 
     def close(self) -> None:
-        """Write everything and close the file; later entries are dropped."""
+        """Write everything and close the file. Later entries are dropped."""
         with self._lock:
             self._file.close()
 
@@ -87,18 +85,18 @@ class JournalWriter:
 
 
 class MemberJournal:
-    """The journal of one running member: it never delays the member, even if the disk fails.
+    """The journal of one running member. It never delays the member, even if the disk fails.
 
-    ``write`` queues an entry; its own thread writes the queue to the operating system, in order and
-    without ``fsync``. So a killed process loses the entries since the last write, usually less than
-    a millisecond. A machine that fails loses what the operating system had not stored. If the disk
-    is too slow and ``QUEUE_BYTES`` are waiting, entries are dropped until all of those are written.
-    An entry ``EntriesDropped`` then shows how many are missing. A write that fails (the disk is
-    full) ends the journal. Both log a warning.
+    ``write`` queues an entry; a separate thread writes the queue to the operating system, in order
+    and without ``fsync``. So a killed process loses the entries since the last write. If the
+    machine fails, entries that the operating system had not stored are lost. If the disk is too
+    slow and ``QUEUE_BYTES`` are waiting, entries are dropped until the queue is written. An entry
+    ``EntriesDropped`` then shows how many are missing. A failed write, for example on a full disk,
+    ends the journal. In both cases a warning is logged.
 
     Args:
         directory: created if it is missing; the file's name begins with the consumer id.
-        consumer_id: the member.
+        consumer_id: id of the member.
         settings: the values in the first line.
 
     Raises ConfigError when the file cannot be created. ``write`` and ``close`` raise nothing.
@@ -117,18 +115,18 @@ class MemberJournal:
         self._changed = threading.Condition()
         self._lines: list[bytes] = []
         self._bytes = 0
-        """Queued or being written."""
+        """Number of bytes that are queued or being written."""
         self._dropped = 0
         self._ended = False
         self._writing = b""
-        """Entries taken from the queue, until they are written completely. The thread only."""
+        """Entries taken from the queue but not written completely. The thread only."""
         self._written = 0
-        """Number of bytes that are certain to be in the file. The thread only."""
+        """Number of bytes that are certainly in the file. The thread only."""
         self.write(run_entry(now, "epoch", settings))
         self._thread = self._start()
 
     def write(self, entry: Entry) -> None:
-        """Queue one entry; never waits for the disk."""
+        """Queue one entry. Never waits for the disk."""
         line = _line(entry)
         with self._changed:
             if self._ended:
@@ -155,7 +153,7 @@ class MemberJournal:
             logger.warning("%s: the journal lacks its end: %s", self.path, waiting)
 
     def check(self) -> None:
-        """Start the thread again if it has ended; it continues after the last line it wrote."""
+        """Restart the thread if it has ended. It continues after the last line that it wrote."""
         with self._changed:
             lives = self._ended or self._thread.is_alive()
         if not lives:
@@ -200,7 +198,7 @@ class MemberJournal:
                 self._file.close()
 
     def _take(self) -> bool:
-        """Wait for entries; false: the journal has ended."""
+        """Wait for entries. Return false if the journal has ended."""
         with self._changed:
             if not self._writing:
                 self._changed.wait_for(lambda: self._lines or self._ended)
@@ -209,7 +207,7 @@ class MemberJournal:
 
 
 def check_entry(entry: object) -> str:
-    """Return the fault of an entry; empty if it has none."""
+    """Return the fault of an entry; empty if it is valid."""
     if not isinstance(entry, dict):
         return "it is no JSON object"
     fields = _FIELDS.get(str(entry.get("kind")))
@@ -246,7 +244,7 @@ def read_journal(path: Path) -> Iterator[Entry]:
     """Yield the entries of a file in order.
 
     Raises JournalFormatError, which names the line, and OSError. A last line without its line end
-    was left by a killed writer; it is skipped.
+    is skipped, because a killed writer may leave it.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -257,7 +255,9 @@ def read_journal(path: Path) -> Iterator[Entry]:
             except (ValueError, RecursionError) as error:
                 raise JournalFormatError(str(path), number, f"cannot be read: {error}") from None
             if number == 1 and (not isinstance(entry, dict) or entry.get("kind") != "run"):
-                raise JournalFormatError(str(path), 1, "a journal begins with a line of kind run")
+                raise JournalFormatError(
+                    str(path), 1, "a journal must begin with a line of kind run"
+                )
             if fault := check_entry(entry):
                 raise JournalFormatError(str(path), number, fault)
             if number == 1 and entry["schema"] != SCHEMA_VERSION:

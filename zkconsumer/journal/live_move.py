@@ -1,9 +1,10 @@
-"""LiveRecorder: the journal of a migratable member: its ZooKeeper side, and each mode and stage.
+"""LiveRecorder: the journal of a migratable member, with its ZooKeeper side and each mode and
+stage.
 
 The member's thread writes it. Events and commands of the coordinator's side are left out, except
 its generations and assignments, because the ZooKeeper side holds and delivers the partitions. A
-change of the mode is a command ``Report`` with result ``mode``. When the member acts on it, the
-event is ``AckStored``.
+change of the mode is written as a command ``Report`` with result ``mode``, and the member's
+acknowledgement as an event ``AckStored``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from zkconsumer.journal.recorder import Entry, MemberRecorder
 
 
 class LiveRecorder(MemberRecorder):
-    """A ``MemberRecorder`` of a migratable member. Its entries are summaries, which cannot be
+    """A ``MemberRecorder`` of a migratable member. Its entries are summaries that cannot be
     replayed."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:

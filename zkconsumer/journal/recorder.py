@@ -47,42 +47,42 @@ Entry = dict[str, Any]
 
 RELEASE: Final = version("zkconsumer")
 _LARGE: Final = 1024
-"""A field whose JSON has this many characters is not written again while it does not change."""
+"""Length of JSON from which a field is left out of an entry if it has not changed."""
 
 
 def digest_of(text: str) -> str:
-    """Return the digest of a field's JSON, as in ``unchanged``."""
+    """Return the digest of a field's JSON, as written in ``unchanged``."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class Sink(Protocol):
-    """The destination of entries (``JournalWriter``, a wrapped ``list.append``, ...)."""
+    """The destination of entries, such as ``JournalWriter`` or a wrapped ``list.append``."""
 
     def write(self, entry: Entry) -> None:
-        """Take one entry."""
+        """Write one entry."""
 
 
 class MemberObserver(Protocol):
     """Called for every action of a member, in order. Must be quick, and must not raise."""
 
     def event(self, event: Event, session: int, attempt: int) -> None:
-        """Take an event before the core receives it."""
+        """Record an event before the core receives it."""
 
     def command(self, command: Command, session: int, attempt: int) -> None:
-        """Take a command that the core issued."""
+        """Record a command that the core issued."""
 
     def op(
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
     ) -> None:
-        """Take the answer to ``op``, which was sent at ``sent_us``."""
+        """Record the answer to ``op``, which was sent at ``sent_us``."""
 
     def shut(self, since_us: int) -> None:
-        """Record that nothing is delivered since ``since_us`` on the run's clock, because the
+        """Record that delivery has been paused since ``since_us`` on the run's clock, because the
         session is lost."""
 
 
 def run_entry(at_us: int, clock: str, settings: Mapping[str, object]) -> Entry:
-    """Return the first line of a file."""
+    """Return the first entry of a file."""
     return {
         "at": at_us,
         "kind": Kind.RUN.value,
@@ -95,7 +95,7 @@ def run_entry(at_us: int, clock: str, settings: Mapping[str, object]) -> Entry:
 def event_entry(
     at_us: int, name: str, member: str = "", detail: str = "", partitions: Iterable[str] = ()
 ) -> Entry:
-    """Return the line for an action on the group."""
+    """Return the entry for an action on the group."""
     entry: Entry = {"at": at_us, "kind": Kind.ACTION.value, "name": name}
     if member:
         entry["member"] = member
@@ -111,7 +111,7 @@ class Recorded(Protocol):
 
     @property
     def spec(self) -> Any:
-        """The machine's settings: a dataclass."""
+        """The machine's settings, a dataclass."""
 
     @property
     def state(self) -> Any:
@@ -134,13 +134,13 @@ class Recorder:
         self._machine: Recorded | None = None
         self._codec = Codec()
         self._large: dict[tuple[str, str], str] = {}
-        """By name of the line and of the field: the digest of a large value that was written."""
+        """By entry name and field name, the digest of a large value that was written."""
 
     def made(self, machine: Recorded, coordination: str) -> None:
-        """Write the machine's settings; after that, events and commands are written complete.
+        """Write the machine's settings. After that, events and commands are written completely.
 
-        ``coordination``: ``zookeeper`` or ``coordinator``. Without this call the journal has
-        summaries, which cannot be replayed (simulations are replayed from their seed).
+        ``coordination``: ``zookeeper`` or ``coordinator``. Without this call the journal has only
+        summaries, which cannot be replayed. Simulations are replayed from their seed.
         """
         self._machine = machine
         self._sink.write(
@@ -177,9 +177,10 @@ class Recorder:
         self._sink.write(entry)
 
     def _leave_out_unchanged(self, entry: Entry) -> None:
-        """Leave out large fields that are as in the last line of this name.
+        """Leave out large fields that have not changed since the last line of this name.
 
-        A member at rest reads its group again and again. In a large group each time has megabytes.
+        An idle member reads its group repeatedly, which in a large group would write megabytes
+        each time.
         """
         fields, unchanged = entry["fields"], dict[str, str]()
         for name, value in list(fields.items()):
@@ -205,7 +206,8 @@ class Recorder:
 
 
 class MemberRecorder(Recorder):
-    """Writes the journal of one member of a group in ZooKeeper. Arguments as of ``Recorder``."""
+    """Writes the journal of one member of a group in ZooKeeper. The arguments are those of
+    ``Recorder``."""
 
     def op(
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
@@ -225,11 +227,11 @@ class MemberRecorder(Recorder):
         self._sink.write(entry)
 
     def _spent(self, op: ZkOp | OffsetOp, reply: Reply) -> dict[str, int]:
-        """The counts of an operation."""
+        """Return the counts of an operation."""
         return counts(op, reply)._asdict()
 
     def shut(self, since_us: int) -> None:
-        """Record that nothing is delivered, and since when."""
+        """Record that delivery is paused, and since when."""
         entry = event_entry(self._now_us(), "DeliveryShut", self._member)
         self._sink.write(entry | {"since": since_us})
 

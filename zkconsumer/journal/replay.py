@@ -1,8 +1,8 @@
-"""Feeds a journal's events to the same machine again, and compares the results. Pure.
+"""Replays a journal's events on the same machine, and compares the results. Pure.
 
-After each event these are compared: the machine's state, its commands with all their fields, and
-the rules of every machine. A machine reads no clock and draws no random number, so the events
-determine all of it.
+After each event it compares the machine's state and its commands with all their fields, and checks
+the rules of every machine. A machine uses neither clock nor random numbers, so the events
+determine everything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MACHINES: Final[Mapping[str, tuple[Any, type, Any]]] = {
     "coordinator": (ClassicMachine, ClassicSpec, group_events.Event),
     "consumer": (Kip848Machine, Kip848Spec, consumer_events.Event),
 }
-"""By coordination: the machine, its settings, its events."""
+"""By coordination, the machine, its settings and its events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,10 @@ class Did:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first difference between a replay and the journal. ``expected`` is what the journal
-    recorded.
-
-    ``event_line`` is the line of the event at which the two differ, ``at`` its time (microseconds
-    on the run's clock), ``line`` the first line that differs. A state is empty if the
-    journal does not contain it. ``broken``: rules of every machine that are broken.
-    """
+    """The first difference between a replay and the journal. ``expected`` is the recorded value.
+    ``event_line`` is the line of the event after which the two differ, ``at`` its time
+    (microseconds on the run's clock), and ``line`` the first line that differs. A state is empty
+    if the journal does not contain it. ``broken``: the rules of every machine that are violated."""
 
     line: int
     event_line: int
@@ -84,7 +81,7 @@ class Replayed:
     last_line: int = 0
     difference: Difference | None = None
     dropped_line: int = 0
-    """Line at which entries are missing, where the replay must stop; 0: none are missing."""
+    """Line at which entries are missing, so that the replay must stop; 0 if none are missing."""
 
 
 @dataclass(slots=True)
@@ -119,7 +116,7 @@ class _Run:
         return self.result.difference is not None or self.result.dropped_line > 0
 
     def event(self, line: int, entry: Entry) -> None:
-        """The member took in an event: the step before it is complete."""
+        """Record an event of the member. The previous step is then complete."""
         kind = self._events.get(entry["name"])
         if kind is None:
             raise CodecError(f"{entry['name']} is not an event of this machine")
@@ -132,29 +129,28 @@ class _Run:
             self._step = _Step(line, entry, event)
 
     def command(self, line: int, entry: Entry) -> None:
-        """The member's machine gave a command."""
+        """Record a command of the member's machine."""
         if self._step is None:
-            raise CodecError(f"the command {entry['name']} follows no event")
+            raise CodecError(f"the command {entry['name']} does not follow an event")
         self._step.done.append(Did(entry["name"], self._whole(entry), line))
         self._step.state = entry.get("state", "")
 
     def _whole(self, entry: Entry) -> Mapping[str, Any]:
-        """All fields of an event or command, also those that are as in an earlier line."""
+        """Return all fields of an event or command, including those unchanged since an earlier
+        line."""
         name = entry["name"]
         fields = dict(entry["fields"])
         for key, digest in entry.get("unchanged", {}).items():
             value = self._last.get(name, {}).get(key)
             if digest_of(json.dumps(value)) != digest:
-                raise CodecError(f"{name}: the line before does not have the unchanged field {key}")
+                raise CodecError(f"{name}: the previous line lacks the unchanged field {key}")
             fields[key] = value
         self._last[name] = fields
         return fields
 
     def finish(self, complete: bool) -> None:
-        """Take the event of the present step in, and compare.
-
-        ``complete``: all its commands were recorded; a journal that ends may lack some.
-        """
+        """Replay the event of the current step, and compare. ``complete``: all its commands were
+        recorded; the last step of a journal may lack some."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -182,7 +178,7 @@ class _Run:
         )
 
     def _broken(self, event: Any, commands: Sequence[Any]) -> list[str]:
-        """Return the rules of every machine that are broken after ``event``."""
+        """Return the rules of every machine that are violated after ``event``."""
         machine, faults = self._machine, []
         if isinstance(event, CommitRequested) and event.request is not None:
             self._asked.add(event.request)
@@ -219,13 +215,13 @@ class _Run:
 
 
 def _alike(actual: Sequence[Did], expected: Sequence[Did]) -> int:
-    """Return the number of equal commands before the first that differ."""
+    """Return the number of equal commands before the first difference."""
     pairs = zip(actual, expected, strict=False)
     return sum(1 for _ in takewhile(lambda p: _content(p[0]) == _content(p[1]), pairs))
 
 
 def _content(command: Did) -> tuple[str, Mapping[str, Any]]:
-    """Leave out null fields: a journal of an earlier release lacks the new ones."""
+    """Leave out null fields, because journals of earlier releases lack newer fields."""
     fields = command.fields.items()
     return command.name, {name: value for name, value in fields if value is not None}
 
@@ -242,11 +238,11 @@ def replay(
     Args:
         path: the journal's path, for messages.
         entries: all lines of the journal, from the first.
-        strategies: classes of assignment strategies that members on the coordinator may have.
+        strategies: classes of assignment strategies for members on the coordinator.
         member: replay only this member; by default all.
         until: the last line to read.
 
-    Raises JournalFormatError: an event cannot be read, or there is nothing to replay.
+    Raises JournalFormatError if an event is unreadable, or if there is nothing to replay.
     """
     codec = Codec(strategies)
     runs: dict[str, _Run] = {}
@@ -267,8 +263,8 @@ def replay(
                 if kind in ("event", "command"):
                     raise CodecError(
                         "the journal does not have complete events, so it cannot be replayed: it "
-                        "was written by an older release, or by a simulation (replay that by its "
-                        "seed)"
+                        "was written by an older release, or by a simulation (run that again "
+                        "with its seed)"
                     )
                 if entry.get("name") == "EntriesDropped" and name in runs and not runs[name].over:
                     runs[name].finish(complete=False)

@@ -1,4 +1,5 @@
-"""The fields of a journal's lines. Data only: writer, reader and docs/reference/journal.md use it.
+"""The fields of a journal's lines. Only data, which writer, reader and docs/reference/journal.md
+use.
 
 A line is one JSON object. Empty fields (no path, no partitions) are left out.
 """
@@ -10,7 +11,8 @@ from enum import Enum
 from typing import Final
 
 SCHEMA_VERSION: Final = 1
-"""Incremented when a field changes its meaning or is removed, not for new fields."""
+"""Version of the schema. It increases when a field changes its meaning or is removed, not for new
+fields."""
 
 
 class Kind(Enum):

@@ -1,4 +1,4 @@
-"""Draws one member's journal as a Mermaid sequence diagram, by the five steps. Pure.
+"""Draws one member's journal as a Mermaid sequence diagram, divided into the five steps. Pure.
 
 The steps are those of a rebalance in ZooKeeper (docs/explanation/five-steps.md): stop, release,
 assign, claim, start. A member on the coordinator takes the same steps in another way.
@@ -16,7 +16,7 @@ _DULL: Final = frozenset({"Exists"})
 
 
 def sequence(entries: Iterable[Entry], member: str) -> str:
-    """Return the diagram of ``member``'s lines; ``entries`` are in the order of time."""
+    """Return the diagram of ``member``'s lines; ``entries`` are in chronological order."""
     rows: list[tuple[str, int, str]] = []
     server = "ZooKeeper"
     for entry in entries:
@@ -79,7 +79,7 @@ def _joined(entry: Entry) -> str:
 
 
 def _mode(entry: Entry) -> str:
-    """A change of the mode; other reports are not drawn."""
+    """Draw a change of the mode. Other reports are not drawn."""
     return f"Note over M,S: {entry['detail']}" if entry.get("result") == "mode" else ""
 
 

@@ -1,6 +1,7 @@
-"""Reports for people: one HTML file without external resources. No IO.
+"""HTML reports in one file without external resources. No IO.
 
-Jinja2 and this package escape all text from a group (names of topics, members). Any thread.
+Jinja2 and this package escape all text from a group, such as names of topics and members. Any
+thread.
 """
 
 from __future__ import annotations

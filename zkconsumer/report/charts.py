@@ -1,4 +1,4 @@
-"""Charts as SVG text. Pure; everything from outside is escaped."""
+"""Charts as SVG text. Pure. All text from outside is escaped."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def lines(series: Mapping[str, Points], x_name: str) -> Markup:
-    """Draw lines over two logarithmic axes. A value of 0 is a hollow point on the lowest grid
-    line."""
+    """Draw lines over two logarithmic axes. A value of 0 is drawn as a hollow point on the lowest
+    grid line."""
     drawn = [(x, y) for points in series.values() for x, y in points]
     positive = [y for _, y in drawn if y > 0]
     if not drawn or not positive:
@@ -113,8 +113,8 @@ def bars(values: Sequence[float], colour: str) -> Markup:
 def timeline(
     spans: Mapping[str, Sequence[tuple[float, float | None, str]]], seconds: float
 ) -> Markup:
-    """Draw the owner of each partition over time, each member in a colour. Unowned intervals are
-    white."""
+    """Draw the owner of each partition over time, each member in its own colour. Unowned intervals
+    are white."""
     if not spans:
         return Markup('<p class="none">no partitions</p>')
     end = max(seconds, 0.001)

@@ -91,7 +91,7 @@ def herd_report(runs: Sequence[Mapping[str, Any]], title: str, command: str) -> 
 
 
 def figure(value: object) -> str:
-    """Return a figure as the page shows it."""
+    """Return a figure as it is shown on the page."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -124,7 +124,7 @@ def _detail(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _data(runs: Sequence[Mapping[str, Any]]) -> Markup:
-    """The runs as JSON that cannot end its script element."""
+    """Return the runs as JSON that cannot end its script element."""
     text = json.dumps(list(runs), separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

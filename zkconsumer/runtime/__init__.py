@@ -1,1 +1,1 @@
-"""Threads, queues and timers that drive the core and carry messages to the user."""
+"""Threads, queues and timers that run the core and deliver messages to the application."""

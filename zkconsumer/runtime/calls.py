@@ -38,7 +38,7 @@ def check_topic_counts(topic_count_map: Mapping[str, int]) -> None:
 
 
 def checked_offsets(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return offsets given for a commit. Raises ConfigError naming each that no partition has."""
+    """Return offsets given for a commit. Raises ConfigError naming each invalid one."""
     checked = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
     bad = [
         f"{tp}: an offset is a number from 0 to {_LAST}, not {offset!r}"

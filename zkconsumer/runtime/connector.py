@@ -1,8 +1,8 @@
 """StreamConnector: streams, commits and the end of a member, in ZooKeeper and in Kafka.
 
-The base of the connectors. They add who decides about ownership (``_member``) and what to wait for.
-Called from the application's threads. The work is done by the loop, fetcher threads and the
-application's own threads in the streams.
+The base class of the connectors. Subclasses add the protocol that decides about ownership
+(``_member``) and the timeouts. Called from the application's threads. The work is done by the
+loop, fetcher threads and the application's own threads in the streams.
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("zkconsumer.member")
 
 _SAMPLE_INTERVAL: Final = 5.0
-"""Seconds between the samples of rates, as in the JVM's meters."""
+"""Seconds between samples of the rates, as in the JVM's meters."""
 START_PATIENCE: Final = 60.0
 """Seconds that a first rebalance may take beyond the configured timeouts."""
 ANSWER_PATIENCE: Final = 10.0
 """Seconds that a commit may take beyond twice the session timeout."""
 _FAILED_START_LEAVE: Final = 5.0
-"""Seconds that leaving after a failed start may take; part of the time that a start may take."""
+"""Seconds for leaving after a failed start; included in the time for a start."""
 _ANSWER_MARGIN: Final = 1.0
-"""Seconds that the member's thread may be late with an answer."""
+"""Seconds by which the member's thread may be late with an answer."""
 START_WARNING: Final = 5.0
-"""Seconds between two warnings that the first rebalance has not ended."""
+"""Seconds between warnings that the first rebalance has not ended."""
 
 
 _CONNECTORS: Final[weakref.WeakSet[StreamConnector[Any]]] = weakref.WeakSet()
@@ -99,14 +99,14 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 @dataclass(frozen=True)
 class Member(Generic[MachineT]):
-    """The part of a member that decides about ownership, and carries out the decisions."""
+    """The part of a member that decides about ownership and carries out the decisions."""
 
     machine: MachineT
     coordination: Coordination[MachineT]
     calls: ListenerCalls | None
     rebalances: RebalanceCounts
     observer: Any
-    """Gets each event and command, for a journal; ``None`` without one."""
+    """Receives each event and command, for a journal; ``None`` without a journal."""
 
 
 class StreamConnector(ABC, Generic[MachineT]):
@@ -114,7 +114,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     config: ConsumerKeys
     states: ClassVar[type[Enum]]
-    """The states whose names ``Metrics.state`` uses."""
+    """One member of a consumer group, in ZooKeeper or on the coordinator."""
     in_zookeeper: ClassVar[bool]
     """Whether the group is in ZooKeeper, not in Kafka."""
 
@@ -150,23 +150,23 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._plane: DataPlane | None = None
         self._closed = False
         self._checks: list[Check] = [self._security.check]
-        """Checks of the threads that a member depends on, in addition to its own."""
+        """Checks of the threads on which a member depends, in addition to its own."""
         self._watchdog: Watchdog | None = None
         self._monitor: HealthMonitor | None = None
         self._forked: ConnectorClosedError | None = None
-        """Set in a child process."""
+        """The error for calls in a forked child process; ``None`` in other processes."""
         _CONNECTORS.add(self)
 
     # -- who decides about ownership -------------------------------------------------------------
 
     _servers: str
-    """The server's name, for people."""
+    """The servers' name in messages."""
     _start_patience: float
-    """Seconds that creating the streams may take, also when it fails."""
+    """Seconds within which streams must be created or creation must fail."""
     _answer_patience: float
     """Seconds until a commit must be answered."""
     _leave_patience: float
-    """Seconds until a member must have left."""
+    """Seconds within which a member must have left."""
 
     @abstractmethod
     def _member(
@@ -176,10 +176,10 @@ class StreamConnector(ABC, Generic[MachineT]):
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
     ) -> Member[MachineT]:
-        """A member with this subscription; nothing of it is started."""
+        """Return a member with this subscription. None of its parts is started."""
 
     def _abandon(self, timeout: float) -> None:
-        """End before there is a member, within ``timeout`` seconds."""
+        """End, within ``timeout`` seconds, before there is a member."""
 
     def metrics(self) -> Metrics:
         """Return the current metrics.
@@ -197,7 +197,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     @abstractmethod
     def _membership(self, loop: MemberLoop[MachineT]) -> Membership:
-        """The machine's knowledge of the membership. Any thread."""
+        """Return what the machine knows about its membership. Any thread."""
 
     def health(self, min_seconds: float = MIN_SECONDS) -> Health:
         """Return whether the member works, and if not, why.
@@ -205,7 +205,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         The call never waits, and any thread may make it at any time.
 
         Args:
-            min_seconds: a problem is reported after it has lasted this long, a failure at once.
+            min_seconds: a problem is reported only after it has lasted this long, a failure
+                immediately.
         """
         monitor = self._monitor
         if self._forked is not None or self._closed or monitor is None:
@@ -217,7 +218,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         return 0 if self._monitor is None else self._monitor.lasting
 
     def _line(self, client: Client, what: str) -> ServerLine:
-        """A line to a server, which the member depends on."""
+        """A connection to a server on which the member depends."""
         from zkconsumer.runtime.membership.line import ServerLine
 
         line = ServerLine(client, f"{self.consumer_id}_{what}", self._host.crash)
@@ -243,19 +244,19 @@ class StreamConnector(ABC, Generic[MachineT]):
         )
 
     def _log_later(self, text: str) -> None:
-        """Log a line on the member's thread. Any thread, also with locks."""
+        """Log a line on the member's thread. May be called by any thread, even with locks held."""
         if self._plane is not None:
             self._host.post(lambda: self._host.log(logging.INFO, text))
 
     def _journal_settings(self) -> dict[str, object]:
-        """For the first line of a journal."""
+        """Return the settings for the first line of a journal."""
         return {"group.id": self.config.group_id}
 
     def _on_fetch_event(self, event: FetchEvent) -> None:
-        """Called for each event of fetching, on the thread that it occurs on."""
+        """Handle an event of fetching, on the thread on which it occurs."""
 
     def _open_journal(self) -> None:
-        """Open the journal of a member before it runs, if one is configured."""
+        """Open the journal of a member before the member runs, if one is configured."""
         directory = self.config.journal_dir
         if self._journal is not None or directory is None:
             return
@@ -347,8 +348,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         return self._calls
 
     def _after_fork(self) -> None:
-        """In the child process: refuse everything. The member's threads continue in the parent. Its
-        locks may be locked here for good."""
+        """Refuse every call in a forked child process. The member's threads continue in the
+        parent only, and its locks may stay locked in the child."""
         self._forked = ConnectorClosedError(
             "this process was forked after the connector was created, which works in the parent "
             "only: create a connector in the process that uses it"
@@ -396,7 +397,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._await_start(loop)
 
     def _undo(self) -> None:
-        """End all that was made for a member that does not begin."""
+        """Stop everything that was created for a member that does not start."""
         if self._watchdog is not None:
             self._watchdog.end()
         loop, plane, seconds = self._loop, self._plane, _FAILED_START_LEAVE / 2
@@ -492,7 +493,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         raise error
 
     def _started(self, loop: MemberLoop[MachineT], patience: float) -> AnswerStart:
-        """Wait for the first rebalance. Meanwhile, warnings name what the member waits for."""
+        """Wait for the first rebalance, and log warnings about what the member waits for."""
         begun = time.monotonic()
         while True:
             left = begun + patience - time.monotonic()
@@ -511,7 +512,7 @@ class StreamConnector(ABC, Generic[MachineT]):
             )
 
     def _last_fault(self) -> str:
-        """Why the latest request to the servers failed; empty if it did not, or is not known."""
+        """Return why the latest request to the servers failed; empty if it did not, or unknown."""
         return ""
 
     # -- offsets -------------------------------------------------------------------------------
@@ -527,8 +528,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         UsageError, ConnectorClosedError.
 
         The call returns within 10 s plus twice the session timeout, whatever the servers do. With
-        offsets in Kafka, the deadline of a request to the offset coordinator is added. If there was
-        no answer by then, the offsets may or may not be stored.
+        offsets in Kafka, the deadline of a request to the offset coordinator is added. If no
+        answer has arrived by then, the offsets may or may not be stored.
         """
         self._check_here()
         committing = Undisturbed(lambda: self._commit(offsets))
@@ -546,7 +547,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         _check(faults)
 
     def _wait_for(self, work: Undisturbed[Any], seconds: float | None = None) -> None:
-        """Wait for other threads. They may need locks that a signal handler's thread has."""
+        """Wait for other threads. They may need locks of a thread that runs a signal handler."""
         lent = lend(self._lock) + (self._plane.lend() if self._plane is not None else [])
         try:
             work.wait(seconds)
@@ -563,7 +564,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         ``None``.
 
         The callback runs on the member's own thread and must not wait for this connector. It is
-        always called exactly once, within the time that ``commit_offsets`` may take.
+        called exactly once, within the time that ``commit_offsets`` may take.
         """
         future = self._ask_commit(offsets)
         if callback is not None:

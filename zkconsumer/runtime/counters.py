@@ -1,6 +1,6 @@
-"""The instruments behind the metrics: meters, histograms, counts of requests and rebalances.
+"""Metrics instruments: meters, histograms, counts of requests and rebalances. They have no thread.
 
-They have no thread. Each docstring names the thread that writes it; any thread may read them.
+Each docstring names the thread that writes it; any thread may read them.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class HistogramValue:
     count: int
     sum: float
     buckets: Mapping[float, int]
-    """Upper bounds in ascending order, each with the number of values up to it; all: ``count``."""
+    """Ascending upper bounds, each with the number of values up to it; in total ``count``."""
 
 
 class Meter:
     """A total and its one-minute rate. Any thread may call it.
 
-    ``rate`` takes a sample. More samples make it more exact: counts between two samples are assumed
-    to be evenly spread.
+    ``rate`` takes a sample. More samples make the rate more exact: counts between two samples are
+    assumed to be evenly spread.
 
     Args:
-        count: returns the total, which never goes down; may take a stream's lock.
+        count: returns the total, which never decreases; may take a stream's lock.
         clock: seconds.
     """
 
@@ -58,7 +58,7 @@ class Meter:
         return self._count()
 
     def rate(self) -> float:
-        """Counts per second; in the first minute, the mean since the beginning."""
+        """Counts per second over the last minute. In the first minute, the mean since the start."""
         with self._lock:
             now, total = self._clock(), self._count()
             passed = now - self._at
@@ -99,7 +99,7 @@ class Histogram:
 
 
 class FetchCounts:
-    """Counts of fetch requests and answers, recorded by fetcher threads with ``sent`` and
+    """Counts of fetch requests and answers. Fetcher threads record them with ``sent`` and
     ``answered``."""
 
     def __init__(self) -> None:
@@ -123,12 +123,12 @@ class FetchCounts:
 class RebalanceCounts:
     """Number and duration of rebalances. Written by the loop's thread.
 
-    A rebalance counts if partitions were stopped or started in it.
+    A rebalance counts if partitions were stopped or started.
 
     Args:
         settled: states in which no rebalance is in progress.
-        outside: states outside of the group, in which none is measured.
-        before: states that do not begin one, but may occur within one.
+        outside: states outside the group, in which no rebalance is measured.
+        before: states that do not begin a rebalance, but may occur during one.
         clock: seconds.
     """
 
@@ -148,7 +148,7 @@ class RebalanceCounts:
         self._moved = False
 
     def stepped(self, state: Enum, following: Sequence[object]) -> None:
-        """Count a step of the machine, which ended in ``state`` and returned these commands."""
+        """Count a step of the machine that ended in ``state`` and returned these commands."""
         if any(isinstance(command, _MOVES) for command in following):
             self._moved = True
         if state in self._outside:

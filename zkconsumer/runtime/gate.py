@@ -1,7 +1,8 @@
-"""Whether messages may be delivered now: the ZooKeeper session must be certain to be alive.
+"""The delivery gate: messages may be delivered only while the ZooKeeper session is certainly
+alive.
 
 One gate for each connector. The session keeper's thread extends and closes it, consuming threads
-look at ``valid_until`` before every message. Lock order: a stream's lock, then the gate's.
+check ``valid_until`` before every message. Lock order: a stream's lock, then the gate's.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ clock_gettime: Final[Callable[[int], float]] = getattr(
 )
 
 LEASE: Final = 2 / 3
-"""Part of the session timeout for which one answer of the servers allows delivery."""
+"""Part of the session timeout for which delivery is allowed after an answer of the servers."""
 
 
 class DeliveryGate:
     """Allows delivery until ``valid_until``, which is extended while the session is alive.
 
     A new gate is closed. ``always_open`` creates the legacy gate, which delivers even after the
-    session is lost. ``now`` is the clock; the simulator has its own. ``on_change`` is
-    called with a line for people when delivery pauses or resumes, on the thread that extends or
-    closes the gate, without its lock.
+    session is lost. ``now`` is the clock; the simulator has its own. ``on_change`` is called with
+    a log line when delivery pauses or resumes, on the thread that extends or closes the gate,
+    without its lock.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class DeliveryGate:
         self.clock: Final[tuple[Callable[[int], float], int]] = (
             (clock_gettime, CLOCK) if now is None else (lambda _clock: now(), 0)
         )
-        """The clock of ``valid_until`` as a function and its argument. It is the fastest way to
-        read it, which consuming threads do before every message."""
+        """The clock of ``valid_until`` as a function and its argument. This is the fastest way to
+        read the clock, and consuming threads do so before every message."""
         self.valid_until = math.inf if always_open else -math.inf
         """CLOCK_BOOTTIME seconds until which messages may be delivered. Written under the lock."""
         self._lock = threading.RLock()
@@ -58,10 +59,8 @@ class DeliveryGate:
         self._on_change = on_change
 
     def extend(self, until: float) -> None:
-        """Open the gate until ``until`` (CLOCK_BOOTTIME seconds), also after ``close``.
-
-        An earlier time than the present one is ignored: only ``close`` shortens.
-        """
+        """Open the gate until ``until`` (CLOCK_BOOTTIME seconds), also after ``close``. A time
+        before ``valid_until`` is ignored: only ``close`` shortens."""
         if self.always_open:
             return
         with self._lock:
@@ -113,7 +112,7 @@ class DeliveryGate:
             self.extend(held)
 
     def _shut(self) -> bool:
-        """Shut; whether it was open, or its time had run out unnoticed."""
+        """Close the gate. Return whether it was open, or had expired without a ``look``."""
         now = self._now()
         newly = self._shut_since is None and self.valid_until != -math.inf
         if newly:
@@ -123,7 +122,7 @@ class DeliveryGate:
         return newly
 
     def look(self) -> None:
-        """Record a pause of delivery because no server has answered in time."""
+        """Record that delivery has paused because no server answered in time."""
         with self._lock:
             expired = self._shut_since is None and -math.inf < self.valid_until <= self._now()
             if expired:
@@ -132,7 +131,7 @@ class DeliveryGate:
             self._tell("delivery pauses: no server answers")
 
     def end(self) -> None:
-        """Close permanently; the time from now on does not count as suspended."""
+        """Close permanently. Later time does not count as suspended."""
         self._on_change = None
         self.close()
         with self._lock:
@@ -147,21 +146,21 @@ class DeliveryGate:
 
     @property
     def suspended_seconds(self) -> float:
-        """Seconds for which the gate was shut, from its first opening until now, or until its
+        """Seconds for which the gate was closed, from its first opening until now, or until its
         end."""
         with self._lock:
             return self._suspended + self._shut_for(self._now())
 
     @property
     def shut_seconds(self) -> float:
-        """Seconds since the gate was shut; 0 while it is open, or never was."""
+        """Seconds since the gate was closed; 0 while it is open, or if it never opened."""
         with self._lock:
             return self._shut_for(self._now())
 
     def wait_turn(self, wake: Callable[[], None]) -> bool:
-        """Return whether the gate is open. If it is not, call ``wake`` once when it opens.
+        """Return whether the gate is open. If not, ``wake`` is called once when it opens.
 
-        ``wake`` is called on the session keeper's thread, without the gate's lock.
+        ``wake`` runs on the session keeper's thread, without the gate's lock.
         """
         # Without the lock: a signal handler may raise in here, on the consuming thread.
         self._waiters.add(wake)

@@ -1,8 +1,8 @@
-"""What a signal handler cannot leave in a bad state: alarms, and work that it does not interrupt.
+"""Alarms, and work, that signal handlers cannot leave in an inconsistent state.
 
 Python runs signal handlers on the main thread, between any two bytecodes, and they may raise. The
-locks of ``threading.Event`` and ``Condition`` would then remain locked. Any thread may use what is
-here.
+locks of ``threading.Event`` and ``Condition`` would then remain locked. Any thread may use this
+module.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ Action = Callable[[], object]
 _T = TypeVar("_T")
 
 Lock = Any
-"""A ``threading.RLock``, which is not a class."""
+"""A ``threading.RLock``, for annotations; the original is a function, not a class."""
 
 
 def lend(lock: Lock) -> list[Action]:
-    """Release a lock if the calling thread has it; the result takes it again.
+    """Release a lock if the calling thread holds it. Calling the result acquires it again.
 
-    A thread has one if a signal handler has interrupted it. What the handler waits for may need it.
+    A thread holds one if a signal handler interrupted it. The work that the handler waits for may
+    need the lock.
     """
     return [partial(lock._acquire_restore, lock._release_save())] if lock._is_owned() else []
 
@@ -31,8 +32,8 @@ def lend(lock: Lock) -> list[Action]:
 class Alarm:
     """Like ``threading.Event`` for one waiting thread, but ``set`` takes no lock.
 
-    A signal handler may raise in any function of the thread that it interrupts. In those of an
-    ``Event`` it would leave the event's lock locked.
+    A signal handler may raise in any function of the interrupted thread. In a method of ``Event``
+    this would leave the event's lock locked.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class Alarm:
         """See ``call``."""
 
     def set(self) -> None:
-        """Make ``wait`` return, at the next call if none is waiting. Any thread."""
+        """Make ``wait`` return; if no thread is waiting, its next call returns. Any thread."""
         if self._bell.locked():
             try:
                 self._bell.release()
@@ -52,7 +53,7 @@ class Alarm:
             also()
 
     def call(self, also: Action | None) -> None:
-        """Have ``set`` call this, too. It must not wait."""
+        """Make ``set`` also call this action, which must not wait."""
         self.also = also
 
     def clear(self) -> None:
@@ -60,7 +61,7 @@ class Alarm:
         self._bell.acquire(blocking=False)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait up to ``seconds`` for ``set``; return whether it was called. Clears the alarm."""
+        """Wait up to ``seconds`` for ``set``. Return whether it was called, and clear the alarm."""
         limit = -1.0 if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX)
         return self._bell.acquire(timeout=limit)
 
@@ -89,8 +90,8 @@ class Undisturbed(Generic[_T]):
         self._ended.acquire()
 
     def start(self) -> None:
-        """Start the work, unless it was started. While the interpreter exits and allows no new
-        threads, do it in this thread."""
+        """Start the work, unless it was started. If the interpreter is exiting and allows no new
+        threads, do the work in this thread."""
         # Starting a ``threading.Thread`` takes locks of the whole process, so that is not done
         # here either.
         try:
@@ -115,7 +116,7 @@ class Undisturbed(Generic[_T]):
         self._ended.release()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until the work has ended, for at most ``seconds``."""
+        """Wait at most ``seconds`` until the work has ended."""
         limit = -1.0 if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX)
         if not self.over and self._ended.acquire(timeout=limit):
             self._ended.release()  # for other threads that wait

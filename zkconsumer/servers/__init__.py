@@ -1,4 +1,5 @@
-"""Real servers for tests and trials: ZooKeeper and Kafka on loopback, and ways to disturb them."""
+"""Real servers for tests and experiments: ZooKeeper and Kafka on loopback, and ways to disturb
+them."""
 
 from zkconsumer.servers.jars import KAFKA_LINES, fetch_jars, java
 from zkconsumer.servers.local_cluster import LocalCluster, LocalZooKeeper, expire_session

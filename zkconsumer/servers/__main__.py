@@ -1,5 +1,5 @@
-"""``python -m zkconsumer.servers [LINE ...]``: fetch the jars of these lines of Kafka, or all, and
-record the classes that their servers load."""
+"""``python -m zkconsumer.servers [LINE ...]``: fetch the jars of these Kafka releases, or of all,
+and record the classes that their servers load."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _WRITE_SECONDS: Final = 300.0
 
 
 def record_classes(kafka: str) -> None:
-    """Write the class archives of one line's servers, unless they exist.
+    """Write the class archives of one release's servers, unless they exist.
 
-    Java writes an archive when a server ends, with all classes that it has loaded. Raises
+    When a server ends, Java writes an archive with all classes that it has loaded. Raises
     ``ClusterError``, and ``OSError`` if an archive cannot be written.
     """
     broker = class_archive(kafka, BROKER_MAIN)
@@ -46,7 +46,7 @@ def record_classes(kafka: str) -> None:
 
 
 def main() -> int:
-    """Fetch and record what is not in the cache yet; return the exit status."""
+    """Fetch and record everything that is not cached yet. Return the exit status."""
     try:
         java()
         for kafka in sys.argv[1:] or KAFKA_LINES:

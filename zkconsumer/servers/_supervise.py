@@ -1,11 +1,11 @@
 """The supervisor process: parent of every embedded server, so that none outlives its user.
 
 Run as a script by :mod:`zkconsumer.servers.supervisor`, with the standard library alone. It owns
-the JVM processes and takes orders, one JSON object a line, on standard input; each gets one JSON
-line as its answer. When its user's process has ended (end of input, or another parent id), or on
-SIGTERM, it kills all servers with SIGKILL, deletes the directory it was given, and ends. After the
-order ``detach`` only SIGTERM, or the end of the last server, ends it. On Linux the kernel kills
-the servers should the supervisor itself be killed. One thread.
+the JVM processes and reads commands, one JSON object per line, from standard input; each is
+answered with one JSON line. When its user's process has ended (end of input, or another parent
+id), or on SIGTERM, it kills all servers with SIGKILL, deletes its directory, and ends. After the
+command ``detach``, only SIGTERM or the end of the last server ends it. On Linux the kernel kills
+the servers if the supervisor itself is killed. One thread.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def serve(supervision: Supervision, parent: int) -> None:
 
 
 def main(parent: int, remove: str) -> None:
-    """Supervise for process ``parent``; delete the directory ``remove`` (if any) at the end."""
+    """Supervise servers for process ``parent``. At the end, delete the directory ``remove`` (if
+    any)."""
     supervision = Supervision()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:

@@ -39,7 +39,7 @@ class ServerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether this process, and not another one with its id, exists."""
+        """Whether this process, not another one with its id, exists."""
         return process_started(self.pid) == self.started
 
 
@@ -60,7 +60,7 @@ class ClusterState:
 
     @property
     def up(self) -> bool:
-        """Whether every server runs."""
+        """Whether every server is running."""
         return all(server.alive for server in self.servers)
 
 
@@ -78,22 +78,22 @@ def default_dir() -> Path:
 
 
 def up(directory: Path, kafka: str = "3.9", brokers: int = 1) -> ClusterState:
-    """Start an empty cluster that runs until ``down``; return when it is ready.
+    """Start an empty cluster that runs until ``down``. Return when it is ready.
 
-    Raises ``ClusterError`` when one is up there already, or when the directory has other content.
-    If it fails or is interrupted, no process is left running.
+    Raises ``ClusterError`` if a cluster is already up in the directory, or if that has other
+    content. If it fails or is interrupted, no process is left running.
     """
     with _only_command(directory, create=True):
         old = _read_state(directory)
         if old is not None and any(server.alive for server in old.servers):
             raise ClusterError(
-                f"a cluster is up in {directory} already: stop it with 'zkconsumer cluster down',"
-                " or name another --dir"
+                f"a cluster is already up in {directory}: stop it with 'zkconsumer cluster "
+                "down', or use another --dir"
             )
         foreign = {entry.name for entry in directory.iterdir()} - {_STATE, _LOCK, *_PARTS}
         if foreign:
             raise ClusterError(
-                f"{directory} holds other files ({sorted(foreign)[0]}): name an empty --dir"
+                f"{directory} has other files ({sorted(foreign)[0]}): use an empty --dir"
             )
         _clear(directory, old)
         shutil.rmtree(directory / "logs", ignore_errors=True)
@@ -113,9 +113,9 @@ def up(directory: Path, kafka: str = "3.9", brokers: int = 1) -> ClusterState:
 
 
 def status(directory: Path) -> ClusterState:
-    """Return the state of the cluster; each process shows whether it is alive.
+    """Return the state of the cluster. Each process shows whether it is alive.
 
-    Raises ``ClusterError`` when no process of a cluster started there is left.
+    Raises ``ClusterError`` if no process of a cluster that was started in the directory is left.
     """
     state = _read_state(directory)
     if state is None or not any(server.alive for server in state.servers):
@@ -126,9 +126,9 @@ def status(directory: Path) -> ClusterState:
 
 
 def down(directory: Path) -> bool:
-    """End every process of the cluster and delete its data; return whether there was a cluster.
+    """End every process of the cluster and delete its data. Return whether there was a cluster.
 
-    It works even if some of them have already ended. Raises ``ClusterError`` when a process cannot
+    It works even if some of them have already ended. Raises ``ClusterError`` if a process cannot
     be ended.
     """
     if not directory.is_dir():
@@ -210,7 +210,7 @@ def _read_state(directory: Path) -> ClusterState | None:
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
-        raise ClusterError(f"{directory} is not a directory: name another --dir") from error
+        raise ClusterError(f"{directory} is not a directory: use another --dir") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterError(
             f"{path} is damaged ({error!r}): kill its servers, then delete the file"
@@ -219,7 +219,8 @@ def _read_state(directory: Path) -> ClusterState | None:
 
 @contextmanager
 def _only_command(directory: Path, *, create: bool) -> Iterator[None]:
-    """Hold the directory's lock. The lock file stays: deleting it would let two commands in."""
+    """Hold the directory's lock. The lock file is kept, because deleting it would let two commands
+    in."""
     import fcntl  # not on Windows
 
     try:
@@ -228,7 +229,7 @@ def _only_command(directory: Path, *, create: bool) -> Iterator[None]:
         lock = (directory / _LOCK).open("a")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ClusterError(f"cannot use {directory}: {reason}; name another --dir") from error
+        raise ClusterError(f"cannot use {directory}: {reason}; use another --dir") from error
     with lock:
         deadline = time.monotonic() + _DOWN_SECONDS
         while True:

@@ -1,4 +1,4 @@
-"""The servers' jars: pinned in ``jvm/kafka-<line>.xml``, fetched once by Maven, kept in a cache.
+"""The servers' jars, pinned in ``jvm/kafka-<line>.xml``, fetched once by Maven, and cached.
 
 Any thread or process; a file lock lets one of them download while the others wait.
 """
@@ -21,7 +21,7 @@ from zkconsumer.servers.waiting import wait_until
 JVM_FILES: Final = Path(__file__).with_name("jvm")
 
 KAFKA_LINES: Final = {"3.9": "3.9.1", "1.1": "1.1.1", "0.8.2": "0.8.2.2", "4": "4.4.0"}
-"""The lines of Kafka that can be started, each with its exact version."""
+"""The Kafka releases that can be started, each with its exact version."""
 
 KRAFT_LINES: Final = frozenset({"4"})
 """The releases that run without ZooKeeper; all others run in ZooKeeper mode."""
@@ -51,14 +51,14 @@ def cache_dir() -> Path:
 
 
 def pom(kafka: str) -> Path:
-    """Return the Maven file that pins the jars of one line of Kafka. Raises ``ClusterError``."""
+    """Return the Maven file that pins the jars of one Kafka release. Raises ``ClusterError``."""
     if kafka not in KAFKA_LINES:
         raise ClusterError(f"unknown Kafka line {kafka!r}: choose one of {', '.join(KAFKA_LINES)}")
     return JVM_FILES / f"kafka-{kafka}.xml"
 
 
 def fetch_jars(kafka: str) -> Path:
-    """Return a directory with all jars of one line of Kafka, downloading them the first time.
+    """Return a directory with all jars of one Kafka release, downloading them the first time.
 
     ``kafka`` is a key of ``KAFKA_LINES``. The class path is ``<directory>/*``. Lines ``1.1`` and
     ``0.8.2`` also contain the JVM's old consumer. Raises ``ClusterError`` if Maven is missing or
@@ -70,7 +70,7 @@ def fetch_jars(kafka: str) -> Path:
 def fetch_pinned(name: str, source: Path) -> Path:
     """Return a directory with all jars that a Maven file pins, downloading them the first time.
 
-    ``name`` is for people. Raises ``ClusterError``.
+    ``name`` is for messages. Raises ``ClusterError``.
     """
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     base = cache_dir() / "jars"
@@ -85,10 +85,11 @@ def fetch_pinned(name: str, source: Path) -> Path:
 
 
 def class_archive(kafka: str, main: str) -> Path:
-    """Return the file with the classes that a server of one line loads (Java's class data sharing).
+    """Return the file with the classes that a server of one release loads (Java's class data
+    sharing).
 
-    With it, the server starts in half the time. ``python -m zkconsumer.servers`` writes it. Each
-    Java has files of its own. ``main`` is the class that the server runs. Raises ``ClusterError``.
+    It makes the server start faster. ``python -m zkconsumer.servers`` writes it. Each Java version
+    has its own files. ``main`` is the class that the server runs. Raises ``ClusterError``.
     """
     program = Path(java()).resolve()
     version = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:12]

@@ -27,7 +27,7 @@ from zkconsumer.servers.supervisor import Supervisor
 from zkconsumer.servers.waiting import wait_until
 
 CONTROLLERS: Final = 3
-"""Most brokers that are controllers too; the quorum needs an odd number."""
+"""Largest number of brokers that are also controllers; the quorum needs an odd number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Voter:
 
 
 def new_cluster_id() -> str:
-    """Return a cluster id as Kafka writes it: 16 bytes in URL-safe base 64 without padding.
+    """Return a cluster id in Kafka's format: 16 bytes in URL-safe base64 without padding.
 
-    None begins with ``-``, which Kafka's tool takes for an option (as in Kafka's ``Uuid``).
+    No id begins with ``-``, which Kafka's tool would read as an option (as in Kafka's ``Uuid``).
     """
     while True:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -69,7 +69,7 @@ def kraft_spec(
     quorum: Sequence[Voter],
     properties: Mapping[str, str],
 ) -> ServerSpec:
-    """Write the configuration of one broker, which is a controller too if ``quorum`` has it.
+    """Write the configuration of one broker, which is also a controller if it is in ``quorum``.
 
     ``properties`` take precedence over these settings.
     """
@@ -114,7 +114,7 @@ def format_storage(
     cluster_id: str,
     *more: str,
 ) -> None:
-    """Format the directories of these servers, all at once, unless they are formatted already.
+    """Format the directories of these servers together, unless they are already formatted.
 
     ``names`` are those of the servers' properties files; ``more`` are arguments of Kafka's tool.
     Raises ``ClusterError``.

@@ -1,4 +1,5 @@
-"""The original consumer (Kafka's JVM classes) as members of a group, for tests next to ours.
+"""The original consumer (Kafka's JVM classes) as members of a group, for tests together with this
+library's.
 
 ``JvmMembers`` is one JVM process that runs ``jvm/LegacyMembers.java`` and any number of members;
 one thread reads its reports. Any thread may call the methods.
@@ -28,7 +29,7 @@ from zkconsumer.servers.servers import sharing
 from zkconsumer.servers.waiting import wait_until
 
 LEGACY_LINES: Final = ("1.1", "0.8.2")
-"""Keys of ``KAFKA_LINES`` whose jars hold the original consumer."""
+"""Keys of ``KAFKA_LINES`` whose jars contain the original consumer."""
 
 _SOURCE: Final = JVM_FILES / "LegacyMembers.java"
 _FLAGS: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
@@ -41,11 +42,11 @@ class JvmMembers:
     """A JVM that runs members of the original consumer, from construction to ``kill``.
 
     Args:
-        kafka: a line of ``LEGACY_LINES``: which release's consumer.
+        kafka: one of ``LEGACY_LINES``, the release of the consumer.
 
-    The first use of a line fetches its jars with Maven and compiles the driver with the compiler
-    inside the Java runtime (any JDK has it, and so has Debian's ``openjdk-17-jre-headless``). The
-    JVM ends with this process, even if that is killed. All methods raise ``ClusterError``.
+    The first use of a release fetches its jars with Maven and compiles the driver with the
+    compiler in the Java runtime (any JDK has it, as does Debian's ``openjdk-17-jre-headless``).
+    The JVM ends with this process, even if that is killed. All methods raise ``ClusterError``.
     """
 
     def __init__(self, kafka: str = "1.1") -> None:
@@ -89,7 +90,7 @@ class JvmMembers:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End the JVM at once (SIGKILL). Its members' sessions expire later."""
+        """Kill the JVM (SIGKILL). Its members' sessions expire later."""
         self._process.kill()
         self._process.wait()
         self._thread.join(10.0)
@@ -100,20 +101,20 @@ class JvmMembers:
         shutil.rmtree(self._dir, ignore_errors=True)
 
     def log_text(self) -> str:
-        """The log of the original consumer so far."""
+        """Return the log of the original consumer up to now."""
         try:
             return self._log.read_text(errors="replace")
         except FileNotFoundError:
             return ""
 
     def attempts(self, consumer_id: str) -> int:
-        """Return how many rebalance attempts a member has begun, according to the log."""
+        """Return how many rebalance attempts a member has started, according to the log."""
         return self.log_text().count(f"begin rebalancing consumer {consumer_id} try #")
 
     def _add(self, member: JvmMember) -> None:
         with self._lock:
             if member.consumer_id in self._members:
-                raise ClusterError(f"a member {member.consumer_id} runs in this JVM already")
+                raise ClusterError(f"a member {member.consumer_id} is already running in this JVM")
             self._members[member.consumer_id] = member
 
     def _order(self, *words: str) -> None:
@@ -148,11 +149,11 @@ class JvmMember:
     """One member of the original consumer. It joins at construction.
 
     Args:
-        jvm: the process to run in.
+        jvm: the process in which it runs.
         config: the original consumer's properties.
         topics: topic to number of streams; or instead
         whitelist, blacklist: a regex, with ``streams`` streams.
-        file: a ``.properties`` file that Java reads; ``config`` takes precedence over it.
+        file: a ``.properties`` file that Java reads; ``config`` takes precedence.
 
     ``group.id`` and ``consumer.id`` must be given, in ``config`` or ``file``.
 
@@ -184,7 +185,7 @@ class JvmMember:
         elif blacklist is not None:
             kind, wanted = Pattern.BLACK_LIST, {blacklist: streams}
         else:
-            raise ClusterError("give topics, whitelist or blacklist")
+            raise ClusterError("pass topics, whitelist or blacklist")
         jvm._add(self)
         pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
         if file is not None:
@@ -193,11 +194,12 @@ class JvmMember:
         jvm._order("join", self.consumer_id, kind.value, *pairs, "--", *subscribed)
 
     def wait_joined(self, timeout: float = 30.0) -> None:
-        """Wait for the end of the first rebalance. Raises ClusterError, also when it failed."""
+        """Wait for the end of the first rebalance. Raises ClusterError if it does not end or
+        failed."""
         self._await("joined", 1, timeout, 0)
 
     def _await(self, what: str, count: int, timeout: float, already: int) -> None:
-        """Wait for a report, or for a failure beyond those there were before the order."""
+        """Wait for a report, or for a failure that did not exist before the command."""
         wait_until(
             lambda: (
                 self._counts[what] >= count or len(self.failures) > already or not self.jvm.running
@@ -210,7 +212,7 @@ class JvmMember:
             raise ClusterError(f"the original consumer {self.consumer_id}: {reason}")
 
     def _report(self, kind: str, words: Sequence[str]) -> None:
-        """Note one report; called by the thread that reads them."""
+        """Record one report. Called by the thread that reads them."""
         if kind == "failed":
             self.failures.append(words[0])
         else:
@@ -218,7 +220,8 @@ class JvmMember:
 
 
 def _classes(kafka: str) -> Path:
-    """Compile the driver against one line's jars, the first time; return where its classes are."""
+    """Compile the driver with one release's jars, the first time. Return the directory of its
+    classes."""
     jars = fetch_jars(kafka)
     digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
     classes = cache_dir() / "classes" / f"{jars.name}-{digest}"
@@ -282,6 +285,6 @@ class JvmHerd:
         return sum(self._jvm.attempts(member.consumer_id) for member in self._members)
 
     def close(self) -> None:
-        """End the JVM at once."""
+        """Kill the JVM."""
         if self._jvm is not None:
             self._jvm.kill()

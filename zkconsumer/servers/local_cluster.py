@@ -1,6 +1,6 @@
 """A ZooKeeper, or ZooKeeper and Kafka brokers, as real processes on this machine.
 
-Used from one thread. Configuration, data and logs live below one directory: ``conf``, ``data``,
+Used from one thread. Configuration, data and logs are below one directory: ``conf``, ``data``,
 ``logs``.
 """
 
@@ -37,7 +37,7 @@ from zkconsumer.servers.waiting import free_port, wait_until
 
 
 class LocalZooKeeper:
-    """A ZooKeeper server, or an ensemble, of the version that one line of Kafka needs.
+    """A ZooKeeper server, or an ensemble, of the version that one Kafka release needs.
 
     ``zookeepers`` is the number of servers, ``kafka`` a key of ``KAFKA_LINES``. Without ``dir``,
     all files are in a temporary directory and are deleted at the end. With it, they are kept, and
@@ -50,7 +50,7 @@ class LocalZooKeeper:
         self, kafka: str = "3.9", dir: str | Path | None = None, zookeepers: int = 1
     ) -> None:
         if kafka in KRAFT_LINES and zookeepers:
-            raise ClusterError(f"Kafka {kafka} has no ZooKeeper: use another line, such as 3.9")
+            raise ClusterError(f"Kafka {kafka} has no ZooKeeper: use another release, such as 3.9")
         if zookeepers < 1 and kafka not in KRAFT_LINES:
             raise ClusterError(f"an ensemble needs at least one server, not {zookeepers}")
         self.kafka = kafka
@@ -95,9 +95,9 @@ class LocalZooKeeper:
         return self._started().pid
 
     def start(self) -> None:
-        """Start all servers and return when they are ready. If one fails, all are stopped."""
+        """Start all servers. Return when they are ready. If one fails, all are stopped."""
         if self._supervisor is not None:
-            raise ClusterError("the cluster has been started already")
+            raise ClusterError("the cluster is already started")
         if self._dir is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="zkconsumer-"))
         root = self._temporary or self._dir
@@ -110,7 +110,7 @@ class LocalZooKeeper:
             raise
 
     def close(self) -> None:
-        """Stop all servers. They are killed if their data is deleted anyway."""
+        """Stop all servers. They are killed if their data will be deleted."""
         try:
             if self._dir is not None and self._supervisor is not None:
                 for server in reversed(self._servers):
@@ -119,7 +119,7 @@ class LocalZooKeeper:
             self.kill()
 
     def kill(self) -> None:
-        """Kill all servers, as if each had crashed. ``start`` starts them again."""
+        """Kill all servers, as in a crash. ``start`` starts them again."""
         if self._supervisor is not None:
             self._supervisor.close()
             self._supervisor = None
@@ -129,7 +129,7 @@ class LocalZooKeeper:
         self._servers = []
 
     def detach(self) -> None:
-        """Let the servers outlive this process. From then on, only signals can stop them."""
+        """Let the servers outlive this process. Afterwards, only signals can stop them."""
         self._started().detach()
         self._supervisor = None
 
@@ -159,8 +159,8 @@ class LocalZooKeeper:
 class LocalCluster(LocalZooKeeper, TopicVerbs):
     """ZooKeeper and ``brokers`` Kafka brokers with the ids 0, 1, ... in ZooKeeper mode.
 
-    Kafka 4 runs without ZooKeeper (KRaft): the first brokers, 1 or 3 of them, are controllers too.
-    Start a ``LocalZooKeeper`` next to it if you need one. ``properties`` are added to each broker's
+    Kafka 4 runs without ZooKeeper (KRaft): the first brokers, 1 or 3, are also controllers. Start
+    a ``LocalZooKeeper`` next to it if you need one. ``properties`` are added to each broker's
     ``server.properties`` and take precedence. Topics are not created automatically unless
     ``properties`` allow it. See ``LocalZooKeeper`` for ``kafka`` and ``dir``.
     """
@@ -237,11 +237,11 @@ _CLOSE_SESSION: Final = -11
 
 
 def expire_session(zookeeper: str, session_id: int, password: bytes, timeout: float = 10.0) -> None:
-    """Make the server end a session. Its client then learns that the session has expired.
+    """Make the server end a session. Its client is then told that the session has expired.
 
     A second connection takes over the session and closes it, until the server no longer knows the
     session. ``zookeeper`` is ``HOST:PORT`` (a chroot is ignored). In kazoo, id and password are in
-    ``client.client_id``. Raises ``ClusterError`` when the server cannot be reached.
+    ``client.client_id``. Raises ``ClusterError`` if the server is unreachable.
     """
     host, _, port = zookeeper.partition("/")[0].split(",")[0].rpartition(":")
 
@@ -267,6 +267,6 @@ def expire_session(zookeeper: str, session_id: int, password: bytes, timeout: fl
         except ConnectionResetError:
             return False
         except OSError as error:
-            raise ClusterError(f"ZooKeeper at {host}:{port} cannot be reached: {error}") from error
+            raise ClusterError(f"ZooKeeper at {host}:{port} is unreachable: {error}") from error
 
     wait_until(tried, timeout, f"ZooKeeper has ended session 0x{session_id:x}")

@@ -1,4 +1,5 @@
-"""Sends messages to real brokers, and counts what they acknowledged. Runs in the caller's thread.
+"""Sends messages to real brokers, and counts those that they acknowledged. Runs in the caller's
+thread.
 
 The acknowledgements arrive on kafka-python's own thread.
 """
@@ -20,7 +21,7 @@ _REPORT_EVERY = 1000
 
 
 class _Acknowledged:
-    """What the brokers have taken; written by kafka-python's thread, read after ``flush``."""
+    """The acknowledged messages. Written by kafka-python's thread, read after ``flush``."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -43,11 +44,11 @@ def send(
     on_progress: Callable[[int], object] = lambda _: None,
     partition: int | None = None,
 ) -> Mapping[int, int]:
-    """Send pairs of key and value; return how many each partition has acknowledged.
+    """Send pairs of key and value. Return how many each partition has acknowledged.
 
     Without ``partition``, the key's hash chooses one, as in the JVM's producer. ``on_progress`` is
-    called now and then with the number acknowledged so far. The topic must exist. Raises
-    ClusterError when a message was not stored.
+    called repeatedly with the number of acknowledged messages. The topic must exist. Raises
+    ClusterError if a message was not stored.
     """
     acknowledged = _Acknowledged()
     try:
@@ -73,7 +74,7 @@ def send(
         producer.flush(_FLUSH_SECONDS)
     except KafkaError as error:
         raise ClusterError(
-            f"topic {topic}: cannot send ({error}); does the topic exist?"
+            f"topic {topic}: cannot send ({error}); check that the topic exists"
         ) from error
     finally:
         producer.close(timeout=5)

@@ -46,7 +46,7 @@ class ServerSpec:
     argv: tuple[str, ...]
     log: Path
     is_ready: Callable[[], bool]
-    """Asks the server once."""
+    """Asks the server once whether it is ready."""
     before_restart: Callable[[], None]
 
 
@@ -69,7 +69,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The server's port at 127.0.0.1."""
+        """The server's port on 127.0.0.1."""
         return self._spec.port
 
     @property
@@ -79,7 +79,7 @@ class Server:
 
     @property
     def log(self) -> Path:
-        """The file with everything the server printed."""
+        """The file with the server's output."""
         return self._spec.log
 
     @property
@@ -95,20 +95,20 @@ class Server:
         return self._pid is not None and self._supervisor.poll(self.name) is None
 
     def start(self) -> None:
-        """Start the process; ``wait_ready`` waits until it serves.
+        """Start the process. ``wait_ready`` waits until it is ready.
 
-        A broker that ran before is started once ZooKeeper has forgotten its old registration.
+        A broker that ran before is started only after ZooKeeper has removed its old registration.
         Raises ``ClusterError`` if it is already running.
         """
         if self.running:
-            raise ClusterError(f"{self.name} is running already")
+            raise ClusterError(f"{self.name} is already running")
         if self._started_before:
             self._spec.before_restart()
         self._started_before = True
         self._pid = self._supervisor.start(self.name, self._spec.argv, self.log)
 
     def wait_ready(self, timeout: float = READY_SECONDS) -> None:
-        """Wait ``timeout`` seconds at most for an answer of the server. Raises ``ClusterError``."""
+        """Wait at most ``timeout`` seconds for an answer of the server. Raises ``ClusterError``."""
 
         def ready() -> bool:
             if not self.running:
@@ -127,7 +127,7 @@ class Server:
             self._wait_gone(timeout)
 
     def kill(self) -> None:
-        """Kill the server (SIGKILL), as a crash would."""
+        """Kill the server (SIGKILL), as in a crash."""
         if self.running:
             self._supervisor.signal(self.name, signal.SIGKILL)
             self._wait_gone(STOP_SECONDS)
@@ -150,7 +150,7 @@ class Server:
         self._pid = None
 
     def _last_words(self) -> str:
-        """The last line of its log that looks like the reason, so that the error is one line."""
+        """Return the last line of its log that looks like the reason, for a one-line error."""
         try:
             lines = self.log.read_text(errors="replace").splitlines()[-200:]
         except OSError:
@@ -163,7 +163,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One server of an ensemble: its number and the ports at 127.0.0.1."""
+    """One server of an ensemble: its number and its ports on 127.0.0.1."""
 
     number: int
     client: int
@@ -179,7 +179,7 @@ def ensemble(servers: int) -> tuple[Peer, ...]:
 def zookeeper_spec(
     kafka: str, root: Path, number: int = 1, peers: Sequence[Peer] = ()
 ) -> ServerSpec:
-    """Write the configuration of a ZooKeeper that belongs to one line of Kafka.
+    """Write the configuration of a ZooKeeper for one Kafka release.
 
     With ``peers`` it is the server ``number`` of that ensemble, otherwise a standalone server.
     """
@@ -223,8 +223,7 @@ def zookeeper_spec(
 
 
 def broker_settings(root: Path, broker_id: int, brokers: int) -> dict[str, object]:
-    """Return a broker's settings for either mode. An old broker ignores those that it does not
-    know."""
+    """Return a broker's settings for either mode. An old broker ignores unknown settings."""
     replicas = min(3, brokers)
     return {
         "log.dirs": made(root / "data" / f"broker-{broker_id}"),
@@ -254,9 +253,9 @@ def broker_spec(
     properties: Mapping[str, str],
     port: int | None = None,
 ) -> ServerSpec:
-    """Write the configuration of one broker; ``properties`` take precedence over these settings.
+    """Write the configuration of one broker. ``properties`` take precedence over these settings.
 
-    Without ``port`` a free one is chosen.
+    Without ``port``, a free port is used.
     """
     port = free_port() if port is None else port
     settings: dict[str, object] = {
@@ -295,7 +294,7 @@ def broker_spec(
 class BrokerView:
     """One broker's view of the cluster: live broker ids, and leaders by topic and partition.
 
-    A leader of -1 means that the broker knows none.
+    A leader of -1 means that the broker knows of none.
     """
 
     brokers: frozenset[int]
@@ -321,7 +320,7 @@ def wait_unregistered(zookeeper_ports: Sequence[int], broker_id: int) -> None:
 
 
 def read_metadata(port: int) -> BrokerView | None:
-    """Ask the broker at a loopback port about all topics; ``None`` if it cannot be reached.
+    """Request all topics from the broker at a loopback port; ``None`` if it is unreachable.
 
     Without topic names, no broker creates a topic.
     """
@@ -339,8 +338,8 @@ def read_metadata(port: int) -> BrokerView | None:
 
 
 def four_letters(port: int, word: str) -> str:
-    """Send one of ZooKeeper's four-letter words; return the answer, empty if the server is
-    unreachable."""
+    """Send one of ZooKeeper's four-letter words. Return the answer, which is empty if the server
+    is unreachable."""
     try:
         with socket.create_connection((HOST, port), timeout=2.0) as connection:
             connection.sendall(word.encode())
@@ -374,7 +373,7 @@ def sharing(kafka: str, main: str) -> tuple[str, ...]:
 
 
 def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
-    """Write a Java properties file; a JSON string's escapes are the ones it understands."""
+    """Write a Java properties file. It understands the escapes of JSON strings."""
     made(path.parent)
     path.write_text("".join(f"{key}={json.dumps(str(settings[key]))[1:-1]}\n" for key in settings))
     return path

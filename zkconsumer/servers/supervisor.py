@@ -1,4 +1,4 @@
-"""Our end of the supervisor process (see ``_supervise.py``): starts it and sends it commands.
+"""The client of the supervisor process (see ``_supervise.py``): starts it and sends it commands.
 
 Any thread may call it; one command is in progress at a time.
 """
@@ -53,7 +53,8 @@ class Supervisor:
         self._order(do="signal", name=name, signal=int(number))
 
     def poll(self, name: str) -> int | None:
-        """Exit status of the server ``name`` (negative: a signal), ``None`` while it runs."""
+        """Return the exit status of the server ``name`` (negative: a signal); ``None`` while it is
+        running."""
         status = self._order(do="poll", name=name)["status"]
         return None if status is None else int(status)
 
@@ -63,7 +64,7 @@ class Supervisor:
         self._close_pipes()
 
     def close(self) -> None:
-        """Kill all servers; return when they are gone."""
+        """Kill all servers. Return when they have ended."""
         self._close_pipes()
         self._process.wait()
 

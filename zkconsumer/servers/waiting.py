@@ -24,8 +24,8 @@ _RESERVED_SECONDS = 300
 def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
     """Call ``predicate`` until its result is true, and return that.
 
-    Exceptions of the predicate pass through. Raises ``ClusterError`` with ``message`` when
-    ``timeout`` seconds are over.
+    Exceptions of the predicate are not caught. Raises ``ClusterError`` with ``message`` after
+    ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
     pause = 0.005
@@ -60,10 +60,11 @@ def free_port() -> int:
 
 
 def _reserved(port: int) -> bool:
-    """Reserve ``port`` for a server that will start; return whether no process had reserved it.
+    """Reserve ``port`` for a server that will start. Return false if another process has reserved
+    it.
 
-    A reservation is a file in the user's temporary folder, so that parallel processes do not choose
-    the same port. It is valid for ``_RESERVED_SECONDS``.
+    A reservation is a file in the user's temporary directory, so that parallel processes do not
+    choose the same port. It is valid for ``_RESERVED_SECONDS``.
     """
     folder = Path(tempfile.gettempdir()) / f"zkconsumer-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -87,9 +88,8 @@ def _ephemeral_low() -> int:
 def stands_still(pid: int) -> bool:
     """Whether SIGSTOP has stopped all threads of process ``pid``.
 
-    One of them has to run first to stop the others, which continue meanwhile: on a busy machine for
-    longer than it takes to log a transaction. Without ``/proc`` this is unknown, and the result is
-    ``True``.
+    One thread must run first to stop the others, which continue until then: on a busy machine for
+    longer than a transaction takes. Without ``/proc`` this is unknown, and the result is ``True``.
     """
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
@@ -103,8 +103,8 @@ def process_started(pid: int) -> str | None:
     """Return the start time of process ``pid``, in a form only for comparison; ``None`` if it is
     gone.
 
-    Together with the pid this identifies a process uniquely: a pid may be used again, but not with
-    the same start time. A process that has ended but was not yet waited for counts as gone.
+    Together with the pid this identifies a process uniquely, because a reused pid has another
+    start time. A process that has ended but was not yet waited for counts as gone.
     """
     if os.path.exists("/proc/self/stat"):
         try:

@@ -1,1 +1,2 @@
-"""Core and data plane on virtual time: fake ZooKeeper and brokers, members, their histories."""
+"""Core and data plane on virtual time: simulated ZooKeeper, brokers and members, and their
+histories."""

@@ -1,7 +1,7 @@
 """Virtual time for the simulator: one event queue, one clock, one seeded random source.
 
-Owns the order of everything that happens in a simulation. Single-threaded: the caller's thread runs
-every event. Time is counted in whole microseconds, so sums of delays are exact and a run is a pure
+Determines the order of all events in a simulation. Single-threaded: the caller's thread runs every
+event. Time is counted in whole microseconds, so sums of delays are exact and a run is a pure
 function of its seed; events due at the same microsecond run in the order they were scheduled.
 """
 
@@ -64,10 +64,10 @@ class Kernel:
     def schedule(self, delay: float, action: Callable[[], object]) -> Handle:
         """Run ``action`` in ``delay`` seconds, rounded to microseconds.
 
-        A delay above 0 takes at least one microsecond, so that who waits for the rest of a
+        A delay above 0 takes at least one microsecond, so that code that waits for the rest of a
         period, which may be a rounding error, sees a later time.
 
-        Raises ValueError for a negative or non-finite delay: the past cannot be scheduled.
+        Raises ValueError for a negative or infinite delay.
         """
         if not 0 <= delay < float("inf"):
             raise ValueError(f"delay must be finite and not negative: {delay}")
@@ -80,8 +80,8 @@ class Kernel:
         return handle
 
     def schedule_at_us(self, due_us: int, action: Callable[[], object]) -> Handle:
-        """Run ``action`` at the time ``due_us``, in microseconds. Raises ValueError if it is
-        past."""
+        """Run ``action`` at the time ``due_us``, in microseconds. Raises ValueError if that is in
+        the past."""
         if due_us < self.now_us:
             raise ValueError(f"due time {due_us} us is before now, {self.now_us} us")
         handle = Handle(due_us, action)

@@ -1,8 +1,9 @@
-"""A synchronous interface of the ZooKeeper driver, for tools that do one thing and end.
+"""A synchronous interface to the ZooKeeper driver, for tools.
 
-Threads: one thread opens and closes the session. Any thread may carry out scripts; it waits for the
-replies that kazoo's threads put into its mailbox. Several scripts may be in progress at once. What
-they read at the same time is one request, if ZooKeeper can answer that (version 3.6).
+Threads: one thread opens and closes the session. Any thread may run scripts; it waits for the
+    replies that kazoo's threads put into its mailbox. Several scripts may be in progress at a
+    time. Their simultaneous reads are sent as one request, if ZooKeeper supports that (version
+    3.6).
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ from zkconsumer.zk.security import ZkSecurity
 logger = logging.getLogger("zkconsumer.zk")
 
 AT_ONCE: Final = 256
-"""How many scripts ``run_all`` runs at the same time."""
+"""Number of scripts that ``run_all`` runs at the same time."""
 
 _ZNODES: Final = 8_000
-"""How many znodes the scripts in progress may read and write before later ones wait."""
+"""Number of znodes that the scripts in progress may read and write before later scripts wait."""
 
 _HASTY_CLOSE_SECONDS: Final = 1.0
-"""How long the session's end may take after an error or an interruption."""
+"""Seconds for closing the session after an error or an interruption."""
 
 T = TypeVar("T")
 
 
 def refusal(refused: Refused) -> ZooKeeperError:
-    """Return the error that names the znode which ZooKeeper refuses, and why."""
+    """Return the error about an operation that ZooKeeper refused, with znode and reason."""
     if refused.detail:
         return ZooKeeperError(refused.detail)
     path = ascii(refused.path)[1:-1]  # a stranger may have named the znode
@@ -66,7 +67,7 @@ def refusal(refused: Refused) -> ZooKeeperError:
 
 
 def or_refusal(script: Script[T]) -> Script[T | ZooKeeperError]:
-    """Carry out a script; return the error if ZooKeeper refuses one of its operations.
+    """Run a script. Return the error if ZooKeeper refuses one of its operations.
 
     So one of several parallel scripts may fail without ending the others.
     """
@@ -100,7 +101,7 @@ def _paths(read: _Read) -> tuple[str, ...]:
 
 
 def _answer_to(read: _Read, values: Iterator[Any]) -> Reply:
-    """Take the reply to a read from the values of a ``GetMany`` that contained it."""
+    """Return the reply to a read from the values of the ``GetMany`` that contained it."""
     if isinstance(read, GetMany):
         return Ok(tuple(islice(values, len(read.paths))))
     names = next(values)
@@ -108,7 +109,7 @@ def _answer_to(read: _Read, values: Iterator[Any]) -> Reply:
 
 
 def _together(reads: Sequence[tuple[int, _Read]]) -> Iterator[list[tuple[int, _Read]]]:
-    """Yield the reads that one request may contain: of the same kind, and bounded by size."""
+    """Yield the reads that one request may contain: of the same kind, and of limited size."""
     for children, most in ((False, READ_BATCH), (True, LISTS)):
         some: list[tuple[int, _Read]] = []
         count = size = 0
@@ -129,10 +130,9 @@ class BlockingZk:
     """One session with ZooKeeper, opened by ``with``.
 
     Args:
-        connect: ``host:port,host:port/chroot``, as ``zookeeper.connect``.
-        timeout: seconds that connecting may take, and that ZooKeeper may stay silent while an
-            answer is waited for.
-        security: how to encrypt and to log in; None is neither.
+        connect: ``host:port,host:port/chroot``, as in ``zookeeper.connect``.
+        timeout: seconds for connecting, and for which ZooKeeper may not answer a request.
+        security: how to encrypt and log in; None for neither.
         before_requests: called with the number of requests that are about to be sent; may wait.
 
     Raises ConfigError for a malformed ``connect``.
@@ -153,13 +153,13 @@ class BlockingZk:
         self._timeout = timeout
         self._opened = threading.Event()
         self._inside = False
-        """Whether it is connected and not to be closed. The caller's thread."""
+        """Whether the object is connected and not closing. The caller's thread."""
         self._fired: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        """Paths whose watches fired; ``None``: the connection was lost, and watches with it."""
+        """Paths whose watches fired; ``None``: the connection was lost, and with it all watches."""
         self.losses = 0
-        """How often the connection was lost or restored. kazoo's thread."""
+        """Number of times that the connection was lost or restored. kazoo's thread."""
         self._away = False
-        """Whether it was logged that there is no connection. kazoo's thread."""
+        """Whether the lack of a connection was logged. kazoo's thread."""
         self._driver = ZkDriver(
             self._hosts,
             chroot,
@@ -183,7 +183,7 @@ class BlockingZk:
             self._driver.close(_HASTY_CLOSE_SECONDS)
 
     def _session_changed(self, event: SessionEvent, _session_id: int) -> None:
-        """kazoo's connection thread."""
+        """Handle a change of the session. kazoo's connection thread."""
         if event is not SessionEvent.OPENED:
             self._fired.put(None)
             self.losses += 1
@@ -200,18 +200,18 @@ class BlockingZk:
 
     @property
     def identities(self) -> tuple[tuple[str, str | None], ...]:
-        """Scheme and id of this client's identity in ZooKeeper, as in access lists."""
+        """Return scheme and id of this client's identities in ZooKeeper, as in ACLs."""
         return self._driver.identities
 
     @property
     def session_timeout(self) -> float:
-        """Seconds for which ZooKeeper keeps a session that is silent."""
+        """Seconds for which ZooKeeper keeps a silent session."""
         return self._driver.session_timeout
 
     def fired(self) -> set[str] | None:
         """Return the paths whose watches have fired since the last call.
 
-        ``None``: the connection was lost meanwhile, so that other watches may be gone.
+        ``None``: the connection was lost in the meantime, so that other watches may be lost.
         """
         paths: set[str | None] = set()
         with suppress(queue.Empty):
@@ -221,14 +221,14 @@ class BlockingZk:
         return known if len(known) == len(paths) else None
 
     def sync(self) -> None:
-        """Let later reads show at least what is stored now, whichever server answers them.
+        """Make later reads return data that is at least as new as now, from any server.
 
         Raises ZkUnavailableError.
         """
         self._driver.sync(self._timeout)
 
     def do(self, op: ZkOp) -> Reply:
-        """Carry out one operation. Its ``Failed`` is returned; otherwise raises as ``run``."""
+        """Carry out one operation. Returns a ``Failed``; otherwise raises like ``run``."""
         return self.run(attempt(op))
 
     def run(self, script: Script[T]) -> T:
@@ -243,9 +243,9 @@ class BlockingZk:
         return result
 
     def run_all(self, scripts: Iterable[Script[T]]) -> Iterator[T]:
-        """Carry out independent scripts, some at a time; yield their results in the given order.
+        """Run independent scripts, some at a time. Yield their results in the given order.
 
-        Raises the errors of ``run``, and then the unfinished scripts are abandoned.
+        After an error of ``run``, which is raised, the unfinished scripts are abandoned.
         """
         mailbox: queue.SimpleQueue[_Answers] = queue.SimpleQueue()
         if not self._opened.wait(self._timeout):  # the one before has ended
@@ -281,7 +281,7 @@ class BlockingZk:
                 self._submit(number, op, session, mailbox.put)
 
         def allowed() -> Iterator[tuple[int, _Read]]:
-            """Take the reads of the scripts that began first. The first script never waits."""
+            """Return the reads of the scripts that started first. The first script never waits."""
             total = 0
             for number in active:
                 if total >= _ZNODES:
@@ -322,7 +322,7 @@ class BlockingZk:
         except SessionGone:
             raise SessionExpiredError(
                 f"the session with ZooKeeper at {self._hosts} ended before the command had "
-                "finished: run it again"
+                "finished: run the command again"
             ) from None
         except Refused as refused:
             raise refusal(refused) from None
@@ -334,14 +334,14 @@ class BlockingZk:
         self._driver.submit(op, session, lambda reply: put([(number, reply)]))
 
     def _read(self, some: Sequence[tuple[int, _Read]], session: int, put: _Put) -> None:
-        """Send reads of several scripts as one request, and give each script its own answer."""
+        """Send reads of several scripts as one request, and pass each script its own answer."""
 
         def alone() -> None:
             for number, read in some:
                 self._submit(number, read, session, put)
 
         def split(reply: Reply) -> None:
-            """kazoo's thread."""
+            """Pass the answer's parts on. kazoo's thread."""
             if isinstance(reply, Failed) and reply.index is not None:
                 alone()  # ZooKeeper refuses one of them, which concerns its script only
             elif isinstance(reply, Failed):

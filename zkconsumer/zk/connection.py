@@ -1,27 +1,27 @@
-"""kazoo's connection to one server at a time, with limits that kazoo does not set.
+"""kazoo's connection to one server at a time, with limits that kazoo lacks.
 
-Threads: kazoo's connection thread runs all of it, except for ``stop`` and ``abandon``, which any
-thread may call. Differences from kazoo:
+Threads: kazoo's connection thread runs everything except ``stop`` and ``abandon``, which any thread
+may call. Differences from kazoo:
 
-- A server that does not answer a request within a third of the session timeout makes the client try
-  another one. kazoo notices a silent server only while it has nothing to send.
-- The same holds for a connection that is never answered: a starting ZooKeeper sometimes accepts one
-  and forgets it. kazoo and the Java client wait for their share of the session timeout, which with
-  one server is all of it, so the session ends.
-- An answer out of order, or any other error, breaks the connection and not the thread, as in the
-  Java client. If the thread's loop ends nevertheless, it restarts with a new session.
+- A server that does not answer a request within a third of the session timeout makes the client
+  try another one. kazoo detects a silent server only while it has nothing to send.
+- The same holds for a connection that is never answered: a starting ZooKeeper sometimes accepts a
+  connection and forgets it. kazoo and the Java client wait for their share of the session timeout,
+  which with one server is all of it, so the session ends.
+- An answer out of order, or any other error, breaks the connection, not the thread, as in the Java
+  client. If the thread's loop ends nevertheless, it restarts with a new session.
 - An answer with the code for an expired session ends the session. A server may resume a session
-  just while another client closes it. It then answers reads and pings as if the session lived, and
-  only writes fail.
+  just while another client closes it. It then answers reads and pings as if the session were
+  alive, and only writes fail.
 - Names are resolved again after each failed address, not once for all of them, and an address that
-  does not take a connection has only its share of a third of the session timeout. Servers move, and
-  a few old addresses that swallow packets would otherwise cost the session.
-- Sending a request never blocks: kazoo's own wake-up pipe is full after some 280 requests without a
-  connection.
+  does not accept a connection has only its share of a third of the session timeout. Servers move,
+  and a few old addresses that drop packets would otherwise cost the session.
+- Sending a request never blocks: kazoo's own wake-up pipe is full after some 280 requests without
+  a connection.
 - ``stop`` ends in a limited time.
 - A watch event has the transaction that fired it, which servers send since ZooKeeper 3.9.
-- A server that refuses the client's identity or certificate ends the thread: it is not asked again.
-  TLS uses our own context, made once.
+- A server that refuses the client's identity or certificate ends the thread: it is not asked
+  again. TLS uses our own context, made once.
 
 kazoo has no interface for this, so ``check_kazoo`` compares the internals used here with those of
 the installed version. ``pyproject.toml`` allows one minor version.
@@ -67,16 +67,16 @@ from zkconsumer.zk.security import ZkSecurity
 logger = logging.getLogger("zkconsumer.zk")
 
 SUPPORTED: Final = ">=2.11,<2.12"
-"""Versions of kazoo, as in ``pyproject.toml``."""
+"""Supported versions of kazoo, as in ``pyproject.toml``."""
 _PASSWORD_BYTES: Final = 16
 """Length of a session's password, in all releases of ZooKeeper."""
 _RESTART_SECONDS: Final = 1.0
 _DNS_SHARE: Final = 10
-"""DNS that needs a longer part than one in this many of a server's time is not asked again before
-all addresses have been tried."""
+"""A server's time divided by this is the limit for DNS. Slower DNS is not asked again before all
+addresses have been tried."""
 _SASL_REQUESTS: Final = 8
 _ABANDONED_SECONDS: Final = 0.5
-"""How long ``stop`` waits for the thread once its socket is shut down."""
+"""Seconds for which ``stop`` waits for the thread after its socket is shut down."""
 
 
 class _Waker:
@@ -93,13 +93,13 @@ class _Waker:
         return self._end.fileno()
 
     def send(self, data: bytes) -> int:
-        """Wake the thread. A full pipe wakes it too."""
+        """Wake the thread, even if the pipe is full."""
         with contextlib.suppress(BlockingIOError):
             self._end.send(data)
         return len(data)
 
     def recv(self, size: int) -> bytes:
-        """Take a wake-up, if there is one."""
+        """Consume a wake-up, if there is one."""
         with contextlib.suppress(BlockingIOError):
             return self._end.recv(size)
         return b""
@@ -109,17 +109,17 @@ class _Waker:
 
 
 class _Guarded:
-    """A queue of kazoo's, whose functions report the errors that kazoo would ignore."""
+    """A queue of kazoo's, whose functions report errors that kazoo would ignore."""
 
     def __init__(self, work: Any, failed: Callable[[BaseException], object]) -> None:
         self._queue = work
         self._failed = failed
 
     def task_done(self) -> None:
-        """No thread waits for the queue to be empty."""
+        """Do nothing, because no thread waits for an empty queue."""
 
     def get(self) -> Any:
-        """The next function; also kazoo's mark of the end, which is not a function."""
+        """Return the next function, or kazoo's end mark, which is not a function."""
         function = self._queue.get()
         return partial(self._call, function) if callable(function) else function
 
@@ -132,7 +132,7 @@ class _Guarded:
 
 
 class Fired(NamedTuple):
-    """kazoo's watch event, with the transaction that fired the watch; ``None`` if the server does
+    """kazoo's watch event with the transaction that fired the watch; ``None`` if the server does
     not send it."""
 
     type: str
@@ -150,7 +150,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     """
 
     queue_impl = queue.SimpleQueue
-    """Written in C; kazoo's own takes several locks for each answer."""
+    """The queue class, which is written in C. kazoo's own takes several locks for each answer."""
     connection: Connection | None = None
     workers: Sequence[threading.Thread]
     """The threads that handle answers and watch events."""
@@ -165,7 +165,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self._process = os.getpid()
 
     def stop(self) -> None:
-        """End the threads. A forked process has none, and some locks may be held for good."""
+        """End the threads. A forked process has none, and some locks may be locked permanently."""
         if os.getpid() == self._process:
             super().stop()
 
@@ -183,7 +183,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         return _Waker(first), _Waker(second)
 
     def create_connection(self, *args: Any, **options: Any) -> Any:
-        """Connect, within the time that the connection allows for one address."""
+        """Connect, within the connection's time limit for one address."""
         connection = self.connection
         if connection is not None and options.get("timeout"):
             options["timeout"] = min(options["timeout"], connection.address_seconds)
@@ -239,7 +239,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 def _poll(
     reading: Sequence[Any], writing: Sequence[Any], timeout: float | None
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """Wait as ``select.select`` does, in one system call; kazoo's own needs five.
+    """Wait like ``select.select``, but in one system call; kazoo's own needs five.
 
     Raises ValueError for a closed socket.
     """
@@ -260,11 +260,11 @@ def _poll(
 
 
 class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """The connection of a ``KazooClient``; replaces the client's own.
+    """The connection of a ``KazooClient``, which replaces the client's own.
 
     Args:
-        client: made with a ``Handler`` of its own; not started.
-        session_timeout: seconds, as asked of the server.
+        client: created with its own ``Handler``; not started.
+        session_timeout: seconds, as requested from the server.
         security: how to log in.
     """
 
@@ -289,28 +289,28 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         """Whether a server has accepted this client."""
         self._sasl_requests = 0
         self.granted = session_timeout
-        """Session timeout in seconds: as the server granted it; as asked, until it has."""
+        """Session timeout in seconds: the requested value until a server has granted one."""
         self._asked_timeout = session_timeout
         self._connecting = True
         self.resumed = 0
-        """How often the present session was resumed."""
+        """Number of times that the current session was resumed."""
         self._turned_away: float | None = None
-        """Since when servers have ended each connection before it was one."""
+        """Time since when servers have closed each connection before a session was established."""
         self._stop_by = 0.0
         """When ``stop`` no longer waits for the server (``time.monotonic``)."""
         self._abandoned = False
         self._heard = 0.0
         self.event_zxid: int | None = None
-        """The last message's zxid. Servers before ZooKeeper 3.9 send none with a watch event."""
+        """The last message's zxid. Before ZooKeeper 3.9, watch events have none."""
         self._asked: float | None = None
-        """When the oldest request without an answer was sent; ``None``: there is none."""
+        """When the oldest unanswered request was sent; ``None`` if there is none."""
         self._tried: tuple[str, int] | None = None
         self._addresses: set[tuple[str, int]] = set()
-        """The addresses that the names had last."""
+        """The addresses to which the names last resolved."""
         self._passes = 0
-        """How often all of these addresses have been tried in vain since the last connection."""
+        """Number of unsuccessful passes over all these addresses since the last connection."""
         self.unresolved: dict[str, str] = {}
-        """Names that do not resolve at present, and why not."""
+        """Names that currently do not resolve, and why."""
         client.handler.connection = self
         client._connection = self
 
@@ -318,7 +318,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
     @property
     def running(self) -> bool:
-        """Whether the thread is alive."""
+        """Whether the thread is running."""
         routine = self._connection_routine
         return routine is not None and routine.is_alive()
 
@@ -329,7 +329,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         return () if routine is None else (routine, *self.client.handler.workers)
 
     def opened(self, resumes: bool) -> None:
-        """Count that a session was opened or resumed, before what has waited for it is sent."""
+        """Count an opened or resumed session, before waiting requests are sent."""
         self.resumed = self.resumed + 1 if resumes else 0
 
     def limit_stop(self, until: float) -> None:
@@ -340,7 +340,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         """Wait for the server to close the session, until the time of ``limit_stop``. Then cut the
         connection.
 
-        kazoo waits for at least 10 s, then without a limit. Returns whether the thread has ended. A
+        kazoo waits for at least 10 s, then without a limit. Return whether the thread has ended. A
         thread that is opening a connection ends after its share of the session timeout.
         """
         routine = self._connection_routine
@@ -371,29 +371,29 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
     @property
     def waiting(self) -> bool:
-        """Whether requests wait to be sent."""
+        """Whether there are unsent requests."""
         return bool(self.client._queue)
 
     @property
     def silence(self) -> float:
         """Seconds after which a connection is closed if a requested answer is missing.
 
-        A third of the session timeout: of the configured one while connecting, and never of a
-        longer one. So an unusable timeout in one server's answer does not prevent the client from
+        It is a third of the session timeout: of the configured one while connecting, and never of
+        a longer one. So an unusable timeout in a server's answer does not keep the client from
         trying the next server.
         """
         asked = self._asked_timeout
         return (asked if self._connecting else min(asked, self.granted)) / 3
 
     def patience(self) -> float:
-        """Seconds that a server has left to answer a pending request; infinite if none is
+        """Seconds within which a server must answer a pending request; infinite if none is
         pending."""
         if not self.client._pending or self._asked is None:
             return math.inf
         return max(self._asked, self._heard) + self.silence - time.monotonic()
 
     def zk_loop(self) -> None:
-        """Run until the client is stopped, in spite of any error."""
+        """Run until the client is stopped, even after errors."""
         stopped = self.client._stopped
         while True:
             try:
@@ -410,13 +410,13 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     def address_seconds(self) -> float:
         """Seconds in which one address must accept a connection.
 
-        Its share of a third of the session timeout. If all addresses were tried in vain, the
-        network may be slow, and each one has that third.
+        It is the address's share of a third of the session timeout. After all addresses failed,
+        the network may be slow, and each one has the full third.
         """
         return self.silence / (max(1, len(self._addresses)) if self._passes == 0 else 1)
 
     def _connect_loop(self, retry: Any) -> Any:
-        """Try each address once, by the present answers of DNS; then kazoo pauses."""
+        """Try each address once, according to the latest DNS answers. Then kazoo pauses."""
         tried: set[tuple[str, int]] = set()
         hosts, quick = self._resolved()
         while left := [host for host in hosts if host[1:] not in tried]:
@@ -431,13 +431,13 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         raise ForceRetryError("Reconnecting" if tried else "No host resolved. Reconnecting")
 
     def _resolved(self) -> tuple[list[tuple[str, str, int]], bool]:
-        """All addresses, and whether DNS answers so quickly that it may be asked again soon."""
+        """Return all addresses, and whether DNS is fast enough to be asked again soon."""
         begun = time.monotonic()
         hosts = self._expand_client_hosts()
         return hosts, time.monotonic() - begun < self.silence / _DNS_SHARE
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
-        """In random order, but the server tried last is at the end."""
+        """Return the hosts in random order, with the last one tried at the end."""
         hosts: list[tuple[str, str, int]] = []
         for name, port in self.client.hosts:
             host = name.strip()
@@ -500,10 +500,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
             self._security.kerberos.log_in(self, timeout, _SASL_REQUESTS)
 
     def _refuse(self, why: str, error: Exception) -> NoReturn:
-        """A server and this client do not accept each other: ask no server any more.
+        """Handle that a server and this client do not accept each other: ask no server any more.
 
-        If a server has accepted this client before, this is a fault of the one server. The next one
-        is asked.
+        If a server has accepted this client before, the fault is that of one server, and the next
+        one is asked.
         """
         if self._logged_in:
             logger.warning("%s; the next server is asked", why)
@@ -520,12 +520,13 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         super()._submit(request, timeout, xid)
 
     def _refused(self) -> None:
-        """A server has closed the connection before the session was established.
+        """Handle that a server has closed the connection before the session was established.
 
-        A server does so if it knows fewer transactions than this client has seen. After an ensemble
-        was restored from a backup, or an answer was corrupt, all servers do so indefinitely. So
-        after two session timeouts the client no longer reports what it has seen, and the servers
-        then report whether the session still exists. (The Java client retries indefinitely.)
+        A server does so if it has fewer transactions than this client has seen. After the
+        ensemble was restored from a backup, or an answer was corrupt, all servers do so
+        indefinitely. So after two session timeouts the client no longer reports the last zxid
+        that it has seen, and the servers then report whether the session still exists. The Java
+        client retries indefinitely.
         """
         now = time.monotonic()
         if self._turned_away is None:
@@ -545,7 +546,9 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         if isinstance(request, Connect):
             if len(answer[0].passwd or b"") != _PASSWORD_BYTES:
                 # kazoo would keep it, and fail with it at each further connection.
-                raise ConnectionDropped("the server's answer to the connection cannot be read")
+                raise ConnectionDropped(
+                    "the server's answer to the connection request is unreadable"
+                )
             if answer[0].time_out > 0:
                 self.granted = answer[0].time_out / 1000
         return answer
@@ -590,7 +593,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
 
 def _session_is_over(error: int, result: Any) -> bool:
-    """Whether an answer reports it, as a whole or for one operation of a multi."""
+    """Whether an answer, or one operation of a multi, reports an expired session."""
     if error == SessionExpiredError.code:
         return True
     parts = result.value if result is not None and result.successful() else None

@@ -1,8 +1,8 @@
-"""Carries out ``ZkOp``s on a real ZooKeeper through kazoo, and maps kazoo's errors in one place.
+"""Carries out ``ZkOp``s on a real ZooKeeper through kazoo, and maps kazoo's errors.
 
 Threads: ``submit`` may be called from any thread and never blocks. Replies, watches and session
-changes arrive on kazoo's threads; the callbacks given here only put something into a mailbox.
-Watches are raw one-shot ones: kazoo's own recipes call back on errors of the callback too.
+changes arrive on kazoo's threads; callbacks must only put something into a mailbox. Watches are
+raw one-shot watches, because kazoo's own recipes call back again after errors of the callback.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from zkconsumer.zk.security import HideSecrets, ZkSecurity
 logger = logging.getLogger("zkconsumer.zk")
 
 CLOSE_SECONDS: Final = 5.0
-"""How long ZooKeeper may take to end a session, unless the caller passes a timeout."""
+"""Seconds for ending a session, unless the caller passes a timeout."""
 
 _CODES: dict[type[kz.KazooException], Code] = {
     kz.NoNodeError: Code.NO_NODE,
@@ -94,7 +94,7 @@ def code_of(error: BaseException) -> Code:
 
 
 def _code_of_number(number: int) -> Code:
-    """The code of ZooKeeper's error number; kazoo raises for those that it does not know."""
+    """Return the code of ZooKeeper's error number. kazoo raises for unknown numbers."""
     try:
         return code_of(kz.EXCEPTIONS[number]())
     except RuntimeError:
@@ -113,17 +113,17 @@ def _stat(stat: Any) -> Stat:
 
 
 class ZkDriver:
-    """One kazoo client and the sessions it goes through.
+    """One kazoo client and its successive sessions.
 
     Args:
         hosts: ``host:port,host:port``, without chroot.
         chroot: ``""`` or ``/path``; must exist.
-        session_timeout: seconds, as asked of the server.
+        session_timeout: seconds, as requested from the server.
         on_session: called with the event and the session id.
         on_watch: called with the path (without chroot) of each watch that fired, and with the
             transaction that made the change; None: the server did not send it.
-        on_fault: called with an exception of the handling of an answer, whose request is then never
-            answered.
+        on_fault: called with an exception from the handling of an answer, whose request is then
+            never answered.
         security: how to encrypt and log in.
     """
 
@@ -146,9 +146,9 @@ class ZkDriver:
         self._lock = threading.Lock()
         self._session_id = 0
         self._has_multiread = False
-        """Whether the server is known to answer a ``MultiRead``."""
+        """Whether the server is known to support a ``MultiRead``."""
         self.operations = 0
-        """Requests sent, for metrics; written without a lock by the submitting thread."""
+        """Number of requests sent, for metrics. Written without a lock by the submitting thread."""
         self._client = KazooClient(
             hosts=hosts + chroot,
             timeout=session_timeout,
@@ -169,7 +169,7 @@ class ZkDriver:
     @property
     def session_timeout(self) -> float:
         """Seconds after which the server ends a silent session: the requested value until there is
-        a connection, then what the server has granted."""
+        a connection, then the granted value."""
         return self._connection.granted
 
     @property
@@ -179,7 +179,7 @@ class ZkDriver:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection at this moment."""
+        """Whether there is currently a connection."""
         return bool(self._client.connected)
 
     def check(self) -> None:
@@ -190,9 +190,9 @@ class ZkDriver:
                 raise RuntimeError(f"kazoo's thread {thread.name} has ended unexpectedly")
 
     def start(self, connection_timeout: float, quick: bool = False) -> None:
-        """Connect; takes ``connection_timeout`` seconds at most.
+        """Connect within ``connection_timeout`` seconds.
 
-        ``quick``: spare a round trip, and let ZooKeeper before 3.6 drop the connection right after.
+        ``quick``: save a round trip, although ZooKeeper before 3.6 then drops the connection once.
 
         Raises ZkUnavailableError, ChrootMissingError, or AuthenticationError.
         """
@@ -235,7 +235,7 @@ class ZkDriver:
 
     @property
     def identities(self) -> tuple[tuple[str, str | None], ...]:
-        """Scheme and id of this client in access lists. An id of None matches every id."""
+        """Scheme and id of this client's identities in ACLs. An id of None matches every id."""
         return self._security.identities
 
     def _check_refused(self) -> None:
@@ -263,7 +263,7 @@ class ZkDriver:
         )
 
     def _exists(self, deadline: float) -> Any:
-        """The chroot's state; asked again when the connection drops. Raises as kazoo does."""
+        """Return the chroot's state. Repeats the request if the connection drops."""
         while True:
             try:
                 return self._client.exists_async("/").get(timeout=_until(deadline))
@@ -274,7 +274,7 @@ class ZkDriver:
     def sync(self, timeout: float) -> None:
         """Let this server catch up with all writes that were acknowledged before now.
 
-        Reads of a session may otherwise show an older state than another session has seen. Raises
+        Otherwise reads of this session may return older data than another session has seen. Raises
         ZkUnavailableError.
         """
         deadline = time.monotonic() + timeout
@@ -292,9 +292,10 @@ class ZkDriver:
             return
 
     def _ask_for_multiread(self) -> Any:
-        """Ask now: a server that does not know the multi-read closes the connection as well.
+        """Check now for multi-reads, because a server that does not support them closes the
+        connection.
 
-        Later requests are answered later. Until then, many znodes are read one by one.
+        Requests are answered in order. Until the answer arrives, many znodes are read one by one.
         """
         prefix = self._client.chroot or "/"
         result = self._client.handler.async_result()
@@ -307,7 +308,8 @@ class ZkDriver:
         self._has_multiread = not isinstance(result.exception, kz.UnimplementedError)
 
     def _look_for_multiread(self, deadline: float) -> None:
-        """Ask, and wait for the answer and, if the server closes it, for the connection."""
+        """Check for multi-reads, and wait for the answer or, if it is closed, another
+        connection."""
         dropped = threading.Event()
 
         def listen(state: str) -> None:
@@ -333,9 +335,9 @@ class ZkDriver:
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """End the session: its ephemeral znodes disappear. May be called more than once.
 
-        After ``timeout`` seconds without an answer, and at once if there is no connection, the
-        connection is cut and ZooKeeper ends the session by its timeout. A second thread that closes
-        sets its own limit to both.
+        After ``timeout`` seconds without an answer, and immediately without a connection, the
+        connection is cut and ZooKeeper ends the session after its timeout. If a second thread
+        closes, its limit applies to both.
         """
         deadline = time.monotonic() + timeout
         if not self._closing.acquire(timeout=max(0.0, timeout)):
@@ -353,7 +355,7 @@ class ZkDriver:
             self._closing.release()
 
     def _state_changed(self, state: str) -> None:
-        """kazoo's connection thread (or the one that stops the client)."""
+        """Handle kazoo's new state. kazoo's connection thread, or the one that stops the client."""
         if state == KazooState.SUSPENDED:
             self._on_session(SessionEvent.SUSPENDED, self._session_id)
         elif state == KazooState.LOST:
@@ -376,11 +378,11 @@ class ZkDriver:
     def submit(
         self, op: ZkOp, session_id: int, on_reply: OnReply, resumed: int | None = None
     ) -> None:
-        """Send ``op`` in session ``session_id``; ``on_reply`` is called once, on another thread.
+        """Send ``op`` in session ``session_id``. ``on_reply`` is called once, on another thread.
 
         Requests wait while there is no connection. A request of another session than the current
         one is answered with ``SESSION_EXPIRED``. If the session ends between this check and the
-        sending, the scripts' registration check notices it. ``resumed``: see ``ZkPort.submit``.
+        sending, the scripts' registration check detects it. ``resumed``: see ``ZkPort.submit``.
         """
         if session_id != self._session_id:
             on_reply(Failed(Code.SESSION_EXPIRED))
@@ -396,7 +398,7 @@ class ZkDriver:
             result.rawlink(partial(_deliver, convert, on_reply))
 
     def _explained(self, on_reply: OnReply, reply: Reply) -> None:
-        """Pass on an answer. A refusal names the identity that ZooKeeper has refused."""
+        """Pass on an answer. A refusal names the identity that ZooKeeper refused."""
         if isinstance(reply, Failed) and reply.code is Code.NO_AUTH:
             who = f"the znode's access list does not allow it to {self.identity}"
             reply = replace(reply, detail=who)
@@ -406,9 +408,10 @@ class ZkDriver:
         on_reply(reply)
 
     def ping(self, on_answer: Callable[[], object]) -> None:
-        """Send a ping to the server; ``on_answer`` is called only when it answers.
+        """Send a ping to the server. ``on_answer`` is called only if it answers.
 
-        Without a connection nothing is sent: the request would wait, and prove nothing later.
+        Without a connection nothing is sent, because a request that waits would prove nothing
+        later.
         """
         if not self.connected:
             return
@@ -506,7 +509,7 @@ class _Pipelined:
             ask(path, watcher).rawlink(partial(self._answered, index))
 
     def _answered(self, index: int, result: Any) -> None:
-        """kazoo's completion thread, one answer after the other."""
+        """Handle an answer, one at a time. kazoo's completion thread."""
         error = result.exception
         if error is None:
             self._found[index] = (tuple if self._op.children else _node)(result.value)
@@ -549,7 +552,7 @@ def _deliver(convert: Callable[[Any], Value], on_reply: OnReply, result: Any) ->
 
 
 def _deliver_multi(on_reply: OnReply, result: Any) -> None:
-    """In a failed multi, each operation has an error number, which is 0 if it did not fail."""
+    """Deliver a multi's answer. If it failed, operations that did not fail have error 0."""
     if result.exception is not None:
         on_reply(Failed(code_of(result.exception)))
         return

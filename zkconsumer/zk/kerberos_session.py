@@ -1,7 +1,7 @@
-"""Kerberos on a connection to ZooKeeper, in place of kazoo's SASL.
+"""Kerberos on a connection to ZooKeeper, instead of kazoo's SASL.
 
-kazoo's pure-sasl would need a library that is no longer maintained. kazoo's connection thread calls
-it.
+For Kerberos, kazoo's pure-sasl needs a library that is no longer maintained. kazoo's connection
+thread calls it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ class KerberosSession:
         entry: the checked JAAS entry of the module ``Krb5LoginModule``.
         key: its configuration key, for errors.
 
-    Raises ConfigError as ``Kerberos`` does.
+    Raises the ConfigError of ``Kerberos``.
     """
 
     def __init__(self, entry: JaasEntry, key: str) -> None:
         self.identity = Kerberos(entry, key, "zookeeper", f"serviceName in {key}")
         self.no_ticket: str | None = None
-        """Why there is no ticket at present."""
+        """Why there is currently no ticket."""
         self._exchange: KerberosExchange
 
     def begin(self, host: str) -> None:
-        """Get the ticket, before there is a connection: nothing would keep its session alive while
+        """Get the ticket before there is a connection, whose session would not be kept alive while
         a KDC is asked.
 
-        Raises ConnectionDropped if no KDC can be asked, and AuthenticationError.
+        Raises ConnectionDropped if no KDC is reachable, and AuthenticationError.
         """
         try:
             self._exchange = self.identity.exchange(host)
@@ -45,9 +45,9 @@ class KerberosSession:
         self.no_ticket = None
 
     def log_in(self, connection: Any, timeout: float, rounds: int) -> None:
-        """Log in on kazoo's connection, with ``rounds`` requests at most.
+        """Log in on kazoo's connection, with at most ``rounds`` requests.
 
-        Raises AuthFailedError, and what sending and receiving raise.
+        Raises AuthFailedError, and the errors of sending and receiving.
         """
         exchange = self._exchange
         for xid in range(1, rounds + 1):

@@ -1,9 +1,8 @@
 """Requests for many znodes, as bytes: multi-reads and transactions.
 
-kazoo does not have ZooKeeper's multi-read (opcode 22, ZooKeeper 3.6 and later): many reads in one
-round trip; each is answered on its own. Older servers answer "unimplemented". kazoo's own
-transactions take four times as long, and a claim of thousands of partitions has thousands of
-operations.
+kazoo lacks ZooKeeper's multi-read (opcode 22, ZooKeeper 3.6 and later), which sends many reads in
+one round trip and answers each separately. Older servers answer "unimplemented". kazoo's own
+transactions are too slow for a claim of thousands of partitions.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children"
 
     Result: a ``Node``, or a list of names, or the number of an error, for each path.
 
-    It has the shape of kazoo's own request classes, so kazoo's connection thread can send it.
+    It has the interface of kazoo's own request classes, so kazoo's connection thread can send it.
     """
 
     __slots__ = ()
@@ -73,7 +72,7 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children"
                     (size,) = int_struct.unpack_from(data, offset)
                     offset += int_struct.size
                     if not 0 <= size <= len(data) - offset:
-                        raise ValueError(f"a name of {size} bytes")
+                        raise ValueError(f"a name has an invalid length of {size} bytes")
                     names.append(data[offset : offset + size].decode())
                     offset += size
                 results.append(names)
@@ -92,7 +91,7 @@ _STAT = Struct("!qq8xqi8xq16x")
 STAT_BYTES: int = _STAT.size
 _HEADER = Struct("!iBi")
 _HEADER_AND_INT = Struct("!iBii")
-"""The header before a result, and its length or the error's number."""
+"""The header before a result, and the result's length or the error's number."""
 
 NO_NODE: int = NoNodeError.code
 
@@ -105,7 +104,7 @@ _length = int_struct.pack
 
 
 def encode_acl(entries: Sequence[ACL]) -> bytes:
-    """Return an access list as ZooKeeper reads it."""
+    """Return an ACL as ZooKeeper reads it."""
     parts = [_length(len(entries))]
     for entry in entries:
         who = write_string(entry.id.scheme) + write_string(entry.id.id)
@@ -119,22 +118,22 @@ class MultiWrite(
         [("ops", Sequence[MultiOp]), ("prefix", str), ("acl", bytes), ("resumed", int | None)],
     )
 ):
-    """A request for a transaction. ``prefix``: the chroot. ``acl``: of the created znodes.
+    """A request for a transaction. ``prefix``: the chroot. ``acl``: the ACL of created znodes.
 
-    It is not sent once the session was resumed more often than its caller knows: ``resumed`` times
-    (``None``: it is always sent).
+    It is not sent if the session was resumed more than ``resumed`` times, the number that its
+    caller knows (``None``: always send it).
 
     Result: a list with a ``Stat`` or None for each operation. If the transaction failed, the number
     of an error for each; 0 for those before the operation that failed.
 
-    It has the shape of kazoo's own request classes, so kazoo's connection thread can send it.
+    It has the interface of kazoo's own request classes, so kazoo's connection thread can send it.
     """
 
     __slots__ = ()
     type: ClassVar[int] = Transaction.type
 
     def outdated(self, resumed: int) -> bool:
-        """Whether its caller does not know that the session was ``resumed`` so often."""
+        """Whether the session was resumed more often than its caller knows."""
         return self.resumed not in (None, resumed)
 
     def serialize(self) -> bytes:
@@ -174,7 +173,7 @@ class MultiWrite(
                 (size,) = int_struct.unpack_from(data, offset)
                 offset += int_struct.size
                 if not 0 <= size <= len(data) - offset:
-                    raise ValueError(f"a path of {size} bytes")
+                    raise ValueError(f"a path has an invalid length of {size} bytes")
                 offset += size
                 results.append(None)
             elif kind == -1:

@@ -1,7 +1,7 @@
 """Encryption and authentication of connections to ZooKeeper.
 
-kazoo does the exchanges, except for Kerberos; this module gives it their parts, names the key to
-correct when one fails, and keeps secrets out of kazoo's log. Any thread.
+kazoo does the exchanges, except for Kerberos. This module provides their parts, names the key to
+correct after a failure, and keeps secrets out of kazoo's log. Any thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ZkSecurity:
         keys: checked configuration; without it, no TLS and no identity.
         also: one more digest identity as ``user:password``; not a secret.
 
-    Raises ConfigError when certificates cannot be read, or a library is missing.
+    Raises ConfigError if certificates are unreadable, or a library is missing.
     """
 
     def __init__(self, keys: SecurityKeys | None = None, also: str | None = None) -> None:
@@ -75,7 +75,7 @@ class ZkSecurity:
 
     @property
     def identities(self) -> tuple[tuple[str, str | None], ...]:
-        """Scheme and id of this client in access lists. An id of None matches every id."""
+        """Scheme and id of this client's identities in ACLs. An id of None matches every id."""
         identities: list[tuple[str, str | None]] = [("world", "anyone"), ("ip", None)]
         keys = self._keys
         if keys.zookeeper_digest is not None:
@@ -91,9 +91,10 @@ class ZkSecurity:
 
     @property
     def acl(self) -> list[ACL] | None:
-        """The ACL of the znodes that this client creates; None if they are open to all.
+        """The ACL of the znodes that this client creates; None if all clients may write them.
 
-        Source: Kafka's ``ZkData.defaultAcls``: all for the creator, reading for the world.
+        Source: Kafka's ``ZkData.defaultAcls``: all permissions for the creator, reading for the
+        world.
         """
         if not self._keys.zookeeper_set_acl:
             return None
@@ -124,11 +125,11 @@ class ZkSecurity:
         ]
 
     def sasl_refused(self) -> str:
-        """The error message if SASL has failed."""
+        """Return the error message if SASL has failed."""
         return f"ZooKeeper refuses {self.identity}; nothing is tried again"
 
     def tls_refused(self, error: ssl.SSLError) -> str | None:
-        """The error message if TLS has failed permanently; None if the connection only broke."""
+        """Return the error message if TLS failed permanently; None if only the connection broke."""
         from zkconsumer.tls import certificate_fault
 
         why = certificate_fault(error, "zookeeper.ssl.")
@@ -143,7 +144,7 @@ class HideSecrets(logging.Filter):
     """Removes secrets from kazoo's log messages: login requests and session passwords."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record; False drops it."""
+        """Remove secrets from the record. False drops it."""
         if "passwd" in str(record.msg):
             return False
         if isinstance(record.args, tuple):

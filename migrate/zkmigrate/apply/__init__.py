@@ -12,7 +12,7 @@ on disk::
                        changed; release the claims
     done               the source store is read once more
 
-``change.Change`` describes the work on one group: ``forward`` makes it from the plan, ``back`` from
-the journal. A run that was killed is repeated from the start of its group: each step accepts the
-result of an earlier run, and nothing else. ``outcome`` describes the result of each group.
+``change.Change`` describes the work on one group: ``forward`` makes it from the plan, ``back``
+from the journal. A run that was killed is repeated from the start of its group: each step accepts
+the result of an earlier run, but no other change. ``outcome`` describes the result of each group.
 """

@@ -1,5 +1,7 @@
-"""The change of one group: forward by a plan, or back by its record in ZooKeeper; and how ``undo``
-takes a group back, which is decided here alone. Pure."""
+"""The change of one group: forward by a plan, or back by its record in ZooKeeper. Pure.
+
+Only this module decides how ``undo`` takes a group back.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,14 @@ Held = Mapping[TopicPartition, KafkaOffset | None]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one store, and what both stores have before it.
-
-    ``source`` is the store whose offsets no longer count after the change: it must hold none that
-    the plan does not know. ``skipped``: patterns of the offsets that the plan leaves as they are.
-    ``versions``: those of the offset znodes, when they must be exactly as the plan read them.
-    ``before`` and ``after``: the migration marker's content; ``between``: what else it may be where
-    an earlier run was cut off. ``topics``: when the topics were created (a zxid) whose logs must
-    hold the offsets of ``to``; restored offsets need not be in the log. ``kafka_group``: the
-    group's name in Kafka.
-    """
+    """A change of one store, and the content of both stores before it. ``source`` is the store
+    whose offsets are unused after the change. It must not have offsets that are missing in the
+    plan. ``skipped``: patterns of the offsets that the plan leaves as they are. ``versions``:
+    those of the offset znodes, if these must not have changed since the plan. ``before`` and
+    ``after``: the migration marker's content; ``between``: other content that it may have after an
+    interrupted run. ``topics``: the topics whose logs must hold the offsets of ``to``, with the
+    zxid of their creation. Restored offsets need not be in the log. ``kafka_group``: the group's
+    name in Kafka."""
 
     group: str
     target: Store
@@ -50,20 +50,20 @@ class Change:
     skipped: frozenset[str]
     kafka_group: str
     misplaced: Mapping[TopicPartition, int] | None = None
-    """The offsets that must still be below ``offset``, on the way from ZooKeeper."""
+    """Offsets that must still be below ``offset`` when moving from ZooKeeper."""
     any_source: bool = False
-    """Whether the source store may hold anything, because nothing was moved from it."""
+    """Whether the source store may hold any offsets, because nothing was moved from it."""
     plan: str = ""
     """The digest of the plan."""
     znodes: frozenset[str] | None = None
-    """The znodes of an unknown kind that the plan leaves as they are; ``None``: all."""
+    """Znodes of unknown kinds that the plan leaves as they are; ``None``: all."""
     layout: ReadAs | None = None
-    """The numbers of another client from which the offsets were read."""
+    """The numbers in another client's layout from which the offsets were computed."""
     may_have_expired: bool = False
-    """Whether Kafka may have deleted offsets before the change, because nothing consumed."""
+    """Whether offsets in Kafka may have expired before the change, because nothing consumed."""
 
     def knows(self, tp: TopicPartition) -> bool:
-        """Whether the plan covers a partition, even if only to leave it unchanged."""
+        """Whether the plan covers a partition, even if it leaves the partition unchanged."""
         return tp in self.zk or covers(self.skipped, tp)
 
     def leaves_out(self, tp: TopicPartition) -> bool:
@@ -72,12 +72,12 @@ class Change:
 
     @property
     def renamed(self) -> str:
-        """The group's name in Kafka, if it differs from that in ZooKeeper."""
+        """The group's name in Kafka, if it differs from the name in ZooKeeper."""
         return self.kafka_group if self.kafka_group != self.group else ""
 
     @property
     def held(self) -> Held:
-        """The offsets in the target before the change."""
+        """The target's offsets before the change."""
         return self.zk if self.target is Store.ZOOKEEPER else self.kafka
 
     def expected(self, store: Store, tp: TopicPartition, resumed: bool) -> set[int | None]:
@@ -137,7 +137,8 @@ def _plain(offset: int | None) -> KafkaOffset | None:
 def back(group: str, before: Before, marker: bytes | None, marked: bool) -> Change:
     """Return the change that restores the state before the last change, from the record.
 
-    ``marker``: the current one. ``marked``: the last change was finished, and wrote ``marker``.
+    ``marker``: the current migration marker. ``marked``: the last change was finished, and wrote
+    ``marker``.
     """
     held = before.zk if before.target is Store.ZOOKEEPER else before.kafka
     after = {**held, **before.to}
@@ -164,7 +165,7 @@ def back(group: str, before: Before, marker: bytes | None, marked: bool) -> Chan
 
 
 def before(change: Change, locked: bool) -> Before:
-    """Return the state before a change, as the group's record keeps it."""
+    """Return the state before a change, as stored in the group's record."""
     zk, versions = dict(change.zk), change.versions or {}
     for tp, version in versions.items():
         if zk.get(tp) is None and version is not None:
@@ -182,12 +183,9 @@ TAKEN_BACK: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be undone.
-
-    ``digest``: of the plan that must have made the last change; empty: whatever made it, unless
-    ``undo`` has taken the group back and ``again`` is not given. ``force``: also roll back groups
-    with offsets that were committed after the move.
-    """
+    """The requested undo. ``digest``: that of the plan that must have made the last change. If it
+    is empty, any change is undone; a change that was itself an undo requires ``again``. ``force``:
+    also roll back groups with offsets that were committed after the move."""
 
     digest: str = ""
     force: bool = False
@@ -195,12 +193,10 @@ class Asked:
 
 
 def way_back(state: GroupState, asked: Asked, planned: GroupPlan, records: Records) -> Way | Result:
-    """Return how a group is taken back; if it is not, its outcome.
-
-    ``state``: if it was read from ZooKeeper alone, it does not show whether new consumers have used
-    the group, which decides between ``ROLL_BACK`` and ``COPY_BACK``. ``planned``: the group, with
-    the plan's marker and verdict. ``records``: its steps in the plan's journal.
-    """
+    """Return how a group is taken back or, if it is not, its outcome. ``state``: a state read from
+    ZooKeeper alone does not show whether new consumers have used the group, which decides between
+    ``ROLL_BACK`` and ``COPY_BACK``. ``planned``: the group, with the plan's marker and verdict.
+    ``records``: its steps in the plan's journal."""
     group, found = state.group, state.record
     other = bool(asked.digest) and asked.digest not in (found.of_plan, found.undoes)
     refusal = by_table(state, Action.UNDO, asked.force)
@@ -232,7 +228,7 @@ def way_back(state: GroupState, asked: Asked, planned: GroupPlan, records: Recor
 def _without_change(
     state: GroupState, asked: Asked, planned: GroupPlan, records: Records
 ) -> Result:
-    """Return the outcome of a group whose last change is not the one to be undone."""
+    """Return the outcome of a group whose last change was not requested to be undone."""
     group, found = state.group, state.record
     if found.mirror:
         why = " ".join(MEANING[Reason.MIRRORED]).replace("`", "")

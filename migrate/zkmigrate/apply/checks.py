@@ -1,6 +1,6 @@
-"""Checks that both stores match the plan or the journal: before, during and after a change.
+"""Checks that both stores match the plan or the journal, before, during and after a change.
 
-Each raises GroupRefusedError, which names the difference. Used from one thread.
+Each check raises GroupRefusedError, which names the difference. Used from one thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SINCE: Final = ": it was changed since; plan again from what is there now"
 
 
 def check_layout(group: str, planned: ReadAs, stores: Stores) -> None:
-    """Check that another client has stored no other offsets since the plan. Raises
+    """Check that another client has not stored other offsets since the plan. Raises
     GroupRefusedError, ZooKeeperError."""
     place = Place.parse(planned.place)
     try:
@@ -61,11 +61,11 @@ def check_layout(group: str, planned: ReadAs, stores: Stores) -> None:
 
 
 class Checks:
-    """Compares the stores with changes.
+    """Compares the stores with planned changes.
 
     Args:
         stores: both, opened.
-        force: accept offsets that were committed since.
+        force: accept offsets that were committed since the move.
     """
 
     def __init__(self, stores: Stores, force: bool) -> None:
@@ -77,9 +77,9 @@ class Checks:
 
         Returns Kafka's offsets.
 
-        With ``claimed`` the group is already claimed in ZooKeeper. Offsets that the plan does not
-        know are looked for before and after the claim: before it, to avoid useless changes; after
-        it, because no new ones can appear then.
+        With ``claimed`` the group is already claimed in ZooKeeper. Unplanned offsets are searched
+        before the claim, to avoid useless changes, and after it, because then no new ones can
+        appear.
         """
         group = change.group
         check_members(group, joined=self._stores.kafka.members(change.kafka_group))
@@ -92,7 +92,8 @@ class Checks:
                 raise refused(
                     group,
                     Reason.CHANGED,
-                    f"{migration_marker.path(group)} changed since the plan: plan again",
+                    f"{migration_marker.path(group)} has changed since the plan was made: plan "
+                    "again",
                 )
         self._nothing_unplanned_in_zookeeper(change, found)
         if change.layout is not None and not self._force:
@@ -124,7 +125,7 @@ class Checks:
     def _nothing_unplanned_in_zookeeper(self, change: Change, found: GroupSnapshot) -> None:
         """Check that ZooKeeper holds nothing that is not planned; a claim checks known offsets.
 
-        An offset below ``offset`` that was deleted does not differ, because nothing stays behind.
+        A deleted offset below ``offset`` is accepted, because nothing is left behind.
         """
         if change.znodes is not None:
             place = None if change.layout is None else Place.parse(change.layout.place)
@@ -155,8 +156,8 @@ class Checks:
     def _logs_hold_offsets(self, change: Change, again: bool) -> None:
         """Check that topics are still those of the plan and that their logs hold its offsets.
 
-        ``again``: by what the brokers show now. Otherwise what is remembered is enough to accept a
-        group, but never to refuse one.
+        ``again``: ask the brokers again. Otherwise cached answers are enough to accept a group,
+        but never to refuse one.
         """
         if not change.topics:
             return
@@ -189,7 +190,7 @@ class Checks:
         return accept
 
     def read_back(self, change: Change) -> None:
-        """Check that the target stores the offsets that were written."""
+        """Check that the target stores the written offsets."""
         if change.target is Store.KAFKA:
             held = numbers(self.kafka(change))
         else:
@@ -200,7 +201,8 @@ class Checks:
                     change.group,
                     Reason.OTHER_WRITER,
                     f"{tp} was written as {show(number(to))} but {change.target.value} holds "
-                    f"{show(held.get(tp))}: another client writes; nothing was marked as moved",
+                    f"{show(held.get(tp))}: another client is writing; the group was not marked "
+                    "as moved",
                 )
         if change.target is Store.ZOOKEEPER:
             check_members(change.group, joined=self._stores.kafka.members(change.kafka_group))
@@ -213,7 +215,7 @@ class Checks:
         since.
 
         ``after``: the marker of the move, which must be the group's last one. The journal alone
-        does not show that: another operator may have undone the move, and offsets expire.
+        does not show this, because another operator may have undone the move, and offsets expire.
         ``None``: the move has just ended, and only the source store is compared.
         """
         ((_, held),) = read_offsets(self._stores, [group])
@@ -249,7 +251,7 @@ class Checks:
 
 
 def _moved_since(marker: MigrationMarker | None, target: Store) -> str:
-    """Return what has happened to a group that has another marker than expected."""
+    """Return what happened to a group whose marker differs from the expected one."""
     if marker is None or marker.moved_to is None:
         return "the group was rolled back"
     return "the group was moved again" if marker.moved_to is target else "the group was moved back"
@@ -260,7 +262,7 @@ def _misfit(
     topics: Mapping[str, TopicState],
     ranges: Mapping[TopicPartition, LogRange],
 ) -> str | None:
-    """Return why topics and logs do not suit a change, if they do not."""
+    """Return why topics and logs do not match a change, or nothing."""
     for topic, created in change.topics.items():
         if topic not in topics or topics[topic].czxid != created:
             return f"topic {topic} was deleted since the plan was made: plan again"
@@ -284,7 +286,7 @@ def _misfit(
 def _nothing_unplanned(
     change: Change, store: Store, held: Mapping[TopicPartition, int | None]
 ) -> None:
-    """Check that the source store has no offset that would stay behind."""
+    """Check that the source store has no offset that would be left behind."""
     unknown = (tp for tp, offset in held.items() if offset is not None and not change.knows(tp))
     tp = min(unknown, default=None) if store is change.source else None
     if tp is not None:

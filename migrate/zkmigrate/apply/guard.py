@@ -2,13 +2,13 @@
 
 A legacy consumer registers below ``/consumers/GROUP/ids`` before it does anything else. The guard
 takes the permission to create children from every entry of that znode's access list, so a consumer
-fails with ``NoAuth`` at once. Nothing else changes: clients that may read may still read. The
-original list is kept in the znode's data, which no client uses, so that ``unlock`` restores it
-exactly. The data is written before the list is changed, and cleared after it is restored: each step
-may find its work done.
+fails with ``NoAuth`` at once. Nothing else changes, and reading is still allowed. The original
+list is kept in the znode's data, which no client uses, so that ``unlock`` restores it exactly. The
+data is written before the list is changed, and cleared after it is restored: each step may be
+repeated.
 
-ZooKeeper may be configured not to enforce access lists, and never does for its super user. ``lock``
-notices this, because it tries to register, and then changes nothing.
+ZooKeeper may be configured not to enforce access lists, and never enforces them for its super
+user. ``lock`` detects this by a test registration, and then changes nothing.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def lock_found(
     """Keep consumers from registering. Return the lock, or why that is not possible.
 
     Data and list are written even if the group is locked already. An ``unlock`` that read the list
-    before then fails, however late it arrives. While the data have the version that is returned, no
-    other operator's ``lock`` changes the list. If a lock is not possible, nothing remains changed.
-    ``allowed``: identities that may still register, with those whom an earlier lock allowed unless
-    ``exactly``. None may once a finished move to Kafka is recorded.
+    earlier then fails. While the data have the returned version, no other operator's ``lock``
+    changes the list. If a lock is not possible, all changes are reverted. ``allowed``: identities
+    that may still register, in addition to those of an earlier lock unless ``exactly`` is set. No
+    identity may register once a finished move to Kafka is recorded.
     """
     path = GroupPaths(group).ids
     first: Found | None = None
@@ -118,11 +118,9 @@ def lock_found(
 
 
 def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Script[bool]:
-    """Let consumers register again; return whether they could not. Raises Refused.
-
-    ``still`` is asked whether that is right still, after the version was read that the list must
-    have when it is changed.
-    """
+    """Let consumers register again. Return whether they were locked out. Raises Refused. ``still``
+    is called after the list's version was read, and returns whether unlocking is still right. The
+    list is changed only if it has that version."""
     path = GroupPaths(group).ids
     was = lifted = False
     while True:
@@ -140,8 +138,8 @@ def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Scrip
 
 
 def let_in(group: str) -> Script[bool]:
-    """Unlock a group if its record says that it is not locked; return whether it was. Raises
-    Refused."""
+    """Unlock a group if its record says that it is not locked. Return whether it was locked.
+    Raises Refused."""
 
     def still() -> Script[bool]:
         found = yield from record.read(group)
@@ -159,12 +157,10 @@ def check_unlocked(group: str) -> Script[None]:
 
 
 def follow_record(group: str, in_kafka: bool, locked: bool, now_ms: int) -> Script[str | None]:
-    """Keep members out of a mirrored group where Kafka leads, and let them in where ZooKeeper does,
-    if its record says so. Return why they cannot be kept out, otherwise ``None``.
-
-    ``locked``: what its record said. Another command may have taken the group back since. A group
-    that is locked is locked again: an ``undo`` may be about to unlock it.
-    """
+    """Lock a mirrored group if its record says so, where Kafka leads, and unlock it where
+    ZooKeeper leads. Return why members cannot be kept out, otherwise ``None``. ``locked``: the
+    earlier content of the record. Another command may have taken the group back since. A locked
+    group is locked again, because an ``undo`` may be about to unlock it."""
     fault = None
     if in_kafka and locked:
         fault = yield from lock(group, now_ms)
@@ -175,7 +171,7 @@ def follow_record(group: str, in_kafka: bool, locked: bool, now_ms: int) -> Scri
 
 
 def lock_moved(group: str, execute: bool) -> Script[Result]:
-    """Lock a group that was moved to Kafka and has no members. Without ``execute`` only check.
+    """Lock a group that was moved to Kafka and has no members. Without ``execute``, only check.
 
     Raises GroupInUseError, Refused.
     """
@@ -208,7 +204,7 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
 
 
 def nothing_to_unlock(state: GroupState) -> Script[Result | None]:
-    """Return the outcome of a group that is not locked, unless Kafka leads in its mirror, or a
+    """Return the outcome of a group that is not locked, unless Kafka leads its mirror or a
     cut-over has begun. Raises Refused."""
     known = state.record
     if known.mirror_leads is Store.KAFKA or known.cut_over_waits:
@@ -219,11 +215,9 @@ def nothing_to_unlock(state: GroupState) -> Script[Result | None]:
 
 
 def release(group: str, execute: bool, live: bool = False) -> Script[Result]:
-    """Let a group's consumers start again. Without ``execute`` only check.
-
-    Refused in a group that is moved while it runs: there the lock belongs to the group's mode.
-    ``live``: see ``unlock_recorded``. Raises GroupRefusedError, Refused.
-    """
+    """Let a group's consumers start again. Without ``execute``, only check. Refused for a group in
+    a live move, whose lock belongs to its mode. ``live``: see ``unlock_recorded``. Raises
+    GroupRefusedError, Refused."""
     state = yield from migration_marker.state_of(group)
     done = by_table(state, Action.UNLOCK) or (yield from nothing_to_unlock(state))
     if done is not None:
@@ -238,7 +232,7 @@ def release(group: str, execute: bool, live: bool = False) -> Script[Result]:
 def look_at_all(
     zk: BlockingZk, groups: Iterable[str]
 ) -> Iterator[tuple[str, Found | ZooKeeperError]]:
-    """Yield the lock of each group that can be in ZooKeeper, or why it cannot be read."""
+    """Yield the lock of each group that ZooKeeper can hold, or why it cannot be read."""
     names = list(filter(is_legal_group, groups))
     return zip(names, zk.run_all(or_refusal(look(name)) for name in names), strict=True)
 
@@ -259,7 +253,7 @@ def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]
 
 
 def _clear(group: str) -> Script[None]:
-    """Remove the znodes that ``lock`` wrote before it was refused, as far as that is allowed."""
+    """Remove the znodes that ``lock`` wrote before it was refused, as far as access lists allow."""
     try:
         yield from unlock(group)
     except Refused:
@@ -271,7 +265,8 @@ def _without_create(entry: AclEntry) -> AclEntry:
 
 
 def _can_register(group: str) -> Script[bool]:
-    """Whether a registration is accepted nevertheless; it is deleted again."""
+    """Whether a registration is accepted in spite of the lock. The registration is
+    deleted again."""
     path = GroupPaths(group).member(f"{group}{PROBE_END}")
     data = encode_registration(Subscription(Pattern.STATIC, {}), 0)
     while True:

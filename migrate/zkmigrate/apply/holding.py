@@ -1,8 +1,8 @@
 """Holds moved groups by registration and owner znodes, where access lists cannot be used.
 
-Like a member that owns every partition: another consumer can register, but cannot claim anything
-and so gives up after its rebalance attempts. The claims are ephemeral, so they last as long as this
-process and its session. Used from one thread.
+The process acts as a member that owns every partition. Another consumer can register, but cannot
+claim a partition, and gives up after its rebalance attempts. The claims are ephemeral, so they
+last as long as this process and its session. Used from one thread.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Holding:
     """Groups whose partitions are held.
 
     Args:
-        zk: a session, opened.
-        groups: their names; those that were not moved to Kafka are left alone.
+        zk: an open session. groups: names of groups; those that were not moved to Kafka are
+            ignored.
 
-    Events have the group and a sentence.
+    Each event has the group and a sentence.
     """
 
     def __init__(self, zk: BlockingZk, groups: Iterable[str]) -> None:
@@ -54,7 +54,7 @@ class Holding:
         self._run = uuid.uuid4().hex[:8]
 
     def take(self, groups: Iterable[str] | None = None) -> Iterator[tuple[str, Event, str]]:
-        """Claim groups; yield the outcome of each."""
+        """Claim groups, and yield the outcome of each."""
         for group in self._groups if groups is None else groups:
             hold = ownership.hold_of(group, self._run)
             try:
@@ -72,7 +72,7 @@ class Holding:
             yield group, event, event.value
 
     def look(self) -> Iterator[tuple[str, Event, str]]:
-        """Look for other members, and claim again partitions that were lost with a session."""
+        """Check for other members, and claim partitions again that were lost with a session."""
         names = list(self.held)
         lost: list[str] = []
         members = self._zk.run_all(map(list_members, names))
@@ -98,10 +98,8 @@ class Holding:
 
 
 def _take(hold: takeover.Hold) -> Script[Event]:
-    """Claim all partitions of the topics that the group has offsets of, if that is needed.
-
-    Return whether it was, and whether the group may be held.
-    """
+    """Claim all partitions of topics for which the group has offsets, if necessary. Return whether
+    it was necessary, and whether the group may be held."""
     state = yield from migration_marker.state_of(hold.group)
     if state.faults:
         raise MigrationError("; ".join(state.faults))

@@ -1,8 +1,8 @@
 """Runs an operator's commands before and after the work on each group.
 
-A hook learns what it is about from environment variables, see ``docs/how-to/run-unattended.md``. It
-runs in a session of its own, so that Ctrl-C ends zkmigrate between groups and no hook in the
-middle. Any thread; each hook runs in the thread that works on the group.
+A hook gets its information from environment variables, see ``docs/how-to/run-unattended.md``. It
+runs in its own process session, so that Ctrl-C does not interrupt a hook, but ends zkmigrate
+between groups. Any thread; each hook runs in the thread that works on the group.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from zkmigrate.reasons import Reason
 
 _PREFIX: Final = "ZKMIGRATE_"
 _SHOWN: Final = 200
-"""How many characters of the last line of a failed hook are shown."""
+"""Number of characters shown of a failed hook's last line."""
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """The shell commands to run before and after each group; empty ones are not run.
+    """The shell commands to run before and after each group. Empty commands are not run.
 
     Args:
         before: run before a group is claimed; if it fails, the group is refused.
-        after: run after the work on a group that ``before`` was, or would have been, run for.
+        after: run after the work on each group for which ``before`` was, or would have been, run.
         timeout: seconds after which a hook is killed, and has failed.
-        facts: what each hook learns, by the end of the variable's name.
+        facts: values of each hook's environment variables, by the end of their names.
     """
 
     before: str = ""
@@ -58,7 +58,7 @@ class Hooks:
             raise refused(group, Reason.HOOK_FAILED, f"--before-group {fault}; nothing was changed")
 
     def end(self, result: Result, facts: Mapping[str, str]) -> Result:
-        """Run ``after``; return the group's outcome, which needs attention if it fails."""
+        """Run ``after``. Return the group's outcome, which needs attention if the hook fails."""
         outcome = {
             "OUTCOME": result.outcome.value,
             "OFFSETS": str(result.offsets),
@@ -74,14 +74,14 @@ class Hooks:
         return replace(result, outcome=Outcome.REFUSED, why=why)
 
     def _run(self, command: str, facts: Mapping[str, str]) -> str:
-        """Run a hook; return why it has failed, if it has."""
+        """Run a hook. Return why it failed, or nothing."""
         try:
             return self._fault_of(command, facts) if command else ""
         except OSError as error:  # no memory, or no room in the folder for temporary files
             return f"could not be run: {error.strerror}"
 
     def _fault_of(self, command: str, facts: Mapping[str, str]) -> str:
-        """Run a command; return why it has failed, if it has. Raises OSError."""
+        """Run a command. Return why it failed, or nothing. Raises OSError."""
         every = {**self.facts, **facts}
         variables = {_PREFIX + name: value.replace("\0", "") for name, value in every.items()}
         with tempfile.TemporaryFile() as output:

@@ -1,16 +1,16 @@
-"""The journal: JSON Lines on disk, one before every side effect, so that a run that was killed can
+"""The journal: JSON Lines on disk, written before every side effect, so that a killed run can
 resume.
 
-Each line carries a checksum. The file appears complete with its first line and only grows. No
-action followed a last line that is torn, and the next run cuts it off. Any other damage is refused.
-Any thread may write: records that several threads write at a time share one fsync. A lock keeps a
-second run on this machine out; on another machine, claims in ZooKeeper do. Mode 0600, and never
-through a symbolic link.
+Each line carries a checksum. The file appears together with its first line and only grows. The
+next run cuts off an incomplete last line, because no action followed it. Any other damage is
+refused. Any thread may write; records of several threads share one fsync. A lock keeps out a
+second run on this machine. On other machines, claims in ZooKeeper do. Mode 0600, and never through
+a symbolic link.
 
 One file holds everything, so that a copy of it lets another operator resume on another machine.
-SQLite was tried instead and is not as good. After a kill, a copy of the database file alone opens
-without an error: with ``journal_mode=wal`` it lacks the last records, and with ``delete`` it has
-records that were never committed. A changed byte is not noticed either.
+SQLite is less suitable. After a kill, a copy of the database file alone opens without an error,
+but with ``journal_mode=wal`` it lacks the last records, and with ``delete`` it has records that
+were never committed. It does not detect a changed byte either.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from zkmigrate.formats import whole_file
 from zkmigrate.stores.record import operator
 
 FORMAT: Final = 4
-"""Raised whenever records are added or get another meaning."""
+"""Version of the format, increased when records are added or change their meaning."""
 Effect = Callable[[str], None]
-"""Called with ``before``/``after`` and the name of each change outside of this process."""
+"""Called with ``before`` or ``after`` and the name of each change outside this process."""
 
 
 def no_effect(_what: str) -> None:
-    """Do nothing: the default if no test observes effects."""
+    """Do nothing. The default if no test observes effects."""
 
 
 class Journal:
-    """One plan's journal, opened by ``with``; created when it does not exist.
+    """One plan's journal, opened by ``with`` and created if it does not exist.
 
     Args:
-        path: the file; its folder must exist.
+        path: the file; its directory must exist.
         digest: the plan's digest; a journal of another plan is refused.
         effect: called before and after each fsync and creation.
 
@@ -60,7 +60,7 @@ class Journal:
         self._number = 0
         self._synced = 0
         self._broken = ""
-        """Why a record may be torn, or not on disk; after that, nothing more is written."""
+        """Why a record may be incomplete or not on disk. After that, nothing more is written."""
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
 
@@ -119,10 +119,8 @@ class Journal:
         self.write(run={**facts, "by": operator(), "pid": os.getpid()})
 
     def write(self, **record: Any) -> None:
-        """Append a record and the time; return when it is on disk. Any thread.
-
-        Raises JournalError.
-        """
+        """Append a record with the time, and return when it is on disk. Any thread. Raises
+        JournalError."""
         what = record.get("step", "run" if "run" in record else "outcome")
         self._effect(f"before journal {what}")
         try:
@@ -141,16 +139,14 @@ class Journal:
             self._sync(number)
         except OSError as error:
             raise JournalWriteError(
-                f"{self.path}: {error.strerror}; nothing was done after the last record: make "
-                "room, then run the same command again"
+                f"{self.path}: {error.strerror}; nothing was done after the last record: free "
+                "disk space, then run the same command again"
             ) from None
         self._effect(f"after journal {what}")
 
     def _sync(self, number: int) -> None:
-        """Return when the record ``number`` is on disk; another thread may have seen to that.
-
-        What a failed fsync has not stored, a later one that succeeds does not store either.
-        """
+        """Wait until the record ``number`` is on disk; another thread may write it. After a failed
+        fsync, a later one that succeeds does not store the lost data either."""
         with self._syncing:
             if self._synced <= number:
                 if self._broken:
@@ -167,11 +163,9 @@ class Journal:
 def read_records(
     path: Path, digest: str, keep: Callable[[dict[str, Any]], object] = bool
 ) -> list[dict[str, Any]]:
-    """Return the records of earlier runs; nothing if there is no journal.
-
-    ``keep``: whether a record is needed; it may take parts of it away. Nothing is locked or
-    written, because this is for dry runs. Raises JournalError.
-    """
+    """Return the records of earlier runs; nothing if there is no journal. ``keep``: returns
+    whether a record is needed, and may remove parts of it. For dry runs: nothing is locked or
+    written. Raises JournalError."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             return _of_plan(path, file.read(), digest, keep)[0][1:]
@@ -195,8 +189,8 @@ def check_writable(path: Path) -> None:
     wanted = os.W_OK if place == path else os.W_OK | os.X_OK
     if not os.access(place, wanted):
         raise JournalError(
-            f"{place} cannot be written, so --execute would not begin: name a file in another "
-            "folder with --journal"
+            f"{place} cannot be written, so --execute would fail: name a file in another "
+            "directory with --journal"
         )
 
 
@@ -220,12 +214,8 @@ def parse(
     name: str, data: bytes, keep: Callable[[dict[str, Any]], object] = bool
 ) -> tuple[list[dict[str, Any]], int]:
     """Return a journal's records, including the first, and the length of its intact part.
-
-    ``keep``: whether a record after the first is needed.
-
-    Text after the last newline is a torn line. All earlier lines must be valid. Raises
-    JournalError.
-    """
+    ``keep``: returns whether a record after the first is needed. Text after the last newline is an
+    incomplete line. All earlier lines must be valid. Raises JournalError."""
     records: list[dict[str, Any]] = []
     good = 0
     for number, line in enumerate(io.BytesIO(data)):
@@ -234,7 +224,7 @@ def parse(
         record = _record(line[:-1])
         if record is None or record.get("n") != number:
             raise JournalError(
-                f"{name}:{number + 1}: is damaged, so it is not known what was moved: "
+                f"{name}:{number + 1}: is damaged, so it is unknown which groups were moved: "
                 "compare both stores by hand with zkmigrate status, then make a new plan"
             )
         if not number or keep(record):

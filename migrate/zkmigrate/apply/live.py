@@ -1,10 +1,10 @@
 """Moves one running group through its modes: gates, locks, barriers. Steps without IO.
 
-A step yields its requests to both stores and is sent their replies. ``perform`` of the commands
-carries it out; the simulator plays the same steps. Every step first checks whether its work on the
-group is already done, so that another process can resume a stage. The mode is written only if it
-has not changed since it was read. A step never moves a group against its direction: ``lock`` leaves
-a group alone that is in Kafka.
+A step yields its requests to both stores, and their replies are sent to it. The commands'
+``perform`` carries it out; the simulator runs the same steps. Every step first checks whether its
+work on the group is already done, so that another process can resume a stage. The mode is written
+only if it has not changed since it was read. A step never moves a group against its direction:
+``lock`` ignores a group that is in Kafka.
 """
 
 from __future__ import annotations
@@ -64,46 +64,49 @@ _MEMBER_ID: Final = re.compile(r"(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12
 
 
 class FetchOffsets(NamedTuple):
-    """Reply: offsets in Kafka, as ``Stores.fetch``."""
+    """Request: read offsets in Kafka, as ``Stores.fetch`` does. The reply has the offsets."""
 
     group: str
     known: tuple[TopicPartition, ...]
 
 
 class ListMembers(NamedTuple):
-    """Reply: the members of the coordinator's group, as ``GroupCoordinators.members``."""
+    """Request: list the members of the coordinator's group. Reply: as of
+    ``GroupCoordinators.members``."""
 
     group: str
 
 
 class FindHidden(NamedTuple):
-    """Reply: which of the topics brokers hide, as ``GroupCoordinators.hidden``."""
+    """Request: find the topics that brokers hide. Reply: as of ``GroupCoordinators.hidden``."""
 
     topics: frozenset[str]
 
 
 class EndMirror(NamedTuple):
-    """The group, where ZooKeeper leads, is no longer mirrored. Reply: what prevents that, as an
-    ``Obstacle``, otherwise ``None``."""
+    """Request: end the mirror of the group, in which ZooKeeper leads. Reply: what prevents it, as
+    an ``Obstacle``, otherwise ``None``."""
 
     group: str
 
 
 class Begin(NamedTuple):
-    """No reply. The work on the group begins now. ``reached``: it is known to be done already."""
+    """Request without a reply: the work on the group begins now. ``reached``: it is known to be
+    done already."""
 
     reached: bool
 
 
 class Wait(NamedTuple):
-    """Reply: whether the command is to end instead."""
+    """Request: wait. Reply: whether the command must end instead."""
 
     seconds: float
 
 
 Request = FetchOffsets | ListMembers | FindHidden | Wait | EndMirror | Begin
 LiveScript = Generator[ZkOp | Request, Any, T]
-"""Yields requests and is sent their replies. A script that asks ZooKeeper alone is one, too."""
+"""Yields requests and receives their replies. A script that uses ZooKeeper alone is a live script,
+too."""
 
 
 def look(group: str) -> LiveScript[Facts]:
@@ -162,13 +165,13 @@ def _in_kafka(group: str, known: Iterable[TopicPartition]) -> LiveScript[dict[To
 
 
 def before_stage(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
-    """Return the obstacles before a mode, without the lock that its stage sets itself."""
+    """Return the obstacles before a mode, except the lock, which the stage itself sets."""
     why = obstacles(facts, target)
     return tuple(one for one in why if one.code != Code.IDS_OPEN)
 
 
 class Step(NamedTuple):
-    """The result of one step. ``why``: what prevents it; empty if the step is done."""
+    """The result of one step. ``why``: what prevents the step; empty if it is done."""
 
     mode: Mode
     changed: bool
@@ -199,7 +202,8 @@ class LiveMove:
         self._now = now
 
     def check(self, target: Mode, back: bool = False) -> LiveScript[Step]:
-        """Check the gate before ``target``, and write nothing. ``back``: towards ZooKeeper."""
+        """Check the gate before ``target``, and write nothing. ``back``: in the direction of
+        ZooKeeper."""
         facts = yield from look(self.group)
         if facts.mode is target:
             return Step(facts.mode, False, self._late(facts))
@@ -210,8 +214,8 @@ class LiveMove:
         return Step(facts.mode, False, why)
 
     def prepare(self) -> LiveScript[Step]:
-        """Give the group a mode, and end its mirror. Members that are not migratable are named in
-        the result."""
+        """Give the group a mode, and end its mirror. The result names members that are not
+        migratable."""
         mode, version = yield from read_mode(self._paths)
         facts = yield from look(self.group)
         why = start_obstacles(facts)
@@ -245,7 +249,8 @@ class LiveMove:
                 return Step(mode, changed, late)
 
     def lock(self) -> LiveScript[Step]:
-        """Keep legacy consumers out, then go to ``locked``; unlock again if that is refused."""
+        """Keep legacy consumers out, then change to ``locked``. Unlock again if the change is
+        refused."""
         facts = yield from look(self.group)
         if facts.mode not in (Mode.ZOOKEEPER, Mode.LOCKED):
             return (yield from self.go(Mode.LOCKED))
@@ -264,9 +269,9 @@ class LiveMove:
         return step
 
     def unlock(self) -> LiveScript[Step]:
-        """Go to ``zookeeper``, then let legacy consumers in.
+        """Change to ``zookeeper``, then let legacy consumers in.
 
-        Not in a group that was moved while it was stopped: its lock is that of the move.
+        In a group that was moved while it was stopped, the lock belongs to that move and is kept.
         """
         step = yield from self.go(Mode.ZOOKEEPER, back=True)
         if step.why:
@@ -282,7 +287,7 @@ class LiveMove:
         return step._replace(changed=step.changed or was)
 
     def back(self) -> LiveScript[Step]:
-        """Go back to ``locked``, over ``kafka`` where the group is ``open``."""
+        """Change back to ``locked``, through ``kafka`` if the group is ``open``."""
         mode, _ = yield from read_mode(self._paths)
         if mode is Mode.OPEN:
             step = yield from self.go(Mode.KAFKA, back=True)
@@ -291,7 +296,8 @@ class LiveMove:
         return (yield from self.go(Mode.LOCKED, back=True))
 
     def undo(self) -> LiveScript[Step]:
-        """Go back to ``zookeeper``, over all modes between, and let legacy consumers in."""
+        """Change back to ``zookeeper``, through all modes in between, and let legacy
+        consumers in."""
         step = yield from self.back()
         if step.why or step.mode not in (Mode.LOCKED, Mode.ZOOKEEPER):
             return step
@@ -299,13 +305,13 @@ class LiveMove:
         return last._replace(changed=last.changed or step.changed)
 
     def check_back(self) -> LiveScript[Step]:
-        """Check the gate before the next mode towards ``zookeeper``, and write nothing."""
+        """Check the gate of the next mode in the direction of ``zookeeper``. Write nothing."""
         facts = yield from look(self.group)
         before = tuple(Mode)[max(0, tuple(Mode).index(facts.mode) - 1)]
         return (yield from self.check(before, back=True))
 
     def _write_mode(self, target: Mode, version: int, found: Record) -> Script[bool]:
-        """Write a mode and the record, if no other command has written either since."""
+        """Write a mode and the record, if no other command has written either in the meantime."""
         path = self._paths.mode
         data = encode_mode(target)
         first: MultiOp = SetData(path, data, version)
@@ -325,7 +331,7 @@ class LiveMove:
         """Record a finished move: the group then counts as moved, as after ``zkmigrate apply``.
 
         Its mode is ``zookeeper`` again, and its lock no longer lets migratable members in. Without
-        ``execute`` only check.
+        ``execute``, only check.
         """
         known = yield from migration_marker.state_of(self.group)
         found, marker = known.record, known.marker
@@ -365,11 +371,9 @@ class LiveMove:
         return Step(facts.mode, False, why)
 
     def go(self, target: Mode, back: bool = False) -> LiveScript[Step]:
-        """Write a mode when its gate is open; wait until all members have acknowledged it.
-
-        ``back``: towards ZooKeeper. A group that has passed the mode in this direction is left
-        alone.
-        """
+        """Write a mode when its gate is open, and wait until all members have acknowledged it.
+        ``back``: in the direction of ZooKeeper. A group that has already passed the mode in this
+        direction is ignored."""
         deadline = self._now() + self._wait
         changed = False
         sealed: int | None = None
@@ -418,7 +422,8 @@ class LiveMove:
                 return Step(facts.mode, changed, why)
 
     def _keep_out(self) -> Script[Obstacle | None]:
-        """Lock the group's ids, also if they are locked; return why that is not possible.
+        """Lock the group's ids, even if they are locked already. Return why that is not possible,
+        if so.
 
         Migratable members may register, unless another operator has completed the move.
         """
@@ -427,7 +432,7 @@ class LiveMove:
         return None if fault is None else _cannot_lock(fault)
 
     def _let_in(self) -> Script[bool]:
-        """Unlock the ids while the mode is ``zookeeper``; return whether they were locked."""
+        """Unlock the ids while the mode is ``zookeeper``. Return whether they were locked."""
         now_ms = int(time.time() * 1000)
         return (yield from guard.unlock_recorded(self.group, now_ms, live=True))
 
@@ -437,7 +442,7 @@ class LiveMove:
 
 
 def _unfinished(facts: Facts) -> tuple[Obstacle, ...]:
-    """Return why a move is not finished."""
+    """Return why a move is not finished, or nothing."""
     if facts.mode is not Mode.OPEN:
         text = f"the group is in mode {facts.mode.value}: run zkmigrate live finalize first"
         return (Obstacle(Code.WRONG_MODE, text),)
@@ -464,10 +469,8 @@ def _other_operator(text: str) -> Obstacle:
 
 
 def _complete(paths: LivePaths, writes: tuple[MultiOp, ...], after: bytes) -> Script[bool]:
-    """Write marker, mode and record, in one request that fails if a migratable member runs.
-
-    The mode's znode stays, so that its versions go on.
-    """
+    """Write marker, mode and record in one request, which fails if a migratable member is running.
+    The mode's znode is kept, so that its versions continue."""
     marker = migration_marker.path(paths.group.group)
     ops: tuple[MultiOp, ...] = (Create(paths.members),)
     if (yield from read_many([paths.members])) != [None]:
@@ -482,7 +485,7 @@ def _complete(paths: LivePaths, writes: tuple[MultiOp, ...], after: bytes) -> Sc
 
 
 def _foreign(found: GroupSnapshot) -> frozenset[str]:
-    """Return the znodes of another client's layout, without those of members that run."""
+    """Return the znodes in another client's layout, except those of running members."""
     of_members = (f"{found.paths.ids}/", f"{found.paths.owners}/")
     kept = [path for path in foreign_znodes(found) if not path.startswith(of_members)]
     foreign = is_foreign_layout(found.group, kept, any(numbered(found.offsets)))
@@ -490,8 +493,8 @@ def _foreign(found: GroupSnapshot) -> frozenset[str]:
 
 
 def _whose(group: str, consumer_id: str, node: Node) -> str:
-    """Return the host in a generated consumer id, ``GROUP_HOST-TIME-RANDOM``, or the id's own part,
-    and what kind of member it is."""
+    """Return the kind of a member, and the host in its generated consumer id
+    ``GROUP_HOST-TIME-RANDOM``, or the id without the group."""
     rest = consumer_id.removeprefix(f"{group}_")
     parts = rest.rsplit("-", 2)
     host = f"host {parts[0]}" if len(parts) == 3 and parts[1].isdigit() else f"id {rest}"
@@ -499,12 +502,13 @@ def _whose(group: str, consumer_id: str, node: Node) -> str:
 
 
 def _id_of(member: str) -> str:
-    """The id in a line of ``GroupCoordinators.members``."""
+    """Return the member id in a line of ``GroupCoordinators.members``."""
     return member.rpartition(" (")[2].removesuffix(")")
 
 
 def _client_of(member_id: str) -> str:
-    """The client id in a member id that a coordinator has made, ``CLIENT-UUID``; else no text."""
+    """Return the client id in a member id ``CLIENT-UUID`` from a coordinator, otherwise an empty
+    text."""
     parts = _MEMBER_ID.fullmatch(member_id)
     return "" if parts is None else parts[1]
 

@@ -1,4 +1,5 @@
-"""Carries out a plan or rolls it back: several groups at a time, with a journal, restartable.
+"""Applies a plan or rolls it back, several groups at a time, with a journal from which a run can
+resume.
 
 ``Migrator`` chooses what to do with each group, and ``steps.Steps`` does it. If more than one group
 is moved at a time, ``Steps`` runs in its own threads. Everything else runs in the calling thread.
@@ -42,13 +43,14 @@ class Migrator:
     """Applies plans and rolls them back.
 
     Args:
-        stores: both, opened.
-        effect: called before and after each change outside of this process, by any thread.
+        stores: both stores, opened.
+        effect: called before and after each change outside this process, by any thread.
         force: also roll back groups whose offsets were changed after the move.
         lock: keep old consumers of groups that were moved to Kafka from starting.
-        parallel: how many groups are worked on at a time.
-        before: called by any thread with each plan that is to be carried out; refuses by an error.
-        stop_waiting: makes it fail instead of waiting.
+        parallel: number of groups to work on at a time.
+        before: called by any thread with each plan before it is carried out; may raise an error to
+            refuse it.
+        stop_waiting: makes waits fail immediately.
     """
 
     def __init__(
@@ -87,12 +89,9 @@ class Migrator:
         wait: float = 0.0,
         fresh: bool = False,
     ) -> list[Result]:
-        """Move every group that is ready. ``fresh``: the journal's earlier records do not count.
-
-        Without a journal only check whether it could be done.
-        Once all others are done, groups with members are tried again for ``wait`` seconds, each as
-        soon as it has none.
-        """
+        """Move every group that is ready. ``fresh``: ignore the journal's earlier records. Without
+        a journal, only check. After all other groups, those with members are tried again for
+        ``wait`` seconds, each as soon as it has none."""
         known = [] if fresh else run.records
         begun = begun_by(known)
         unfinished = {name for name, one in histories_of(known).items() if one.open}
@@ -147,11 +146,9 @@ class Migrator:
         on_group: Callable[[Result], object],
         again: bool = False,
     ) -> list[Result]:
-        """Restore what the groups' records have from before this plan changed them.
-
-        Without a digest of the plan, whatever has changed them; ``again``: also if that was an
-        undo. Without a journal only check.
-        """
+        """Restore the offsets that the groups' records have from before this plan. Without the
+        plan's digest, undo any last change; with ``again``, even an undo. Without a journal, only
+        check."""
         begun = moves_by(run.records)
         asked = Asked(plan.digest, self._force, again)
 
@@ -173,8 +170,8 @@ class Migrator:
         run: Run,
         wait: float = 0.0,
     ) -> list[Result]:
-        """One bad group does not stop the others. A damaged journal or an unreachable ZooKeeper
-        does."""
+        """Work on each group. An error of one group does not stop the others, but a damaged
+        journal or an unreachable ZooKeeper does."""
         results: dict[int, Result] = {}
         waiting: list[tuple[int, GroupPlan]] = []
 

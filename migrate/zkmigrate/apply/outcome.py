@@ -1,4 +1,4 @@
-"""Outcomes of groups that were to be moved. Values only."""
+"""Outcomes of groups that a command should have moved. Values only."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Outcome(Enum):
     SKIPPED = "skipped"
     """According to the plan, the group is not ready."""
     REFUSED = "refused"
-    """Something must be done first, such as stopping a consumer."""
+    """Another action is needed first, such as stopping a consumer."""
     FAILED = "failed"
-    """An error of a server; the same command may succeed later."""
+    """A server returned an error. The same command may succeed later."""
 
     @property
     def good(self) -> bool:
-        """Whether no work is left for the group."""
+        """Whether the group needs no further work."""
         return self not in (Outcome.SKIPPED, Outcome.REFUSED, Outcome.FAILED)
 
 
@@ -53,7 +53,7 @@ class Changed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One group's outcome. ``offsets``: number of offsets written. ``why``: the reason, as text."""
+    """One group's outcome. ``offsets``: number of offsets written. ``why``: the reason as text."""
 
     group: str
     outcome: Outcome
@@ -63,11 +63,11 @@ class Result:
     not_locked: bool = False
     """The group is moved, but its old consumers could still start; ``why`` gives the reason."""
     locked: bool | None = None
-    """Whether old consumers are kept from starting, if that was looked up."""
+    """Whether old consumers are kept from starting, if that was checked."""
     changed: tuple[Changed, ...] = ()
-    """The offsets that were changed, by this run or a killed one that it has resumed."""
+    """The offsets that were changed, by this run or by a killed run that it resumed."""
     kafka_group: str = ""
-    """The group's name in Kafka, if it differs."""
+    """The group's name in Kafka, if different."""
     way: Way | None = None
     """How ``undo`` takes the group back."""
     mode: str | None = None
@@ -75,7 +75,7 @@ class Result:
     stays: tuple[StaysBehind, ...] = ()
     """Offsets that the plan leaves behind."""
     problem: Problem | None = None
-    """Why the group is not ready according to the plan."""
+    """Why the plan says that the group is not ready."""
 
 
 _BY_TABLE: Final = {
@@ -88,10 +88,9 @@ _BY_TABLE: Final = {
 
 
 def by_table(state: GroupState, action: Action, force: bool = False) -> Result | None:
-    """Return a group's outcome if the table of cases does not allow the action, otherwise ``None``.
-
-    ``force``: also if newer offsets may be lost, or an old consumer has committed.
-    """
+    """Return a group's outcome if the table of cases does not allow the action, otherwise
+    ``None``. ``force``: allow the action even if newer offsets may be lost, or an old consumer has
+    committed."""
     answer = decide(state, action)
     late = answer.reason is Reason.WRITTEN_LATE
     if answer.do is Do.GO or (force and (late or answer.reason is Reason.CONFLICT)):
@@ -107,7 +106,7 @@ def by_table(state: GroupState, action: Action, force: bool = False) -> Result |
 
 
 def ended_by(group: str, error: ZkConsumerError) -> Result:
-    """Return the outcome of a group for the error that ended the work on it."""
+    """Return the outcome of a group whose work ended with this error."""
     match error:
         case GroupRefusedError():
             return Result(group, Outcome.REFUSED, 0, str(error), (error.reason,))
@@ -132,7 +131,7 @@ def unreadable(group: str, problem: Problem) -> MigrationError:
 
 
 def result_of(group: str, work: Callable[[], Result], *raised: type[ZkConsumerError]) -> Result:
-    """Return the outcome of the work on a group, also if it ends with an error.
+    """Return the outcome of the work on a group, even if it ends with an error.
 
     Raises JournalError and ZkUnavailableError, which concern all groups, and the errors ``raised``.
     """

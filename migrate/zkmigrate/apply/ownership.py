@@ -1,7 +1,8 @@
-"""The migrator's part of taking a group over; ``zkconsumer.admin.takeover`` has the rest.
+"""The migrator's part of taking a group over; the rest is in ``zkconsumer.admin.takeover``.
 
-A claim does not stop a JVM consumer that writes without a version. Therefore the migration marker
-is written in a multi that checks the version of every claimed offset znode. Scripts; any thread.
+A claim does not stop a JVM consumer, which writes without checking versions. Therefore the
+migration marker is written in a multi that checks the version of every claimed offset znode.
+Scripts; any thread.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ P = ParamSpec("P")
 _ALL: Final = 15
 """The permissions to read, write, create and delete."""
 _MAX_REQUEST: Final = 960 * 1024
-"""Bytes of one multi; a ZooKeeper server refuses 1 MiB by default."""
+"""Largest size of one multi in bytes. By default a ZooKeeper server refuses 1 MiB."""
 
 
 def counted(script: Script[T], effect: Effect) -> Script[T]:
@@ -89,7 +90,8 @@ def _name(op: ZkOp) -> str:
 
 
 def hold_of(group: str, run: str, lock: Found | None = None) -> Hold:
-    """Return the claim of a run, not taken yet. ``lock``: that of the group's ids, as found."""
+    """Return the claim of a run, before it is taken. ``lock``: the lock found on the
+    group's ids."""
     locked = lock is not None and lock.guard is Guard.LOCKED
     return Hold(group, f"{group}_zkmigrate-{run}", int(time.time() * 1000), locked)
 
@@ -102,7 +104,8 @@ def migrators(group: str) -> Script[list[str]]:
 
 
 def _refusing(script: Callable[P, Script[T]]) -> Callable[P, Script[T]]:
-    """Return a script whose errors are those of a tool that changes a group: GroupRefusedError."""
+    """Return a script that raises the errors of a tool that changes a group as
+    GroupRefusedError."""
 
     @wraps(script)
     def refusing(*words: P.args, **named: P.kwargs) -> Script[T]:
@@ -125,7 +128,7 @@ write_offsets = _refusing(takeover.write_offsets)
 def release_after(
     zk: BlockingZk, hold: Hold, error: BaseException, effect: Effect = no_effect
 ) -> None:
-    """Release a group after an error, as far as ZooKeeper can be reached. No script."""
+    """Release a group after an error, as far as ZooKeeper is reachable. Not a script."""
     try:
         zk.run(counted(release(hold), effect))
     except ZkConsumerError as second:
@@ -133,15 +136,15 @@ def release_after(
 
 
 def write_record(hold: Hold, written: Record, more: Iterable[MultiOp] = ()) -> Script[Record]:
-    """Write a claimed group's record, with other operations; return it with its new version, which
-    no other command may change from now on. Raises GroupRefusedError."""
+    """Write a claimed group's record together with other operations. Return it with its new
+    version, which no other command may change from now on. Raises GroupRefusedError."""
     found = yield from record.write(hold.group, written, (hold.check,), more)
     hold.serial = Check(record.path(hold.group), found.version)
     return found
 
 
 def begin(hold: Hold, written: Record, before: Before | None) -> Script[Record]:
-    """Record that a change begins, and the state before it. Raises GroupRefusedError."""
+    """Record that a change begins, with the state before it. Raises GroupRefusedError."""
     group = hold.group
     (there,) = yield from read_many([record.before_path(group)])
     more: list[MultiOp] = []
@@ -164,15 +167,12 @@ def write_marker(
     checked: bool = True,
     earlier: bytes | None = None,
 ) -> Script[None]:
-    """Bring the migration marker from one of ``before`` to ``after``, and write the record.
-
-    The marker may have that content already. ``earlier``: what the record keeps from now on.
-
-    With ``checked`` the versions of all claimed offset znodes are checked, as many as one request
-    takes in the multi that writes the marker, and the others in multis right before it. The caller
-    reads the offsets again after it, which also covers partitions without an offset. Raises
-    GroupRefusedError, and then nothing is written.
-    """
+    """Change the migration marker from one of ``before`` to ``after``, and write the record. The
+    marker may have that content already. ``earlier``: the earlier state that the record keeps.
+    With ``checked``, the versions of all claimed offset znodes are checked. As many checks as fit
+    are in the multi that writes the marker, the others in multis right before it. The caller reads
+    the offsets again after it, which also covers partitions without an offset. Raises
+    GroupRefusedError if nothing was written."""
     path, where = migration_marker.path(hold.group), record.path(hold.group)
     made = False
     size = sum(map(len, (after or b"", earlier or b"", record.encode(written))))
@@ -213,11 +213,9 @@ def write_marker(
 
 
 def like_root(group: str, path: str) -> Script[None]:
-    """Give a new znode the access list of the group's own, as far as that can be read.
-
-    It shows which store counts, so no other user may write it. A list with which no user could
-    change the znode again is not used.
-    """
+    """Give a new znode the access list of the group's znode, if that is readable. The new znode
+    shows which store is valid, so no other user may write it. A list with which no user could
+    change the znode again is not used."""
     try:
         root = yield from read(GetAcl(GroupPaths(group).root))
         own = yield from read(GetAcl(path))
@@ -251,16 +249,14 @@ def _still_unwritten(hold: Hold, reply: Failed, guards: Mapping[TopicPartition, 
         raise refused(
             hold.group,
             Reason.OTHER_WRITER,
-            f"{tp} was written in ZooKeeper while the group was moved: a consumer is "
-            "still alive; stop it, then plan again",
+            f"{tp} was written in ZooKeeper while the group was moved: a consumer is still "
+            "running; stop it, then plan again",
         )
 
 
 def _guards(hold: Hold, written: int) -> list[dict[TopicPartition, Check]]:
-    """Return the checks of claimed offset znodes in packets, each of which fits into one request.
-
-    The last one has room for ``written`` bytes too, and may be empty.
-    """
+    """Return the checks of claimed offset znodes in packets that each fit into one request. The
+    last packet, which may be empty, has room for another ``written`` bytes."""
     packets: list[dict[TopicPartition, Check]] = [{}]
     left = _MAX_REQUEST - written
     for tp, node in sorted(hold.nodes.items()):

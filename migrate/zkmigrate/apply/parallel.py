@@ -1,10 +1,9 @@
 """Works on several groups at a time, each in a thread that uses its own connections.
 
-``Parallel`` has the threads, and ``Run`` what all commands do around the work on each group: hooks,
-and records in a journal.
-
-The calling thread submits the groups and gets the results. Other threads do the work, also if there
-is only one, since Ctrl-C interrupts the calling thread in the middle of what it does.
+``Parallel`` has the threads. ``Run`` does what all commands do before and after the work on each
+group: hooks, and journal records. The calling thread submits the groups and receives the results.
+Other threads do the work, even for a single group, because Ctrl-C may interrupt the calling thread
+at any point.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class Parallel(Generic[Worker]):
 
     Args:
         workers: each is used by one thread at a time.
-        stopped: is set after Ctrl-C, or after an error that concerns all items.
-        stop_waiting: makes workers fail instead of waiting; called once ``stopped`` is set.
+        stopped: set after Ctrl-C, or after an error that concerns all items.
+        stop_waiting: called when ``stopped`` is set; makes waiting workers fail.
     """
 
     def __init__(
@@ -46,17 +45,14 @@ class Parallel(Generic[Worker]):
             self._workers.put(worker)
         self._stopped = stopped
         self._begin = Lock()
-        """Held while an item is begun."""
+        """Held while work on an item is started."""
         self._stop_waiting = stop_waiting
 
     def each(
         self, items: Iterable[Item], work: Callable[[Worker, Item], Got]
     ) -> Generator[tuple[Item, Got]]:
-        """Yield each item with its result, as the work on it ends.
-
-        After an error or Ctrl-C, the items in progress are finished without waiting for anything,
-        and no other item is begun.
-        """
+        """Yield each item with its result when the work on it ends. After an error or Ctrl-C,
+        items in progress are finished without waits, and no other item is started."""
 
         def task(item: Item) -> tuple[Item, Got] | None:
             with self._begin:
@@ -74,7 +70,8 @@ class Parallel(Generic[Worker]):
         under_way: list[Future[tuple[Item, Got] | None]] = []
 
         def ended() -> Iterator[tuple[Item, Got]]:
-            """Wait for at least one to end, and take those that did, in the order of the items."""
+            """Wait until at least one item has ended. Return all that have, in the order of the
+            items."""
             done = wait(under_way, return_when=FIRST_COMPLETED).done
             for one in [one for one in under_way if one in done]:
                 under_way.remove(one)
@@ -107,9 +104,9 @@ class Run:
 
     Args:
         journal: opened. Without one it is a dry run, which runs no hook and records nothing.
-        hooks: commands to run before and after a group that is not done yet.
-        idle: whether to record all groups that had nothing to do; otherwise the earlier outcome of
-            those without a step counts.
+        hooks: commands to run before and after each group that is not done yet.
+        idle: whether to record all groups that needed no work; otherwise those without a step keep
+            their earlier outcome.
         earlier: the records of earlier runs, for a dry run.
     """
 
@@ -128,15 +125,15 @@ class Run:
         """Set when the run ends early."""
         self._idle = idle
         self._hooked: dict[str, dict[str, str]] = {}
-        """The groups whose first hook was run, and the variables it got."""
+        """The groups whose first hook was run, and the variables that it received."""
         self._begun: set[str] = set()
         """The groups with a step in the journal."""
 
     def begin(self, group: str, case: Callable[[], Case] | None = None, in_kafka: str = "") -> None:
         """Run the first hook of a group, once. Raises GroupRefusedError if it fails.
 
-        ``case``: called if there is a hook; ``None``: no broker is asked, so it is not known.
-        ``in_kafka``: the group's name in Kafka, if it differs.
+        ``case``: called if there is a hook; ``None``: the case is unknown, because no broker is
+        asked. ``in_kafka``: the group's name in Kafka, if different.
         """
         if self.journal is not None and self.hooks and group not in self._hooked:
             what = "" if case is None else case().value
@@ -167,7 +164,7 @@ class Run:
         work: Callable[[Worker, str], Result],
         stop_waiting: Callable[[], object] = lambda: None,
     ) -> Iterator[Result]:
-        """Work on groups, as many at a time as there are workers; yield the outcomes in any order.
+        """Work on as many groups at a time as there are workers. Yield the outcomes in any order.
 
         See ``Parallel``. Raises JournalError and ZkUnavailableError, which concern all groups.
         """

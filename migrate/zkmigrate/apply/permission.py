@@ -1,8 +1,9 @@
-"""Changes of a group in Kafka, and the permission: the session that claimed it in ZooKeeper lives.
+"""Changes of a group in Kafka, and the permission for them: the session that claimed the group in
+ZooKeeper must be alive.
 
-Kafka does not know of the claim, so nothing there refuses a change that comes late, such as that of
-a tool that was suspended. Therefore the permission is asked for right before each request that
-changes something, when the coordinator is found and connected. Each thread of a run has its own.
+Kafka does not know about the claim, so it does not refuse late changes, such as those of a tool
+that was suspended. Therefore the permission is checked right before each request that changes
+something, when the coordinator is connected. Each thread of a run has its own permission.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from zkmigrate.text import late_text
 
 Note = Callable[[Collection[TopicPartition]], object]
 MIRROR_PERMITTED_S: Final = 0.5
-"""Seconds for which a mirror can use the permission of one group, from when ZooKeeper was asked for
-it. If the answer takes longer, the process was perhaps suspended."""
+"""Seconds for which a mirror can use the permission for one group, from the request to ZooKeeper
+on. If the answer takes longer, the process may have been suspended."""
 MIRROR_PERMISSIONS_END_S: Final = MIRROR_PERMITTED_S + 0.05
-"""Seconds after a change of a group's record by which each permission from before it has ended, and
-its commit arrived."""
+"""Seconds after a change of a group's record until all earlier permissions have expired and their
+commits have arrived."""
 
 
 def boottime() -> float:
-    """Seconds of a clock that continues while the machine is suspended."""
+    """Return seconds on a clock that continues while the machine is suspended."""
     return time.clock_gettime(CLOCK)
 
 
@@ -47,7 +48,7 @@ class Permission:
     Args:
         zk: the session that claimed the group.
         hold: the claim.
-        clock: seconds, also of the time that the machine is suspended.
+        clock: returns seconds; continues while the machine is suspended.
     """
 
     def __init__(self, zk: BlockingZk, hold: Hold, clock: Callable[[], float] = boottime) -> None:
@@ -57,9 +58,10 @@ class Permission:
         self._until = float("-inf")
 
     def ask(self) -> None:
-        """Ask ZooKeeper whether the claim is still valid, and no other command has written the
-        group's record. Raises GroupRefusedError if not. An answer is good for a session timeout
-        from the moment of the question, because ZooKeeper keeps a session at least that long."""
+        """Check with ZooKeeper that the claim is still valid, and that no other command has
+        written the group's record. Raises GroupRefusedError if not. An answer is valid for a
+        session timeout from the request on, because ZooKeeper keeps a session at least that long.
+        """
         asked = self._clock()
         reply = self._zk.run(self._checked())
         ended = isinstance(reply, Failed) and reply.index == 0
@@ -68,7 +70,7 @@ class Permission:
                 self._hold.group,
                 Reason.SESSION_ENDED,
                 "the session with ZooKeeper that claimed the group has ended, perhaps because "
-                "zkmigrate was suspended; nothing more is written: run it again",
+                "zkmigrate was suspended; nothing more is written: run the command again",
             )
         if isinstance(reply, Failed):
             raise refused(self._hold.group, Reason.OTHER_OPERATOR, record.MEANWHILE)
@@ -76,15 +78,15 @@ class Permission:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the last answer is no longer good, so that a request may have been late."""
+        """Whether the last answer has expired, so that a request may have been late."""
         return float("-inf") < self._until <= self._clock()
 
     def still(self) -> Script[bool]:
-        """Check in a script what ``ask`` asks."""
+        """Make the check of ``ask`` in a script."""
         return isinstance((yield from self._checked()), Ok)
 
     def _checked(self) -> Script[Reply]:
-        """Ask ZooKeeper's leader. A read may be as old as its server is behind the leader."""
+        """Ask ZooKeeper's leader, because another server may return old data."""
         serial = self._hold.serial
         return (yield from read(Multi((self._hold.check, *([serial] if serial else ())))))
 
@@ -110,9 +112,9 @@ class InKafka:
         group: the group's name in ZooKeeper.
         in_kafka: its name in Kafka.
         permission: asked for before each request; ``None``: the coordinator alone protects it.
-        lost: called when the permission had ended before an answer came; returns the partitions
+        lost: called if the permission expired before an answer arrived; returns the partitions
             whose newer offsets may be lost.
-        note: writes them into the journal.
+        note: writes them to the journal.
         effect: called before and after each change.
     """
 
@@ -137,12 +139,10 @@ class InKafka:
     def change(
         self, new: Mapping[TopicPartition, StoredOffset], gone: Collection[TopicPartition] = ()
     ) -> Mapping[TopicPartition, ZkConsumerError]:
-        """Commit and delete offsets; return those that the coordinator refused.
-
-        If the permission has ended meanwhile, others may have used the group before the change.
-        Nothing is restored then, as they may be at work now. Raises GroupRefusedError, and the
-        group's record has the partitions, as far as ZooKeeper can be reached.
-        """
+        """Commit and delete offsets. Return those that the coordinator refused. If the permission
+        expired in the meantime, other clients may have used the group before the change. Then
+        nothing is restored, as they may still be active. Raises GroupRefusedError, and records the
+        partitions in the group's record if ZooKeeper is reachable."""
         ask = self._permission.ask if self._permission else lambda: None
         kafka, failed = self._stores.kafka, {}
         try:
@@ -161,7 +161,7 @@ class InKafka:
         return failed
 
     def _ask_again(self) -> None:
-        """Ask for the permission after a request that took longer than a session may last."""
+        """Check the permission after a request that took longer than a session may last."""
         if self._permission is None or not self._permission.in_doubt:
             return
         try:

@@ -3,9 +3,9 @@
 A record is one of three: the start of a run (``run``), a step that is about to begin (``group`` and
 ``step``), or a group's outcome in a run (``group`` and ``outcome``).
 
-A group that is planned when it is applied has a record ``plan`` that contains its plan. If nothing
-was written after it, the next run plans the group again, and only the records after the last
-``plan`` count.
+A group that is planned while it is applied has a record ``plan`` with its plan. If nothing was
+written after that, the next run plans the group again, and uses only the records after the last
+``plan``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from zkmigrate.reasons import Reason
 Records = list[dict[str, Any]]
 PLAN: Final = "plan"
 RESET: Final = "reset"
-"""The step of a reset."""
+"""Name of a reset's step."""
 ELSEWHERE: Final = "to-cluster"
-"""The step that stores offsets in another cluster."""
+"""Name of the step that stores offsets in another cluster."""
 ALONE: Final = frozenset(
     one.value
     for one in (
@@ -35,18 +35,18 @@ ALONE: Final = frozenset(
         Action.UNLOCK, Action.CUT_OVER, Action.COMPLETE, Action.UNDO,
     )
 )  # fmt: skip
-"""Steps that no later run resumes from, since the group shows all."""
+"""Steps from which no later run resumes, because the group's state shows everything."""
 WITHOUT_PLAN: Final = ("live", RESET, *(one for one in ALONE if " " not in one))
-"""In place of a plan's digest, the journal of such a command has the command's name."""
+"""Commands without a plan, whose name the journal has in place of a plan's digest."""
 _UNWRITTEN: Final = (PLAN, "claim")
 _MOVE: Final = ("claim", "write", "mark", "done")
 _LATE: Final = ("late", "undo-late")
-"""Newer offsets may have been overwritten: a remark, not a step."""
+"""A remark, not a step: newer offsets may have been overwritten."""
 _STEPS: Final = frozenset(
     {PLAN, RESET, ELSEWHERE, *_LATE, *_MOVE, *ALONE, *(f"undo-{step}" for step in _MOVE)}
 )
 _WRITTEN: Final = frozenset({"at_ms", "n"})
-"""Keys of every record."""
+"""Keys that every record has."""
 _RUN: Final = frozenset({"run"}) | _WRITTEN
 _STEP: Final = frozenset({"group", "step", "name", "held", "plan", "store"}) | _WRITTEN
 _OUTCOMES: Final = frozenset(one.value for one in Outcome)
@@ -82,7 +82,7 @@ def _checked(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def begun_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
-    """Return the steps of each group that was begun. Raises JournalError."""
+    """Return the steps of each group on which work was started. Raises JournalError."""
     begun: dict[str, Records] = {}
     for record in _checked(records):
         if "step" in record:
@@ -142,7 +142,7 @@ class History:
 
     @property
     def changed(self) -> tuple[Changed, ...]:
-        """The offsets that were changed last."""
+        """The offsets that were last changed."""
         return next((one.result.changed for one in reversed(self.ended) if one.result.changed), ())
 
 
@@ -173,7 +173,7 @@ def _result(record: Mapping[str, Any]) -> Result:
         reasons = tuple(map(Reason, record.get("reasons", ())))
     except (TypeError, ValueError):
         raise JournalError(
-            "the journal has an outcome that is damaged, or from a newer zkmigrate"
+            "an outcome in the journal is damaged, or from a newer zkmigrate"
         ) from None
     return Result(
         record["group"],
@@ -203,7 +203,7 @@ def last_done(records: Records) -> int:
 
 
 def recorded(records: Records) -> GroupPlan | None:
-    """Return the last plan by which a group was written; ``None`` if nothing was written."""
+    """Return the last plan with which a group was written; ``None`` if nothing was written."""
     after = since_plan(records)
     if len(after) == len(records) or all(record["step"] in _UNWRITTEN for record in after):
         return None
@@ -211,10 +211,8 @@ def recorded(records: Records) -> GroupPlan | None:
 
 
 def late_partitions(records: Records) -> list[TopicPartition]:
-    """Return the partitions whose offsets a run may have overwritten after its claim had ended.
-
-    An empty remark follows them once the group's record in ZooKeeper has them.
-    """
+    """Return the partitions whose offsets a run may have overwritten after its claim had ended. An
+    empty remark follows when the group's record in ZooKeeper has them."""
     partitions: set[TopicPartition] = set()
     for record in since_plan(records):
         if record["step"] in _LATE:
@@ -224,5 +222,5 @@ def late_partitions(records: Records) -> list[TopicPartition]:
 
 
 def names_in(records: Records) -> set[str]:
-    """Return the names under which earlier runs claimed a group."""
+    """Return the names with which earlier runs claimed a group."""
     return {str(record["name"]) for record in records if "name" in record}

@@ -1,8 +1,8 @@
-"""Sets the offsets of a stopped group in its current store, under the same lock as a move.
+"""Sets the offsets of a stopped group in its current store, with the same claims as a move.
 
-The group is claimed as for a move, so that no old consumer can start in that time. The new offsets
-are read back. A group that ZooKeeper does not know has no such lock: there the coordinator refuses
-the commit while the group has members. Used from one thread.
+The claims keep old consumers from starting in the meantime. The new offsets are read back. A
+group that ZooKeeper does not have cannot be claimed; there the coordinator refuses the commit
+while the group has members. Used from one thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from zkmigrate.text import show, shown
 
 
 def check_stopped(state: GroupState) -> None:
-    """Check that a group has no members in either store, as far as that can be known.
+    """Check that a group has no members in either store, as far as that can be determined.
 
     Raises GroupInUseError, GroupRefusedError.
     """
@@ -50,7 +50,7 @@ def check_stopped(state: GroupState) -> None:
             state.group,
             Reason.OWNED,
             "partitions are owned by members that are not registered: delete "
-            f"/consumers/{state.group}/owners when no process of the group runs",
+            "/consumers/{state.group}/owners when no process of the group is running",
         )
     refusal = by_table(state, Action.RESET)
     if refusal is not None:
@@ -68,13 +68,13 @@ def carry_out(
     note: Note,
     wrote: Callable[[], object] = lambda: None,
 ) -> Record:
-    """Write the offsets of ``rows``, if the group's record is still ``serial``; return the new one.
+    """Write the offsets of ``rows`` if the group's record is still ``serial``. Return the new
+    record. ``note``: writes partitions whose offsets were committed late to the journal.
+    ``wrote``: called when all offsets are set, because errors may follow. Raises
+    GroupRefusedError, ZkConsumerError.
 
-    ``note``: writes partitions into the journal whose offsets were committed late. ``wrote``:
-    called when all are set, as errors may follow. Raises GroupRefusedError, ZkConsumerError.
-
-    In ZooKeeper all offsets change in one multi, up to some hundreds of them. After an error some
-    of them may be written; the same command may be repeated.
+    In ZooKeeper all offsets change in one multi, up to some hundreds. After an error some offsets
+    may be written; the command may be repeated.
     """
     lock = stores.zk.run(ids_lock.look(state.group))
     hold = ownership.hold_of(state.group, uuid.uuid4().hex[:8], lock)
@@ -116,8 +116,8 @@ def carry_out(
         raise refused(
             state.group,
             Reason.LIVE_MEMBER,
-            f"the offsets are set, but {shown(others)} registered meanwhile and may have read the "
-            "old ones: stop these members, then run it again",
+            f"the offsets are set, but {shown(others)} registered in the meantime and may have "
+            "read the old ones: stop these members, then run the command again",
         )
     return serial
 
@@ -139,7 +139,8 @@ def _commit(
             raise refused(
                 state.group,
                 Reason.CHANGED,
-                f"{row.tp}: kafka holds {show(offset)} now, it was committed since: run it again",
+                f"{row.tp}: kafka now holds {show(offset)}, which was committed in the "
+                "meantime: run the command again",
             )
     kafka = InKafka(stores, state.group, state.in_kafka, permission, wanted.keys, note)
     failed = kafka.change({tp: StoredOffset(offset) for tp, offset in wanted.items()})
@@ -150,17 +151,17 @@ def _commit(
             raise refused(
                 state.group,
                 Reason.OTHER_WRITER,
-                f"{tp} was written as {offset}, but another client writes",
+                f"{tp} was written as {offset}, but another client is writing: stop it, then "
+                "run the command again",
             )
 
 
 def _ends(found: Record, state: GroupState, store: Store, rows: Sequence[Reset]) -> dict[str, Any]:
-    """Return the record's values about offsets written late, now that ``rows`` are set.
-
-    They were written to Kafka: one that is set in ZooKeeper is left if Kafka may hold an offset of
-    it. When none are left, a change that was interrupted has ended, and an undo has not taken the
-    group back. Those that the record does not name are left until all offsets are set.
-    """
+    """Return the record's values about offsets written late, after ``rows`` are set. The late
+    offsets were written to Kafka. So a partition that is set in ZooKeeper remains listed if Kafka
+    may hold an offset for it. When none remain, an interrupted change has ended, and an undo has
+    not taken the group back. If the record does not name the partitions, the doubt remains until
+    all offsets are set."""
     in_kafka = store is Store.KAFKA
     done = {row.tp for row in rows if in_kafka or not state.may_hold(Store.KAFKA, row.tp)}
     late = tuple(tp for tp in found.late if tp not in done)
@@ -174,5 +175,5 @@ def _ends(found: Record, state: GroupState, store: Store, rows: Sequence[Reset])
 
 
 def _exists(group: str) -> Script[bool]:
-    """Whether ZooKeeper knows the group."""
+    """Whether ZooKeeper has the group."""
     return isinstance((yield from read(Exists(GroupPaths(group).root))), Ok)

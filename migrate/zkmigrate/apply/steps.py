@@ -1,11 +1,11 @@
 """Takes one group through its steps, forward or back.
 
-Each group goes through the same steps, and the journal names each before it begins: ``claim`` (take
-the group over), ``write`` (change the target), ``mark`` (write the marker, lock or unlock the
-group, release the claims), ``done``; on the way back ``undo-claim`` and so on. After ``done`` the
-source store is read once more, and again by each later run. If a group was begun before, a run
-repeats all steps: each accepts that its work is already done. Each thread of ``Migrator`` uses one
-object.
+Each group goes through the same steps, and the journal records each before it begins: ``claim``
+(take the group over), ``write`` (change the target), ``mark`` (write the marker, lock or unlock
+the group, release the claims), ``done``; on the way back ``undo-claim`` and so on. After ``done``
+the source store is read once more, and again by each later run. If work on a group was started
+before, a run repeats all steps, each of which accepts that its work is already done. Each thread
+of ``Migrator`` uses one object.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Steps:
     """The steps of a move, for one group at a time.
 
     Args:
-        stores: both, opened, with connections to brokers that no other thread uses.
-        effect: called before and after each change outside of this process.
+        stores: both stores, opened, with connections to brokers that no other thread uses.
+        effect: called before and after each change outside this process.
         force: also roll back groups whose offsets were changed after the move.
         lock: keep old consumers of groups that were moved to Kafka from starting.
         run: the name of this run.
@@ -72,9 +72,9 @@ class Steps:
         self._name = run
         self._stopped = stopped
         self.locked: bool | None = None
-        """Whether the group of the last call is locked, if that is known."""
+        """Whether the group of the last call is locked, if known."""
         self.changed: tuple[Changed, ...] = ()
-        """The offsets of that group that were changed."""
+        """The changed offsets of that group."""
 
     def forget(self) -> None:
         """Forget the last group."""
@@ -106,11 +106,9 @@ class Steps:
         journal: Journal | None,
         version: int | None = None,
     ) -> Result:
-        """Apply a change, after earlier runs left ``records``; without a journal only check.
-
-        ``prefix``: ``undo-`` on the way back. ``version``: of the group's record that the change is
-        made from, if it is made from that. Raises GroupRefusedError.
-        """
+        """Apply a change. ``records`` are those of earlier runs. Without a journal, only check.
+        ``prefix``: ``undo-`` on the way back. ``version``: that of the group's record, if the
+        change is made from it. Raises GroupRefusedError."""
         undo = bool(prefix)
         current = since_plan(records)
         zk = self.stores.zk
@@ -136,8 +134,8 @@ class Steps:
             raise refused(
                 change.group,
                 Reason.CLOSED,
-                f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate register: "
-                "allow its identity, as --command-config gives it, to create znodes there",
+                f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate "
+                "register: allow the identity in --command-config to create znodes there",
             )
         if journal is None:
             self.checks.znodes_as_expected(change, resumed)
@@ -188,8 +186,8 @@ class Steps:
         if others and (change.target is Store.ZOOKEEPER or not undo):
             where = "will continue from" if change.target is Store.KAFKA else "may have read"
             raise GroupRefusedError(
-                f"group {change.group} is moved, but {shown(others)} registered in ZooKeeper "
-                f"meanwhile and {where} the old offsets: stop these members, then apply again",
+                f"group {change.group} is moved, but {shown(others)} registered in ZooKeeper in "
+                f"the meantime and {where} the old offsets: stop these members, then apply again",
                 Reason.LIVE_MEMBER,
             )
         journal.write(group=change.group, step=f"{prefix}done")
@@ -201,10 +199,8 @@ class Steps:
         return Result(change.group, Outcome.DONE, written)
 
     def _settle_lock(self, state: GroupState) -> bool:
-        """Lock or unlock a group whose undo was killed before it did that; return whether it was.
-
-        Its record says which of them is right, unless a later command has written it.
-        """
+        """Lock or unlock a group whose undo was killed before that step. Return whether it was.
+        The group's record says which is right, unless a later command has written it."""
         found, now_ms = state.record, int(time.time() * 1000)
         if state.faults or state.in_live_move or not found.taken_back:
             return False
@@ -221,7 +217,8 @@ class Steps:
     def _lock_or_unlock(
         self, hold: takeover.Hold, permission: Permission, lock: bool
     ) -> str | None:
-        """Lock a claimed group, or unlock it if it is locked; return why that is not possible."""
+        """Lock a claimed group, or unlock it if it is locked. Return why that is not possible, if
+        so."""
         permission.ask()
         if lock:
             fault = self._run(guard.lock(hold.group, hold.now_ms))
@@ -242,7 +239,8 @@ class Steps:
         undo: bool,
         before: Before | None,
     ) -> Record:
-        """Record that the change begins; return the record. ``before``: the state to keep in it."""
+        """Record that the change begins, and return the record. ``before``: the state to keep in
+        the record."""
         by_undo = undo or not change.plan  # a copy back has no plan
         begun = record.written(
             found,
@@ -262,8 +260,8 @@ class Steps:
     def _before(self, change: Change, locked: bool, found: Record, old: Before | None) -> Before:
         """Return the state before a change, which the record keeps.
 
-        If a change by another plan was interrupted, the target's offsets are those before both.
-        ``old``: the state before the interrupted change, from the record.
+        If a change by another plan was interrupted, the kept offsets are those before both
+        changes. ``old``: the state before the interrupted change, from the record.
         """
         made = before_of(change, locked)
         if found.stage is Stage.BEGUN and old is not None:
@@ -317,10 +315,10 @@ class Steps:
         journal: Journal | None,
         first: Callable[[], object],
     ) -> Result:
-        """Restore what the group's record has from before its last change.
+        """Restore the offsets that the group's record has from before its last change.
 
         See ``way_back`` for ``planned`` and ``asked``. ``first`` is called before anything is
-        changed. Without a journal only check. Raises GroupRefusedError.
+        changed. Without a journal, only check. Raises GroupRefusedError.
         """
         group = planned.group
         state = self.stores.zk.run(migration_marker.state_of(group))
@@ -349,10 +347,8 @@ class Steps:
         return self.stores.zk.run(ownership.counted(script, self._effect))
 
     def _without_doubt(self, group: str, records: list[dict[str, Any]], found: Record) -> None:
-        """Refuse a group whose offsets an earlier run may have overwritten without a claim.
-
-        The journal knows it too, since that run may not have reached ZooKeeper any more.
-        """
+        """Refuse a group whose offsets an earlier run may have overwritten without a claim. The
+        journal is checked too, since that run may not have reached ZooKeeper."""
         doubtful = late_partitions(records) or found.late
         if (doubtful or found.in_doubt) and not self._force:
             text = late_text(doubtful, found.late_more)
@@ -367,10 +363,11 @@ class Steps:
         journal: Journal,
         prefix: str,
     ) -> InKafka:
-        """Return the changes of a group in Kafka."""
+        """Return an object for changes of a group in Kafka."""
 
         def lost() -> Collection[TopicPartition]:
-            """Return the offsets that may have been overwritten; all, if that cannot be read."""
+            """Return the offsets that may have been overwritten, or all if that cannot be
+            determined."""
             try:
                 return overwritten() or change.to
             except ZkConsumerError:
@@ -391,12 +388,10 @@ class Steps:
         lost: Mapping[TopicPartition, int],
         kafka: InKafka,
     ) -> None:
-        """Restore offsets that another client committed between the look at Kafka and the commit.
-
-        Such a client is not a member, or the coordinator would have refused our commit. Until the
-        offsets are restored, the group's record ``found`` has them as in doubt. Raises
-        GroupRefusedError when there was such a commit.
-        """
+        """Restore offsets that another client committed between the read from Kafka and the
+        commit. Such a client is not a member, or the coordinator would have refused zkmigrate's
+        commit. Until the offsets are restored, the group's record ``found`` has them as in doubt.
+        Raises GroupRefusedError when there was such a commit."""
 
         def write(written: Record) -> Record:
             return self._run(ownership.write_record(hold, written))
@@ -420,11 +415,9 @@ class Steps:
     def _overwritten(
         self, change: Change, found: Record, ended: Before | None, end: int
     ) -> Mapping[TopicPartition, int]:
-        """Return the offsets of other clients that our own commits have replaced.
-
-        ``found``: the record before this change; ``ended``: what it has from before an interrupted
-        one, whose commits are our own, too. ``end``: where the commits' log ended before these.
-        """
+        """Return the offsets of other clients that zkmigrate's commits replaced. ``found``: the
+        record before this change. ``ended``: its values from an interrupted change, whose commits
+        are zkmigrate's, too. ``end``: the end of the log of commits before these."""
         if end < 0:
             return {}
         ours = {tp: {number(to)} for tp, to in change.to.items()}
@@ -477,11 +470,9 @@ class Steps:
         kafka: InKafka,
         seen: Mapping[TopicPartition, int | None] | None,
     ) -> int:
-        """Write the planned offsets to the target; return how many were changed.
-
-        ``held``: the offsets in Kafka before. ``seen``: those in ZooKeeper; ``None``: a killed run
-        may have written some.
-        """
+        """Write the planned offsets to the target. Return how many were changed. ``held``: the
+        earlier offsets in Kafka. ``seen``: those in ZooKeeper; ``None``: a killed run may have
+        written some."""
         before = numbers(held) if change.target is Store.KAFKA else seen
         if before is None or seen is None:
             before = numbers(change.held)
@@ -506,7 +497,7 @@ class Steps:
 
 
 def changes_of(change: Change, before: Mapping[TopicPartition, int | None]) -> tuple[Changed, ...]:
-    """Return the offsets that a change replaces. ``before``: those that the target had."""
+    """Return the offsets that a change replaces. ``before``: the target's earlier offsets."""
     rows = (
         Changed(
             *tp, change.target.value, None if (old := before.get(tp)) == -1 else old, number(new)
@@ -517,7 +508,7 @@ def changes_of(change: Change, before: Mapping[TopicPartition, int | None]) -> t
 
 
 def _noting(accept: takeover.Accept, seen: dict[TopicPartition, int | None]) -> takeover.Accept:
-    """Return an ``accept`` that also notes the offsets that are accepted."""
+    """Return an ``accept`` that also records the accepted offsets."""
 
     def noted(tp: TopicPartition, node: Node | None) -> str | None:
         with suppress(ZnodeFormatError):  # it has no offset
@@ -536,11 +527,9 @@ def _same_target(change: Change, before: Before | None) -> bool:
 
 
 def _decided_before(preview: GroupPlan, made: GroupPlan) -> None:
-    """Check that decisions apply only to what the preview showed, where they were reviewed.
-
-    That is the same kind of problem in the same topic; for an offset outside of its log, in the
-    same partition. Raises GroupRefusedError.
-    """
+    """Check that decisions that were reviewed apply only to the problems in the preview. These are
+    the same kind of problem in the same topic or, for an offset outside its log, in the same
+    partition. Raises GroupRefusedError."""
     if made.problems:
         return  # it is not moved
     reviewed = preview.decisions()

@@ -68,11 +68,11 @@ def apply(
 ) -> None:
     """Carry out PLAN.
 
-    Before the command writes anything, it claims each group's partitions, as a member would do it.
-    After a crash, run the same command again, and it resumes. A dry run shows the remaining groups.
+    Before the command writes anything, it claims each group's partitions, as a member would. After
+    a crash, run the same command again, and it resumes. A dry run shows the remaining groups.
 
-    A plan for another cluster is carried out there. Nothing is changed in this one. With a plan
-    from another cluster, the group must have stopped there, with the same offsets as planned.
+    A plan for another cluster is carried out there; this cluster is not changed. With a plan from
+    another cluster, the group must have stopped there, with the same offsets as planned.
     """
     where = journal_path(plan, work.journal)
     loaded = load(plan, work.which, limit, where, sha256, elsewhere=True)

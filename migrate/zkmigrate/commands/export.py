@@ -78,12 +78,12 @@ def export(
 ) -> None:
     """Export the offsets that groups have in ZooKeeper, or in Kafka.
 
-    With one --group that is a name, the CSV has no column of groups. zkmigrate plan --from-file and
-    reset --from-file read all of these formats.
+    With a single --group that is not a pattern, the CSV has no column of groups. zkmigrate plan
+    --from-file and reset --from-file read all of these formats.
 
-    Offsets that a 1.1.0 broker stored in 'offset' instead of 'offsets' are included where
-    there is no other. What cannot be exported is named: groups and offsets that cannot be read,
-    znodes in another client's layout, and two offsets of one partition that differ.
+    Offsets that a 1.1.0 broker stored in 'offset' instead of 'offsets' are included where there is
+    no other offset. The command names what it cannot export: groups and offsets that cannot be
+    read, znodes in another client's layout, and two different offsets of one partition.
     """
     if as_json:
         no_effect("--json", "form")
@@ -114,7 +114,7 @@ def export(
 def _offsets_in_zookeeper(
     which: Selection, servers: Servers, progress: Progress
 ) -> tuple[dict[OffsetKey, int], int]:
-    """Return offsets in ZooKeeper, and how much is left out. No broker is asked."""
+    """Return offsets in ZooKeeper, and how many are left out. No broker is asked."""
     offsets: dict[OffsetKey, int] = {}
     left_out: list[str] = []
     with open_zookeeper(servers) as zk:
@@ -137,7 +137,8 @@ def _offsets_in_zookeeper(
 
 
 def _stored(snapshot: GroupSnapshot, offsets: dict[OffsetKey, int]) -> Iterator[str]:
-    """Add a group's offsets; yield those left out. Offsets below ``offsets`` take precedence."""
+    """Add a group's offsets, and yield those left out. Offsets below ``offsets`` take
+    precedence."""
     paths = snapshot.paths
     for root, tree in (
         (paths.offsets, snapshot.offsets),
@@ -169,10 +170,8 @@ def _stored(snapshot: GroupSnapshot, offsets: dict[OffsetKey, int]) -> Iterator[
 def _offsets_in_kafka(
     which: Selection, servers: Servers, progress: Progress
 ) -> tuple[dict[OffsetKey, int], int, bool]:
-    """Return offsets in Kafka, how many groups cannot be read, and whether a coordinator is away.
-
-    Groups that ZooKeeper could not hold are left out and noted.
-    """
+    """Return offsets in Kafka, how many groups cannot be read, and whether a coordinator is
+    unavailable. Groups that cannot be in ZooKeeper are left out and noted."""
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
     offsets: dict[OffsetKey, int] = {}

@@ -38,17 +38,19 @@ def gate(
 ) -> None:
     """Check whether ZooKeeper can be switched off without loss.
 
-    A group needs attention if an offset or a member is only in ZooKeeper, or if a znode of it is
-    not understood. Its row shows which, and when the group last stored an offset.
+    A group needs attention if an offset or a member is only in ZooKeeper, or if one of its znodes
+    has an unknown format. Its row shows the reason, and when the group last stored an offset.
 
-    If there is no group, nothing is lost, provided that the chroot is one of a cluster.
+    If there is no group, nothing is lost, provided that the chroot belongs to a cluster.
 
-    With --all, it also looks through the whole ensemble, above the chroot too, for znodes of other
-    clients that look like offsets, which is a guess. Each place has a row with its path and its
-    layout, see zkmigrate plan --layout.
+    With --all,
+    the command also searches the whole ensemble, outside the chroot too, for znodes of other
+    clients that look like offsets. The result is a guess. Each such place has a row with its path
+    and layout, see zkmigrate plan --layout.
 
-    Groups that --decisions ignores do not count. A rule with a path in place of a group ignores
-    that znode and all below it. Rules for groups, such as *, do not apply to paths.
+    Groups that --decisions ignores do not count. A rule
+    with a path in place of a group ignores that znode and all below it. Rules for groups, such as
+    *, do not apply to paths.
     """
     options = Options(rules=rules_in(decisions))
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long

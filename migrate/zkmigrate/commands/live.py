@@ -20,7 +20,7 @@ STAGES: Final = {
     "finalize": Stage(Action.FINALIZE, Mode.OPEN, False, lambda move: move.go(Mode.OPEN)),
     "to-zookeeper": Stage(Action.TO_ZOOKEEPER, Mode.LOCKED, True, lambda move: move.back()),
 }
-"""The steps of a live move, except ``lock``, ``unlock`` and ``complete``."""
+"""The steps of a live move, without ``lock``, ``unlock`` and ``complete``."""
 
 
 @click.command(epilog=HELP)

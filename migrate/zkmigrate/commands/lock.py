@@ -1,7 +1,7 @@
 """``zkmigrate lock`` and ``unlock``: whether old consumers of a group can start.
 
-What they do depends on the group's case. A group that was moved to Kafka has a lock of its own. A
-group in a live move is locked by its mode, for which the coordinator must be asked.
+The effect depends on the group's case. A group that was moved to Kafka has its own lock. A group
+in a live move is locked by its mode, for which the coordinator must be asked.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def unlock(work: Work) -> None:
 def _each_group(
     verb: str, stage: Stage, stopped: Callable[[str, bool], Script[Result]], work: Work
 ) -> None:
-    """Work on each chosen group by its case; print the outcomes and exit.
+    """Work on each chosen group according to its case, print the outcomes and exit.
 
     Brokers are asked only about groups in a live move.
     """
@@ -107,7 +107,7 @@ def _each_group(
 
 
 def _hold(which: Selection, servers: Servers, how: How) -> None:
-    """Own every partition of the chosen groups until Ctrl-C; say what happens to them."""
+    """Own every partition of the chosen groups until Ctrl-C, and print events."""
     from zkmigrate.apply.holding import Event, Holding
 
     with open_zookeeper(servers) as zk:
@@ -143,7 +143,8 @@ def _hold(which: Selection, servers: Servers, how: How) -> None:
 def _said(
     events: Iterator[tuple[str, Event, str]], how: How, quiet: Collection[Event] = ()
 ) -> Iterator[Event]:
-    """Print what happened to groups, a line for each, and pass it on. ``quiet``: not printed."""
+    """Print events of groups, one line for each, and yield them. ``quiet``: events that are not
+    printed."""
     for group, event, text in events:
         if event in quiet:
             pass

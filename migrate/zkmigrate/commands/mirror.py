@@ -1,4 +1,4 @@
-"""``zkmigrate mirror``, ``cut-over`` and ``complete``: both stores of a group are kept in step."""
+"""``zkmigrate mirror``, ``cut-over`` and ``complete``: keep both stores of a group in step."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 _POLL: Final = 1.0
 _PATIENCE: Final = 4.0
-"""Seconds after which a group whose coordinator does not answer is reported as failed."""
+"""Seconds after which a group is reported as failed if its coordinator does not answer."""
 _SESSION: Final = 6.0
-"""Seconds after which ZooKeeper is reported as not answering, and the session of a mirror ends
-that was killed."""
+"""Seconds after which ZooKeeper is reported as unavailable, and a killed mirror's
+session expires."""
 
 
 @click.command(epilog=HELP)
@@ -95,16 +95,17 @@ def mirror(
 ) -> None:
     """Keep both stores of groups in step.
 
-    Until complete or --end, each offset that is stored in one store goes to the other one. The
-    group's clients need no change. ZooKeeper leads first. After zkmigrate cut-over Kafka leads. So
-    a program may go back at any time without losing its position: see undo.
+    Until complete or --end, each offset that is stored in the leading store is copied to the other
+    store. The group's clients need no change. ZooKeeper leads first; after zkmigrate cut-over
+    Kafka leads. So a program can go back at any time without losing its position: see undo.
 
     The command runs until Ctrl-C, and prints a row when the state of a group changes. If it is
     killed, run it again, on any machine. A second process for the same groups is on standby. Groups
     are chosen when the command begins.
 
     A group is stopped, and needs attention, if members run on both sides, or if a client has
-    committed to the store that follows. Its row shows both values. Then begin again with --lead.
+    committed to the store that follows. Its row shows both values. Then start the mirror again
+    with --lead.
     """
     if end and (lead or when_empty or once):
         raise click.UsageError("--end cannot be used together with --lead, --when-empty or --once")
@@ -179,7 +180,7 @@ def _idle(result: Result) -> bool:
 
 
 def _mirrored(begun: dict[str, Result]) -> Callable[[str], bool]:
-    """Return whether a group is mirrored now, as far as its beginning has shown."""
+    """Return whether a group is mirrored now, according to its last start."""
 
     def mirrored(name: str) -> bool:
         one = begun.get(name)
@@ -192,7 +193,7 @@ def _mirrored(begun: dict[str, Result]) -> Callable[[str], bool]:
 
 
 def _as_step(result: Result) -> Step:
-    """Return the row of a group that did not begin, or has ended."""
+    """Return the row of a group whose mirror did not start, or has ended."""
     from zkmigrate.mirror.step import ENDED, Step
 
     done = result.outcome in (Outcome.DONE, Outcome.NOTHING)
@@ -239,8 +240,8 @@ def complete(work: Work) -> None:
 
     A mirrored group must have been cut over. The command compares both stores once more.
 
-    A live move must be past live finalize, and all members must be plain consumers. With --all or
-    a pattern, groups before live finalize are left out.
+    For a live move, live finalize must be done, and all members must be plain consumers. With
+    --all or a pattern, groups that are not that far are left out.
     """
     from zkmigrate.mirror.mirroring import Mirroring  # loads kafka-python, which takes long
 
@@ -248,10 +249,8 @@ def complete(work: Work) -> None:
 
 
 def _each_group(verb: str, work: Work, act: Act, stage: Stage | None = None) -> None:
-    """Act on each chosen group; print the outcomes and exit.
-
-    ``stage``: what is done with groups in a live move.
-    """
+    """Work on each chosen group, print the outcomes and exit. ``stage``: the action on groups in a
+    live move."""
     named = frozenset(work.which.groups)
     with (
         Outcomes(verb, work, named) as outcomes,
@@ -273,7 +272,7 @@ def _each_group(verb: str, work: Work, act: Act, stage: Stage | None = None) -> 
 def each_mirrored(
     run: Run, stores: Stores, groups: Iterable[str], work: Work, act: Act
 ) -> Iterator[Result]:
-    """Act on mirrored groups, or only check; yield the outcomes in any order."""
+    """Work on mirrored groups, or only check. Yield the outcomes in any order."""
     from zkmigrate.mirror.mirroring import Mirroring
     from zkmigrate.stores.group_states import case_in
 

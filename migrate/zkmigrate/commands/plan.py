@@ -79,8 +79,8 @@ def plan(
     With --out, also write a plan to review. apply skips groups that are not ready. Nothing else is
     changed.
 
-    A group that needs a decision is refused, unless an option or a file decides. skip leaves
-    offsets behind.
+    A group that needs a decision is refused, unless an option or a file makes it. The value skip
+    leaves offsets behind.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply:

@@ -1,4 +1,4 @@
-"""Planning the chosen groups, and the summary of the plans."""
+"""Plans the chosen groups, and summarizes the plans."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def plan_groups(
     layout: FromLayout | None = None,
     elsewhere: bool = False,
 ) -> Iterator[GroupPlan]:
-    """Yield the plan of each group. If a group cannot be read, its plan has a problem instead of
+    """Yield the plan of each group. The plan of an unreadable group has a problem instead of
     partitions.
 
-    ``may_run``: members of a group do not prevent its plan. ``renamed``: groups' names in Kafka if
-    these differ. ``layout``: where ``from_file`` was read, if it is not from a file. ``elsewhere``:
-    they are for another cluster, and this one is not changed.
+    ``may_run``: members of a group do not prevent its plan. ``renamed``: groups' names in Kafka,
+    if different. ``layout``: where ``from_file`` was read, if not from a file. ``elsewhere``: the
+    plans are for another cluster, and this one is not changed.
     """
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
@@ -101,9 +101,9 @@ def plan_groups(
 
 
 def _without_rights(stores: Stores, groups: Sequence[str]) -> tuple[dict[str, Problem], set[str]]:
-    """Return the problem of each group in which the migrator cannot register, as it has to.
+    """Return the problem of each group in which the migrator cannot register as required.
 
-    Also the groups that it may not lock.
+    Includes groups that it may not lock.
     """
     closed: dict[str, Problem] = {}
     unlockable: set[str] = set()
@@ -124,8 +124,8 @@ def _without_rights(stores: Stores, groups: Sequence[str]) -> tuple[dict[str, Pr
 class Summary:
     """Collects rows, notes and counts of the plans that pass through ``watch``.
 
-    ``how``: only a table shortens lists of names. ``only_problems``: no rows of groups that are
-    ready. ``skips``: the values of ``--skip``.
+    ``how``: the format; only a table shortens lists of names. ``only_problems``: hide the rows of
+    groups that are ready. ``skips``: the values of ``--skip``.
     """
 
     def __init__(self, how: How, only_problems: bool, skips: Iterable[Skip]) -> None:
@@ -133,7 +133,7 @@ class Summary:
         self.only_problems = only_problems
         self.kinds: Counter[Reason] = Counter()
         self.unlisted: Sequence[str] = ()
-        """Partitions whose groups Kafka could not list; set before ``print_all``."""
+        """Partitions whose groups Kafka could not list. Set before ``print_all``."""
         self.away = False
         """Whether brokers of another cluster did not answer."""
         self.rows: list[tuple[object, ...]] = []

@@ -29,19 +29,19 @@ from zkmigrate.plan.values import Verdict
 def report(plan: str | None, out: str | None, as_json: bool, journal: str | None) -> None:
     """Report what was moved, decided and refused, and why.
 
-    It writes an HTML page or JSON. It reads PLAN and its journal, and connects to no server.
-    Groups that are not moved need attention. Without PLAN it reports what zkmigrate reset has
-    done, and with --journal zkmigrate-undo.journal what zkmigrate undo has done; likewise live,
-    lock, unlock, cut-over and complete.
+    Writes an HTML page or JSON from PLAN and its journal, and connects to no server. Groups that
+    are not moved need attention. Without PLAN it reports what zkmigrate reset did. With --journal
+    zkmigrate-undo.journal it reports what zkmigrate undo did; likewise for live, lock, unlock,
+    cut-over and complete.
     """
     if out is None and not as_json:
-        raise click.UsageError("name a file with --out, or give --json")
+        raise click.UsageError("name a file with --out, or use --json")
     loaded = None if plan is None else plan_file.load(plan)
     if loaded is None:
         where = Path(journal or "zkmigrate-reset.journal")
         digest = plan_of(where)
         if digest not in WITHOUT_PLAN:
-            raise MigrationError(f"{where} is the journal of a plan: name that PLAN too")
+            raise MigrationError(f"{where} is the journal of a plan: also name that PLAN")
     else:
         where = journal_path(plan, journal)
         digest = loaded.digest

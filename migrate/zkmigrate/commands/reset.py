@@ -148,9 +148,9 @@ def reset(
     """Set the offsets of stopped groups.
 
     The options are those of kafka-consumer-groups --reset-offsets, for groups in ZooKeeper and in
-    Kafka. An offset outside of the log becomes the nearest one in it. Each group is claimed while
-    its offsets are set, as in a move. The journal records who set them, the previous offsets and
-    each group's outcome.
+    Kafka. An offset outside the log is replaced by the nearest one in it. Each group is claimed
+    while its offsets are set, as in a move. The journal records who set them, the previous offsets
+    and each group's outcome.
     """
     now_ms = int(time.time() * 1000)
     targets = [
@@ -211,7 +211,8 @@ def reset(
 
 
 class _Resets(Outcomes):
-    """The outcomes of groups, with a row for each offset. ``done``: what is set in each group."""
+    """The outcomes of groups, with a row for each offset. ``done``: the offsets set in
+    each group."""
 
     def __init__(self, verb: str, work: Work) -> None:
         super().__init__(verb, work)
@@ -231,9 +232,10 @@ class _Resets(Outcomes):
 def _in_zookeeper(
     stores: Stores, chosen: Collection[str]
 ) -> tuple[dict[str, str], Mapping[str, str]]:
-    """Return the chosen names, each with the group's name in ZooKeeper, whose record applies.
+    """Return the chosen names, each with the group's name in ZooKeeper, whose record is used.
 
-    Also the names in Kafka of groups that were moved; none if one group of ZooKeeper is chosen.
+    Also return the names in Kafka of groups that were moved, unless only one group in ZooKeeper is
+    chosen.
     """
     known = set(stores.zk.run(list_groups()))
     one = len(chosen) == 1 and known.issuperset(chosen)
@@ -245,8 +247,8 @@ def _in_zookeeper(
 def _once(chosen: Collection[str], in_kafka: Mapping[str, str]) -> list[str]:
     """Return the chosen groups, each under one name.
 
-    ``in_kafka``: the names in Kafka of groups that were moved. One that differs is not another
-    group, whose offsets would be shifted twice.
+    ``in_kafka``: the names in Kafka of groups that were moved. A group under both names counts
+    once, so that its offsets are not shifted twice.
     """
     other = {there for name in chosen if (there := in_kafka.get(name, name)) != name}
     return [name for name in chosen if name not in other]
@@ -261,9 +263,9 @@ def _reset(
     run: Run,
     done: list[tuple[Store, Reset]],
 ) -> Result:
-    """Reset one group, or in a dry run only find out. Raises ZkConsumerError.
+    """Reset one group, or only check in a dry run. Raises ZkConsumerError.
 
-    ``done``: gets what is set in each store, also if an error follows.
+    ``done``: receives the offsets set in each store, even if an error follows.
     """
     from zkmigrate.apply import resetting
     from zkmigrate.stores.group_states import case_in, read_states

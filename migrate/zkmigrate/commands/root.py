@@ -1,4 +1,4 @@
-"""The command ``zkmigrate``: its subcommands, one module each, imported when they are used."""
+"""The command ``zkmigrate``. Each subcommand is a module that is imported when it is used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMANDS: Final = {
     "complete": "zkmigrate.commands.mirror:complete",
     "live": "zkmigrate.commands.live:live",
 }
-"""Name of each subcommand, and the module and attribute that hold it."""
+"""Each subcommand's name, with the module and attribute that contain it."""
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

@@ -127,7 +127,7 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
 
 
 def _locked(lock: Found | ZooKeeperError, state: GroupState) -> str:
-    """Return whether old consumers of a group are locked out, as a word for the row."""
+    """Return a word for the row: whether old consumers of a group are locked out."""
     if isinstance(lock, ZooKeeperError):
         return "unknown"
     if state.moved_to is Store.KAFKA and lock.lets_live_in:
@@ -136,7 +136,7 @@ def _locked(lock: Found | ZooKeeperError, state: GroupState) -> str:
 
 
 def _with_modes(stores: Stores, row: Status) -> tuple[Status, bool]:
-    """Add a live group's mode and what prevents the next ones; return whether that failed."""
+    """Add a live group's mode, and what prevents the next modes. Return whether that failed."""
     from zkmigrate.apply.live import before_stage, look
     from zkmigrate.commands.steps import perform
 

@@ -1,4 +1,5 @@
-"""Shared by ``live``, ``complete``, ``lock``, ``unlock``, ``undo``: steps of live moves, locks."""
+"""Functions for ``live``, ``complete``, ``lock``, ``unlock`` and ``undo``: steps of live moves,
+and locks."""
 
 from __future__ import annotations
 
@@ -41,9 +42,9 @@ class Stage(NamedTuple):
     Args:
         action: the stage's action in the table of cases.
         target: the mode whose gate is checked.
-        back: whether it leads towards ZooKeeper.
+        back: whether the stage leads back to ZooKeeper.
         act: carries out the stage.
-        only_check: checks whether the stage can be carried out, if that is not a gate.
+        only_check: checks whether the stage can be carried out, if this is not done by a gate.
     """
 
     action: Action
@@ -60,7 +61,7 @@ class Stage(NamedTuple):
     def on_group(self, move: LiveMove, named: bool, execute: bool) -> LiveScript[Result]:
         """Carry out the stage on one group, or only check it, if the group's case allows it.
 
-        A group that is not ``named``, and that the stage does not concern, has nothing to do.
+        A group that is not ``named``, and that the stage does not concern, is left as it is.
         """
         from zkmigrate.apply.live import Begin, look
 
@@ -82,7 +83,7 @@ class Stage(NamedTuple):
         return Result(name, outcome, 0, "; ".join(step.why), reasons, mode=step.mode.value)
 
     def concerns(self, facts: Facts) -> bool:
-        """Whether the stage is for a group that is not named individually."""
+        """Whether the stage applies to a group that is not named individually."""
         if self.only_check is not None:
             return facts.mode is Mode.OPEN
         return bool(facts.members)
@@ -127,7 +128,7 @@ def perform(
     from zkmigrate.plan.gates import Obstacle
 
     def in_zookeeper(reply: object) -> Script[Request | _Ended]:
-        """Carry out the script's requests to ZooKeeper; return its first other request."""
+        """Carry out the script's requests to ZooKeeper. Return its first other request."""
         try:
             request = script.send(reply)
             while isinstance(request, ZkOp):
@@ -165,7 +166,7 @@ def perform(
 def carry_out(
     stage: Stage, run: Run, stores: Stores, groups: Sequence[str], named: Set[str], work: Work
 ) -> Iterator[Result]:
-    """Carry out a stage, or only check it; yield the outcome of each group, in any order.
+    """Carry out a stage, or only check it. Yield the outcome of each group, in any order.
 
     ``named``: see ``Stage.on_group``.
     """
@@ -190,9 +191,9 @@ def carry_out(
 
 
 def legal_names(which: Selection, zk: BlockingZk, on_bad: Callable[[Result], object]) -> list[str]:
-    """Return the chosen groups of ZooKeeper that can be moved.
+    """Return the chosen groups in ZooKeeper that can be moved.
 
-    ``on_bad``: gets the outcome of each other one that was named individually.
+    ``on_bad``: receives the outcome of each other group that was named individually.
     """
     names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
     for name in names:
@@ -202,7 +203,7 @@ def legal_names(which: Selection, zk: BlockingZk, on_bad: Callable[[Result], obj
 
 
 def by_move(zk: BlockingZk, groups: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the groups in a live move, with those whose record cannot be read, and all others."""
+    """Return the groups that are in a live move or have an unreadable record, and all others."""
     live: list[str] = []
     others: list[str] = []
     found = zk.run_all(or_refusal(state_of(name)) for name in groups)
@@ -220,7 +221,7 @@ def carry_out_stopped(
     script: Callable[[str, bool], Script[Result]],
     work: Work,
 ) -> Iterator[Result]:
-    """Lock or unlock groups that are not in a live move, using ZooKeeper alone; yield the outcomes.
+    """Lock or unlock groups that are not in a live move, using only ZooKeeper. Yield the outcomes.
 
     ``script``: carries it out, or only checks it.
     """

@@ -50,7 +50,7 @@ LIVE_BACK: Final = Stage(
     only_check=lambda move: move.check_back(),
 )
 _RELEASE: Final = partial(guard.release, live=True)
-"""Lifts the lock of a group, unless another operator has moved it to Kafka meanwhile."""
+"""Undo a group's lock, unless another operator has moved it to Kafka in the meantime."""
 
 
 @click.command(epilog=HELP)
@@ -71,21 +71,23 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
 
     The group's case decides the way, and the dry run shows it:
 
-    roll back: both stores get what they had before the last change, also if it was interrupted.
+    roll back: both stores get the offsets that they had before the last change, even if it was
+    interrupted.
 
     copy back: new consumers have committed since the move, so ZooKeeper gets their offsets. Stop
     them first.
 
     live back: the members go back to mode zookeeper while they run, then the group is unlocked.
 
-    mirror back: ZooKeeper leads again, or a cut-over that waits is taken back. The group stays
+    mirror back: ZooKeeper leads again, or a waiting cut-over is taken back. The group stays
     mirrored. Stop the new consumers first.
 
     unlock: the group was only locked.
 
     It needs neither plan nor journal of the move, so another operator can run it on another
-    machine. With PLAN, only groups that this plan was the last to change. With --all or a pattern,
-    other groups are left out. The same command may be repeated. To undo an undo, give --again.
+    machine. With PLAN, the command covers only groups that this plan was the last to change. With
+    --all or a pattern, other groups are left out. The command may be repeated. To undo an undo,
+    use --again.
     """
     loaded = None if plan is None else load(plan, work.which)
     named = None if plan is not None else work.which.groups
@@ -119,7 +121,8 @@ class _How(NamedTuple):
 
 
 def _in_short(group: GroupPlan, plan: PlanFile) -> GroupPlan:
-    """Return marker and verdict of a planned group. One that is planned at apply may be ready."""
+    """Return marker and verdict of a planned group. A group that is planned at apply
+    may be ready."""
     short = GroupPlan(group.group, marker=group.marker, ignored=group.ignored)
     if plan.at_apply is None:
         short = replace(short, problems=group.problems, moved=group.moved)
@@ -130,7 +133,7 @@ def _take_all_back(
     stores: Stores, names: Sequence[str], how: _How, work: Work, outcomes: Outcomes
 ) -> list[str]:
     """Take groups back, each in its way. Return those whose interrupted copy back was ended, so
-    that it has to begin again."""
+    that it must begin again."""
     ways: dict[Way, list[GroupState]] = {}
     done: list[GroupState] = []
     for found in _ways(stores, names, how, journal_path(how.plan, work.journal)):
@@ -208,7 +211,8 @@ def _take_back(
 def _ways(
     stores: Stores, names: Sequence[str], how: _How, journal: Path
 ) -> Iterator[Result | tuple[GroupState, Way | None]]:
-    """Yield how each group is taken back, or why it is not; ``None``: it was done before."""
+    """Yield how each group is taken back, or why it is not; ``None`` if it was taken
+    back before."""
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
     records = moves_by(read_records(journal, how.asked.digest or "undo"))
@@ -231,7 +235,7 @@ def _ways(
 
 
 def _unused(stores: Stores, state: GroupState) -> bool:
-    """Whether Kafka has exactly what the last change has written, whatever ZooKeeper had."""
+    """Whether Kafka has exactly the offsets that the last change wrote, whatever ZooKeeper had."""
     if state.record.stage is not Recorded.DONE:
         return False
     try:
@@ -248,7 +252,7 @@ def _unused(stores: Stores, state: GroupState) -> bool:
 
 
 def _announce(ways: Mapping[Way, Sequence[GroupState]], execute: bool) -> None:
-    """Say how each group is taken back, before anything is changed."""
+    """Print how each group will be taken back, before anything is changed."""
     verb = "now" if execute else "would"
     for way, states in ways.items():
         more = f" and {len(states) - 5} more" if len(states) > 5 else ""

@@ -1,9 +1,9 @@
 """The decisions file: an operator's decisions about groups and topics, as TOML. Pure.
 
-Each decision is a table ``[[rule]]``. ``group`` and ``topic`` are names or globs, ``*`` if they are
-missing. The other keys are the options of ``plan`` with ``_`` instead of ``-``. The first rule that
-matches group and topic and has a key decides it. ``template`` creates a file with all open
-questions. A plan that reads offsets when it is applied keeps the same decisions as JSON.
+Each decision is a table ``[[rule]]``. ``group`` and ``topic`` are names or globs, ``*`` if they
+are missing. The other keys are the options of ``plan`` with ``_`` instead of ``-``. For each key,
+the first rule that has it and matches group and topic applies. ``template`` creates a file with
+all open decisions. A plan that reads offsets when it is applied has the same decisions as JSON.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HEAD: Final = """\
 
 
 def parse(name: str, data: bytes) -> tuple[Rule, ...]:
-    """Return the rules in a file. Raises PlanFileError that names file, rule and key."""
+    """Return the rules in a file. Raises PlanFileError, which names file, rule and key."""
     try:
         document = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -64,14 +64,14 @@ def _rule(where: str, table: object) -> Rule:
         values[key] = _value(where, key, value)
     if not any(key in values for key in (*DECIDED, "skip", "ignore")):
         known = ", ".join((*DECIDED, "skip"))
-        raise PlanFileError(f"{where} decides nothing: give one of {known} or ignore")
+        raise PlanFileError(f"{where} decides nothing: add ignore, or one of {known}")
     if "ignore" in values and values.keys() - {"group", "ignore"}:
-        raise PlanFileError(f"{where}: ignore applies to whole groups: give it with group only")
+        raise PlanFileError(f"{where}: ignore applies to whole groups: use it only with group")
     if "partition" in values and any(key in values for key in DECIDED):
         raise PlanFileError(f"{where}: partition requires skip")
     for key in ("max_idle_days", "other_znodes"):
         if key in values and values.get("topic", "*") != "*":
-            raise PlanFileError(f"{where}: {key} applies to whole groups: leave topic out")
+            raise PlanFileError(f"{where}: {key} applies to whole groups: remove topic")
     decided = {key: values.pop(key) for key in DECIDED if key in values}
     return Rule(**values, decided=decided)
 
@@ -108,14 +108,15 @@ def to_json(options: Options) -> dict[str, Any]:
 
 
 def from_json(where: str, document: object) -> Options:
-    """Return the decisions in an object of ``to_json``. Raises PlanFileError."""
+    """Return the decisions in an object from ``to_json``. Raises PlanFileError."""
     try:
         if not isinstance(document, dict):
             raise TypeError
         odd = sorted(document.keys() - {*DECIDED, "skips", "rules"})
         if odd:
             raise PlanFileError(
-                f"{where}: {odd[0]!a} is not a decision of this zkmigrate: use the version that "
+                f"{where}: {odd[0]!a} is not a decision that this zkmigrate knows: use the "
+                "version that "
                 "made the plan, or make a new one"
             )
         default = to_json(Options())  # plans of older versions have fewer decisions
@@ -152,12 +153,12 @@ def _table(group: str, *lines: str) -> str:
 
 
 def _is_skipped(problem: Problem) -> bool:
-    """Whether all that can be decided is to leave single offsets out."""
+    """Whether leaving single offsets out is the only possible decision."""
     return problem.kind not in _ASKED and bool(problem.skips)
 
 
 def _names_of(problem: Problem, place: str) -> Iterator[str]:
-    """Yield the problem's partitions in ``TOPIC`` or ``TOPIC:PARTITION``, with what is wrong."""
+    """Yield the problem's partitions as ``TOPIC`` or ``TOPIC:PARTITION``, each with its fault."""
     topic, _, wanted = place.partition(":")
     for name in problem.names:
         number = re.match(r"([0-9]+)(?![\w.-])", name.removeprefix(f"{topic}-"))

@@ -1,9 +1,9 @@
-"""Offsets in files: the CSV of ``kafka-consumer-groups``, the JVM's export lines, JSON. Pure.
+"""Offsets in files: the CSV of ``kafka-consumer-groups``, the JVM's export lines, or JSON. Pure.
 
 The CSV has no heading, and quotes only around a group's name that has a comma or a quote:
 ``topic,partition,offset`` for one group, ``group,topic,partition,offset`` for several (Kafka 3.9
-ConsumerGroupCommand, ``--export`` and ``--reset-offsets --from-file``). JSON is what
-``render`` makes: a list of objects of those names.
+ConsumerGroupCommand, ``--export`` and ``--reset-offsets --from-file``). JSON is a list of objects
+with those names, as ``render`` makes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zkconsumer.errors import OffsetsFileError
 FORMATS: Final = ("csv", "jvm", "json")
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _JSON: Final = re.compile(r"\[\s*[{\]]")
-"""How a list of objects begins. The name of a group may begin with ``[``, too."""
+"""The beginning of a JSON list of objects. The name of a group may begin with ``[``, too."""
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 _FAULTS: Final = 100
@@ -31,7 +31,7 @@ _FIELDS: Final = ("group", "topic", "partition", "offset")
 
 
 def render(offsets: Mapping[OffsetKey, int], how: str, one_group: bool = False) -> str:
-    """Return a file's text. ``one_group``: CSV without the column of groups."""
+    """Return the text of a file. ``one_group``: CSV without the column of groups."""
     if how == "jvm":
         return offset_files.render(offsets)
     rows = [(*key, offsets[key]) for key in sorted(offsets)]
@@ -46,8 +46,8 @@ def render(offsets: Mapping[OffsetKey, int], how: str, one_group: bool = False) 
 def parse(name: str, data: bytes, group: str | None = None) -> dict[OffsetKey, int]:
     """Return the offsets in a file of any of the three formats.
 
-    ``group``: whose they are, when the file does not name groups. Raises OffsetsFileError that
-    names each bad line; partitions that occur twice are bad.
+    ``group``: the group, if the file does not name groups. Raises OffsetsFileError, which names
+    each bad line. A partition that occurs twice is bad.
     """
     if len(data) > offset_files.MAX_FILE_BYTES:
         raise OffsetsFileError([f"{name} is larger than {offset_files.MAX_FILE_BYTES} bytes"])
@@ -104,7 +104,7 @@ def _json_rows(name: str, text: str) -> Iterable[tuple[int, list[Any]]]:
 
 
 def _row(row: list[str]) -> tuple[OffsetKey | None, int, str | None]:
-    """Return one row's key, its offset and what is wrong with it."""
+    """Return a row's key, its offset and its fault."""
     if len(row) != 4:
         return None, 0, "is not group,topic,partition,offset (or, with one --group, without group)"
     for kind, name, legal in (("group", row[0], is_legal_group), ("topic", row[1], is_legal_topic)):

@@ -2,8 +2,8 @@
 
 The first line describes the plan. Each group has one line, followed by one line for each of its
 partitions. The last line has the totals and a checksum, so that a truncated or edited file is
-noticed. A reader refuses everything that it does not know exactly. A plan may be large: ``load``
-checks all of it, and its groups are then read again one at a time as they are needed. One thread.
+detected. A reader refuses everything unknown. As a plan may be large, ``load`` checks all of it,
+and its groups are then read again one at a time when they are needed. One thread.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from zkmigrate.plan.values import (
 from zkmigrate.reasons import Reason
 
 FORMAT: Final = 6
-"""Raised whenever a key is added that changes what ``apply`` does, so that no older version applies
-the plan without it, and whenever a key has another meaning."""
+"""Version of the format. It increases when a key changes its meaning, and when a key is added that
+changes what ``apply`` does, so that no older version applies the plan without it."""
 _HEAD: Final = frozenset(
     {"zkmigrate", "direction", "made_ms", "cluster", "made_with", "at_apply", "to", "from"}
 )
@@ -61,7 +61,7 @@ _INT64: Final = 2**63 - 1
 
 
 class Groups(Protocol):
-    """The groups of a plan, in its order. Can be iterated repeatedly."""
+    """The groups of a plan, in order. Can be iterated repeatedly."""
 
     def __iter__(self) -> Iterator[GroupPlan]: ...
     def __len__(self) -> int: ...
@@ -69,7 +69,7 @@ class Groups(Protocol):
 
 class To(NamedTuple):
     """The cluster in which a plan stores offsets, or from which it has read them: its brokers, and
-    its id if it is known."""
+    its id if known."""
 
     servers: str
     cluster: str | None
@@ -77,20 +77,21 @@ class To(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A plan as ``apply`` reads it. ``digest`` identifies the file's exact content."""
+    """A plan for ``apply``. ``digest`` identifies the exact content of the file."""
 
     direction: Direction
     made_ms: int
     groups: Groups
     digest: str
     at_apply: Options | None = None
-    """The decisions by which each group is planned when it is applied; ``None``: it is planned."""
+    """The decisions for planning each group when it is applied; ``None`` if the groups are
+    planned."""
     cluster: str | None = None
     """The id of the plan's cluster, if known."""
     to: To | None = None
-    """The other cluster, if the offsets are stored there."""
+    """The other cluster, if offsets are stored there."""
     origin: To | None = None
-    """The other cluster, if the offsets are from there."""
+    """The other cluster, if offsets come from there."""
 
 
 def render(
@@ -104,7 +105,7 @@ def render(
     origin: To | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a plan file, each with its newline. ``made_with``: version and options,
-    for readers only."""
+    for information only."""
     encode = json.JSONEncoder(separators=(", ", ": ")).encode
     first: dict[str, Any] = {
         "zkmigrate": FORMAT,
@@ -192,21 +193,21 @@ def parse(name: str, data: bytes) -> PlanFile:
 
 
 def render_one(direction: Direction, group: GroupPlan) -> str:
-    """Return a group's plan as the text that a journal keeps. ``made_ms`` must be set."""
+    """Return a group's plan as text for a journal. ``made_ms`` must be set."""
     assert group.made_ms is not None
     return "".join(render(direction, group.made_ms, [group]))
 
 
 def parse_one(name: str, text: str) -> GroupPlan:
-    """Return the group's plan in a text of ``render_one``. Raises PlanFileError."""
+    """Return the group's plan in a text from ``render_one``. Raises PlanFileError."""
     plans = parse(name, text.encode())
     (group,) = plans.groups
     return replace(group, made_ms=plans.made_ms)
 
 
 def load(path: str, elsewhere: bool = False) -> PlanFile:
-    """Return the plan in a file, fully checked. Raises PlanFileError, also while its groups are
-    read later if the file has changed since. ``elsewhere``: it may be for another cluster."""
+    """Return the plan in a file, completely checked. Raises PlanFileError, also later while groups
+    are read if the file has changed. ``elsewhere``: accept a plan for another cluster."""
     with _open(path) as file:
         stamp = _stamp(file)
         reader = _Reader(path, file)
@@ -214,7 +215,7 @@ def load(path: str, elsewhere: bool = False) -> PlanFile:
     if reader.to is not None and not elsewhere:
         raise PlanFileError(
             f"{path} is a plan for another cluster, which only apply carries out: it changes "
-            "nothing in this cluster, and the groups there are deleted with that cluster's tools"
+            "nothing in this cluster; delete groups in the other cluster with that cluster's tools"
         )
     return reader.plan(_StoredGroups(path, stamp, count))
 
@@ -233,7 +234,7 @@ def _stamp(file: BinaryIO) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _StoredGroups:
-    """Groups that are read from the file each time, so that they need no memory."""
+    """Groups that are read from the file each time, so that they use no memory."""
 
     path: str
     stamp: tuple[int, ...]
@@ -253,7 +254,7 @@ class _StoredGroups:
 
 
 class _Reader:
-    """Takes a file apart line by line; ``plan`` counts when all groups are read."""
+    """Parses a file line by line. ``plan`` is valid when all groups are read."""
 
     def __init__(self, name: str, file: BinaryIO) -> None:
         self._name = name

@@ -1,7 +1,7 @@
-"""The file of proven offsets with which an interrupted plan between clusters continues.
+"""The file of proven offsets from which an interrupted plan between clusters continues.
 
 JSON Lines: the names of both clusters, then a list for each offset. Lines are appended as offsets
-are proven. A last line that is not complete is ignored. One thread.
+are proven. An incomplete last line is ignored. One thread.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _FORMAT: Final = 2
 
 
 class Asked(NamedTuple):
-    """An offset that was looked for, in another cluster's partition ``other``.
+    """An offset to prove, for another cluster's partition ``other``.
 
-    ``topics``: the ids of both topics, which change when a topic is recreated. Empty if unknown.
+    ``topics``: the ids of both topics, which change when a topic is recreated; empty if unknown.
     """
 
     tp: TopicPartition
@@ -38,10 +38,10 @@ class Answer(NamedTuple):
 
 
 class ProofsFile:
-    """Proven offsets, and the file to which new ones are added. Use as a context manager.
+    """Proven offsets, and the file to which new ones are added. Use it as a context manager.
 
-    ``clusters``: their ids, or their addresses if they have none. Raises PlanFileError if it cannot
-    be opened, is another file or is of other clusters.
+    ``clusters``: their ids, or their addresses if they have none. Raises PlanFileError if the file
+    cannot be opened, has another format or is for other clusters.
     """
 
     def __init__(self, path: str, clusters: tuple[str, str]) -> None:
@@ -70,8 +70,8 @@ class ProofsFile:
         self._file.close()
 
     def get(self, asked: Asked) -> Answer | None:
-        """Return an offset that was proven before. None without the topics' ids: it may have been
-        proven for others of the same names."""
+        """Return an offset that was proven before. None without the topics' ids, because it may
+        have been proven for other topics with the same names."""
         return self._known.get(asked) if all(asked.topics) else None
 
     def add(self, asked: Asked, answer: Answer) -> None:
@@ -80,7 +80,7 @@ class ProofsFile:
             self._write(json.dumps([*asked, *answer]))
 
     def _read(self, head: bytes) -> int:
-        """Read what was proven; return the length of all complete lines."""
+        """Read the proven offsets. Return the length of all complete lines."""
         self._file.seek(0)
         whole = self._file.read()
         lines, newline, _cut_off = whole.rpartition(b"\n")
@@ -91,7 +91,7 @@ class ProofsFile:
         try:
             self._known = dict(map(self._parse, lines.split(b"\n")[1:]))
         except (ValueError, TypeError):
-            raise PlanFileError(f"{self._path} is damaged: delete it, and begin again") from None
+            raise PlanFileError(f"{self._path} is damaged: delete it, and start again") from None
         return len(lines) + len(newline)
 
     def _write(self, line: str) -> None:
@@ -101,8 +101,7 @@ class ProofsFile:
                 data = data[self._file.write(data) :]
         except OSError as error:
             raise MigrationError(
-                f"--proofs: {self._path}: {error.strerror}: correct that, and run the same command "
-                "again"
+                f"--proofs: {self._path}: {error.strerror}: correct this, and run the command again"
             ) from None
 
     @staticmethod

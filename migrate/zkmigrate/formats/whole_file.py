@@ -11,11 +11,11 @@ from typing import Final
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
 """Errors of ``link`` on volumes without hard links."""
 _NO_FSYNC: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
-"""Errors of ``fsync`` where a folder has nothing to be written."""
+"""Error codes of ``fsync`` on file systems where a directory needs no writing."""
 
 
 def create(path: Path, chunks: Iterable[bytes]) -> None:
-    """Create a new file; when this returns, its content and its name are on disk.
+    """Create a new file. After this returns, its content and its name are on disk.
 
     The content is written to a temporary file, which is then linked to ``path``. On a volume
     without hard links, such as many network shares, ``path`` is created empty and then replaced.
@@ -51,7 +51,7 @@ def create(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def _replace(temporary: Path, path: Path) -> None:
-    """Give a file its name, which no other file may have."""
+    """Rename a file to a name that no other file may have."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     os.close(os.open(path, flags, 0o600))
     try:

@@ -1,10 +1,11 @@
 """Keeps both stores of groups in step, and changes which of them leads.
 
-Every change of a mirrored group is made from one reading, and names the versions of what was read:
-the group's record, what its mirror has agreed on, and the offset znodes. So a mirror, a cut-over
-and an undo may run at the same time, in any processes. The one that acted on an older reading
-changes nothing and reads again. Kafka knows no such versions. So each commit there is permitted
-shortly before it is sent, and carries a mark: a late one is recognized and put right.
+Every change of a mirrored group is based on one reading, and checks the versions of all znodes
+that were read: the group's record, the mirror's agreed state, and the offset znodes. So a mirror,
+a cut-over and an undo may run at the same time, in any processes. A command with an outdated
+reading changes nothing and reads again. Kafka has no such versions. So each commit to Kafka is
+permitted shortly before it is sent, and carries a mark, by which a late commit is detected and
+corrected.
 
 One thread uses a ``Mirroring``.
 """
@@ -62,42 +63,42 @@ from zkmigrate.text import moment, shown
 
 T = TypeVar("T")
 _POLL: Final = 0.2
-"""Seconds between two looks at a group that is waited for."""
+"""Seconds between checks of a group that is waited for."""
 _AGAIN: Final = 10
-"""How often a group is read again, because it was changed meanwhile, before that is reported."""
+"""Number of times that a group is read again because it changed, before this is reported."""
 REFRESH_S: Final = 6 * 3600.0
-"""Seconds after which offsets in Kafka are committed again at the latest. It is a quarter of the
-shortest default retention. If the brokers' retention is shorter than a day, a quarter of that."""
+"""Longest time in seconds until offsets in Kafka are committed again. It is a quarter of the
+shortest default retention, or of the brokers' retention if that is shorter than a day."""
 READ_AGAIN_S: Final = 10.0
-"""Seconds after which a group is read again although no watch has fired, unless they are many."""
+"""Seconds after which a group is read again although no watch has fired, unless there are many."""
 GROUPS_PER_S: Final = 60
-"""Many groups are read again after one second for each so many, at the latest. So the load at rest
-does not grow with their number."""
+"""Number of groups that are read again per second, at most. So the idle load does not grow with
+the number of groups."""
 _ALL: Final = 10
-"""Everything that ZooKeeper has of a group is read again after so many of these times, at the
-latest, as if a watch had been lost."""
+"""Number of such intervals after which all of a group's data in ZooKeeper is read again, in case a
+watch was lost."""
 _TOGETHER: Final = 64
-"""How many groups are read together, before anything is copied."""
+"""Number of groups that are read together before anything is copied."""
 _AT_ONCE: Final = 16
-"""How many groups are copied at the same time."""
+"""Number of groups that are copied at the same time."""
 START: Final = "the new program may start"
 CUT_OVER: Final = Action.CUT_OVER.value
-"""The command in the record of a group that is locked and waits for its old members to leave."""
+"""Command in the record of a locked group that waits for its old members to leave."""
 
 
 _UNSURE: Final = {Reason.HIDDEN, Reason.UNREADABLE, Reason.MISPLACED, Reason.UNPROVEN}
 """Why the stores of a group cannot be compared."""
 _KAFKA_LEADS: Final = (Store.KAFKA.value, IN_STEP)
 _QUIET: Final = (IN_STEP, STANDBY, STOPPED, ENDED)
-"""States of groups that are read again when a watch fires, or Kafka leads and has changed."""
+"""States of groups that are read again only if a watch fires, or Kafka leads and has changed."""
 
 
 class Mirroring:
     """Mirrors groups.
 
     Args:
-        stores: both, opened.
-        say: called with remarks for people.
+        stores: both stores, opened.
+        say: called with messages for the operator.
         stopped: ends waiting early.
     """
 
@@ -112,21 +113,21 @@ class Mirroring:
         self._stopped = stopped or Event()
         self._run = uuid.uuid4().hex[:8]
         self._met: set[str] = set()
-        """Groups whose lease was looked at."""
+        """Groups whose lease was checked."""
         self._refreshed: dict[str, float] = {}
-        """When the offsets of a group in Kafka were committed, all of them."""
+        """When all offsets of a group in Kafka were last committed."""
         self._period: float | None = None
-        """Seconds after which that is done again."""
+        """Seconds until all offsets are committed again."""
         self._late: dict[str, str] = {}
-        """Since when a group is not in step."""
+        """Time since when a group is not in step."""
         self._had_members: set[str] = set()
-        """Groups of which an old member was seen since the connection was made."""
+        """Groups in which an old member was seen since the connection was established."""
         self._losses = 0
-        """``losses`` of the connection when its watches were asked for last."""
+        """``losses`` of the connection when its watches were last set."""
         self._quiet: dict[str, tuple[Step, float]] = {}
-        """Groups that need not be read again before a moment, unless a watch fires."""
+        """Groups that need not be read again before a certain time unless a watch fires."""
         self._decided: dict[str, tuple[Seen, Decision, bool]] = {}
-        """What was decided of groups that are copied at the same time, from which reading."""
+        """Decisions about groups that are copied at the same time, and the readings behind them."""
         self._readings = Readings(stores)
         self._writes = Writes(stores, self._readings, say)
         self._said: dict[str, tuple[str, ...]] = {}
@@ -136,11 +137,11 @@ class Mirroring:
     def begin(
         self, groups: Iterable[str], lead: Store | None, execute: bool, again: bool = False
     ) -> Iterator[Result]:
-        """Begin to mirror groups; yield the outcome of each, also if it is mirrored already.
+        """Start to mirror groups. Yield the outcome of each, even if it is already mirrored.
 
-        ``lead``: the store whose offsets replace those of the other, if they differ. It also lets
-        a mirror that has stopped begin again. ``again``: it was refused before, so neither is done:
-        the stores may have changed since the operator looked at them.
+        ``lead``: the store whose offsets replace those of the other store, if they differ. It also
+        restarts a mirror that has stopped. ``again``: the group was refused before, and ``lead``
+        is ignored, because the stores may have changed since the operator chose it.
         """
         others: list[str] = []
         names = list(groups)
@@ -160,7 +161,7 @@ class Mirroring:
                 yield result_of(state.group, work)
 
     def _begin(self, state: GroupState, lead: Store | None, execute: bool, late: bool) -> Result:
-        """Let one group be mirrored. Raises GroupRefusedError, ZooKeeperError."""
+        """Start the mirror of one group. Raises GroupRefusedError, ZooKeeperError."""
         group = state.group
         mirrored = state.record.mirror
         again = mirrored == STOPPED or (mirrored and state.mirror is None)
@@ -214,7 +215,7 @@ class Mirroring:
     def end(self, group: str, execute: bool) -> Result:
         """End the mirror of a group. ZooKeeper must lead, or have led when the mirror stopped.
 
-        What it has committed to Kafka is deleted there, and old members that a cut-over has locked
+        The offsets that it committed to Kafka are deleted, and old members that a cut-over locked
         out are let in, as by ``back``. Raises GroupRefusedError.
         """
         return self._until(group, partial(self._end, group, execute), 0.0)
@@ -261,14 +262,15 @@ class Mirroring:
     # -- one pass ------------------------------------------------------------------------------
 
     def steps(self, groups: Iterable[str], when_empty: bool = False) -> Iterator[Step]:
-        """Bring groups into step once; yield each afterwards, in any order.
+        """Bring groups into step once. Yield the step of each group, in any order.
 
         Where ZooKeeper leads, a group is read if a watch has fired, and every ``READ_AGAIN_S``
         seconds at the latest; see ``GROUPS_PER_S`` for many groups. Where Kafka leads, its offsets
-        are read each time, too. Of ZooKeeper, only that is read of which a watch has fired.
+        are read each time, too. From ZooKeeper, only znodes whose watch has fired are read.
 
         ``when_empty``: cut a group over as soon as its last old member has left, if it had one
-        since the connection to ZooKeeper was made, or another process has begun to cut it over.
+        since the connection to ZooKeeper was established, or another process has started the
+        cut-over.
         """
         self._note_fired()
         now = time.monotonic()
@@ -309,7 +311,7 @@ class Mirroring:
                     yield step
 
     def _note_fired(self) -> None:
-        """Let groups be read of which a watch has fired."""
+        """Mark groups to be read whose watches have fired."""
         self._losses = self._stores.zk.losses
         fired = self._readings.fired()
         if fired is None:
@@ -319,13 +321,13 @@ class Mirroring:
             self._quiet[name] = (self._quiet[name][0], 0.0)
 
     def _is_ours(self, at: Look) -> TypeGuard[InZooKeeper]:
-        """Whether this object mirrors a group, as far as it is known."""
+        """Whether this object is known to mirror a group."""
         if isinstance(at, Exception) or at.mirror is None or at.mirror.stopped is not None:
             return False
         return bool(mirror_state.lease_of(at.lease, self._run))
 
     def _timed(self, step: Step) -> Step:
-        """Add for how long a group is not in step."""
+        """Add the time for which a group has not been in step."""
         if step.good:
             self._late.pop(step.group, None)
             return step
@@ -440,8 +442,8 @@ class Mirroring:
         return Step(name, mirror.leader.value, IN_STEP, since, copied=decision.copies)
 
     def _decide(self, seen: Seen) -> tuple[Decision, bool]:
-        """Return the decision about a group, also if it was made before, and whether its offsets in
-        Kafka are to be committed again."""
+        """Return the decision about a group, which may have been made before, and whether to
+        commit its offsets in Kafka again."""
         name = seen.at.group
         before = self._decided.get(name)
         if before is not None and before[0] is seen:
@@ -452,7 +454,7 @@ class Mirroring:
         return decide(seen.reading, seen.mirror, due), due
 
     def _may_cut_over(self, at: InZooKeeper) -> bool:
-        """Whether the last old member of a group has left, as this or another process has seen."""
+        """Whether the last old member of a group has left, as seen by this or another process."""
         assert at.mirror is not None
         begun = at.record.locked and at.record.command == CUT_OVER
         connected = self._stores.zk.losses == self._losses  # else members may run without sessions
@@ -460,7 +462,7 @@ class Mirroring:
         return at.mirror.leader is Store.ZOOKEEPER and (begun or left)
 
     def _with_lease(self, at: InZooKeeper) -> InZooKeeper:
-        """Take the lease of a group if it is free; return the group with its lease."""
+        """Take the lease of a group if it is free. Return the group with its lease."""
         first = at.group not in self._met
         self._met.add(at.group)
         free = at.lease is None
@@ -474,8 +476,8 @@ class Mirroring:
     # -- the commands --------------------------------------------------------------------------
 
     def cut_over(self, group: str, execute: bool, wait: float) -> Result:
-        """Let Kafka lead: lock out old members, wait up to ``wait`` seconds until they have left,
-        and copy their last offsets. Then the new program may start."""
+        """Let Kafka lead. Lock out old members, wait up to ``wait`` seconds until they have
+        left, and copy their last offsets. Then the new program may start."""
         state = self._zk(migration_marker.state_of(group))
         refusal = by_table(state, Action.CUT_OVER)
         if refusal is not None:
@@ -552,8 +554,8 @@ class Mirroring:
         return result
 
     def _copied(self, seen: Seen, before: int, only_stop: bool = False) -> tuple[Seen, Result]:
-        """Copy what differs. ``before``: how many offsets were copied earlier. ``only_stop``: copy
-        nothing, but let the mirror stop if it has to."""
+        """Copy the offsets that differ. ``before``: number of offsets copied earlier.
+        ``only_stop``: copy nothing, but stop the mirror if necessary."""
         decision, group = decide(seen.reading, seen.mirror), seen.at.group
         if decision.stop is None and only_stop:
             return seen, Result(group, Outcome.DONE, before)
@@ -564,7 +566,7 @@ class Mirroring:
         return seen, Result(group, Outcome.DONE, before + decision.copies)
 
     def complete(self, group: str, execute: bool, wait: float) -> Result:
-        """End the mirror with Kafka: the group then counts as moved, as after ``apply``."""
+        """End the mirror with Kafka leading. The group then counts as moved, as after ``apply``."""
         state = self._zk(migration_marker.state_of(group))
         refusal = by_table(state, Action.COMPLETE)
         if refusal is not None:
@@ -605,7 +607,7 @@ class Mirroring:
         return self._locked(group, work) if execute else work()
 
     def _mark(self, at: InZooKeeper, now_ms: int) -> None:
-        """Write the migration marker, and the record of a group that is no longer mirrored."""
+        """Write the migration marker, and the record that the group is no longer mirrored."""
         assert at.mirror is not None
         group, where = at.group, migration_marker.path(at.group)
         zk = {tp: one.offset for tp, one in at.offsets.items() if one.offset is not None}
@@ -624,11 +626,11 @@ class Mirroring:
     def _until(
         self, group: str, once: Callable[[], Result], wait: float, action: Action | None = None
     ) -> Result:
-        """Try until it succeeds, or ``wait`` seconds are over while members run. Raises its last
-        error then, and other refusals at once.
+        """Repeat an action until it succeeds, or until ``wait`` seconds have passed while members
+        run. Then raises its last error. Other refusals are raised immediately.
 
-        If another process was faster, it is tried again at once. But an ``action`` ends if its
-        command cannot begin any more, or the group is no longer mirrored.
+        If another process was faster, the action is repeated immediately, unless its command can
+        no longer start, or the group is no longer mirrored.
         """
         deadline = time.monotonic() + wait
         conflicts = 0
@@ -660,7 +662,7 @@ class Mirroring:
             time.sleep(_POLL)
 
     def _locked(self, group: str, work: Callable[[], Result]) -> Result:
-        """Work on a group that this command locks; unlock it if another one has taken it back."""
+        """Work on a group that this command locks; unlock it if another one took it back."""
         try:
             result = work()
         except GroupRefusedError:
@@ -671,8 +673,8 @@ class Mirroring:
         return result
 
     def _clean_up(self, group: str) -> None:
-        """Take back what this object has done after another command has ended the mirror, or taken
-        the group back."""
+        """Revert this object's changes after another command has ended the mirror, or taken the
+        group back."""
         self._zk(guard.let_in(group))
         if not self._zk(record.read(group)).mirror:
             with suppress(GroupRefusedError, GroupActiveError, BrokerError):

@@ -1,10 +1,9 @@
 """Reads mirrored groups in both stores.
 
-What ZooKeeper has of a group is kept, with watches. Only what a watch has fired for is read again.
-All of it is read again when the connection was lost, since its watches are lost then, too, and
-after some time in any case. Where Kafka leads, its offsets are kept, and what it answers next is
-compared with them. A command that changes a group reads it afresh (``read``), and so does whatever
-is asked right before a write.
+A group's data in ZooKeeper is cached, with watches. Only data whose watch has fired is read again.
+Everything is read again after the connection was lost, as its watches are lost too, and after some
+time in any case. Where Kafka leads, its offsets are cached and compared with later answers. A
+command that changes a group reads it again (``read``), as does every check right before a write.
 
 One thread uses a ``Readings``.
 """
@@ -31,13 +30,13 @@ from zkmigrate.stores.offset_znodes import misplaced_offsets, misplaced_path, zk
 from zkmigrate.stores.sessions import Stores
 
 BELOW_S: Final = 10.0
-"""Seconds for which a pass uses what a group has below ``offset``."""
+"""Seconds for which a pass uses the cached data below ``offset``."""
 _FRESH: Final = 1.0
-"""Seconds for which the offsets in Kafka are used of groups that were read together. A coordinator
-that does not answer delays some of them."""
+"""Seconds for which offsets in Kafka that were read together are used. A coordinator that does not
+answer delays some of them."""
 
 Look = InZooKeeper | ZnodeFormatError | ZooKeeperError
-"""A group as ZooKeeper shows it, or why it cannot be read."""
+"""A group's data in ZooKeeper, or why it cannot be read."""
 
 
 class Seen(NamedTuple):
@@ -49,8 +48,8 @@ class Seen(NamedTuple):
 
 
 class Together(NamedTuple):
-    """Kafka's data of groups that were read together, or why it is not known. ``until``: how long
-    it may be used, by ``time.monotonic``."""
+    """Kafka's data about groups that were read together, or why it is unknown. ``until``: the time
+    until which it may be used, by ``time.monotonic``."""
 
     found: dict[str, Seen | BrokerError]
     until: float
@@ -63,7 +62,7 @@ class Together(NamedTuple):
         return found if time.monotonic() <= self.until else None
 
     def of_all(self, groups: Iterable[str]) -> dict[str, Seen]:
-        """Return the readings of those groups that were read, unless they are too old."""
+        """Return the readings of the groups that were read, unless they are too old."""
         some = groups if time.monotonic() <= self.until else ()
         return {name: one for name in some if isinstance(one := self.found.get(name), Seen)}
 
@@ -76,22 +75,23 @@ class Readings:
         self._below: dict[str, tuple[Mapping[TopicPartition, Node], float]] = {}
         """The groups' znodes below ``offset``, and when they are read again."""
         self._asks = stores.beside()
-        """Has its own connections, so that no read delays a commit that is about to be sent."""
+        """Requests on separate connections, so that no read delays a commit that is about to be
+        sent."""
         self.keep_s = 0.0
-        """Seconds after which all of a group is read again, even if no watch fires."""
+        """Seconds after which all of a group's data is read again, even if no watch fires."""
         self._known: dict[str, tuple[InZooKeeper, float]] = {}
-        """Groups as ZooKeeper has shown them, with watches; when all of it is read again."""
+        """Cached data of groups in ZooKeeper, with watches, and when all of it is read again."""
         self._fired: defaultdict[str, set[str]] = defaultdict(set)
         """The watches of a group that have fired since it was read."""
         self._stored: dict[str, dict[TopicPartition, StoredOffset]] = {}
-        """The offsets of groups in which Kafka leads."""
+        """The cached offsets of groups in which Kafka leads."""
         self._answers: dict[tuple[str, ...], Answered] = {}
-        """The last answers of coordinators about them."""
+        """The coordinators' last answers about these offsets."""
 
     def fired(self) -> set[str] | None:
-        """Return the groups of which a watch has fired since the last call.
+        """Return the groups for which a watch has fired since the last call.
 
-        ``None``: the connection was lost meanwhile. So all groups may have changed.
+        ``None``: the connection was lost in the meantime, so all groups may have changed.
         """
         fired = self._stores.zk.fired()
         if fired is None:
@@ -106,7 +106,7 @@ class Readings:
         return groups
 
     def look(self, groups: Iterable[str]) -> list[Look]:
-        """Return groups as ZooKeeper shows them, reading only what has changed."""
+        """Return groups' data in ZooKeeper, reading only what has changed."""
         return list(self._stores.zk.run_all(map(self._look, groups)))
 
     def look_afresh(self, group: str) -> Look:
@@ -116,8 +116,8 @@ class Readings:
         return found
 
     def keep(self, seen: Seen) -> None:
-        """Use this data of a group from now on: what was read, and what this process has
-        written."""
+        """Replace a group's cached data by this: data that was read, and data that this process
+        has written."""
         at = seen.at
         known = self._known.pop(at.group, None)
         if known is not None and at.watched:
@@ -131,11 +131,11 @@ class Readings:
             self._stored.pop(at.group, None)
 
     def moved(self, together: Iterable[Sequence[str]]) -> set[str]:
-        """Return the groups whose offsets in Kafka differ from the kept ones, or are not known at
-        once.
+        """Return the groups whose offsets in Kafka differ from the cached ones, or are not
+        available immediately.
 
-        ``together``: the groups to ask for at the same time. If they are mostly the same as the
-        last time, this takes little work, since equal answers are not decoded.
+        ``together``: the groups to request at the same time. If they are mostly the same as last
+        time, this is cheap, because equal answers are not decoded.
         """
         before, self._answers = self._answers, {}
         moved: set[str] = set()
@@ -152,7 +152,8 @@ class Readings:
         return moved
 
     def read(self, group: str) -> Seen:
-        """Read a group that must be mirrored afresh. Raises GroupRefusedError if it is not."""
+        """Read a mirrored group without using the cache. Raises GroupRefusedError if it is not
+        mirrored."""
         at = self._stores.zk.run(mirror_state.look(group))
         if at.mirror is None or at.mirror.stopped is not None:
             raise mirror_state.changed(group)
@@ -160,7 +161,7 @@ class Readings:
         return self.complete(at)
 
     def complete(self, at: InZooKeeper) -> Seen:
-        """Read Kafka's data of a mirrored group. Raises BrokerError."""
+        """Read Kafka's data for a mirrored group. Raises BrokerError."""
         found = self._complete([at])[at.group]
         if isinstance(found, BrokerError):
             raise found
@@ -172,18 +173,18 @@ class Readings:
         before: Mapping[TopicPartition, KafkaOffset],
         new: Mapping[TopicPartition, StoredOffset | None],
     ) -> bool:
-        """Whether Kafka still has what was read of some partitions, or the new offset, of which
-        no answer came. Raises BrokerError.
+        """Whether Kafka still has the offsets that were read for some partitions, or the new
+        offset whose commit was not answered. Raises BrokerError.
 
-        A member that had left when members were read may have committed right before.
+        A member may have committed right before it left, after the offsets were read.
         """
         return _is_still(self._asks.fetch(group, new), before, new)
 
     def still_in_kafka(
         self, seen: Mapping[str, Seen], new: Mapping[str, Mapping[TopicPartition, StoredOffset]]
     ) -> list[str]:
-        """Return the groups for which ``is_still_in_kafka`` is true, as far as that is known at
-        once. They are asked for together."""
+        """Return the groups for which ``is_still_in_kafka`` is true and immediately known. They
+        are requested together."""
         answers = self._stores.kafka.fetch_several(new).values()
         stored = {name: one for some in answers for name, one in some.offsets.items()}
         return [
@@ -193,10 +194,10 @@ class Readings:
         ]
 
     def complete_together(self, looks: Iterable[InZooKeeper]) -> Together:
-        """Read Kafka's data of several mirrored groups, with few requests.
+        """Read Kafka's data for several mirrored groups, with few requests.
 
-        If something that concerns several groups cannot be read, nothing is returned: then
-        ``complete`` shows which group it is.
+        If data that concerns several groups is unreadable, nothing is returned. Then ``complete``
+        shows which group fails.
         """
         began = time.monotonic()
         try:
@@ -221,7 +222,8 @@ class Readings:
         return found
 
     def _complete(self, looks: Iterable[InZooKeeper]) -> dict[str, Seen | BrokerError]:
-        """Members are read last: one that has committed is seen, too."""
+        """Read a group's data in Kafka. Members are read last, so that one which has committed is
+        seen, too."""
         found: dict[str, Seen | BrokerError] = {}
         ats = {at.group: (at, at.mirror) for at in looks if at.mirror is not None}
         known = {name: [*at.offsets, *mirror.values] for name, (at, mirror) in ats.items()}
@@ -255,7 +257,7 @@ class Readings:
         return found
 
     def _read_below(self, groups: Iterable[str]) -> None:
-        """Read the znodes of some groups below ``offset``, unless they are known."""
+        """Read the znodes of some groups below ``offset``, unless they are cached."""
         now = time.monotonic()
         due = [name for name in groups if name not in self._below or now >= self._below[name][1]]
         found = self._stores.zk.run_all(map(misplaced_offsets, due))

@@ -15,8 +15,8 @@ ENDED: Final = "not mirrored"
 class Step(NamedTuple):
     """One group after one pass. ``state``: ``in step``, ``standby``, ``behind``, ``stopped``,
     ``refused``, ``failed`` or ``not mirrored``. ``since``: when its store began to lead, in UTC.
-    ``late_since``: since when it is not in step; empty if it is. ``copied``: how many offsets were
-    copied."""
+    ``late_since``: since when it has not been in step; empty if it is. ``copied``: number of
+    offsets copied."""
 
     group: str
     leader: str
@@ -29,5 +29,5 @@ class Step(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Whether no operator is needed."""
+        """Whether the group needs no operator."""
         return self.state in (IN_STEP, STANDBY, ENDED, Outcome.WOULD.value)

@@ -1,8 +1,8 @@
 """Writes the decisions for mirrored groups, in both stores.
 
-Kafka has no versions. So each commit there is permitted shortly before it is sent, and carries a
-mark: a late one is recognized and put right. A write to ZooKeeper names the versions of what was
-read.
+Kafka has no versions. So each commit to Kafka is permitted shortly before it is sent, and carries
+a mark, by which a late commit is detected and corrected. A write to ZooKeeper checks the versions
+of the znodes that were read.
 
 One thread uses a ``Writes``.
 """
@@ -35,12 +35,12 @@ from zkmigrate.text import shown
 
 T = TypeVar("T")
 _READ_S: Final = 1.0
-"""Seconds for which the offsets in Kafka can be used that are read before that."""
+"""Seconds for which offsets in Kafka that were read before a write can be used."""
 _ATTEMPTS: Final = 3
-"""How often it is asked for until it comes in time."""
+"""Number of requests for a permission until one is answered in time."""
 IN_ADVANCE_S: Final = 0.05
-"""Seconds for which a permission can be used that was asked for together with those of other
-groups, from when it was asked for. After that it is asked for again."""
+"""Seconds, from the request on, for which a permission can be used that was requested together
+with those of other groups. After that it is requested again."""
 
 
 class Unwritten(NamedTuple):
@@ -51,13 +51,13 @@ class Unwritten(NamedTuple):
     offsets: Mapping[TopicPartition, int]
 
     def script(self) -> Script[InZooKeeper]:
-        """Write it. Raises GroupRefusedError if the group has changed."""
+        """Write the data. Raises GroupRefusedError if the group has changed."""
         return mirror_state.write(self.seen.at, self.mirror, self.offsets)
 
     def after(self, at: InZooKeeper) -> Seen:
-        """Return the reading of the group, as it is after that.
+        """Return the group's reading as it is after the write.
 
-        Raises GroupRefusedError if another command has written its record since.
+        Raises GroupRefusedError if another command has written the group's record since.
         """
         if at.mirror is None or at.record.version != self.seen.at.record.version:
             raise mirror_state.changed(at.group)
@@ -68,9 +68,9 @@ class Writes:
     """Writes to both stores.
 
     Args:
-        stores: both, opened.
-        readings: gets what was written.
-        say: called with remarks for people.
+        stores: both stores, opened.
+        readings: receives the written data.
+        say: called with messages for the operator.
     """
 
     def __init__(self, stores: Stores, readings: Readings, say: Callable[[str], object]) -> None:
@@ -80,7 +80,7 @@ class Writes:
         self._committed: dict[str, tuple[Seen, Mapping[TopicPartition, StoredOffset]]] = {}
         """Commits that were sent together, and accepted."""
         self._settled: dict[str, tuple[Store, bool]] = {}
-        """Groups whose lock was looked at: which store led, and whether the record was locked."""
+        """Groups whose lock was checked: which store led, and whether the record was locked."""
 
     def commit_together(self, some: Mapping[str, tuple[Seen, Decision, int]]) -> None:
         """Ask for permission for the commits of several groups at the same time, and commit.
@@ -114,7 +114,7 @@ class Writes:
         self, seen: Seen, new: Mapping[TopicPartition, StoredOffset | None], session: int
     ) -> None:
         """Raise GroupRefusedError if offsets may not be written to Kafka now. Raise BrokerError or
-        ZooKeeperError if that takes too long to find out."""
+        ZooKeeperError if the check takes too long."""
         group = seen.at.group
         of, offsets, asked = self._permitted.pop(group, (None, None, 0.0))
         if of is seen and offsets == new and _in_time(asked):
@@ -136,7 +136,7 @@ class Writes:
         raise LeaderUnavailableError(f"the coordinator did not answer within {_READ_S:g} s, {what}")
 
     def write_all(self, unwritten: Collection[Unwritten]) -> list[str]:
-        """Write for several groups; return those that another process has changed, or that cannot
+        """Write for several groups. Return those that another process has changed, or that cannot
         be written."""
         changed: list[str] = []
         scripts = (_or_error(one.script()) for one in unwritten)
@@ -156,11 +156,11 @@ class Writes:
         session: int = 0,
         later: dict[str, Unwritten] | None = None,
     ) -> Seen:
-        """Write the decision; return the group as it is then.
+        """Write the decision, and return the resulting group.
 
-        ``session``: has the group's lease. ``later``: gets what may be written to ZooKeeper
-        together with that of other groups. Raises GroupRefusedError with ``OTHER_OPERATOR``, and
-        GroupActiveError, if it has changed.
+        ``session``: has the group's lease. ``later``: receives data that may be written to
+        ZooKeeper together with that of other groups. Raises GroupRefusedError with
+        ``OTHER_OPERATOR``, and GroupActiveError, if the group has changed.
         """
         group = seen.at.group
         if decision.stop is not None:
@@ -196,7 +196,8 @@ class Writes:
         return seen._replace(mirror=stopped)
 
     def _change_leader(self, seen: Seen, decision: Decision) -> Seen:
-        """Let the other store lead, whose members have come; keep old consumers out of Kafka."""
+        """Let the other store lead, because its members have joined. Keep old consumers out if it
+        is Kafka."""
         to = decision.leader
         at = self.lead(seen, to, decision.to_zookeeper, locked=to is Store.KAFKA)
         if to is Store.KAFKA:
@@ -207,7 +208,8 @@ class Writes:
         return Seen(at, at.mirror, seen.reading)
 
     def settle_lock(self, at: InZooKeeper) -> None:
-        """Let the lock follow the record: the process that wrote that may have been killed."""
+        """Set the lock according to the record, because the process that wrote the record may have
+        been killed."""
         assert at.mirror is not None
         as_read = leader, locked = at.mirror.leader, at.record.locked
         if self._settled.get(at.group) == as_read:
@@ -223,10 +225,11 @@ class Writes:
     ) -> InZooKeeper:
         """Let a store lead from now on, if no offset has changed in the other since the reading.
 
-        The other store is read again: a member that had left when members were read may have
-        committed right before, after the offsets were read. So is Kafka before it leads: a mirror
-        with an older reading may have committed what it had read. ``offsets``: written to ZooKeeper
-        first. ``fields``: more of the group's record; only these change if ``to`` leads already.
+        The other store is read again, because a member may have committed right before it left,
+        after the offsets were read. Kafka is also read again before it leads, because a mirror
+        with an older reading may have committed. ``offsets``: written to ZooKeeper first.
+        ``fields``: further fields of the group's record; only these change if ``to`` leads
+        already.
         """
         at, now_ms = seen.at, int(time.time() * 1000)
         if offsets:
@@ -254,7 +257,7 @@ class Writes:
 
 
 def first_record(group: str, written: Record, mirror: Mirror) -> Script[None]:
-    """Record that a group is mirrored, and what is agreed on. Raises GroupRefusedError."""
+    """Record that a group is mirrored, with the agreed state. Raises GroupRefusedError."""
     where = mirror_state.path(group)
     (there,) = yield from read_many([where])
     data = mirror_state.encode(mirror)

@@ -1,4 +1,4 @@
-"""The case of a group: what has happened to it, from all that is known about it. Pure."""
+"""The case of a group: its history and state, from everything known about it. Pure."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ _LIVE: Final = {Mode.LOCKED: Case.LOCKED, Mode.KAFKA: Case.KAFKA, Mode.OPEN: Cas
 
 
 def case_of(state: GroupState) -> Case:
-    """Return the case of a group. If something cannot be read, that is the case. If a group was
-    moved, or is in a live move, other clients' znodes are a problem in addition to its case."""
+    """Return the case of a group. Unreadable data is a case of its own. If a group was moved, or
+    is in a live move, other clients' znodes are a problem in addition to its case."""
     marker = state.marker
     moved_to = state.moved_to
     in_kafka = Store.KAFKA in (moved_to, state.record.mirror_leads)

@@ -50,7 +50,7 @@ _ADVICE: Final = {
 
 
 class Findings:
-    """Problems of partitions. It is true if there are any."""
+    """Problems of partitions. The object is true if there are any."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -60,7 +60,7 @@ class Findings:
         return bool(self._found)
 
     def add(self, kind: Reason, tp: TopicPartition, text: str = "") -> None:
-        """Add one partition; ``text`` follows its name."""
+        """Add one partition. ``text`` follows its name."""
         self._found.setdefault(kind, {})[tp] = f"{tp}{text}"
 
     def problems(self) -> Iterator[Problem]:
@@ -76,7 +76,7 @@ class Findings:
 def problem(
     kind: Reason, text: str, advice: str, names: Iterable[str] = (), skips: Iterable[str] = ()
 ) -> Problem:
-    """Return a problem whose texts can be printed."""
+    """Return a problem whose texts are printable."""
     return Problem(
         kind,
         printable(text),
@@ -87,7 +87,7 @@ def problem(
 
 
 def bad_name(name: str) -> Problem:
-    """Return the refusal of a name that zkmigrate cannot handle in ZooKeeper."""
+    """Return the problem of a name that zkmigrate cannot handle in ZooKeeper."""
     shown = ascii(name[:60]) + ("..." if len(name) > 60 else "")
     return Problem(
         Reason.BAD_NAME,

@@ -1,7 +1,8 @@
-"""The gate before each mode: what must be true before an operator's tool may write it. Pure.
+"""The gate before each mode: the conditions under which an operator's tool may write the mode.
+Pure.
 
-The tool reads the ``Facts``, asks ``obstacles``, and writes the mode only if its znode still has
-the version of these facts. Anything that the tool does not know is an obstacle, not a guess.
+The tool reads the ``Facts``, checks ``obstacles``, and writes the mode only if its znode still has
+the version in these facts. Everything unknown is an obstacle.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from zkconsumer.core.migration.modes import Mode, neighbours
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The state of a group, as the tool has read it.
+    """The state of a group, as read by the tool.
 
     Args:
         mode: the group's mode.
@@ -31,7 +32,7 @@ class Facts:
             as its last incarnation, which stays there until its session ends.
         in_zookeeper: committed offsets in ZooKeeper.
         in_kafka: committed offsets in Kafka.
-        misplaced: offsets below ``offset``, where members do not read.
+        misplaced: offsets below ``offset``, which members do not read.
         foreign: znodes in another client's layout, which may hold offsets. Only known in mode
             ``zookeeper``.
         hidden: topics with offsets in ZooKeeper whose offsets in Kafka the brokers do not show.
@@ -73,7 +74,7 @@ class Code(StrEnum):
 
 
 class Obstacle(str):
-    """One sentence about what prevents a mode. ``waits``: it may disappear by itself.
+    """One sentence about what prevents a mode. ``waits``: the obstacle may disappear by itself.
 
     ``code``: one of ``Code``, or a word of the tool that adds an obstacle.
     """
@@ -83,7 +84,7 @@ class Obstacle(str):
     waits: bool
 
     def __new__(cls, code: str, text: str, waits: bool = False) -> Self:
-        """Make an obstacle of its sentence."""
+        """Create an obstacle from its sentence."""
         made = super().__new__(cls, text)
         made.code, made.waits = code, waits
         return made
@@ -92,8 +93,8 @@ class Obstacle(str):
 def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
     """Return the obstacles to writing ``target``; none if the mode may be written.
 
-    A group without members holds no partition, so that alone is not an obstacle; but then no member
-    carries offsets over.
+    A group without members owns no partition, so this is not an obstacle by itself. But then no
+    member copies offsets.
     """
     if target not in neighbours(facts.mode):
         names = " or ".join(mode.value for mode in neighbours(facts.mode))
@@ -161,7 +162,7 @@ def _others(facts: Facts) -> list[Obstacle]:
 
 
 def start_obstacles(facts: Facts) -> list[Obstacle]:
-    """Return the reasons why a live move must not start from the members' offsets in ZooKeeper."""
+    """Return why a live move must not start from the members' offsets in ZooKeeper."""
     reasons: list[Obstacle] = []
     if facts.moved:
         text = "the group counts as moved to Kafka, and its offsets in ZooKeeper no longer count"
@@ -189,7 +190,7 @@ def start_obstacles(facts: Facts) -> list[Obstacle]:
 
 
 def _hidden(facts: Facts) -> list[Obstacle]:
-    """Return the obstacle that the offsets of both stores cannot be compared."""
+    """Return the obstacle that the offsets in the two stores cannot be compared."""
     if not facts.hidden:
         return []
     text = (
@@ -205,7 +206,7 @@ def may_pass(why: Sequence[Obstacle]) -> bool:
 
 
 def _behind(facts: Facts, where: str, partitions: Set[str]) -> Obstacle:
-    """Return the obstacle that offsets are not carried over yet. Members do that at each commit."""
+    """Return the obstacle that offsets are not copied yet. Members copy them with each commit."""
     fix = "wait" if facts.members else "no migratable member runs that carries them over: start one"
     text = f"offsets are lower in {where}: {named(partitions)}: {fix}"
     return Obstacle(Code.BEHIND, text, waits=bool(facts.members))

@@ -28,7 +28,7 @@ def plan_group(
 ) -> GroupPlan:
     """Return the plan of one group: what to write and why, or what prevents the move.
 
-    ``retention`` is only needed on the way to Kafka. Offsets that will be skipped have no entries:
+    ``retention`` is only needed for moves to Kafka. Offsets that will be skipped have no entries:
     they stay behind, and the plan lists them.
     """
     return _Planner(state, direction, options, now_ms, retention).plan()
@@ -117,7 +117,7 @@ class _Planner:
     def _is_moved(self, entries: Iterable[Entry]) -> bool:
         """Whether an earlier move to the target is still valid, so that nothing is left to do.
 
-        Then the target's own consumers may run, and do not prevent the plan.
+        Then the target's own consumers may be running without preventing the plan.
         """
         marker = self.state.marker
         if (
@@ -140,7 +140,7 @@ class _Planner:
         return True
 
     def _unstored(self) -> Iterable[TopicPartition]:
-        """Partitions that neither store has an offset of, in topics that one has some of."""
+        """Return partitions without an offset in either store, in topics with some offsets."""
         stored = {tp.topic for tp in (*self.state.zk, *self.state.kafka)}
         for topic, topic_state in self.state.topics.items():
             if topic in stored:
@@ -148,7 +148,8 @@ class _Planner:
                     yield TopicPartition(topic, number)
 
     def _moved_unseen(self) -> Iterable[TopicPartition]:
-        """Partitions that were moved once, in topics whose offsets in Kafka are hidden now."""
+        """Return partitions that were moved earlier, in topics whose offsets in Kafka are now
+        hidden."""
         marker = self.state.marker
         return [tp for tp in marker.in_target if tp.topic in self.state.hidden] if marker else []
 
@@ -180,8 +181,8 @@ class _Planner:
             )
 
     def _live_move(self) -> None:
-        """Refuse a group that is mirrored, or moved while it runs: its mode says which store
-        counts."""
+        """Refuse a group that is mirrored or in a live move. Its mode decides which store is
+        valid."""
         answer = decide(self.state, Action.plan(self.direction))
         if answer.reason in (Reason.MIRRORED, Reason.MIRROR_STOPPED):
             what, fix = (text.replace("`", "") for text in MEANING[answer.reason])
@@ -197,7 +198,7 @@ class _Planner:
             self._refuse(answer.reason, text, fix)
 
     def _stores_offsets_in_kafka(self) -> bool:
-        """Whether a group of ZooKeeper has all of its offsets in Kafka: offsets.storage=kafka.
+        """Whether a group in ZooKeeper has all of its offsets in Kafka (offsets.storage=kafka).
 
         Then nothing has to be written, but the group counts as moved only with a marker and a lock.
         """
@@ -244,7 +245,7 @@ class _Planner:
             self._refuse(Reason.UNKNOWN, fault, "make it available again, then plan again")
 
     def _other_group(self) -> None:
-        """Refuse a new name under which the target store has another group.
+        """Refuse a new name that another group in the target store has.
 
         A group that was moved under this name before is the same group.
         """
@@ -264,7 +265,8 @@ class _Planner:
             )
 
     def _other_client(self) -> None:
-        """Refuse to copy Kafka's offsets to where the old client reads others, or does not read."""
+        """Refuse to copy offsets from Kafka to znodes that the old client does not read, or would
+        interpret differently."""
         if self.direction is Direction.ZK_TO_KAFKA or self.state.from_file is not None:
             return
         fix = "roll back with undo --force, which repeats messages, or write "
@@ -290,13 +292,13 @@ class _Planner:
 
     @property
     def _moved_from(self) -> str:
-        """What the marker records about the old client of a group that is in Kafka."""
+        """Return the marker's record about the old client of a group that is in Kafka."""
         marker = self.state.marker
         in_kafka = marker is not None and marker.moved_to is Store.KAFKA
         return marker.other_client if marker is not None and in_kafka else ""
 
     def _new_other_client(self, read_last: bool) -> str:
-        """Return what the new marker records about the old client."""
+        """Return the new marker's record about the old client."""
         if self.direction is Direction.KAFKA_TO_ZK:
             return ""
         state = self.state
@@ -306,7 +308,7 @@ class _Planner:
         )
 
     def _idle(self) -> None:
-        """Refuse groups that were idle for a long time: an operator must confirm that they are
+        """Refuse groups that were idle for a long time. An operator must confirm that they are
         needed."""
         if self.direction is Direction.KAFKA_TO_ZK or self.state.from_file is not None:
             return

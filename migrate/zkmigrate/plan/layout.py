@@ -1,8 +1,8 @@
-"""How other clients store offsets in ZooKeeper: one reader for each layout, and their table; and
-which znodes of a group are not those of a JVM consumer. Pure.
+"""Layouts in which other clients store offsets in ZooKeeper, each with a reader. Pure.
 
-A reader gets the znodes below a path and yields an offset for each partition. It raises
-ZnodeFormatError, which names the znode, for everything that its client does not write.
+Also finds a group's znodes that no JVM consumer creates. A reader gets the znodes below a path
+and yields an offset for each partition. For data that its client does not write, it raises
+ZnodeFormatError, which names the znode.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_PARTITION: Final = 2**31 - 1
 
 
 class Means(Enum):
-    """What a stored number is. The reference shows the value."""
+    """Meaning of a stored number. The reference shows the value."""
 
     NEXT = "next record to read"
     LAST = "last record read"
@@ -38,7 +38,7 @@ class Means(Enum):
 
 
 class Stored(NamedTuple):
-    """An offset as a znode has it. ``offset``: ``None`` if nothing was committed."""
+    """An offset in a znode. ``offset``: ``None`` if nothing was committed."""
 
     path: str
     tp: TopicPartition
@@ -47,15 +47,15 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a client stores offsets.
+    """The layout in which a client stores offsets.
 
     Args:
         client: its name and releases.
-        where: the znodes, for people.
+        where: the znodes, as text.
         pattern: matches the whole path of a znode with an offset. Its group ``root`` is the
             path that is given to ``--layout``.
         means: what the numbers are.
-        never: what a partition without a commit looks like, for people.
+        never: what a partition without a commit looks like, as text.
         read: yields the offsets of ``Nodes``; the text is the topic if the znodes do not name it.
         others: pattern of the last parts of paths whose znodes hold no offsets.
     """
@@ -83,7 +83,8 @@ def _storm(layout: Layout, nodes: Nodes, _topic: str) -> Iterator[Stored]:
 
 
 def _trident(layout: Layout, nodes: Nodes, _topic: str) -> Iterator[Stored]:
-    """A transaction is committed once the coordinator has begun the next one."""
+    """Yield Trident's offsets. A transaction is committed once the coordinator has begun the next
+    one."""
     found: dict[str, list[tuple[int, str, re.Match[str], Node]]] = {}
     for path, match, node in layout.matched(nodes):
         parent = path.rpartition("/")[0]
@@ -91,7 +92,7 @@ def _trident(layout: Layout, nodes: Nodes, _topic: str) -> Iterator[Stored]:
     for some in found.values():
         current = f"{some[0][2]['root']}/coordinator/currtx"
         if current not in nodes:
-            raise ZnodeFormatError(current, "is missing: it says which transactions are committed")
+            raise ZnodeFormatError(current, "is missing: it shows which transactions are committed")
         begun = decode_offset(current, nodes[current].data)
         some.sort(key=lambda one: one[0])
         done = [one for one in some if one[0] < begun]
@@ -122,7 +123,7 @@ def _brooklin(layout: Layout, nodes: Nodes, topic: str) -> Iterator[Stored]:
             elif text.count("-") == 1:
                 name, (number, offset) = topic, text.split("-")
             else:
-                raise ZnodeFormatError(path, "has a checkpoint that is not of a Kafka connector")
+                raise ZnodeFormatError(path, "has a checkpoint that is not from a Kafka connector")
             yield Stored(path, _partition(path, name, number), decode_offset(path, offset.encode()))
 
 
@@ -139,13 +140,15 @@ def _decimal(layout: Layout, nodes: Nodes, _topic: str) -> Iterator[Stored]:
 
 
 def _ureplicator(layout: Layout, nodes: Nodes, topic: str) -> Iterator[Stored]:
-    """Its controller creates znodes with 0, and its worker empty ones."""
+    """Yield uReplicator's offsets. Its controller creates znodes with 0, and its worker empty
+    ones."""
     begun = {path: one for path, one in nodes.items() if one.data and not _is_first(one, b"0")}
     yield from _decimal(layout, begun, topic)
 
 
 def _secor(layout: Layout, nodes: Nodes, topic: str) -> Iterator[Stored]:
-    """It creates a znode with Curator's default data, its own address, and then sets the number."""
+    """Yield Secor's offsets. It creates a znode with Curator's default data, its own address, and
+    then sets the number."""
     address = re.compile(rb"[0-9.]*\.[0-9.]+|[0-9a-f:%.]*:[0-9a-z:%.]*")
     begun = {
         path: one
@@ -278,10 +281,10 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
 """Each layout by its name."""
 
 _SWEPT: Final = ("trident", "storm", "brooklin", "ureplicator", "kafka", "offset")
-"""Layouts whose paths show what they are, the most specific first."""
+"""Layouts that are recognizable by their paths, the most specific first."""
 _LIST: Final = re.compile(rb"[0-9]+:[0-9]+(?:,[0-9]+:[0-9]+)*")
 _PAIR: Final = rb"(?:(?!\d{4}-\d\d-\d\dT)[\w.-]+\s*[:=]\s*)?[0-9]+\s*[:=]\s*[0-9]+"
-"""A partition and its offset, perhaps with a topic; not a point in time."""
+"""A partition and its offset, possibly with a topic; not a point in time."""
 _PAIRS: Final = re.compile(rb"\s*" + _PAIR + rb"(?:[\s,;]+" + _PAIR + rb")*[\s,;]*")
 _JAVA_STRING: Final = re.compile(rb"\A\xac\xed\x00\x05t..", re.DOTALL)
 _NUMBER: Final = re.compile(
@@ -300,17 +303,17 @@ _KEY: Final = re.compile(rb"offset", re.IGNORECASE)
 _NO_OFFSETS: Final = re.compile(
     r"/consumers/[^/]+/(?:ids|owners)/.+|/coordinator/(?:currtx|currattempts|meta)(?:/.+)?"
 )
-"""In paths of members of a group, and of what Trident has next to offsets."""
+"""Parts of paths without offsets, of a group's members and of Trident's other data."""
 
 
 def looks_like_offsets(path: str, data: bytes, topics: Set[str] = frozenset()) -> bool:
     """Whether a znode may hold offsets of some client. This is a heuristic.
 
-    True for any data if they or the path contain the word offset, or the path is that of a layout;
-    for a list of pairs of numbers, each perhaps with a topic; for a number if the znode's name ends
-    with a number, its parent is named like a partition, or a part of its path names one of
-    ``topics``, those of the cluster; and for JSON with an object from numbers to numbers, or with a
-    number if the path, a key above it or a value next to it names a topic.
+    True for any data if the data or the path contain the word offset, or if the path is that of a
+    layout. True for a list of pairs of numbers, each possibly with a topic. True for a number if
+    the znode's name ends with a number, its parent is named like a partition, or a part of its
+    path is one of ``topics``, those of the cluster. True for JSON with an object from numbers to
+    numbers, or with a number if the path, a key above it or a value next to it is a topic.
     """
     if not data:
         return False
@@ -333,14 +336,14 @@ def looks_like_offsets(path: str, data: bytes, topics: Set[str] = frozenset()) -
 
 
 def _names_topic(text: object, topics: Set[str]) -> bool:
-    """Whether a text is one of the topics, perhaps with a partition, as in ``TOPIC-0``."""
+    """Whether a text is one of the topics, possibly with a partition, as in ``TOPIC-0``."""
     return isinstance(text, str) and (text in topics or _PARTITION_SUFFIX.sub("", text) in topics)
 
 
 def _has_offsets(data: bytes, topics: Set[str], of_topic: bool) -> bool:
-    """Whether JSON has an object from numbers to numbers, or a number below the name of a topic.
+    """Whether JSON has an object from numbers to numbers, or a number below a topic's name.
 
-    ``of_topic``: the znode's path names one.
+    ``of_topic``: the znode's path names a topic.
     """
     try:
         parts: list[tuple[Any, bool]] = [(json.loads(data), of_topic)]
@@ -381,8 +384,8 @@ def recognized(path: str, data: bytes) -> tuple[str, str]:
 
 
 class Place(NamedTuple):
-    """Where a client has stored offsets. ``name``: its layout. ``topic``: the topic, for layouts
-    whose znodes do not name it, otherwise empty."""
+    """A place where a client has stored offsets. ``name``: its layout. ``topic``: the topic, for
+    layouts whose znodes do not name it, otherwise empty."""
 
     name: str
     path: str
@@ -408,7 +411,7 @@ class Place(NamedTuple):
 
 
 def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, ZkOffset]:
-    """Return the number that is stored for each partition, and its znode's state, in a layout.
+    """Return the stored number and the znode's state of each partition, in a layout.
 
     Args:
         name: the layout's name.
@@ -422,7 +425,7 @@ def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, Zk
     for one in layout.read(layout, nodes, topic):
         held = found.setdefault(one.tp, one)
         if held.offset != one.offset:
-            raise ZnodeFormatError(one.path, f"holds another offset of {one.tp} than {held.path}")
+            raise ZnodeFormatError(one.path, f"has a different offset of {one.tp} than {held.path}")
     for path, node in nodes.items():
         known = layout.pattern.fullmatch(path) or (layout.others and layout.others.search(path))
         if not known and looks_like_offsets(path, node.data):
@@ -436,7 +439,8 @@ def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, Zk
 
 
 def is_foreign_layout(group: str, foreign: Sequence[str], has_offsets: bool) -> bool:
-    """Whether these znodes are another client's offsets, and not merely next to the group's.
+    """Whether these znodes are another client's offsets, not merely extra znodes next to the
+    group's.
 
     ``has_offsets``: whether the group has offset znodes of its own.
     """
@@ -444,7 +448,7 @@ def is_foreign_layout(group: str, foreign: Sequence[str], has_offsets: bool) -> 
 
 
 def reason_for(state: GroupState) -> Reason | None:
-    """Return why the znodes of a group are not understood; ``None`` if all are."""
+    """Return why the znodes of a group have an unknown format; ``None`` if all are known."""
     if not state.foreign:
         return None
     whole = is_foreign_layout(state.group, state.foreign, bool(state.zk))
@@ -452,7 +456,7 @@ def reason_for(state: GroupState) -> Reason | None:
 
 
 def _is_other(group: str, path: str) -> bool:
-    """Whether a znode is next to those of a JVM consumer, and not where Storm has offsets."""
+    """Whether a znode is next to those of a JVM consumer, but not where Storm has offsets."""
     parent, _, name = path.rpartition("/")
     own = name in CHILDREN or LAYOUTS["storm"].pattern.fullmatch(path)
     return parent == f"{CONSUMERS}/{group}" and not own

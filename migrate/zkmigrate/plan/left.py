@@ -1,4 +1,5 @@
-"""What would be lost if ZooKeeper were switched off, and what zkmigrate does not understand. Pure.
+"""What would be lost if ZooKeeper were switched off, and which znodes have an unknown format.
+Pure.
 
 A group passes only if everything below its znode is accounted for.
 """
@@ -21,8 +22,8 @@ class Left(NamedTuple):
 
     ``decided``: partitions that the plan of the last move left behind on purpose, unchanged since.
     ``not_understood``: znodes in another client's layout. ``kafka`` compares the whole group:
-    ``none``, ``older``, ``same``, ``newer``, or ``mixed`` where partitions differ.
-    ``last_activity``: when an offset was stored last, in UTC; empty if unknown.
+    ``none``, ``older``, ``same``, ``newer``, or ``mixed`` if partitions differ. ``last_activity``:
+    when an offset was last stored, in UTC; empty if unknown.
     """
 
     group: str
@@ -38,14 +39,14 @@ class Left(NamedTuple):
 
     @classmethod
     def unknown(cls, group: str, reason: Reason, why: str) -> Left:
-        """Return the row of a group that could not be read and so counts as left behind."""
+        """Return the row of an unreadable group, which counts as left behind."""
         return cls(group, True, 0, 0, 0, 0, "", "", f"{reason.value}: {why}", (reason,))
 
     @classmethod
     def elsewhere(
         cls, path: str, layout: str, example: str, znodes: int, newest_ms: int, fault: str
     ) -> Left:
-        """Return the row of znodes outside of groups that look like offsets; see ``Place``."""
+        """Return the row of znodes outside groups that look like offsets. See ``Place``."""
         newest = moment(newest_ms) if newest_ms else ""
         if fault:
             why, reason = f"cannot be looked at: {fault}", Reason.UNREADABLE
@@ -62,12 +63,12 @@ class Left(NamedTuple):
 
 
 def what_is_left(state: GroupState) -> Left:
-    """Return what would be lost of a group without ZooKeeper.
+    """Return the offsets and members of a group that would be lost without ZooKeeper.
 
-    Offsets of topics do not count if a broker says that there is no such topic, or ZooKeeper, as
-    long as the cluster uses it. An offset that was moved or left behind by a plan, and has not
-    changed since, is safe, whatever the group has committed to Kafka after the move. An offset that
-    is gone from Kafka since counts, because the marker in ZooKeeper may be its last record.
+    Offsets of a topic do not count if the topic does not exist according to a broker, or to
+    ZooKeeper while the cluster uses it. An offset that was moved or left behind by a plan, and has
+    not changed since, is safe, whatever the group has committed to Kafka after the move. An offset
+    that has disappeared from Kafka counts, because the marker in ZooKeeper may be its last record.
     """
     lost: set[TopicPartition] = set()
     hidden: set[TopicPartition] = set()

@@ -1,4 +1,4 @@
-"""The offsets of a group that a plan leaves out, and those of them that stay behind. Pure."""
+"""The offsets of a group that a plan leaves out, and which of them stay behind. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LeftOut:
     """Decides which partitions are left out, and lists the offsets that therefore stay behind.
 
     ``skipped``: patterns of the offsets that the operator left out. ``stays``: the offsets that
-    stay behind, of the partitions checked so far.
+    stay behind, of the partitions already checked.
     """
 
     def __init__(self, state: GroupState, direction: Direction, options: Options) -> None:
@@ -37,7 +37,7 @@ class LeftOut:
         return self.skipped | self._missing
 
     def leaves_out(self, tp: TopicPartition) -> bool:
-        """Whether a partition is left out. Its offset, if there is one, is then recorded."""
+        """Whether a partition is left out. If it is and has an offset, the offset is recorded."""
         why = self._why(tp)
         if why is None:
             return False

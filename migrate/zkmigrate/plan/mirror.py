@@ -1,12 +1,12 @@
-"""What the mirror of a group does next, from one reading of both stores. Pure.
+"""Decides what the mirror of a group does next, from one reading of both stores. Pure.
 
 One store leads: its offsets are copied to the other, which follows. The side with live members
-leads. Without members the store that led last continues to lead, since clients that commit through
+leads. Without members, the last leader continues to lead, since clients that commit through
 OffsetCommit version 0 have no registration in ZooKeeper.
 
-An offset that the mirror commits to Kafka carries a mark in its metadata. So a commit of the mirror
-that was not recorded, because the process was killed, is not mistaken for one of a consumer.
-Offsets in ZooKeeper need no mark: they are written in one request with the record of it.
+An offset that the mirror commits to Kafka carries a mark in its metadata. So a mirror's commit
+that was not recorded, because the process was killed, is not mistaken for a consumer's. Offsets in
+ZooKeeper need no mark, because they are written in one request with their record.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MARK: Final = "zkmigrate mirror "
 class Reading(NamedTuple):
     """One group in both stores. ``old`` are the members in ZooKeeper, ``new`` those at the
     coordinator. ``topics``: those that exist. ``hidden``: topics that cannot be described.
-    ``unreadable``: why znodes cannot be read of topics, or of offsets below ``offset``.
-    ``misplaced``: these offsets."""
+    ``unreadable``: why znodes of topics, or of offsets below ``offset``, cannot be read.
+    ``misplaced``: the offsets below ``offset``."""
 
     old: tuple[str, ...]
     new: tuple[str, ...]
@@ -49,8 +49,8 @@ class Reading(NamedTuple):
     def obstacle(self, leader: Store) -> tuple[Reason, str] | None:
         """Return why the offsets of the two stores cannot be compared, and what to do.
 
-        A topic that is hidden or unreadable looks as if it were deleted. ``leader``: the store
-        whose offsets are copied.
+        A hidden or unreadable topic looks like a deleted one. ``leader``: the store whose offsets
+        are copied.
         """
         hidden = self.hidden.intersection(tp.topic for tp in (*self.zk, *self.kafka))
         if hidden:
@@ -79,7 +79,7 @@ class Reading(NamedTuple):
         return None
 
     def offset(self, store: Store, tp: TopicPartition) -> int | None:
-        """Return the offset in a store; ``None`` for none."""
+        """Return the offset in a store; ``None`` if there is none."""
         if store is Store.KAFKA:
             return number(self.kafka.get(tp))
         node = self.zk.get(tp)
@@ -87,17 +87,17 @@ class Reading(NamedTuple):
 
     @property
     def members_in(self) -> frozenset[Store]:
-        """The stores on whose side there are members."""
+        """The stores that have live members."""
         sides = ((Store.ZOOKEEPER, self.old), (Store.KAFKA, self.new))
         return frozenset(store for store, members in sides if members)
 
     @property
     def of_clients(self) -> dict[TopicPartition, int]:
-        """The offsets in Kafka that the mirror has not committed."""
+        """The offsets in Kafka that were not committed by the mirror."""
         return {tp: one.offset for tp, one in self.kafka.items() if not is_marked(one)}
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """Yield the partitions that have an offset in a store and whose topic has them."""
+        """Yield partitions with an offset in a store, if their topics have these partitions."""
         for tp in sorted({*self.zk, *self.kafka}):
             topic = self.topics.get(tp.topic)
             if topic is not None and tp.partition in topic.partitions:
@@ -110,7 +110,7 @@ class Reading(NamedTuple):
 
 
 def reading_of(state: GroupState) -> Reading:
-    """Return the reading of a group that was read completely."""
+    """Return the reading of a group that was completely read."""
     members = state.members, state.coordinator_members
     return Reading(*members, state.zk, state.kafka, state.topics, state.hidden, (), state.misplaced)
 
@@ -118,8 +118,8 @@ def reading_of(state: GroupState) -> Reading:
 class Decision(NamedTuple):
     """The offsets to write, and the agreed state after that.
 
-    ``forget``: offsets of a deleted topic that a mirror has committed. They are deleted from Kafka.
-    ``stop``: a reason and its sentence; then nothing is copied. ``notes``: remarks for people.
+    ``forget``: a mirror's commits for a deleted topic, which are deleted from Kafka. ``stop``: a
+    reason and its sentence, if nothing must be copied. ``notes``: messages for the operator.
     """
 
     leader: Store
@@ -155,10 +155,10 @@ def first_leader(
     """Return the store that leads when a group is mirrored for the first time, and the agreed
     state.
 
-    Or return why it cannot begin. ``wanted``: what the operator has chosen. Its offsets then
-    replace those of the other store, unless ``overwrite`` is false. ``before``: what was agreed on
-    until the mirror stopped. Such an offset may have expired in the store that is to lead, and is
-    restored.
+    Or return why the mirror cannot start. ``wanted``: the store that the operator chose. Its
+    offsets then replace those of the other store, unless ``overwrite`` is false. ``before``: the
+    agreed state when the mirror stopped. If such an offset has expired in the store that will
+    lead, it is restored.
     """
     if len(seen.members_in) > 1:
         return Reason.BOTH_SIDES, _both_sides(seen)
@@ -271,12 +271,12 @@ def behind(seen: Reading, leader: Store) -> dict[TopicPartition, int]:
 
 
 def expired(seen: Reading, agreed: Iterable[TopicPartition]) -> set[TopicPartition]:
-    """Return the partitions of which Kafka has no offset, although one is agreed on."""
+    """Return the partitions without an offset in Kafka, although one was agreed on."""
     return {tp for tp in agreed if _exists(seen, tp) and seen.offset(Store.KAFKA, tp) is None}
 
 
 def _is_same(seen: Reading, mirror: Mirror, tp: TopicPartition) -> bool:
-    """Whether an agreed offset is one of the topic that exists now, as far as that is known."""
+    """Whether an agreed offset belongs to the topic that exists now, as far as known."""
     topic = seen.topics.get(tp.topic)
     return topic is None or mirror.topics.get(tp.topic, topic.czxid) == topic.czxid
 
@@ -289,7 +289,7 @@ def _exists(seen: Reading, tp: TopicPartition) -> bool:
 def _moved(
     seen: Reading, agreed: Mapping[TopicPartition, int], leader: Store
 ) -> Iterator[TopicPartition]:
-    """Yield the partitions whose offset another client has changed in the store that follows."""
+    """Yield the partitions whose offset was changed by another client in the store that follows."""
     for tp in seen.partitions():
         there = seen.offset(leader.other, tp)
         if there is None or there in (agreed.get(tp), seen.offset(leader, tp)):

@@ -1,4 +1,4 @@
-"""An operator's decisions, where a plan cannot decide by itself. Values only."""
+"""An operator's decisions that a plan cannot make by itself. Values only."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Skip(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """The offsets of the group that it selects: ``TOPIC``, or ``TOPIC:PARTITION``."""
+        """Pattern of the selected offsets of a group: ``TOPIC``, or ``TOPIC:PARTITION``."""
         return self.topic if self.partition == "*" else f"{self.topic}:{self.partition}"
 
     def is_of(self, group: str) -> bool:
-        """Whether it selects offsets of a group."""
+        """Whether it selects offsets of this group."""
         return _means(self.group, group)
 
 
@@ -46,9 +46,9 @@ def _globs(patterns: frozenset[str]) -> tuple[str, ...]:
 class Rule:
     """Decisions about some groups, or some of their topics; both names may be globs.
 
-    ``decided``: the value of each decision that it makes, by the name in ``Options``. ``skip``:
-    leave the offsets as they are in both stores, of ``partition`` only if that is given.
-    ``ignore``: why whole groups are left as they are.
+    ``decided``: the value of each decision, by its name in ``Options``. ``skip``: leave the
+    offsets as they are in both stores, only those of ``partition`` if that is given. ``ignore``:
+    why whole groups are left as they are.
     """
 
     group: str = "*"
@@ -85,20 +85,20 @@ class Options:
     without_offset: Literal["leave", "earliest", "latest", "refuse"] = "leave"
     """For partitions without any offset; ``leave``: ``auto.offset.reset`` decides."""
     expired_offsets: Literal["refuse", "moved", "earliest", "latest"] = "refuse"
-    """For offsets that were moved and are gone since; ``moved``: the offset of the other store.
-    Messages that were consumed since are consumed again."""
+    """For offsets that were moved and have disappeared since. ``moved``: use the offset in the
+    other store; messages that were consumed since are consumed again."""
     other_znodes: Literal["refuse", "ignore"] = "refuse"
-    """For groups with znodes that no JVM consumer makes, next to its own."""
+    """For groups with znodes that no JVM consumer creates, next to its own."""
     source_means: Literal["default", "next", "last"] = "default"
-    """What the numbers in ZooKeeper are: the next record to read, or the last one that was read;
-    ``default``: what the client of a layout stores, otherwise the next."""
+    """Meaning of the numbers in ZooKeeper: the next record to read, or the last record read.
+    ``default``: as stored by the layout's client, otherwise the next record."""
     max_idle_days: int = 30
-    """Groups without a commit for more days are refused."""
+    """Groups without a commit for more than this many days are refused."""
     skips: tuple[Skip, ...] = ()
     rules: tuple[Rule, ...] = ()
 
     def of_group(self, group: str) -> Options:
-        """Return the decisions about one group; those about its topics are still rules."""
+        """Return the decisions about one group. Those about its topics remain rules."""
         mine = tuple(rule for rule in self.rules if _means(rule.group, group))
         skips = tuple(
             Skip(group, rule.topic, "*" if rule.partition is None else str(rule.partition))
@@ -109,7 +109,8 @@ class Options:
         return narrowed._decided(rule for rule in mine if rule.topic == "*") if mine else narrowed
 
     def ignored(self, group: str) -> str:
-        """Return the reason why a group is ignored, whatever its offsets; empty if it is not.
+        """Return the reason why a group is ignored regardless of its offsets; empty if it is not
+        ignored.
 
         ``group`` may also be the path of a znode. Only rules that begin with ``/`` apply to paths.
         """
@@ -123,14 +124,14 @@ class Options:
         return next(means, "")
 
     def skips_all(self, group: str) -> bool:
-        """Whether all offsets of a group are skipped, whatever they are."""
+        """Whether all offsets of a group are skipped, whatever their values."""
         return any(
             (skip.topic, skip.partition) == ("*", "*") and skip.is_of(group)
             for skip in self.of_group(group).skips
         )
 
     def of_topic(self, topic: str) -> Options:
-        """Return the decisions about a topic. Call it only on the result of ``of_group``."""
+        """Return the decisions about a topic. Call it only on a result of ``of_group``."""
         return self._decided(rule for rule in self.rules if _means(rule.topic, topic))
 
     def _decided(self, rules: Iterable[Rule]) -> Options:
@@ -141,7 +142,7 @@ class Options:
 
     @property
     def needs_commit_times(self) -> bool:
-        """Whether a decision depends on the time of commits."""
+        """Whether a decision depends on commit times."""
         every = {self.on_conflict, *(rule.decided.get("on_conflict") for rule in self.rules)}
         return "newest" in every
 
@@ -151,4 +152,4 @@ DECIDED: Final = tuple(one.name for one in fields(Options) if one.name not in ("
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     name: get_args(get_type_hints(Options)[name]) for name in DECIDED if name != "max_idle_days"
 }
-"""The decisions that are a choice of some words, and these."""
+"""The decisions with fixed choices, and these choices."""

@@ -1,4 +1,4 @@
-"""The offset that the target will have for one partition, and why. Pure."""
+"""Computes the offset that the target will have for one partition, and why. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from zkmigrate.reasons import Reason
 from zkmigrate.text import day, show
 
 CLOCKS_MS: Final = 60_000
-"""How far ZooKeeper's and the brokers' clocks may differ, for times set by a rollback."""
+"""Possible difference in milliseconds between ZooKeeper's and the brokers' clocks, for times set
+by a rollback."""
 
 
 class PartitionRules:
@@ -33,7 +34,7 @@ class PartitionRules:
         self._found = findings.add
         self._expired = frozenset() if state.from_file is not None else state.expired
         self._decided: set[Reason] = set()
-        """What was decided about the partition at hand."""
+        """The decisions that were applied to the current partition."""
         self.read_last = False
         """Whether a number was the last record read."""
 
@@ -106,7 +107,8 @@ class PartitionRules:
         return Entry(tp, zk, version, kafka, value, value != held, reason)
 
     def _gone(self, tp: TopicPartition, found: Entry, zk: int | None) -> Entry | None:
-        """Return the entry of a partition whose moved offset is gone, by what was decided."""
+        """Return the entry of a partition whose moved offset has disappeared, according to the
+        decision."""
         marker = self.state.marker
         assert marker is not None
         assert marker.moved_to is not None
@@ -139,8 +141,7 @@ class PartitionRules:
     def _from_file(
         self, tp: TopicPartition, zk: int | None, kafka: int | None
     ) -> tuple[int | None, str]:
-        """Return the offset for the target if it is from a file: both stores may then differ from
-        it."""
+        """Return the offset for the target if it is from a file. Both stores may differ from it."""
         assert self.state.from_file is not None
         target = kafka if self.direction is Direction.ZK_TO_KAFKA else zk
         if tp in self.state.from_file:
@@ -150,7 +151,7 @@ class PartitionRules:
         return target, f"not in {self.state.given_by}: it stays"
 
     def _next(self, tp: TopicPartition, number: int) -> tuple[int, str]:
-        """Return the next offset to read for a number that a client has stored, and a remark."""
+        """Return the next offset to read for a number stored by a client, and a remark."""
         means = self._options(tp).source_means
         layout = LAYOUTS.get(self.state.layout)
         of_client = layout is not None and layout.means is Means.LAST
@@ -166,7 +167,7 @@ class PartitionRules:
     ) -> tuple[int, bool, str] | None:
         """Return the rest of the entry of a partition that an earlier move to the target settled.
 
-        It is settled while the source store has not changed since: its offset is not a conflict.
+        It stays settled while the source store has not changed, so its offset is not a conflict.
         """
         marker = self.state.marker
         source, target = self.direction.source, self.direction.target
@@ -187,7 +188,7 @@ class PartitionRules:
     def _choose(
         self, tp: TopicPartition, zk: int | None, kafka: int | None
     ) -> tuple[int | None, str]:
-        """Return the offset for the target, and why."""
+        """Return the offset for the target, and the reason."""
         to_kafka = self.direction is Direction.ZK_TO_KAFKA
         source, target = (zk, kafka) if to_kafka else (kafka, zk)
         from_name, to_name = self.direction.source.value, self.direction.target.value
@@ -233,7 +234,7 @@ class PartitionRules:
         return chosen, f"conflict: {side.value} by --on-conflict {rule_name} (the other: {other})"
 
     def _start(self, tp: TopicPartition) -> tuple[int, str] | None:
-        """Return where consumers start without an offset, if that is decided."""
+        """Return where consumers start without an offset, if there is a decision."""
         rule = self._options(tp).without_offset
         topic = self.state.topics.get(tp.topic)
         if rule == "leave" or topic is None or tp.partition not in topic.partitions:
@@ -248,7 +249,7 @@ class PartitionRules:
         return end, f"no offset: the log's {rule} by --without-offset"
 
     def _end(self, tp: TopicPartition, earliest: bool) -> int | None:
-        """Return the beginning or the end of a log; ``None`` if it is not known."""
+        """Return the beginning or the end of a log; ``None`` if unknown."""
         log = self.state.ranges.get(tp)
         if log is None:
             self._found(Reason.UNKNOWN, tp)
@@ -280,9 +281,9 @@ class PartitionRules:
         return zk if znode.mtime_ms > committed.commit_ms else kafka
 
     def _usable(self, tp: TopicPartition, value: int, stored: int | None) -> tuple[int, str] | None:
-        """Check an offset against topic and log; ``None`` when it cannot be used.
+        """Check an offset against topic and log. Return ``None`` if it cannot be used.
 
-        ``stored``: the number from which it was made, as a client has stored it.
+        ``stored``: the number, stored by a client, from which it was computed.
         """
         topic = self.state.topics.get(tp.topic)
         if topic is None:
@@ -333,7 +334,7 @@ class PartitionRules:
         return bound, f"; {value} clamped to the log's {log.earliest}-{log.latest}"
 
     def _is_from_zookeeper(self, tp: TopicPartition, value: int, stored: int | None) -> bool:
-        """Whether only ZooKeeper holds this offset, so that it is of the topic known there."""
+        """Whether only ZooKeeper has this offset, so that it belongs to the topic known there."""
         znode, kafka = self.state.znode(tp), self.state.kafka.get(tp)
         held = znode is not None and znode.offset == stored
         if not held and self.state.misplaced.get(tp) != stored:

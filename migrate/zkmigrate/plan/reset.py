@@ -1,8 +1,8 @@
-"""Where a reset sets the offsets of a group to. Pure.
+"""Computes the offsets that a reset of a group sets. Pure.
 
 The rules are those of ``kafka-consumer-groups --reset-offsets`` (Kafka 3.9 ConsumerGroupCommand):
-an offset outside of the log becomes the nearest one in it, and where no message is new enough the
-log's end is used.
+an offset outside the log is replaced by the nearest one in it, and the log's end is used if no
+message is new enough.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ BOTH: Final = "both"
 def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
     """Return the stores in which to set offsets, Kafka first. ``wanted``: the value of ``--store``.
 
-    By default the one whose offsets count: in a mirrored group the one that leads. In a live move
-    both, as members begin at the higher offset. Raises GroupRefusedError when it is not clear which
-    one counts.
+    The default is the store whose offsets are valid. In a mirrored group this is the leader. In a
+    live move both stores are needed, as members begin at the higher offset. Raises
+    GroupRefusedError if the valid store is not certain.
     """
     every = (Store.KAFKA, Store.ZOOKEEPER)
     leader = state.record.mirror_leads
@@ -73,7 +73,8 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
             raise refused(
                 state.group,
                 Reason.MIRRORED,
-                f"is mirrored, and {leader.value} leads: leave out --store; the mirror copies it",
+                f"is mirrored, and {leader.value} leads: remove --store; the mirror copies the "
+                "offsets",
             )
         return (leader,)
     if wanted == BOTH:
@@ -83,7 +84,7 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
             raise refused(
                 state.group,
                 Reason.LIVE_MOVE,
-                f"is moved while it runs, and its members begin at the higher offset: give --store "
+                "is in a live move, and its members begin at the higher offset: use --store "
                 f"{BOTH}",
             )
         return every
@@ -105,8 +106,8 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
 def check_undone(state: GroupState, store: Store, rows: Iterable[Reset]) -> None:
     """Check that members would not start at a higher offset in the other store.
 
-    A member with dual commit begins at the higher of both, unless a move shows which store counts.
-    Raises GroupRefusedError.
+    A member with dual commit begins at the higher offset of both stores, unless a move shows which
+    store is valid. Raises GroupRefusedError.
     """
     if state.moved_to is not None or state.record.mirror:
         return
@@ -120,8 +121,8 @@ def check_undone(state: GroupState, store: Store, rows: Iterable[Reset]) -> None
         raise refused(
             state.group,
             Reason.WOULD_UNDO,
-            f"{shown(above)}: a member with dual commit begins at the higher offset, which would "
-            f"undo this: give --store {BOTH}",
+            f"{shown(above)}: a member with dual commit begins at the higher offset, which "
+            f"would undo this: use --store {BOTH}",
         )
 
 
@@ -131,7 +132,8 @@ def chosen(
     topics: Mapping[str, frozenset[int]] | None,
     target: Target,
 ) -> list[TopicPartition]:
-    """Return the partitions to reset. ``topics``: topic to partitions; none means all of the topic.
+    """Return the partitions to reset. ``topics``: partitions by topic; an empty list means all
+    partitions.
 
     ``None``: all partitions with an offset in one of the stores. Raises GroupRefusedError if one
     does not exist, or if there are none.
@@ -163,8 +165,8 @@ def chosen(
         raise refused(
             state.group,
             Reason.NOTHING,
-            f"{' and '.join(one.value for one in stores)} has no offset of the group: name topics "
-            "with --topic",
+            f"{' and '.join(one.value for one in stores)} has no offset of the group: choose "
+            "topics with --topic",
         )
     return sorted(partitions)
 
@@ -179,9 +181,9 @@ def reset(
     both: bool = False,
 ) -> list[Reset]:
     """Return the result for each partition. ``at_time``: the offsets at the requested time,
-    negative if there is none.
+    negative if there are none.
 
-    ``both``: offsets are set in both stores, and the higher one is the current one.
+    ``both``: offsets are set in both stores, and the higher one is treated as the current offset.
     Raises GroupRefusedError.
     """
     rows: list[Reset] = []
@@ -192,7 +194,7 @@ def reset(
             raise refused(
                 state.group,
                 Reason.UNKNOWN,
-                f"{tp}: the brokers returned no log range: bring its leader back",
+                f"{tp}: the brokers returned no log range: make sure that its leader is running",
             )
         before = offsets[store].get(tp)
         why = ""

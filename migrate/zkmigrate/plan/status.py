@@ -1,4 +1,4 @@
-"""The store that is valid for a group now, its live members, and problems. Pure."""
+"""The current store of a group, its live members, and its problems. Pure."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ NOTHING: Final = "nothing"
 
 
 class Status(NamedTuple):
-    """The status of one group. Members are counts, lags are messages, and ``None`` is unknown or
-    none.
+    """The status of one group. Members are counts, lags are messages, and ``None`` means unknown
+    or none.
 
     ``case``: see ``cases``. ``truth``: the store whose offsets are current, or ``both``,
     ``moving``, ``nothing``.
@@ -50,23 +50,23 @@ class Status(NamedTuple):
     mode: str = ""
     """The mode of a group in a live move."""
     next_modes: str = ""
-    """The modes that may be next, with the obstacles to each."""
+    """The possible next modes, with the obstacles to each."""
     operator: str = ""
-    """Who wrote the group's record last."""
+    """Who last wrote the group's record."""
     plan: str = ""
     """The digest of the plan of the last change."""
     serial: int | None = None
     """The version of the record."""
     kafka_group: str = ""
-    """The group's name in Kafka, if it differs."""
+    """The group's name in Kafka, if different."""
     mirror: str = ""
-    """Who runs a mirrored group's mirror, or ``none``."""
+    """Who is running a mirrored group's mirror, or ``none``."""
     mirror_lag: int | None = None
-    """By how many offsets the store that follows in a mirrored group differs."""
+    """Number of offsets by which the following store of a mirrored group differs."""
     mirror_seconds: int | None = None
-    """Seconds since the oldest change not copied, if a mirrored group is not in step."""
+    """Seconds since the oldest change that is not copied, if a mirrored group is not in step."""
     mirror_since: str = ""
-    """Since when the leading store of a mirrored group leads, in UTC."""
+    """Since when the leading store of a mirrored group has led, in UTC."""
 
 
 def status_of(
@@ -76,8 +76,8 @@ def status_of(
     retention: Retention | None,
     first: GroupState | None = None,
 ) -> tuple[Status, bool]:
-    """Return the status of a group, and whether a part of it could not be read. ``first``: an
-    earlier result, see ``differing``."""
+    """Return the status of a group, and whether a part of it is unreadable. ``first``: an earlier
+    result, see ``differing``."""
     members = [name for name in state.members if not is_migrator(state.group, name)]
     marker = state.marker
     zk, kafka = state.offsets(Store.ZOOKEEPER), state.offsets(Store.KAFKA)
@@ -179,7 +179,7 @@ def status_of(
 def _mirror(
     state: GroupState, now_ms: int, needs: Callable[[Reason, str], object]
 ) -> dict[str, Any]:
-    """Return what the status shows of a group's mirror; ``needs``: called if it needs attention."""
+    """Return the status of a group's mirror. ``needs``: called if it needs attention."""
     mirror = state.mirror
     if mirror is None:
         return {}
@@ -206,17 +206,17 @@ def _mirror(
 
 
 def unknown(group: str, why: str, reason: Reason) -> Status:
-    """Return the status of a group that cannot be read."""
+    """Return the status of an unreadable group."""
     return Status(group, Case.UNREADABLE.value, "unknown", attention=why, reasons=(reason,))
 
 
 def only_in_kafka(group: str) -> Status:
-    """Return the status of a group that ZooKeeper cannot hold, because of its name."""
+    """Return the status of a group that cannot be in ZooKeeper because of its name."""
     return Status(group, Case.IN_KAFKA.value, Store.KAFKA.value)
 
 
 def _moved(state: GroupState) -> str:
-    """Return where the group was moved to, and when; or the mode of a move that is under way."""
+    """Return where and when the group was moved, or the mode of a move in progress."""
     if state.mode is not Mode.ZOOKEEPER:
         return f"live: {state.mode.value}"
     marker = state.marker
@@ -226,7 +226,7 @@ def _moved(state: GroupState) -> str:
 def is_migrator(group: str, name: str) -> bool:
     """Whether a member's name is that of a run of this tool.
 
-    A group may be called ``etl_zkmigrate-test``, and its members begin with that.
+    A group may be called ``etl_zkmigrate-test``, and its members' ids begin with its name.
     """
     head, run = f"{group}_zkmigrate-", name.rpartition("-")[2]
     return name == head + run and _RUN.fullmatch(run) is not None
@@ -253,11 +253,11 @@ def _truth(state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: boo
 
 
 def differing(state: GroupState, first: GroupState | None = None) -> list[TopicPartition]:
-    """Return the partitions whose offsets in the two stores differ, if both of them count.
+    """Return the partitions whose offsets in the two stores differ, if both stores are in use.
 
-    A member with dual commit stores each offset in one store after the other, so the stores differ
-    for a moment. With the ``first`` look, a difference stands if the lower offset has not reached
-    what the higher one was then.
+    A member with dual commit stores each offset in one store after the other, so the stores
+    differ briefly. With the ``first`` reading, a difference is reported only if the lower offset
+    has not reached the higher offset of that reading.
     """
     zk, kafka = state.offsets(Store.ZOOKEEPER), state.offsets(Store.KAFKA)
     found = [tp for tp in sorted(zk) if tp in kafka and zk[tp] != kafka[tp]]
@@ -292,7 +292,7 @@ def _beyond(
 
 
 def _lag(state: GroupState, offsets: Iterable[tuple[TopicPartition, int]]) -> int | None:
-    """Return the messages that are not consumed yet, of partitions whose log is known."""
+    """Return the number of messages that are not consumed, in partitions whose log is known."""
     lags = [
         max(0, log.latest - offset)
         for tp, offset in offsets
@@ -302,9 +302,10 @@ def _lag(state: GroupState, offsets: Iterable[tuple[TopicPartition, int]]) -> in
 
 
 def _days_left(state: GroupState, now_ms: int, retention: Retention | None) -> int | None:
-    """Return a lower bound of the days until Kafka deletes the oldest offset; ``None``: no limit.
+    """Return a lower bound of the days until Kafka deletes the oldest offset; ``None`` if there is
+    no limit.
 
-    Commits after the move are not considered, as that would need the coordinators' logs.
+    Commits after the move are ignored, because they require reading the coordinators' logs.
     """
     marker = state.marker
     if retention is None or state.coordinator_members:

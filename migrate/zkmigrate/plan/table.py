@@ -1,7 +1,7 @@
-"""What each action does with a group in each case: the one table that every command decides from.
+"""What each action does with a group in each case: a table that all commands use. Pure.
 
-A cell comes before the checks of the action itself, such as those for members and for offsets that
-have changed since a plan was made. Pure.
+A cell is evaluated before the checks of the action itself, such as those for members and for
+offsets that have changed since a plan was made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zkmigrate.text import late_text, shown
 
 
 class Action(Enum):
-    """What a command wants to do with a group. The value is the command."""
+    """A command's action on a group. The value is the command."""
 
     PLAN = "plan"
     PLAN_BACK = "plan --direction kafka-to-zk"
@@ -48,14 +48,13 @@ class Way(Enum):
     """How ``undo`` takes a group back. Commands print the value."""
 
     ROLL_BACK = "roll back"
-    """Both stores get what they had before the last change."""
+    """Both stores get the offsets that they had before the last change."""
     COPY_BACK = "copy back"
     """ZooKeeper gets the offsets that Kafka has now."""
     LIVE_BACK = "live back"
-    """The group's mode goes back to ``zookeeper``, while its members run."""
+    """The group's mode changes back to ``zookeeper`` while its members run."""
     MIRROR_BACK = "mirror back"
-    """ZooKeeper leads in a mirrored group, whose offsets it has, and old consumers may start
-    again."""
+    """ZooKeeper leads again in the mirrored group, and old consumers may start again."""
     UNLOCK = "unlock"
     """Old consumers may start again."""
 
@@ -86,7 +85,7 @@ class Answer:
 
     @property
     def why(self) -> str:
-        """The reason and what to do, as text."""
+        """The reason and the fix, as text."""
         if self.reason is None:
             return ""
         return " ".join(MEANING[self.reason]).replace("`", "")
@@ -97,7 +96,7 @@ DONE: Final = Answer(Do.DONE)
 
 _EXPIRED: Final = (Case.EXPIRED_IN_PART, Case.EXPIRED)
 _IN_KAFKA: Final = (Case.MOVED, Case.USED, Case.LATE_COMMIT, *_EXPIRED)
-"""Moved to Kafka."""
+"""Cases of groups that were moved to Kafka."""
 _FOLLOWS_KAFKA: Final = (Case.KAFKA, Case.OPEN)
 _LIVE: Final = (Case.LOCKED, *_FOLLOWS_KAFKA)
 _MIRRORED: Final = (Case.MIRROR_ZOOKEEPER, Case.MIRROR_KAFKA, Case.MIRROR_STOPPED)
@@ -105,13 +104,13 @@ _NEVER: Final = (
     Case.UNTOUCHED, Case.IN_KAFKA, Case.EMPTY, Case.MISPLACED, Case.HIDDEN, Case.OTHER_LAYOUT,
     Case.OTHER_ZNODES,
 )  # fmt: skip
-"""Never moved."""
+"""Cases of groups that were never moved."""
 _NO_MODE: Final = (*_NEVER, Case.ROLLED_BACK, Case.MOVED_BACK)
-"""Neither moved to Kafka nor in a live move."""
+"""Cases of groups that were neither moved to Kafka nor are in a live move."""
 
 
 def _row(*rules: tuple[tuple[Case, ...], Do, Reason | None]) -> Mapping[Case, Answer]:
-    """Return the answer for each case: that of the first rule with it, otherwise ``GO``."""
+    """Return the answer for each case: that of the first matching rule, otherwise ``GO``."""
     row = dict.fromkeys(Case, GO)
     for cases, do, reason in reversed(rules):
         row |= dict.fromkeys(cases, Answer(do, reason))
@@ -256,8 +255,8 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         _STOPPED,
     ),
 }
-"""For ``gate``, ``refuse`` means that the group is left. For ``status`` it means that the group
-needs attention."""
+"""The answer by action and case. For ``gate``, ``refuse`` means that the group is left behind. For
+``status`` it means that the group needs attention."""
 
 
 BY_RECORD: Final = frozenset(
@@ -266,7 +265,7 @@ BY_RECORD: Final = frozenset(
         Action.TO_ZOOKEEPER, Action.CUT_OVER, Action.COMPLETE,
     }
 )  # fmt: skip
-"""Actions that know a group's record and mode alone, and then make their own checks of offsets."""
+"""Actions that know only a group's record and mode, and then make their own checks of offsets."""
 
 
 def decide(state: GroupState, action: Action) -> Answer:
@@ -277,9 +276,9 @@ def decide(state: GroupState, action: Action) -> Answer:
 def add_reasons(
     found: list[tuple[Reason, str]], state: GroupState, action: Action, faults: Iterable[str]
 ) -> None:
-    """Add to the reasons that were found, with their texts, those that concern every command.
+    """Add the reasons that concern every command to those already found, with their texts.
 
-    That is offsets in doubt, znodes that are not understood, ``faults``, and the table's answer.
+    These are offsets in doubt, znodes of unknown formats, ``faults``, and the table's answer.
     """
     if state.record.in_doubt:
         text = late_text(state.record.late, state.record.late_more)

@@ -1,13 +1,13 @@
 """Translates an offset to another cluster's copy of the topic, by content. Pure.
 
-The numbers of offsets are never compared, only which records exist: a mirror gives them other
-numbers, leaves out what was compacted or aborted, and may repeat records. What counts is a record
-whose content (time, key, value and headers) occurs once in both logs: an *anchor*. The position is
-*proven* if the next record to consume is an anchor, or lies between two anchors with the same
-records between them, and if the difference between the logs around it has a visible reason: a
-record can only be absent from a log where its offsets have a hole. A hole does not show which
-record was there. So the result names the records that only one log has: they must not be in another
-partition of the other log's topic, which ``stores.translator`` looks up.
+Records are compared, never the numbers of their offsets: a mirror assigns other offsets, leaves
+out compacted and aborted records, and may repeat records. A record whose content (time, key, value
+and headers) occurs once in both logs is an *anchor*. The position is *proven* if the next record
+to consume is an anchor, or lies between two anchors with the same records between them, and if the
+difference between the logs around it has a visible reason: a record can only be absent from a log
+where its offsets have a gap. A gap does not show which record was there. So the result names the
+records that only one log has. They must not be in another partition of the other log's topic,
+which ``stores.translator`` checks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 NO_TIME: Final = -1
-"""The timestamp of a record that has none that a mirror keeps: formats before Kafka 0.10, and
+"""Timestamp of a record without a timestamp that a mirror keeps: formats before Kafka 0.10, and
 topics whose brokers set it (``LogAppendTime``)."""
 _ANCHORS: Final = 5
-"""So many anchors on either side of a position are compared."""
+"""Number of anchors that are compared on each side of a position."""
 _ENOUGH: Final = 3
-"""So many must be equal, if the source has so many records."""
+"""Number of anchors that must be equal, if the source has that many records."""
 
 
 class Seen(NamedTuple):
-    """A record that consumers see, as far as it is compared.
+    """A record that is visible to consumers, reduced to the data that is compared.
 
     Args:
         offset: its offset in its own log.
@@ -45,7 +45,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Excerpt:
-    """All records that consumers see in one part of a log, in the order of their offsets.
+    """All records that are visible to consumers in one part of a log, in offset order.
 
     Args:
         records: the records; none between ``begin`` and ``end`` is left out.
@@ -73,7 +73,8 @@ class Excerpt:
 
     @cached_property
     def times(self) -> tuple[int, int, int]:
-        """The lowest and the highest timestamp, and the slack: how much older a later record is."""
+        """The lowest and the highest timestamp, and the slack: by how much a later record may be
+        older."""
         highest = lowest = slack = NO_TIME
         for record in self.records:
             if record.timestamp == NO_TIME:
@@ -84,21 +85,23 @@ class Excerpt:
         return lowest, highest, max(slack, 0)
 
     def nothing_before(self, timestamp: int) -> bool:
-        """Whether no record before this part can have this timestamp. ``times`` has the slack."""
+        """Whether no record before this part can have this timestamp, allowing for the slack in
+        ``times``."""
         lowest, _, slack = self.times
         return self.begins or (timestamp != NO_TIME and NO_TIME < lowest < timestamp - slack)
 
     def nothing_after(self, timestamp: int) -> bool:
-        """Whether no record after this part can have this timestamp. ``times`` has the slack."""
+        """Whether no record after this part can have this timestamp, allowing for the slack in
+        ``times``."""
         _, highest, slack = self.times
         return self.ends or (timestamp != NO_TIME and highest > timestamp + slack)
 
 
 def shared_part(excerpt: Excerpt, other: Excerpt) -> Excerpt | None:
-    """Return the part of an excerpt from the first record that another one has, too, to the last;
-    ``None`` if there is none.
+    """Return the part of an excerpt from the first to the last record that the other excerpt has,
+    too; ``None`` if there is none.
 
-    So records of the other cluster's own, before or after the copies, do not disturb the order of
+    So the other cluster's own records, before or after the copies, do not affect the order of
     times.
     """
     timed = NO_TIME not in (excerpt.times[0], other.times[0])
@@ -113,7 +116,7 @@ def shared_part(excerpt: Excerpt, other: Excerpt) -> Excerpt | None:
 
 
 class Proof(Enum):
-    """How sure a translated offset is. Plans contain the value."""
+    """Certainty of a translated offset. Plans contain the value."""
 
     PROVEN = "proven"
     BOUNDED = "bounded"
@@ -124,16 +127,17 @@ class Translation(NamedTuple):
     """An offset in the other cluster.
 
     Args:
-        proof: how sure it is.
+        proof: how certain it is.
         low: no consumer that continues here skips a record; None if that is unknown.
         high: the highest offset that it can be; equal to ``low`` if proven.
-        compared: the number of records around the position that are equal in both logs.
+        compared: number of equal records in both logs around the position.
         why: what proves it, or what is missing.
         more: whether larger parts of the logs may prove it.
         only_here: records of which the source has more than the target, although the parts that
-            were read would have all. If they are in another partition, it is not a copy.
+            were read should contain all. If they are in another partition, the target is not a
+            copy.
         only_there: records of which the target has more, likewise.
-        differs: whether the target has another order, or has lost records without a hole.
+        differs: whether the target has another order, or lost records without a gap.
     """
 
     proof: Proof
@@ -152,10 +156,10 @@ class _Content(Protocol):
 
 
 def translate(offset: int, source: Excerpt, target: Excerpt) -> Translation:
-    """Return the position in ``target`` of a consumer that reads ``offset`` of ``source`` next.
+    """Return the position in ``target`` of a consumer that reads ``offset`` in ``source`` next.
 
-    ``source`` is the part of the log around ``offset``. A consumer may have read past its end: an
-    open transaction ends what can be read now.
+    ``source`` is the part of the log around ``offset``. A consumer may have read past its end,
+    because an open transaction limits what is readable now.
     """
     return _Comparison(offset, source, target).result()
 
@@ -178,7 +182,7 @@ class _Comparison:
             (at for at, one in enumerate(source.records) if one.offset >= offset),
             len(source.records),
         )
-        """The index of the next record to consume; the number of records if there is none yet."""
+        """Index of the next record to consume; the number of records if there is none yet."""
         self.where: dict[object, list[int]] = {}
         for at, record in enumerate(target.records):
             self.where.setdefault(self.content(record), []).append(at)
@@ -234,7 +238,7 @@ class _Comparison:
         return Translation(Proof.PROVEN, at, at, self._compared(), why)
 
     def _anchors(self) -> list[_Pair]:
-        """Return the records that occur once in both logs, by their order in the source."""
+        """Return the records that occur once in both logs, in the source's order."""
         counts = Counter(map(self.content, self.source.records))
         return [
             _Pair(at, self.where[content][0])
@@ -250,7 +254,8 @@ class _Comparison:
         return excerpt.nothing_before(time) and excerpt.nothing_after(time)
 
     def _crossed(self, anchors: Iterable[_Pair]) -> bool:
-        """Whether records before and after the position have changed sides, or order near it."""
+        """Whether records before and after the position have changed sides, or their order near
+        it."""
         anchors = list(anchors)
         low = max((one.target for one in anchors if one.source < self.next), default=-1)
         after = [one.target for one in anchors if one.source >= self.next]
@@ -260,10 +265,10 @@ class _Comparison:
         )
 
     def _unexplained(self, around: Sequence[_Pair]) -> tuple[int, int]:
-        """Return how many records between the anchors are absent without a hole in the log.
+        """Return how many records between the anchors are absent without a gap in the log.
 
-        That is the number of those that only the source has, and of those that only the target has.
-        Records that the mirror has repeated are in both.
+        The result has the number of records only in the source, and only in the target. Records
+        that the mirror has repeated are in both.
         """
         lost = extra = 0
         known = set(map(self.content, self.source.records))
@@ -277,8 +282,8 @@ class _Comparison:
         return lost, extra
 
     def _only_in_one(self) -> tuple[tuple[Seen, ...], tuple[Seen, ...]]:
-        """Return the records of which each log has more than the other one, where that was read:
-        among those of their time, or between records that both have."""
+        """Return the records of which each log has more than the other, if the parts that were
+        read can show this: among records of the same time, or between records that both have."""
 
         def only(excerpt: Excerpt, other: Excerpt) -> tuple[Seen, ...]:
             known = Counter(map(self.content, other.records))
@@ -295,11 +300,11 @@ class _Comparison:
         return only(self.source, self.target), only(self.target, self.source)
 
     def _first_remaining(self) -> int | None:
-        """Return where the target has the first of the records that are still to be consumed.
+        """Return where the target has the first of the records that are not consumed yet.
 
-        A record that may be one that was consumed counts if there are more copies up to it than
-        were consumed, or if the mirror has repeated some, which only the order of times shows if
-        the first copies are gone.
+        A record that may be a consumed one counts if there are more copies up to it than were
+        consumed, or if the mirror has repeated some. If the first copies are gone, only the order
+        of times shows that.
         """
         rest = set(map(self.content, self.source.records[self.next :]))
         consumed = Counter(map(self.content, self.source.records[: self.next]))
@@ -313,9 +318,10 @@ class _Comparison:
         return None
 
     def _other_side(self) -> bool:
-        """Whether both logs have records before the position, and none is equal; or after it.
+        """Whether both logs have records on one side of the position, but none is equal.
 
-        Unless the target has a hole there, in which the source's records may have been.
+        This does not count if the target has a gap there, in which the source's records may have
+        been.
         """
         source, target = self.source.records, self.target.records
         if self.before and self.after:
@@ -333,14 +339,14 @@ class _Comparison:
         return lost > hole and others > 0
 
     def _consumed_follow(self, at: int) -> bool:
-        """Whether the target has a record that was consumed from this offset on, and not before."""
+        """Whether the target has a consumed record at or after this offset, but not before it."""
         rest = Counter(map(self.content, self.source.records[self.next :]))
         consumed = set(map(self.content, self.source.records[: self.next]))
         found = ((self.where.get(one, ()), rest[one]) for one in consumed)
         return any(there and self._offset(there[0]) >= at and len(there) > n for there, n in found)
 
     def _position(self, around: Sequence[_Pair]) -> tuple[int | None, str]:
-        """Return the offset that the anchors prove, if they do, and why."""
+        """Return the offset that the anchors prove, if any, and the proof."""
         records, before, after = self.source.records, self.before[-1:], self.after[:1]
         previous = bool(before) and before[0].source == self.next - 1
         if after and after[0].source == self.next:
@@ -408,7 +414,7 @@ class _Comparison:
         )
 
     def _compared(self) -> int:
-        """Return the number of records that are equal between the outermost anchors."""
+        """Return the number of equal records between the outermost anchors."""
         around = (*self.before, *self.after)
         equal = len(around)
         for one, other in pairwise(around):
@@ -428,7 +434,8 @@ class _Comparison:
 
 
 class _Part:
-    """What lies between two records of an excerpt: the contents, and how many offsets have none."""
+    """The records between two records of an excerpt: their contents, and the number of offsets
+    without one."""
 
     def __init__(self, excerpt: Excerpt, first: int, last: int, content: _Content) -> None:
         between = excerpt.records[first + 1 : last]

@@ -41,7 +41,7 @@ _DECIDABLE = frozenset(
         Reason.NOT_PROVEN,
     }
 )
-"""An option of ``plan`` can solve these. For others, something else must change first."""
+"""Problems that an option of ``plan`` can solve. For others, another change is needed first."""
 
 
 LIVE = frozenset({Reason.LIVE_MEMBER, Reason.OWNED, Reason.COORDINATOR_MEMBER})
@@ -52,7 +52,7 @@ LIVE = frozenset({Reason.LIVE_MEMBER, Reason.OWNED, Reason.COORDINATOR_MEMBER})
 class Problem:
     """A reason why a group is not ready, and what to do about it, one line each.
 
-    ``names``: everything that ``text`` is about, such as partitions. ``skips``: the values for
+    ``names``: everything to which ``text`` applies, such as partitions. ``skips``: the values for
     ``--skip``, which ``advice`` names at its end.
     """
 
@@ -79,9 +79,10 @@ class Problem:
 
 
 class There(NamedTuple):
-    """An offset in another cluster, and what proves it; see ``Translation``.
+    """An offset in another cluster, and its proof; see ``Translation``.
 
-    ``topic_id``: the topic's id there; empty if it has none. ``highest``: its upper bound.
+    ``topic_id``: the topic's id in the other cluster; empty if it has none. ``highest``: its
+    upper bound.
     """
 
     topic: str
@@ -100,7 +101,7 @@ class Entry:
 
     ``to`` is ``None`` if the target will have no offset. ``write``: the target must be changed.
     ``zk_version`` is ``None`` if there is no znode. ``decided``: the kinds of problems that the
-    operator's decisions solved here.
+    operator's decisions solved for this partition.
     """
 
     tp: TopicPartition
@@ -112,19 +113,19 @@ class Entry:
     reason: str
     decided: frozenset[Reason] = frozenset()
     misplaced: int | None = None
-    """On the way to Kafka: the offset that a 1.1.0 broker has stored below ``offset``."""
+    """In moves to Kafka: the offset that a 1.1.0 broker stored below ``offset``."""
     there: There | None = None
-    """In a plan for another cluster: what ``to`` is there."""
+    """In a plan for another cluster: the value of ``to`` in that cluster."""
 
     @property
     def in_zookeeper(self) -> int | None:
-        """The offset in ZooKeeper, or the one below ``offset`` if it is the only one and is
+        """The offset in ZooKeeper, or the one below ``offset`` if that is the only one and is
         moved."""
         return self.misplaced if self.zk is None and self.to is not None else self.zk
 
 
 class StaysBehind(NamedTuple):
-    """An offset of the source store that a plan does not move; ``None`` if it cannot be read."""
+    """An offset of the source store that a plan does not move; ``None`` if it is unreadable."""
 
     tp: TopicPartition
     offset: int | None
@@ -140,14 +141,14 @@ class StaysBehind(NamedTuple):
 
 
 class ReadAs(NamedTuple):
-    """The numbers of another client that a plan has read. ``place``: a text for ``Place.parse``."""
+    """Another client's numbers that a plan has read. ``place``: a text for ``Place.parse``."""
 
     place: str
     numbers: Mapping[TopicPartition, int]
 
 
 class Origin(NamedTuple):
-    """A group's offsets in the other cluster from which a plan was made, and its name there."""
+    """A group's offsets and name in the other cluster from which a plan was made."""
 
     group: str
     numbers: Mapping[TopicPartition, int]
@@ -157,10 +158,9 @@ class Origin(NamedTuple):
 class GroupPlan:
     """One group of a plan. Only a ready one is applied.
 
-    ``topics``: for each topic whose offsets will be written, when it was created (a zxid).
-    ``skipped``: patterns of offsets that are left out, see ``covers``. Offsets of any other
-    partition without an entry were added later. ``stays``: offsets that therefore stay behind in
-    the source store.
+    ``topics``: the zxid of the creation of each topic whose offsets will be written. ``skipped``:
+    patterns of offsets that are left out, see ``covers``. Offsets of any other partition without
+    an entry were added later. ``stays``: offsets that therefore stay behind in the source store.
     """
 
     group: str
@@ -175,19 +175,19 @@ class GroupPlan:
     made_ms: int | None = None
     """When this group was planned, if later than the whole plan."""
     moved: bool = False
-    """Whether the group was moved to the target before, and nothing is left to write."""
+    """Whether the group was moved to the target before, so that nothing is left to write."""
     kafka_group: str = ""
-    """The group's name in Kafka, if it differs."""
+    """The group's name in Kafka, if different."""
     ignored: str = ""
     """Why an operator decided to leave the group as it is."""
     znodes: tuple[str, ...] = ()
     """Znodes of an unknown kind that an operator decided to leave as they are."""
     other_client: str = ""
-    """What the migration marker records about the numbers of the old client, see there."""
+    """The migration marker's record about the old client's numbers; see ``MigrationMarker``."""
     layout: ReadAs | None = None
-    """In place of the group's own offsets: those of another client's layout."""
+    """The other client's layout whose offsets replace the group's own."""
     origin: Origin | None = None
-    """In place of the group's own offsets: those in another cluster."""
+    """The other cluster whose offsets replace the group's own."""
 
     @property
     def in_kafka(self) -> str:

@@ -1,8 +1,7 @@
-"""The report that an operator hands in after the move: an HTML page, and JSON.
+"""The report on a move, for an operator to hand in: an HTML page, and JSON.
 
-It is made without any server. What has happened is taken from the outcomes in the journal alone.
-The plan adds what was not begun, and why. Pure, any thread. Jinja2 escapes
-text from groups.
+It is generated without any server. Results come only from the outcomes in the journal. The plan
+adds the groups that were not started, and why. Pure, any thread. Jinja2 escapes text from groups.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ LEFT: Final = "not begun"
 BEFORE: Final = "moved before"
 SET: Final = "reset"
 DONE: Final = (Outcome.DONE.value, Outcome.WAS_DONE.value, Outcome.NOTHING.value)
-"""Outcomes of locks, and of steps of live moves, that are done."""
+"""Outcomes of locks and of steps of live moves that mean success."""
 STATES: Final = (
     MOVED,
     BEFORE,
@@ -49,9 +48,9 @@ _KILLED: Final = "the last run ended before the outcome was recorded: apply or r
 class GroupReport:
     """One group: its plan and its outcome.
 
-    ``why``: what the last run reported about it, if anything. ``wrote``: the offsets of the plan
-    were written, and not restored since. ``ended_ms``: of its last step. ``held_s``: for how long
-    the last run held it. ``history``: the outcomes of all runs.
+    ``why``: what the last run reported about the group, if anything. ``wrote``: whether the
+    offsets of the plan were written, and not restored since. ``ended_ms``: time of its last step.
+    ``held_s``: seconds for which the last run held it. ``history``: the outcomes of all runs.
     """
 
     plan: GroupPlan
@@ -70,7 +69,7 @@ class GroupReport:
 
     @property
     def reasons(self) -> list[tuple[str, str, str]]:
-        """The reasons why the group is not moved: kind of problem, finding, and what to do."""
+        """The reasons why the group is not moved: kind of problem, finding, and fix."""
         if self.state in (MOVED, BEFORE, SET, *DONE):
             return []
         if self.plan.ignored:
@@ -173,8 +172,8 @@ def page(
     runs: Iterable[Mapping[str, Any]],
     command: str = "",
 ) -> str:
-    """Return the HTML page. ``runs``: the journal's records of each run. ``command``: that of the
-    journal, if there is no plan."""
+    """Return the HTML page. ``runs``: the journal's records of each run. ``command``: the
+    journal's command, if there is no plan."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     every = list(groups)

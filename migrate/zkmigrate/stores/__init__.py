@@ -9,6 +9,6 @@
     offset_znodes               a group's offset znodes, as scripts
     migration_marker            ``/consumers/GROUP/migration``, which records a move
 
-A group that cannot be read becomes a ``Problem`` of that group; the others are read. Writing is the
-business of ``apply``.
+A group that cannot be read results in a ``Problem`` for that group; the other groups are read.
+Only ``apply`` writes.
 """

@@ -1,4 +1,4 @@
-"""Where a cluster's servers are, its id, as a script, and a check of it."""
+"""Addresses of a cluster's servers; a script that reads the cluster's id, and a check of it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class Servers(NamedTuple):
     Args:
         zookeeper: ``host:port/chroot``.
         timeout: seconds to wait for ZooKeeper, and for each answer of a broker.
-        coordinator_timeout: seconds to wait for a coordinator that moves, loads or does not answer.
+        coordinator_timeout: seconds to wait for a coordinator that moves, loads or does not
+            answer.
         security: how to encrypt and log in; None for neither.
-        bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``; needed when the cluster
-            has left this ZooKeeper (KRaft).
+        bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``; needed if the cluster no
+            longer uses this ZooKeeper (KRaft).
         expect: the cluster's id, if the operator gave it. It is checked, and confirms brokers of
             another cluster than ZooKeeper's.
-        pace: the bound on requests to all of them.
+        pace: the limit for requests to all servers.
     """
 
     zookeeper: str
@@ -53,6 +54,6 @@ def check_expected(expected: str | None, found: str | None, where: str) -> None:
     if expected is not None and found != expected:
         this = "this cluster's id is not known" if found is None else f"this is the cluster {found}"
         raise MigrationError(
-            f"{where}: {this}, and --expect-cluster is {expected}: correct --zookeeper or "
+            f"{where}: {this}, but --expect-cluster is {expected}: correct --zookeeper or "
             "--bootstrap-server"
         )

@@ -43,7 +43,7 @@ _AHEAD_BYTES: Final = 32 * 1024
 _FEW_BYTES: Final = 4 * 1024
 """Requested to see the time of one record. Brokers return at least one batch."""
 _MOST_BYTES: Final = 32 * 1024 * 1024
-"""A larger part of a log is not read."""
+"""Largest number of bytes of a log that is read."""
 _TRIES: Final = 25
 _PAUSE: Final = 0.2
 _FRESH: Final = 5.0
@@ -112,7 +112,7 @@ class Contents:
     Every method raises BrokerError.
 
     Args:
-        brokers: called for the brokers registered now.
+        brokers: returns the registered brokers.
         timeout: seconds for connecting and for each answer.
     """
 
@@ -200,12 +200,12 @@ class Contents:
             offset = part.end
 
     def end(self, tp: TopicPartition) -> int:
-        """Return the end of the log, also beyond open transactions."""
+        """Return the end of the log, even beyond open transactions."""
         return self._at_leader(tp, lambda connection: OneLog(connection, tp, _BYTES).end)
 
     def at(self, tp: TopicPartition, timestamp: int) -> int | None:
-        """Return the offset of the first record of that time or later; ``None`` if there is
-        none."""
+        """Return the offset of the first record of that time or later; ``None`` if
+        there is none."""
 
         def ask(connection: BrokerConnection) -> int | None:
             found = list_offsets(connection, [tp], timestamp)[tp]
@@ -227,8 +227,8 @@ class Contents:
         raise failed or LeaderUnavailableError("no broker is registered")
 
     def each(self, tp: TopicPartition, take: Callable[[bytes, bytes], object]) -> None:
-        """Call a function with key and value of each record that has both, in order; from the
-        beginning again if the leader changes."""
+        """Call a function with key and value of each record that has both, in order. Starts
+        again from the beginning if the leader changes."""
 
         def read(connection: BrokerConnection) -> None:
             log = OneLog(connection, tp, _BYTES * 16)
@@ -384,10 +384,10 @@ class Contents:
 
 
 class OtherCluster:
-    """A cluster that is found through its brokers alone. Use as a context manager.
+    """A cluster that is accessed through its brokers alone. Use it as a context manager.
 
-    Raises BrokerUnavailableError when no broker answers, ConfigError, and MigrationError when it is
-    not the ``expected`` cluster, if both ids are known.
+    Raises BrokerUnavailableError when no broker answers, ConfigError, and MigrationError if it is
+    not the ``expected`` cluster and both ids are known.
     """
 
     def __init__(self, servers: Servers, expected: str | None = None) -> None:
@@ -402,8 +402,8 @@ class OtherCluster:
             self._reader.disconnect()
         if None not in (expected, self.view.cluster_id) and expected != self.view.cluster_id:
             raise MigrationError(
-                f"{servers.bootstrap} is the cluster {self.view.cluster_id}, and the plan is for "
-                f"{expected}: make a new plan"
+                f"{servers.bootstrap} is the cluster {self.view.cluster_id}, but the plan is "
+                f"for {expected}: make a new plan"
             )
         self.kafka = GroupCoordinators(
             CLIENT_ID,
@@ -419,13 +419,12 @@ class OtherCluster:
         return self
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """Yield all partitions, as they were at the beginning."""
+        """Yield all partitions, as they were when the object was created."""
         for topic, view in self.view.topics.items():
             yield from (TopicPartition(topic, number) for number in view.partitions)
 
     def topics(self, names: Collection[str]) -> Mapping[str, TopicView]:
-        """Return the existing ones of these topics as they are now. Raises
-        BrokerUnavailableError."""
+        """Return those of these topics that exist now. Raises BrokerUnavailableError."""
         return self._reader.read(names).topics
 
     def __exit__(self, *_error: object) -> None:
@@ -457,7 +456,7 @@ def _answers(
         empty = 0 if following > position else empty + 1
         position = following
         if empty == _TRIES:
-            raise BrokerError(f"{tp}: the broker sends nothing at offset {position}")
+            raise BrokerError(f"{tp}: the broker returns no records at offset {position}")
         if empty:
             time.sleep(_PAUSE)
 

@@ -1,7 +1,7 @@
 """Reads groups from both stores: everything for a plan, or only the offsets for a comparison.
 
-Groups are read in batches, and one that cannot be read costs that group only: it has a problem
-instead of a state. Used from the thread that uses ``Stores``.
+Groups are read in batches. A group that cannot be read has a problem instead of a state; other
+groups are not affected. Used from the thread that uses ``Stores``.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def read_states(
     commit_times: bool,
     renamed: Mapping[str, str] | None = None,
 ) -> Iterator[GroupState | tuple[str, Problem]]:
-    """Yield the state of each group; for one that cannot be read or be a group, the problem.
+    """Yield the state of each group, or its problem if it is unreadable or its name is invalid.
 
     ``from_file``: offsets from a file, by group. ``commit_times``: also look up when each offset
-    was committed to Kafka, which reads the coordinators' logs. ``renamed``: groups' names in Kafka
-    if these differ; without it a group has the name under which it was moved.
+    was committed to Kafka, which reads the coordinators' logs. ``renamed``: groups' names in
+    Kafka, if different; the default is the name under which a group was moved.
     """
     every = list(groups)
     called = dict(renamed or {})
@@ -130,8 +130,9 @@ def _read(group: str) -> Script[GroupSnapshot | Problem]:
 def _mirror(
     group: str, serial: int
 ) -> Script[tuple[Mirror | None, str, tuple[str, ...]] | Problem]:
-    """Return the state of a group's mirror, who runs it, and what cannot be read; or the
-    problem that another command has ended it since the record had the version ``serial``."""
+    """Return the state of a group's mirror, who runs it, and which data is unreadable. If another
+    command has ended the mirror since the record had the version ``serial``, return this problem.
+    """
     try:
         mirror, by = yield from mirror_state.read_mirror(group)
     except ZnodeFormatError as fault:
@@ -143,7 +144,7 @@ def _mirror(
 
 
 def case_in(stores: Stores, group: str, in_kafka: str = "") -> Case:
-    """Return the case of one group. ``in_kafka``: its name in Kafka, if it differs."""
+    """Return the case of one group. ``in_kafka``: its name in Kafka, if different."""
     renamed = {group: in_kafka} if in_kafka else None
     (state,) = read_states(stores, [group], {}, False, renamed)
     return case_of(state) if isinstance(state, GroupState) else Case.UNREADABLE
@@ -152,8 +153,8 @@ def case_in(stores: Stores, group: str, in_kafka: str = "") -> Case:
 class Held(NamedTuple):
     """A group's current offsets in both stores, and its migration marker.
 
-    ``misplaced``: the offsets below ``offset``. ``deleted``: planned partitions that do not exist
-    any more, whose offsets are gone from the store that the group was moved to. ``late``: see
+    ``misplaced``: the offsets below ``offset``. ``deleted``: planned partitions that no longer
+    exist, and whose offsets are gone from the store to which the group was moved. ``late``: see
     ``Record``.
     """
 
@@ -167,10 +168,8 @@ class Held(NamedTuple):
 def read_offsets(
     stores: Stores, plans: Iterable[GroupPlan]
 ) -> Iterator[tuple[GroupPlan, Held | Problem]]:
-    """Yield each planned group with its current data in both stores.
-
-    For one that cannot be read, the problem.
-    """
+    """Yield each planned group with its current data in both stores, or the problem of an
+    unreadable group."""
     for plan, offsets in stores.zk.run_all(map(_in_zookeeper, plans)):
         if isinstance(offsets, ZooKeeperError):
             yield plan, unreadable_group(plan.group, offsets)
@@ -219,8 +218,7 @@ def _in_zookeeper(
 
 
 def _nodes(group: str) -> Script[tuple[GroupState, _Nodes, _Nodes]]:
-    """Return a group's state as ZooKeeper shows it, its offset znodes, and those below
-    ``offset``."""
+    """Return a group's state in ZooKeeper, its offset znodes, and those below ``offset``."""
     wanted = yield from offset_partitions(group)
     nodes = yield from read_many(map(GroupPaths(group).offset, wanted))
     pairs = zip(wanted, nodes, strict=True)
@@ -230,7 +228,7 @@ def _nodes(group: str) -> Script[tuple[GroupState, _Nodes, _Nodes]]:
 
 
 def _learn(stores: Stores, topics: Iterable[Iterable[str]]) -> None:
-    """Find out about the topics of many groups at once."""
+    """Read data about the topics of many groups together."""
     stores.logs.of({topic for some in topics for topic in some})
 
 
@@ -239,7 +237,7 @@ def _offsets(
     kafka: Mapping[TopicPartition, KafkaOffset],
     from_file: Mapping[TopicPartition, int],
 ) -> Iterator[tuple[TopicPartition, int]]:
-    """Yield every offset of a group, wherever it is stored."""
+    """Yield every offset of a group, from all places."""
     for tp, node in (*numbered(snapshot.offsets), *numbered(snapshot.misplaced)):
         offset = zk_offset("", node).offset
         if offset is not None:
@@ -250,7 +248,7 @@ def _offsets(
 
 
 def _partitions(stores: Stores, snapshot: GroupSnapshot) -> list[TopicPartition]:
-    """The partitions to ask about those brokers that do not list a group's offsets."""
+    """Return the partitions to request from brokers that do not list a group's offsets."""
     topics = {*snapshot.offsets, *snapshot.owners}
     partitions = {tp for tp, _ in numbered(snapshot.offsets)}
     for topic, state in stores.logs.of(topics)[0].items():
@@ -259,7 +257,8 @@ def _partitions(stores: Stores, snapshot: GroupSnapshot) -> list[TopicPartition]
 
 
 def foreign_znodes(snapshot: GroupSnapshot) -> tuple[str, ...]:
-    """Return the paths of znodes in another client's layout, also those of its live members."""
+    """Return the paths of znodes in another client's layout, including those of its
+    live members."""
     return tuple(
         finding.where
         for finding in verify(snapshot, interpret(snapshot, ()), {}, {})
@@ -327,10 +326,11 @@ def _unproven(
     kafka: Mapping[str, Mapping[TopicPartition, object]],
     from_file: Mapping[str, Mapping[TopicPartition, int]],
 ) -> frozenset[str]:
-    """Return the topics with offsets that are not listed, although no broker says they are gone.
+    """Return the topics with offsets that are not listed, although no broker reports them as
+    deleted.
 
-    Without ZooKeeper all topics are listed by a broker, which leaves out those that may not be
-    described. Only when it is asked for a topic's name does it say that there is none.
+    Without ZooKeeper a broker lists all topics, and leaves out those that may not be described.
+    Only a request for the topic's name shows whether it exists.
     """
     if stores.zk.live:
         return frozenset()
@@ -343,7 +343,7 @@ def _unproven(
 
 
 def unreadable_group(group: str, error: ZkConsumerError) -> Problem:
-    """Return the problem of a group that ZooKeeper or its coordinator does not show."""
+    """Return the problem of a group that cannot be read from ZooKeeper or from its coordinator."""
     leave = f"leave the group out with --exclude {group}"
     if isinstance(error.__cause__, PendingOffsetsError):
         fix = f"let the transaction end and run this again, or {leave}"

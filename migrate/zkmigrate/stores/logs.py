@@ -1,6 +1,6 @@
 """Reads which topics exist, when they were created, and the offset ranges of their logs.
 
-Any thread; one at a time sends requests, and the others wait for the answer.
+Any thread; only one at a time sends requests, and the others wait for the answer.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from zkmigrate.stores.pace import Pace
 CLIENT_ID: Final = "zkmigrate"
 _BATCH: Final = 2000
 _REMEMBERED: Final = 200_000
-"""Number of partitions whose log ranges are kept for later groups."""
+"""Number of partitions whose log ranges are cached for later groups."""
 _FRESH: Final = 10.0
-"""Seconds for which they are kept."""
+"""Seconds for which log ranges are cached."""
 _PAUSE: Final = 0.2
 
 Ranges = Mapping[TopicPartition, LogRange]
@@ -41,9 +41,9 @@ class Logs:
     """Topics and their logs, read once for many groups.
 
     Args:
-        zk: a session, opened. If the cluster has left ZooKeeper, its topics are compared with
+        zk: an open session. If the cluster no longer uses ZooKeeper, its topics are compared with
             ZooKeeper's records of them.
-        brokers: called for the brokers registered now.
+        brokers: returns the registered brokers.
         timeout: seconds for connecting and for each answer.
     """
 
@@ -61,7 +61,7 @@ class Logs:
         self._timeout = timeout
         self._security = security
         self.unreadable: dict[str, str] = {}
-        """Topics that were looked up and whose znode cannot be used, and why."""
+        """Topics whose znode is unusable, and why."""
         self._topics: dict[str, TopicState | None] = {}
         self._ranges: dict[str, dict[TopicPartition, LogRange]] = {}
         self._partitions = 0
@@ -79,8 +79,8 @@ class Logs:
     ) -> tuple[dict[str, TopicState], Ranges]:
         """Return topics and logs of these partitions, like ``of``.
 
-        Leaders that do not answer are asked again until ``timeout`` seconds are over. ``again``:
-        the topics and the ranges of these partitions are read after this call began.
+        Leaders that do not answer are asked again until ``timeout`` seconds have passed.
+        ``again``: do not use cached topics and ranges.
         """
         deadline = time.monotonic() + timeout
         names = {tp.topic for tp in partitions}
@@ -104,7 +104,7 @@ class Logs:
     def fresh(self, partitions: Collection[TopicPartition]) -> Ranges:
         """Return the log ranges of these partitions, read after the start of this call.
 
-        Partitions that do not exist, or whose leader does not answer, have no range.
+        Partitions that do not exist, or whose leader does not answer, are left out.
         """
         with self._lock:
             names = {tp.topic for tp in partitions}
@@ -112,11 +112,11 @@ class Logs:
             return self._read_again(partitions)
 
     def past_ends(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Read log ranges again if an offset is past the end that was read before.
+        """Read log ranges again if an offset is past the cached end.
 
-        Topics and the ends of their logs are remembered for some seconds. An offset that was
-        committed since may be above such an end although the log has grown, or belong to a new
-        topic or partition. So the two must not be compared before this.
+        Topics and log ends are cached for some seconds. An offset that was committed since may be
+        above the cached end although the log has grown, or may belong to a new topic or
+        partition. So call this before comparing offsets with log ends.
         """
         with self._lock:
             missing: set[str] = set()
@@ -131,7 +131,7 @@ class Logs:
             self._read_again([tp for tp in behind if tp.topic not in missing])
 
     def of(self, topics: Collection[str]) -> tuple[dict[str, TopicState], Ranges]:
-        """Return the topics that exist, and their logs as they were at most a few seconds ago.
+        """Return the existing topics and their logs, at most a few seconds old.
 
         Partitions whose leader does not answer have no range.
         """
@@ -149,7 +149,7 @@ class Logs:
             return states, ranges
 
     def topics(self, names: Collection[str]) -> dict[str, TopicState]:
-        """Return the existing ones of these topics, without their logs."""
+        """Return those of these topics that exist, without their logs."""
         with self._lock:
             self._describe(names)
             found = {name: state for name in names if (state := self._topics[name]) is not None}
@@ -168,7 +168,7 @@ class Logs:
         self._ask(wanted)
 
     def _read_again(self, partitions: Collection[TopicPartition]) -> Ranges:
-        """Read the ranges of these partitions. An older range of theirs is not kept."""
+        """Read the ranges of these partitions, and discard older ranges."""
         wanted = [
             tp
             for tp in sorted(partitions)
@@ -180,7 +180,7 @@ class Logs:
         return self._ask(wanted)
 
     def _describe(self, topics: Collection[str]) -> list[TopicPartition]:
-        """Read which of these topics exist, and return their partitions."""
+        """Read which of these topics exist. Return their partitions."""
         self._topics.update(dict.fromkeys(topics))
         legal = sorted(filter(is_legal_topic, topics))
         paths = list(map(topic_path, legal))
@@ -211,8 +211,8 @@ class Logs:
     def at(
         self, partitions: Collection[TopicPartition], at_ms: int
     ) -> Mapping[TopicPartition, int | BrokerError]:
-        """Return the offset of the first message of that time or later; ``NONE`` if there is no
-        message.
+        """Return the offset of the first message of this time or later; ``NONE`` if there is no
+        such message.
 
         Raises BrokerError: brokers before 0.10.1 cannot look up a time.
         """
@@ -224,7 +224,7 @@ class Logs:
         return {tp: offsets.get(tp, missing) for tp in partitions}
 
     def _ask(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        """Ask the leaders, keep the answers and return them; what is unknown is left out."""
+        """Ask the leaders, and cache and return the answers. Unknown ranges are left out."""
         ranges: dict[TopicPartition, LogRange] = {}
         if not partitions:
             return ranges
@@ -247,7 +247,7 @@ class Logs:
     def _by_leader(
         self, partitions: Sequence[TopicPartition]
     ) -> Iterator[tuple[BrokerConnection, list[TopicPartition]]]:
-        """Yield batches of partitions with the connection to their leader, if there is one."""
+        """Yield batches of partitions with the connection to their leader, if any."""
         brokers = {endpoint.broker_id: self._connection(endpoint) for endpoint in self._brokers()}
         leaders: Mapping[TopicPartition, int] = {}
         for connection in brokers.values():
@@ -273,7 +273,7 @@ class Logs:
 
 
 def _compared(path: str, now: Node, stored: Node | None, numbers: tuple[int, ...]) -> TopicState:
-    """Return the state of a brokers' topic, compared with the one that ZooKeeper remembers."""
+    """Return the state of a brokers' topic, compared with ZooKeeper's record of it."""
     is_now = _topic_id(path, now)
     was = "" if stored is None else _topic_id(path, stored)
     if stored is not None and was and was == is_now:

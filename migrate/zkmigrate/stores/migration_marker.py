@@ -1,13 +1,13 @@
 """``/consumers/GROUP/migration``: records that a group's offsets were moved. Pure.
 
-Content: JSON with the store that the group was moved to, the moment of the plan, the source store's
-offsets at that moment, those that the plan left out, those that a 1.1.0 broker stored below
-``offset``, those that only the target had, the group's name in Kafka if it differs, and whether
-the old client's numbers are not next offsets in ``/consumers/GROUP/offsets``. A later
-plan compares the moved offsets with the current ones in the store. The time of the move is that of
-the znode, by ZooKeeper's clock: the plan may be old, and an operator's clock wrong. After a
-rollback of the first move the znode is empty, and its time is the moment when offsets were
-restored, which gave them new times.
+The content is JSON. It has the store to which the group was moved, the time of the plan, the source
+store's offsets at that time, those that the plan left out, those that a 1.1.0 broker stored below
+``offset``, those that only the target had, the group's name in Kafka if different, and whether the
+old client's numbers are not next offsets in ``/consumers/GROUP/offsets``. A later plan compares the
+moved offsets with the current ones in the store. The time of the move is that of the znode, by
+ZooKeeper's clock, because the plan may be old and an operator's clock wrong. After a rollback of
+the first move the znode is empty. Its time is then that of the rollback, which gave the restored
+offsets new times.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from zkmigrate.stores import record
 
 T = TypeVar("T")
 FORMAT: Final = 1
-"""Not raised for a new key: a reader refuses keys that it does not know, and the markers that the
-plans of older versions wrote must be found again byte for byte."""
+"""Version of the format. A new key does not increase it: readers refuse unknown keys anyway, and
+markers of older versions' plans must stay identical byte for byte."""
 _KEYS: Final = frozenset(
     {"version", "moved_to", "at_ms", "offsets", "left", "misplaced", "kept", "kafka_group",
      "other_client"}
 )  # fmt: skip
 MAX_BYTES: Final = 900 * 1024
-"""ZooKeeper takes 1 MiB in one request; a longer list of offsets is left out."""
+"""Largest size of a marker. ZooKeeper accepts 1 MiB in one request; a longer list of offsets is
+left out."""
 ROLLED_BACK: Final = b""
 """Content after a rollback of the group's first move."""
 _INT64: Final = 2**63 - 1
 
 
 def path(group: str) -> str:
-    """Return the marker's path. Raises ConfigError when the name cannot be a group's."""
+    """Return the marker's path. Raises ConfigError if no group can have this name."""
     return f"{GroupPaths(group).root}/{MOVED}"
 
 
@@ -61,9 +62,9 @@ def encode(
 ) -> bytes:
     """Return a marker's content.
 
-    ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
-    that were not moved. ``misplaced``: those found below ``offset``. ``kept``: those of
-    the target that differ. ``other_client``: see ``MigrationMarker``.
+    ``kafka_group``: the group's name in Kafka, if different. ``left``: offsets of the source
+    store that were not moved. ``misplaced``: those found below ``offset``. ``kept``: those of the
+    target that differ. ``other_client``: see ``MigrationMarker``.
     """
     document: dict[str, object] = {
         "version": FORMAT,
@@ -146,12 +147,12 @@ def decode(where: str, node: Node) -> MigrationMarker:
 
 
 def store_in(data: bytes | None) -> str | None:
-    """Return the store that a marker's content names, if any."""
+    """Return the store that a marker names, if any."""
     return str(json.loads(data)["moved_to"]) if data else None
 
 
 class Known(NamedTuple):
-    """A group's marker, mode and record. ``faults``: the parts that cannot be read."""
+    """A group's marker, mode and record. ``faults``: the parts that are unreadable."""
 
     marker: MigrationMarker | None
     mode: Mode
@@ -161,9 +162,8 @@ class Known(NamedTuple):
 
     @property
     def kafka_group(self) -> str:
-        """The group's name in Kafka, if it differs. Members of a live move use the group's own
-        name, and so do those of a mirrored group, even if it was moved under another name before.
-        """
+        """The group's name in Kafka, if different. Members in a live move or a mirrored group use
+        the group's own name, even if the group was moved under another name before."""
         marker = self.marker
         if self.mode is not Mode.ZOOKEEPER or self.record.mirror:
             return ""
@@ -203,8 +203,8 @@ def decoded(
 
 
 def state_of(group: str) -> Script[GroupState]:
-    """Return a group's record, marker and mode in ZooKeeper, without offsets. ``faults`` lists what
-    cannot be read."""
+    """Return a group's record, marker and mode in ZooKeeper, without offsets. ``faults`` lists
+    unreadable parts."""
     paths = LivePaths.of(group)
     wanted = [path(group), paths.mode, record.path(group)]
     marker, mode, written = yield from read_many(wanted)
@@ -223,11 +223,11 @@ def state_of(group: str) -> Script[GroupState]:
 
 
 def name_of_moved(group: str) -> Script[str | None]:
-    """Return the name in Kafka of a group whose offsets count there; ``None`` for other groups.
+    """Return the name in Kafka of a group whose offsets there are valid; ``None`` for other
+    groups.
 
-    That is a group that was moved, stopped or live. A group counts as one if its move was
-    interrupted, or if its marker or mode cannot be read, so that a command that moves groups back
-    names it.
+    This is a group that was moved, stopped or live. It includes groups whose move was interrupted,
+    or whose marker or mode is unreadable, so that a command that moves groups back names them.
     """
     state = yield from or_refusal(state_of(group))
     if isinstance(state, ZooKeeperError):

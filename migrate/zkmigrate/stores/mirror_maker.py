@@ -1,4 +1,4 @@
-"""Reads where MirrorMaker 2 has copied records to, from its internal topics. One thread.
+"""Reads from MirrorMaker 2's internal topics to which offsets it copied records. One thread.
 
 Formats as in Kafka 2.4 to 4.x, classes OffsetSync and Checkpoint, big-endian, strings with an int16
 length. ``mm2-offset-syncs.<alias>.internal``, in either cluster: key topic, int32 partition; value
@@ -6,7 +6,7 @@ int64 offset, int64 offset of its copy. ``<alias>.checkpoints.internal``, in the
 copies: key group, the copy's topic, int32 partition; value int16 version, int64 offset, int64
 offset of its copy, metadata.
 
-Both are hints where to look: an offset is right only near the one that was recorded.
+Both are only hints for a search, because an offset is exact only near a recorded one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHORT: Final = Struct(">h")
 _INT: Final = Struct(">i")
 _OFFSETS: Final = Struct(">qq")
 _KEPT: Final = 64
-"""So many of a partition's newest pairs are kept, as MirrorMaker 2 does."""
+"""Number of newest pairs kept for a partition, as in MirrorMaker 2."""
 
 
 class Pair(NamedTuple):
@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 
 
 def decode_sync(key: bytes, value: bytes) -> tuple[TopicPartition, Pair]:
-    """Return the partition that was copied, and the offsets. Raises ValueError."""
+    """Return the copied partition and the offsets. Raises ValueError."""
     try:
         topic, at = _string(key, 0)
         return TopicPartition(topic, *_INT.unpack_from(key, at)), Pair(*_OFFSETS.unpack(value))
@@ -45,12 +45,12 @@ def decode_sync(key: bytes, value: bytes) -> tuple[TopicPartition, Pair]:
 
 
 def decode_checkpoint(key: bytes, value: bytes) -> tuple[TopicPartition, Pair]:
-    """Return the partition of the copies, and the offsets. Raises ValueError."""
+    """Return the partition of the copy and the offsets. Raises ValueError."""
     try:
         topic, at = _string(key, _string(key, 0)[1])
         (version,) = _SHORT.unpack_from(value)
         if version:
-            raise ValueError(f"version {version}")
+            raise ValueError(f"unknown version {version}")
         pair = Pair(*_OFFSETS.unpack_from(value, _SHORT.size))
         return TopicPartition(topic, *_INT.unpack_from(key, at)), pair
     except StructError as error:
@@ -71,8 +71,8 @@ class Hints:
         )
 
     def of(self, tp: TopicPartition, other: TopicPartition) -> Sequence[Pair]:
-        """Return the known pairs of a partition and its copy, in order. Topics that cannot be read
-        have none."""
+        """Return the known pairs of a partition and its copy, in order. Unreadable topics have
+        none."""
         if not self._read:
             self._read = True
             for contents in (self._here, self._there):
@@ -107,5 +107,5 @@ def _string(data: bytes, at: int) -> tuple[str, int]:
     (length,) = _SHORT.unpack_from(data, at)
     at += _SHORT.size
     if not 0 <= length <= len(data) - at:
-        raise ValueError("a string is not complete")
+        raise ValueError("a string is incomplete")
     return data[at : at + length].decode(), at + length

@@ -1,13 +1,13 @@
-"""``/consumers/GROUP/record/mirror``: what the mirror of a group has agreed on. Scripts.
+"""``/consumers/GROUP/record/mirror``: the agreed state of a group's mirror. Scripts.
 
-JSON with the store that leads and since when, the offsets that both stores had when they were
-compared last, the transactions that created their topics, and why the mirror has stopped, if it
-has. That a group is mirrored at all is in its record, which every command reads. A write to this
-znode names its version, and checks the record's, so two processes cannot act on the same reading.
-It precedes the offsets that the same transaction writes: so ``zkaudit`` recognizes them.
+The JSON has the leading store and since when it leads, the offsets that both stores had when they
+were last compared, the transactions that created their topics, and why the mirror has stopped, if
+it has. Whether a group is mirrored is in its record, which every command reads. A write to this
+znode checks its version and the record's, so two processes cannot act on the same reading. In a
+transaction it precedes the offsets, by which ``zkaudit`` recognizes these.
 
-``/consumers/GROUP/record/lease`` is ephemeral: the process that mirrors the group. It saves a
-second process the work. Nothing is wrong if two believe that they hold it.
+``/consumers/GROUP/record/lease`` is the ephemeral znode of the process that mirrors the group. It
+saves a second process the work. It does no harm if two processes believe that they hold it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from zkmigrate.stores.offset_znodes import zk_offset
 
 FORMAT: Final = 1
 END: Final = "mirror --end"
-"""The command in the record of a group that is no longer mirrored."""
+"""Command in the record of a group that is no longer mirrored."""
 
 
 def path(group: str) -> str:
@@ -66,7 +66,7 @@ def lease_path(group: str) -> str:
 
 
 def encode(mirror: Mirror) -> bytes:
-    """Return the content of the znode. Raises ZooKeeperError if it has no room for all offsets."""
+    """Return the content of the znode. Raises ZooKeeperError if the offsets do not fit."""
     data = record.as_json(
         {
             "version": FORMAT,
@@ -79,14 +79,14 @@ def encode(mirror: Mirror) -> bytes:
     )
     if len(data) > record.MAX_BYTES - PACKET_BYTES:
         raise ZooKeeperError(
-            f"{len(mirror.values)} offsets are too many to be mirrored: move the group while it is "
+            f"{len(mirror.values)} offsets are too many for a mirror: move the group while it is "
             "stopped"
         )
     return data
 
 
 def decode(where: str, node: Node) -> Mirror:
-    """Decode it. Raises ZnodeFormatError."""
+    """Decode the content of the znode. Raises ZnodeFormatError."""
     try:
         document = json.loads(node.data.decode())
         if document["version"] != FORMAT:
@@ -103,21 +103,21 @@ def decode(where: str, node: Node) -> Mirror:
             node.stat.version,
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-        raise ZnodeFormatError(where, "is not what a mirror of zkmigrate wrote") from None
+        raise ZnodeFormatError(where, "was not written by a mirror of zkmigrate") from None
 
 
 @cache
 def _one(topic: str, partition: int) -> TopicPartition:
-    """Return a partition, as the same object for all groups, which saves memory."""
+    """Return a partition as the same object for all groups, which saves memory."""
     return TopicPartition(topic, partition)
 
 
 class InZooKeeper(NamedTuple):
-    """A mirrored group as ZooKeeper shows it. ``mirror`` is ``None`` if it is not mirrored.
+    """A mirrored group's data in ZooKeeper. ``mirror`` is ``None`` if the group is not mirrored.
 
-    ``lease``: of who runs its mirror. ``old``: its members. ``offsets``: its offset znodes.
-    ``watched``: whether a watch fires when any of it changes, except ``mirror``. If no process has
-    the lease, no watch shows that it is taken.
+    ``lease``: the process that runs its mirror. ``old``: its members. ``offsets``: its offset
+    znodes. ``watched``: whether a watch fires when any of this changes, except ``mirror``. If no
+    process has the lease, no watch fires when it is taken.
     """
 
     group: str
@@ -132,11 +132,11 @@ class InZooKeeper(NamedTuple):
 def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
     """Read a group. Raises ZnodeFormatError.
 
-    ``watch``: leave watches at all that is read and exists, except at what is agreed on. If another
-    process has changed only that, the next write fails, as it names the version.
-    The record and what was agreed on are read first: what another command changes meanwhile makes
-    every later write fail, as it names their versions. Members are read last: one that has
-    committed is seen, unless it has left already.
+    ``watch``: set watches on all znodes that exist, except on the agreed state. If another process
+    changes only that, the next write fails, because it checks the version. The record and the
+    agreed state are read first. So a change by another command in the meantime makes every later
+    write fail. Members are read last, so that one which has committed is seen, unless it has
+    already left.
     """
     paths = GroupPaths(group)
     where = [record.path(group), path(group)]
@@ -147,7 +147,9 @@ def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
         if agreed is not None or not found.mirror:
             break
         if (yield from record.read(group)) == found:
-            raise ZnodeFormatError(where[1], "is gone: begin again with zkmigrate mirror --lead")
+            raise ZnodeFormatError(
+                where[1], "has disappeared: start again with zkmigrate mirror --lead"
+            )
     mirror = decode(where[1], agreed) if agreed is not None and found.mirror else None
     topics = yield from children(paths.offsets, watch)
     wanted: list[TopicPartition] = []
@@ -163,7 +165,7 @@ def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
 
 
 def look_again(at: InZooKeeper, fired: Collection[str]) -> Script[InZooKeeper]:
-    """Read what has changed since a group was read with watches, of which these have fired."""
+    """Read data that has changed since a group was read with watches. These watches have fired."""
     if not fired:
         return at
     paths = GroupPaths(at.group)
@@ -192,14 +194,15 @@ def _without_migrators(group: str, members: Iterable[str] | None) -> tuple[str, 
 
 
 def read_mirror(group: str) -> Script[tuple[Mirror | None, str]]:
-    """Return the agreed state of a group's mirror, and who runs it now. Raises ZnodeFormatError."""
+    """Return the agreed state of a group's mirror, and who is running it. Raises
+    ZnodeFormatError."""
     node, lease = yield from read_many([path(group), lease_path(group)])
     by = "" if lease is None else lease.data.decode(errors="replace").partition(" ")[0]
     return None if node is None else decode(path(group), node), by
 
 
 def take_lease(group: str, run: str) -> Script[Node | None]:
-    """Take the lease of a group if it is free; return whose it is then, and leave a watch."""
+    """Take the lease of a group if it is free. Return its owner, and leave a watch."""
     where = lease_path(group)
     yield from attempt(Create(where, _lease_data(run), ephemeral=True))
     (node,) = yield from read_many([where], True)
@@ -207,7 +210,7 @@ def take_lease(group: str, run: str) -> Script[Node | None]:
 
 
 def lease_of(lease: Node | None, run: str) -> int:
-    """Return the session of a lease, or 0 if it is not that of this run of ``mirror``."""
+    """Return the session of a lease, or 0 if it does not belong to this run of ``mirror``."""
     if lease is None or lease.data != _lease_data(run):
         return 0
     return lease.stat.ephemeral_owner
@@ -218,7 +221,8 @@ def _lease_data(run: str) -> bytes:
 
 
 def free_lease(at: InZooKeeper) -> Script[bool]:
-    """Delete the lease of a process of this machine that no longer runs; return whether it was.
+    """Delete the lease of a process on this machine that is no longer running. Return whether it
+    was deleted.
 
     Its session may last for some seconds.
     """
@@ -239,10 +243,10 @@ def free_lease(at: InZooKeeper) -> Script[bool]:
 
 
 def permit(at: InZooKeeper, session: int, topics: Mapping[str, int]) -> Script[bool]:
-    """Whether the record, the agreed state and the lease, if any, are still as they were read, and
-    these topics were created by these transactions.
+    """Whether the record, the agreed state and the lease, if any, are unchanged, and these topics
+    were created by these transactions.
 
-    What is read after ``record.is_still`` was answered is not older than the answer.
+    Data read after the answer to ``record.is_still`` is not older than that answer.
     """
     assert at.mirror is not None
     agreed = [Check(path(at.group), at.mirror.version)]
@@ -257,8 +261,8 @@ def permit(at: InZooKeeper, session: int, topics: Mapping[str, int]) -> Script[b
 def write(
     at: InZooKeeper, mirror: Mirror, offsets: Mapping[TopicPartition, int]
 ) -> Script[InZooKeeper]:
-    """Write offsets and the agreed state to ZooKeeper in one request. Many offsets take several
-    requests, each with its part of the agreed state. Returns what ZooKeeper has now. Raises
+    """Write offsets and the agreed state to ZooKeeper in one request. Many offsets need several
+    requests, each with its part of the agreed state. Return the new content. Raises
     GroupRefusedError if another client or command has changed any of it."""
     paths = GroupPaths(at.group)
     known: set[str] = set()
@@ -292,12 +296,13 @@ def write(
 
 
 def changed(group: str) -> GroupRefusedError:
-    """Return the error that a group is to be read again."""
+    """Return the error that a group must be read again."""
     return refused(group, Reason.OTHER_OPERATOR, record.MEANWHILE)
 
 
 def written_op(at: InZooKeeper, mirror: Mirror) -> MultiOp:
-    """Return the operation that writes the agreed state, if it is still as it was read."""
+    """Return the operation that writes the agreed state, if that has not changed since it was
+    read."""
     if at.mirror is None:
         return Create(path(at.group), encode(mirror))
     return SetData(path(at.group), encode(mirror), at.mirror.version)

@@ -37,14 +37,15 @@ def misplaced_path(group: str, tp: TopicPartition) -> str:
 
 
 def misplaced_offsets(group: str) -> Script[dict[TopicPartition, Node]]:
-    """Return the offset znodes below ``offset``, where a 1.1.0 broker stores them by mistake."""
+    """Return the offset znodes below ``offset``, in which a 1.1.0 broker stores offsets by
+    mistake."""
     wanted = yield from partitions_at(f"{GroupPaths(group).root}/{MISPLACED}")
     nodes = yield from read_many([misplaced_path(group, tp) for tp in wanted])
     return {tp: node for tp, node in zip(wanted, nodes, strict=True) if node is not None}
 
 
 def numbered(tree: Mapping[str, Mapping[str, Node]]) -> Iterator[tuple[TopicPartition, Node]]:
-    """Yield the znodes that are partitions of topics."""
+    """Yield the znodes whose names are partitions of topics."""
     for topic, nodes in tree.items():
         if is_legal_topic(topic):
             for name, node in nodes.items():
@@ -62,7 +63,7 @@ def offset_in(node: Node | None, path: str = "its offset znode") -> int | None:
 
 
 def zk_offset(path: str, node: Node) -> ZkOffset:
-    """Return the content of an offset znode, or why it cannot be read."""
+    """Return the content of an offset znode, or why it is unreadable."""
     stat = node.stat
     offset, fault = None, ""
     try:

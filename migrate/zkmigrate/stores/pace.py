@@ -1,4 +1,4 @@
-"""A bound on the load: how many requests per second may be sent to all servers together.
+"""Limits the load: the number of requests per second to all servers together.
 
 A token bucket. Any thread; all connections of a command share one.
 """
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import Final
 
 _BURST: Final = 0.1
-"""Seconds: the requests of this time may be sent at once."""
+"""Seconds whose requests may be sent in a burst."""
 
 
 class Pace:
     """Limits the number of requests per second.
 
     Args:
-        per_second: the bound; ``None`` is none.
-        clock: seconds.
-        sleep: waits for so many seconds.
+        per_second: the limit; ``None``: no limit.
+        clock: returns seconds.
+        sleep: waits for the given seconds.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class Pace:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._next = float("-inf")
-        """When the bucket has a token again, after all requests that were let pass."""
+        """When the bucket has a token again, after all requests that may already be sent."""
 
     def __call__(self, requests: int = 1) -> None:
-        """Wait until so many requests may be sent."""
+        """Wait until this many requests may be sent."""
         if not self._each:
             return
         with self._lock:

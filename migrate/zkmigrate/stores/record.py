@@ -1,16 +1,16 @@
-"""``/consumers/GROUP/record``: who works on a group's move, and what was there before it. Scripts.
+"""``/consumers/GROUP/record``: who works on a group's move, and the state before it. Scripts.
 
-The record is small JSON: operator, command, plan digest, mode, lock, the store that counts, the
-store that leads if the group is mirrored, and the state of the last change (``begun``, ``undoing``
-or ``done``). Its version is the group's *serial*.
-Every command reads it first, and writes it in one request with each change of the migration marker
-or of the mode, or right before a change that ZooKeeper cannot put into a request with others. The
-write fails if another command has written it meanwhile.
+The record is small JSON: operator, command, plan digest, mode, lock, the valid store, the leading
+store of a mirrored group, and the state of the last change (``begun``, ``undoing`` or ``done``).
+Its version is the group's *serial*. Every command reads it first, and writes it in one request with
+each change of the migration marker or of the mode, or right before a change that ZooKeeper cannot
+combine with others in a request. The write fails if another command has written the record in the
+meantime.
 
-``/consumers/GROUP/record/before`` has what both stores held before the last change, and what it was
-to write. So another operator can go on or undo on another machine, without a plan or a journal.
-Members of a live move watch the mode znode, and other programs read the marker: the record repeats
-both and replaces neither.
+``/consumers/GROUP/record/before`` has the offsets in both stores before the last change, and those
+that the change writes. So another operator can continue or undo it on another machine, without a
+plan or a journal. Members of a live move watch the mode znode, and other programs read the marker:
+the record repeats both and replaces neither.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ _BEFORE_KEYS: Final = frozenset(
     {"version", "target", "kafka_group", "marker", "locked", "skipped", "rows", "earlier"}
 )
 _EARLIER_BYTES: Final = 400 * 1024
-"""The state before an earlier change is kept only if both are not longer."""
+"""The state before an earlier change is kept only if both together are not longer than this."""
 _LATE_BYTES: Final = 48 * 1024
-"""Room for the partitions that were written late: a record fits into one request with a marker."""
+"""Bytes for the partitions that were written late, so that a record fits into one request with a
+marker."""
 MEANWHILE: Final = "another operator has changed the group meanwhile: run it again"
 MAX_REQUEST_BYTES: Final = 1000 * 1024
 MAX_BYTES: Final = 900 * 1024
-"""ZooKeeper takes 1 MiB in one request. What is longer is left out, and cannot be undone."""
+"""Largest size. ZooKeeper accepts 1 MiB in one request; longer data is left out, and the change
+cannot be undone."""
 
 
 def path(group: str) -> str:
@@ -154,11 +156,11 @@ def decode_before(where: str, data: bytes) -> Before:
             "" if earlier is None else str(earlier["plan"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise ZnodeFormatError(where, "is not what zkmigrate wrote") from None
+        raise ZnodeFormatError(where, "was not written by zkmigrate") from None
 
 
 def as_json(document: object) -> bytes:
-    """Return a document as the content of a znode."""
+    """Return a document as data for a znode."""
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -197,14 +199,14 @@ def _stored(value: object) -> KafkaOffset | None:
 
 
 def read(group: str) -> Script[Record]:
-    """Return a group's record; an empty one if there is none. Raises ZnodeFormatError."""
+    """Return a group's record, which is empty if there is no znode. Raises ZnodeFormatError."""
     where = path(group)
     (node,) = yield from read_many([where])
     return Record() if node is None else decode(where, node)
 
 
 def read_before(group: str) -> Script[Before | None]:
-    """Return the state before the last change, if it is known. Raises ZnodeFormatError."""
+    """Return the state before the last change, if known. Raises ZnodeFormatError."""
     data = yield from before_data(group)
     return decode_before(before_path(group), data) if data else None
 
@@ -216,12 +218,12 @@ def before_data(group: str) -> Script[bytes]:
 
 
 def written(record: Record, now_ms: int, **fields: Any) -> Record:
-    """Return the record after a write by this process. ``version`` is still the one before."""
+    """Return the record after a write by this process. ``version`` is still the earlier one."""
     return replace(record, id=uuid.uuid4().hex[:8], by=operator(), at_ms=now_ms, **fields)
 
 
 def moved(found: Record, now_ms: int, command: str, **fields: Any) -> Record:
-    """Return the record of a group that was moved to Kafka by other means than a plan."""
+    """Return the record of a group that was moved to Kafka without a plan."""
     last = {"stage": Stage.NONE, "plan": "", "undoes": "", "by_undo": False}
     to = {"locked": True, "moved_to": Store.KAFKA.value}
     return written(found, now_ms, command=command, **last, **to, **fields)
@@ -230,7 +232,7 @@ def moved(found: Record, now_ms: int, command: str, **fields: Any) -> Record:
 def with_late(found: Record, late: Iterable[TopicPartition]) -> Record:
     """Return the record with offsets that were committed late, for operators on other machines.
 
-    As many as have room, and the number of the others.
+    It has as many as fit, and the number of the others.
     """
     every = sorted({*found.late, *late})
     sizes = accumulate(len(as_json(tp)) + 1 for tp in every)
@@ -242,14 +244,14 @@ def with_late(found: Record, late: Iterable[TopicPartition]) -> Record:
 def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
     """Record that offsets were committed late.
 
-    Raises GroupRefusedError if another command has written the record meanwhile.
+    Raises GroupRefusedError if another command has written the record in the meantime.
     """
     found = yield from read(group)
     return (yield from write(group, with_late(found, late)))
 
 
 def op(group: str, record: Record) -> MultiOp:
-    """Return the operation that writes a record, if nothing else has written it since."""
+    """Return the operation that writes a record, if no other command has written it since."""
     data = encode(record)
     if record.version < 0:
         return Create(path(group), data)
@@ -263,9 +265,9 @@ def write(
     then: Iterable[MultiOp] = (),
     checks: Iterable[MultiOp] = (),
 ) -> Script[Record]:
-    """Write a record together with other operations; return it with its new version.
+    """Write a record together with other operations. Return it with its new version.
 
-    ``checks``: of these, as many as one request has room for, some thousands. Raises
+    ``checks``: as many of these are sent as fit into one request, which is some thousands. Raises
     GroupRefusedError if another command has written the record since, or another operation fails.
     Then nothing is written.
     """
@@ -290,15 +292,16 @@ def write(
 
 
 def overtaken(found: Record) -> tuple[str, str]:
-    """Return which command came first, as the record shows it, and what to do."""
+    """Return which command was faster, according to the record, and what to do."""
     text = f"{found.by} has run zkmigrate {found.command} meanwhile"
     return text, "look at the group with zkmigrate status, then run it again"
 
 
 def is_still(group: str, serial: int, more: Iterable[MultiOp] = ()) -> Script[bool]:
-    """Whether the record has this version, and ``more`` holds, in one request that changes nothing.
+    """Whether the record has this version, and the checks ``more`` succeed, in one request that
+    changes nothing.
 
-    ZooKeeper's leader answers it. A read may be as old as its server is behind the leader.
+    ZooKeeper's leader answers it, whereas other servers may return old data to reads.
     """
     reply = yield from ask(Multi((Check(path(group), serial), *more)))
     return isinstance(reply, Ok)
@@ -311,7 +314,7 @@ def _wire_bytes(op: MultiOp) -> int:
 
 @cache
 def operator() -> str:
-    """Return who runs this, as ``user@host``."""
+    """Return the operator, as ``user@host``."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user without a name

@@ -39,17 +39,17 @@ from zkmigrate.stores.contents import Contents
 from zkmigrate.stores.logs import CLIENT_ID, Logs
 
 _FRESH: Final = 10.0
-"""Seconds for which the list of hidden topics is kept."""
+"""Seconds for which the list of hidden topics is cached."""
 
 
 class Stores:
-    """Sessions with ZooKeeper and the brokers registered there. Use as a context manager.
+    """Sessions with ZooKeeper and its registered brokers. Use it as a context manager.
 
     Args:
-        servers: where they are.
-        on_wait: called with the reason for each wait, once.
+        servers: their addresses.
+        on_wait: called once with the reason for each wait.
 
-    Raises the errors of ``ClusterZk`` and MigrationError when no broker can be used.
+    Raises the errors of ``ClusterZk``, and MigrationError if no broker is usable.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Stores:
         self.zk = ClusterZk(where, timeout, bootstrap, CLIENT_ID, security, pace)
         self.timeout = timeout
         self.faults: tuple[str, ...] = ()
-        """Registered brokers that cannot be used, and why. Known once the session is open."""
+        """Registered brokers that are unusable, and why. Known once the session is open."""
         self.unlisted: tuple[str, ...] = ()
         """Partitions without a leader, whose groups ``group_names`` could not list."""
         self.brokers: tuple[BrokerEndpoint, ...] = ()
-        """Registered brokers that can be used. Known once the session is open."""
+        """Registered brokers that are usable. Known once the session is open."""
         self._others: list[Stores] = []
         self._beside: Stores | None = None
         self._hidden: frozenset[str] = frozenset()
@@ -92,15 +92,16 @@ class Stores:
             brokers = self.zk.run(read_brokers(self._security.listener))
             if not brokers.endpoints and not brokers.faults:
                 raise MigrationError(
-                    f"no broker is registered at {BROKER_IDS} of {self._servers.zookeeper}: start "
-                    "the brokers, correct the chroot, or give --bootstrap-server HOST:PORT if the "
+                    f"no broker is registered at {BROKER_IDS} of {self._servers.zookeeper}: "
+                    "start the brokers, correct the chroot, or use --bootstrap-server HOST:PORT "
+                    "if the "
                     "cluster runs without ZooKeeper (KRaft)"
                 )
             self._check_cluster()
             if not brokers.endpoints:
                 more = len(brokers.faults) - 1
                 raise MigrationError(
-                    f"no broker can be used: {brokers.faults[0]}"
+                    f"no broker is usable: {brokers.faults[0]}"
                     + (f" (and {more} more)" if more else "")
                 )
             self.faults = brokers.faults
@@ -128,7 +129,7 @@ class Stores:
         return other
 
     def beside(self) -> Stores:
-        """Return the second object of this one's thread, with its own connections to coordinators,
+        """Return a second object for the same thread, with its own connections to coordinators,
         for requests that must not wait for others."""
         if self._beside is None:
             self._beside = self.another()
@@ -139,7 +140,7 @@ class Stores:
         return [self, *(self.another() for _ in range(count - 1))]
 
     def _check_cluster(self) -> None:
-        """Check that ZooKeeper and brokers belong to one cluster, as far as that is known."""
+        """Check that ZooKeeper and the brokers belong to one cluster, if that is known."""
         if self.zk.foreign:
             stored, brokers_id = self.zk.cluster_ids()
             if self._servers.expect != brokers_id:
@@ -166,7 +167,7 @@ class Stores:
         return offset_times.place(group, count) if count else group
 
     def commits_end(self, group: str) -> int:
-        """Return a position for ``commits_since``; -1 if the log cannot be read."""
+        """Return a position for ``commits_since``; -1 if the log is unreadable."""
         partition = self._offsets_partition(group)
         if not isinstance(partition, int):
             return -1
@@ -178,7 +179,7 @@ class Stores:
     def commits_since(self, group: str, position: int) -> list[tuple[TopicPartition, int | None]]:
         """Return all commits of a group since a position, in order.
 
-        Empty if the log cannot be read, for example because of access lists.
+        Empty if the log is unreadable, for example because of ACLs.
         """
         partition = self._offsets_partition(group)
         assert isinstance(partition, int)
@@ -188,7 +189,7 @@ class Stores:
             return []
 
     def contents(self) -> Contents:
-        """Return a reader of records, for this thread, to be closed."""
+        """Return a reader of records for this thread. The caller must close it."""
         return Contents(self._brokers, self.timeout, self._security, self._servers.pace)
 
     def cluster_id(self) -> str | None:
@@ -196,10 +197,10 @@ class Stores:
         return self.zk.run(cluster.read_id())
 
     def hidden_topics(self, also: Iterable[str] = ()) -> frozenset[str]:
-        """Return the topics whose offsets the brokers do not show, as of some seconds ago. As often
-        find out whether the cluster has left ZooKeeper.
+        """Return the topics whose offsets the brokers do not show, from a cache of some seconds.
 
-        ``also``: topics to ask for by name. Without ZooKeeper, brokers do not list hidden ones.
+        Also checks again whether the cluster still uses ZooKeeper. ``also``: topics to request by
+        name, because without ZooKeeper brokers do not list hidden topics.
         """
         hidden, asked, since = self._hidden, self._asked, self._hidden_at
         if time.monotonic() - since > _FRESH:
@@ -217,7 +218,7 @@ class Stores:
     # -- groups --------------------------------------------------------------------------------
 
     def group_names(self, store: Store) -> list[str]:
-        """Return the names of all groups in a store, whatever their kind."""
+        """Return the names of all groups in a store, of any kind."""
         if store is Store.KAFKA:
             try:
                 names = self.kafka.list_groups()
@@ -240,23 +241,23 @@ class Stores:
         return self.zk.run(children(BROKER_TOPICS)) or []
 
     def is_a_cluster(self) -> bool:
-        """Return whether the chroot has what brokers create there, also without any group."""
+        """Return whether the chroot has the znodes that brokers create, even without any group."""
         paths = ("/consumers", BROKER_TOPICS, CLUSTER_ID)
         return any(self.zk.run_in_zookeeper(read_many(paths)))
 
     def moved_groups(self) -> dict[str, str]:
-        """Return the groups in ZooKeeper that were moved to Kafka, and their names there."""
+        """Return the groups in ZooKeeper that were moved to Kafka, and their names in Kafka."""
         names = list(filter(is_legal_group, self.zk.run(list_groups())))
         markers = self.zk.run_all(map(migration_marker.name_of_moved, names))
         pairs = zip(names, markers, strict=True)
         return {name: in_kafka for name, in_kafka in pairs if in_kafka is not None}
 
     def retention(self) -> Retention:
-        """Return for how long brokers keep the offsets of a group without members."""
+        """Return how long brokers keep the offsets of a group without members."""
         return Retention(*self.kafka.retention_minutes())
 
     def commit_times(self, groups: Sequence[str]) -> Mapping[tuple[str, TopicPartition], int]:
-        """Return when offsets of these groups were committed, as the coordinators' logs show."""
+        """Return when offsets of these groups were committed, from the coordinators' logs."""
         self.on_wait(f"the times of commits, read from the log of {offset_times.OFFSETS_TOPIC}")
         brokers = {endpoint.broker_id: endpoint for endpoint in self._brokers()}
         topics, _ = self.logs.of([offset_times.OFFSETS_TOPIC])
@@ -268,7 +269,7 @@ class Stores:
     def fetch_each(
         self, known: Mapping[str, Collection[TopicPartition]]
     ) -> dict[str, dict[TopicPartition, StoredOffset] | BrokerError]:
-        """Return the result of ``fetch`` for many groups, or the reason why it is unknown."""
+        """Return the result of ``fetch`` for many groups, or why it is unknown."""
         found: dict[str, dict[TopicPartition, StoredOffset] | BrokerError] = {}
         for some in self.kafka.fetch_several(known).values():
             found |= some.offsets
@@ -284,8 +285,8 @@ class Stores:
     ) -> dict[TopicPartition, StoredOffset]:
         """Return all offsets of a group in Kafka.
 
-        Brokers before 0.10.2 do not list all. They are asked for the partitions that are ``known``,
-        and for the current partitions of the same topics.
+        Brokers before 0.10.2 cannot list all offsets. From these, the ``known`` partitions and
+        all current partitions of the same topics are requested.
         """
         asked = set(known)
         if not self.kafka.tells_all(group):

@@ -1,4 +1,4 @@
-"""What ZooKeeper holds in addition to the groups of a cluster. One thread uses a ``Sweep``."""
+"""The content of ZooKeeper in addition to a cluster's groups. One thread uses a ``Sweep``."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _KAFKA: Final = frozenset(
         "log_dir_event_notification", "migration",
     }
 )  # fmt: skip
-"""Kafka's znodes at its root, without the groups; none of them belongs to a consumer."""
+"""Kafka's znodes at its root, except the groups. None of them belongs to a consumer."""
 _ZOOKEEPER: Final = "zookeeper"
 _CLUSTERS: Final = ("consumers", "brokers")
-"""Znodes at the root of a cluster. Groups are below the first."""
+"""Znodes at the root of a cluster. Groups are below the first one."""
 _ROOTS: Final = (set(_CLUSTERS), {"brokers", "controller_epoch"})
-"""A znode that has all children of one of these sets is the root of a cluster."""
+"""Sets of children. A znode that has all children of one set is the root of a cluster."""
 _MOST_PLACES: Final = 10_000
-"""Further ones are counted together."""
+"""Number of places that are listed individually. Further ones are only counted."""
 
 
 def not_looked_at(zk: BlockingZk, servers: Servers) -> list[str]:
-    """Return one line for each place where other clients may keep offsets.
+    """Return one line for each place where other clients may store offsets.
 
-    That is each znode at the cluster's root that Kafka does not make, and each other znode above
-    the chroot. Such places are named, and not read. ``zk``: a session, opened.
+    These are the znodes at the cluster's root that Kafka does not create, and the other znodes
+    above the chroot. They are named, but not read. ``zk``: an open session.
     """
     lines: list[str] = []
     hosts, chroot = split_connect(servers.zookeeper)
@@ -84,10 +84,10 @@ def _others(above: str, known: set[str] | frozenset[str]) -> Script[list[tuple[s
 
 
 class Place(NamedTuple):
-    """Znodes outside of the groups of this chroot that look like offsets, or cannot be read.
+    """Znodes outside the groups of this chroot that look like offsets, or are unreadable.
 
     ``path``: from the ensemble's root. ``layout``: its name; empty if none matches. ``example``:
-    the first of the znodes. ``fault``: why one cannot be read.
+    the first of the znodes. ``fault``: why one is unreadable.
     """
 
     path: str
@@ -99,11 +99,11 @@ class Place(NamedTuple):
 
 
 class Sweep:
-    """Looks for offsets of other clients in the whole tree of an ensemble.
+    """Searches the whole tree of an ensemble for offsets of other clients.
 
-    ``places``: what was found. ``looked_at``: how many znodes each name at a root has below it.
-    ``left_out``: paths that were not looked at, and why. ``ignored``: returns why an operator
-    leaves a path out, with all below it, otherwise no text.
+    ``places``: the places found. ``looked_at``: number of znodes below each name at a root.
+    ``left_out``: paths that were not searched, and why. ``ignored``: returns why an operator
+    excludes a path and everything below it, otherwise an empty text.
     """
 
     def __init__(self, ignored: Callable[[str], str]) -> None:
@@ -114,7 +114,7 @@ class Sweep:
         self._topics: frozenset[str] = frozenset()
 
     def look(self, zk: ClusterZk, servers: Servers) -> None:
-        """Walk through the chroot, and everything above it. ``zk``: a session, opened."""
+        """Search the chroot, and everything above it. ``zk``: an open session."""
         hosts, chroot = split_connect(servers.zookeeper)
         # In KRaft, brokers list only topics that this user may describe.
         self._topics = frozenset(zk.run(list_topics()) + zk.run_in_zookeeper(list_topics()))
@@ -128,7 +128,7 @@ class Sweep:
             self._add(Place("/", "", "/", fault=str(error)))
 
     def said(self) -> list[str]:
-        """Return the places that were searched, for people."""
+        """Return the searched places as text."""
         names = ", ".join(sorted(_KAFKA - {_CLUSTERS[0]}))
         looked = [f"{top}: {count} znodes" for top, count in sorted(self.looked_at.items())]
         return [
@@ -137,7 +137,7 @@ class Sweep:
         ]
 
     def _walk(self, zk: BlockingZk, chroot: str, known: Set[str]) -> None:
-        """Walk through all that a session shows. ``known``: paths that are looked at elsewhere."""
+        """Search everything that a session shows. ``known``: paths that are checked elsewhere."""
         known = {*known, f"/{_ZOOKEEPER}"}
 
         def descend(path: str, names: list[str]) -> list[str]:
@@ -177,7 +177,7 @@ class Sweep:
 
 def below_leaves(group: str) -> Script[tuple[str, ...]]:
     """Return the znodes below offsets, owners, registrations and zkmigrate's own znodes, where
-    neither Kafka's clients nor ours have any."""
+    neither Kafka's clients nor this project create any."""
     where, live = GroupPaths(group), LivePaths.of(group)
     leaves = [migration_marker.path(group), record.before_path(group), live.mode]
     for root in (where.offsets, f"{where.root}/{MISPLACED}", where.owners):

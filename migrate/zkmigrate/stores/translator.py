@@ -1,9 +1,9 @@
 """Finds offsets in another cluster's copies of topics. One thread.
 
-The two logs of a partition cannot show everything: a record that only the copy has may be one that
-compaction has removed here, or one of another partition, if the copy has another partitioner. The
-same holds for a record that the copy has not. So such records are looked for in the other
-partitions. One that is found proves for all partitions of the topic that they are no copies.
+The two logs of a partition cannot show everything. A record that only the copy has may have been
+removed by compaction from the source, or may belong to another partition if the copy uses another
+partitioner. The same is true of a record that only the source has. So such records are searched in
+the other partitions. If one is found there, no partition of the topic is a copy.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from zkmigrate.stores.contents import Contents
 from zkmigrate.stores.mirror_maker import Hints
 
 _SPANS: Final = (16, 128, 1024, 8192)
-"""So many offsets on either side of a position are read, until it is proven."""
+"""Numbers of offsets to read on each side of a position, in this order, until it is proven."""
 _END: Final = 2**62
 _OTHERS: Final = 8
-"""So many other partitions are searched for the records of a position, chosen at random."""
+"""Number of other partitions, chosen at random, that are searched for the records of a position."""
 _PROBES: Final = (8, 64)
 """So many places of a log are looked at to find records of a time, until some are found."""
 _READ: Final = (1 << 22, 1 << 12)
@@ -123,8 +123,8 @@ class Translator:
         return found
 
     def judged(self, topic: str, found: Translation) -> Translation:
-        """Return a translation, or what has become of it since: that a topic of the other cluster
-        has other partitions may be seen later."""
+        """Return a translation with its current verdict, because records found later may show that
+        a topic in the other cluster has another partitioner."""
         why = self._mixed.get(topic)
         if why is None and topic in self._differs and (found.only_here or found.only_there):
             why = f"not all records are in both, and {self._differs[topic]} is not a copy"
@@ -174,12 +174,12 @@ class Translator:
     def _candidate(
         self, tp: TopicPartition, source: Excerpt, known: Seen | None, other: TopicPartition
     ) -> tuple[int, Excerpt | None]:
-        """Return where the copy of a record may be, and what was read there: the first place that
-        has records of its excerpt.
+        """Return where the copy of a record may be, with the records read there: the first place
+        that has records of its excerpt.
 
-        That is where the log first has that time; if records of the other cluster's own are newer,
-        or there are no times, near the offsets that MirrorMaker 2 has recorded; or else where a
-        search finds that time.
+        The places are: where the log first has that time; near the offsets that MirrorMaker 2 has
+        recorded, if the other cluster's own records are newer or there are no times; where a search
+        finds that time.
         """
         if known is None:
             return 0, None
@@ -211,7 +211,8 @@ class Translator:
             yield self._bisect(known, other, low, high)
 
     def _by_search(self, known: Seen, other: TopicPartition) -> Iterator[int]:
-        """Look at ever more places, and closer between two of which only one is older."""
+        """Search more and more places of the log, and closer where only one of two neighbours is
+        older."""
         if known.timestamp == NO_TIME:
             return
         whole = self._there.around(other, 0, 0)
@@ -241,8 +242,8 @@ class Translator:
         return low
 
     def _is_repeated(self, tp: TopicPartition, begin: int, known: Seen | None) -> bool:
-        """Whether records before a part of the source may be the same: a producer has sent them
-        twice. Only times show that."""
+        """Whether records before a part of the source may be equal to its records, because a
+        producer sent them twice. Only times show that."""
         if known is None or known.timestamp == NO_TIME:
             return False
         first = self._here.at(tp, known.timestamp)
@@ -251,9 +252,9 @@ class Translator:
     def _search(
         self, tp: TopicPartition, other: TopicPartition, others: Iterable[int], found: Translation
     ) -> str:
-        """Look for records that only one log has in other partitions of the other log's topic.
+        """Search records that only one log has in other partitions of the other log's topic.
 
-        Return why these could not be read as far as is needed; empty if they could.
+        Return why these could not be read far enough; empty if they could.
         """
         here, there = (self._here, tp), (self._there, other)
         for records, where, home in (

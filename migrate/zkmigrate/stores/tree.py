@@ -1,4 +1,4 @@
-"""Walks trees of znodes of any size: little is kept, whatever their number. Any thread."""
+"""Walks trees of znodes of any size with little memory. Any thread."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from zkmigrate.model import ZkOffset
 from zkmigrate.plan.layout import Place, read_offsets
 
 _TOGETHER = 100
-"""How many znodes are read together."""
+"""Number of znodes that are read together."""
 
 
 def every_znode(path: str, names: list[str]) -> list[str]:
-    """Descend into all children."""
+    """Return all children: descend into each of them."""
     return names
 
 
@@ -27,10 +27,11 @@ def walk(
     top: str,
     descend: Callable[[str, list[str]], list[str]] = every_znode,
 ) -> Iterator[tuple[str, Node | ZooKeeperError]]:
-    """Yield each znode at and below a path, or why it or its children cannot be read.
+    """Yield each znode at and below a path, or why it or its children are unreadable.
 
-    What is created or deleted meanwhile may be missing. ``descend``: returns into which of a
-    znode's children to descend. Memory grows with the most children that a znode has.
+    Znodes that are created or deleted during the walk may be missing. ``descend``: returns the
+    children of a znode into which to descend. Memory grows with the largest number of children of
+    a znode.
     """
     stack = [top]
     while stack:
@@ -57,15 +58,15 @@ def _look(paths: list[str]) -> Script[list[tuple[Node | None, list[str]]]]:
 
 
 def read_below(zk: BlockingZk, top: str, most: int = 200_000) -> dict[str, Node]:
-    """Return every znode at and below a path. Raises ZooKeeperError if one cannot be read, and
-    ValueError if there are more than ``most``, or there is none."""
+    """Return every znode at and below a path. Raises ZooKeeperError if one is unreadable, and
+    ValueError if there are more than ``most``, or none."""
     found: dict[str, Node] = {}
     for path, node in walk(zk, top):
         if isinstance(node, ZooKeeperError):
             raise node
         found[path] = node
         if len(found) > most:
-            raise ValueError(f"{top}: has more than {most} znodes below it: name a lower path")
+            raise ValueError(f"{top}: has more than {most} znodes below it: use a lower path")
     if not found:
         raise ValueError(f"{top}: does not exist in this chroot")
     return found

@@ -14,8 +14,8 @@ def collect_command(source: tuple[str, ...], target: str) -> None:
     """Keep a server's logs and snapshots before it deletes them.
 
     SOURCE is the server's dataDir. If dataLogDir is another directory, name both. Files are
-    hard-linked to TARGET if both are on one file system, otherwise copied. The log that is being
-    written is left for the next run. Run this command more often than autopurge.
+    hard-linked to TARGET if both are on one file system, otherwise copied. The log that is still
+    being written is left for the next run. Run this command more often than autopurge runs.
     """
     from zkaudit.collect import collect
 

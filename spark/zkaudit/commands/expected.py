@@ -1,4 +1,4 @@
-"""The option ``--expected`` of the commands that list or count findings."""
+"""The option ``--expected`` of commands that list or count findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _parsed(_: click.Context, __: click.Parameter, file: str | None) -> Mapping[
 
 
 def expected_option(command: F) -> F:
-    """Add ``--expected``, given to the command as ``expected``: the lines by finding id."""
+    """Add ``--expected``, which the command receives as ``expected``: the lines by finding id."""
     option: Callable[[F], F] = click.option(
         "--expected",
         metavar="FILE",
@@ -43,7 +43,7 @@ def expected_option(command: F) -> F:
 
 
 def print_gone(lines: Iterable[Expected]) -> None:
-    """Print the expected findings that were not found."""
+    """Print the expected findings that did not occur."""
     for one in lines:
         click.echo(f"expected, but not found: {one.id} {printable(one.reason)}".rstrip(), err=True)
 
@@ -52,7 +52,7 @@ def count_expected(
     out: str, expected: Mapping[str, Expected], say: bool = True
 ) -> Counter[tuple[str, str]]:
     """Return how many findings of each severity and kind are expected. ``say``: also print their
-    number, and those that were not found."""
+    number, and those that did not occur."""
     from zkaudit.report.found import acknowledged
 
     if not expected:

@@ -75,9 +75,9 @@ def export_command(
 ) -> None:
     """Write the tables of an audit to a data lake or a catalog.
 
-    OUT is the directory of a finished audit. Each table goes to PLACE/TABLE or NAME.TABLE, with two
-    more columns: run_id and run_time. Table runs has one row for each complete export, with the
-    audit's summary as JSON.
+    OUT is the directory of a finished audit. Each table goes to PLACE/TABLE or NAME.TABLE, with
+    two more columns: run_id and run_time. The table runs has one row for each complete export,
+    with the audit's summary as JSON.
     """
     if place is None and catalog is None:
         raise click.UsageError("name the target with --to or --catalog")

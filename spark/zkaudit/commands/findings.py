@@ -102,11 +102,11 @@ def findings_command(
     """Print what went wrong, worst first, with its place in the logs.
 
     PLACE is the directory of an audit, or the directories of the servers' logs, as for `zkaudit
-    run`. Logs are read without Spark and Java. The first lines name the kinds of findings that logs
-    cannot show: those need `zkaudit run` with journals or brokers. The id in brackets is the same
-    in every audit that has the finding.
+    run`. Logs are read without Spark and Java. The first lines name the kinds of findings that
+    logs cannot show; these need `zkaudit run` with journals or brokers. The id in brackets is the
+    same in every audit that has the finding.
 
-    Time that no log covers may hide any finding, so no option leaves it out.
+    A time that no log covers may hide any finding, so no option hides it.
     """
     from zkaudit.findings.expected import expected_of, gone
     from zkaudit.report.found import Choice, check_group, read
@@ -144,7 +144,7 @@ def findings_command(
 def _in_logs(
     question: Question, group: str | None, limits: Limits, clock: Clock | None
 ) -> list[dict[str, Any]]:
-    """Read the logs; print what they cover if there is a ``clock``."""
+    """Read the logs. With a ``clock``, print which times they cover."""
     from zkaudit.local.found import findings
     from zkaudit.local.history import check_group, check_size, read
     from zkaudit.report.found import plain
@@ -165,7 +165,7 @@ def _in_logs(
 
 
 def is_audit(place: Path) -> bool:
-    """Whether a directory has an audit, finished or not."""
+    """Whether a directory contains an audit, finished or not."""
     return (place / "summary.json").exists()
 
 
@@ -179,7 +179,7 @@ def _csv(rows: Iterable[dict[str, Any]], _: Clock) -> None:
 
 
 def _timeline(rows: list[dict[str, Any]], _: Clock) -> None:
-    """A line for the start of each finding, and one for its end."""
+    """Return a line for the start of each finding, and one for its end."""
     lines = [
         row
         | {

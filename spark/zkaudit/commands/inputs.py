@@ -1,4 +1,4 @@
-"""Shared by the commands that audit: their options, and the Spark session."""
+"""Options of the commands that audit, and the Spark session."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def logs_option(text: str) -> _Option:
 
 
 def with_options(options: Iterable[_Option], command: F) -> F:
-    """Add options, in this order, to a command."""
+    """Add options to a command, in this order."""
     added: Any = command
     for option in reversed([*options]):
         added = option(added)
@@ -132,7 +132,7 @@ def limit_names() -> tuple[str, ...]:
 
 
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the thresholds. The command receives ``limits``."""
+    """Add the options for the thresholds, which the command receives as ``limits``."""
 
     @wraps(command)
     def with_limits(**given: Any) -> Any:
@@ -143,7 +143,7 @@ def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose what to audit. The command receives ``options``
+    """Add the options that choose the input of an audit. The command receives ``options``
     (job.audit.Options) and ``master``."""
 
     @limit_options
@@ -164,7 +164,7 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
-    """Return one Java regex for both options, or ``None`` for all groups."""
+    """Return one Java regex that combines both options, or ``None`` for all groups."""
     if groups and regex is not None:
         at_most_one(("--group", "--groups-regex"))
     if groups:
@@ -176,10 +176,10 @@ def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
 def spark_session(
     master: str, options: Options | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Start Spark on a master, or use the submitted session (``submit``); stop it at the end.
+    """Start Spark on a master, or use the submitted session (``submit``), and stop it at the end.
 
-    The inputs of ``options`` are checked first, and its ``out`` is locked, because Spark takes
-    seconds to start. ``settings`` are Spark's own.
+    The inputs of ``options`` are checked and its ``out`` is locked first, because Spark takes
+    seconds to start. ``settings`` are settings of Spark.
     """
     from zkaudit.job.place import locked
     from zkaudit.job.spark import SMALL_BYTES, session

@@ -66,8 +66,8 @@ def log_command(
     """Print every change of GROUP in plain words.
 
     The changes are in the order of their transactions: members that register or leave, owners that
-    claim, release or lose partitions, offsets with the previous one and the writer, live moves,
-    topics. Log gaps and znodes that are not understood are lines too. Neither Spark nor Java is
+    claim, release or lose partitions, offsets with their previous value and writer, live moves,
+    topics. Log gaps and znodes of unknown formats are also lines. Neither Spark nor Java is
     needed.
     """
     from zkaudit.local.history import Question, read
@@ -105,7 +105,8 @@ def _us(time: str | None) -> int | None:
 
 
 def _between(entries: Iterable[Entry], start: int | None, end: int | None) -> Iterator[Entry]:
-    """Yield the entries of a period. One without a time is in it if it can be, by the others."""
+    """Yield the entries of a period. An entry without a time is included if its neighbours allow
+    it."""
     waiting: list[Entry] = []
     before: int | None = None
     for entry in entries:
@@ -136,7 +137,7 @@ def _lines(entries: Iterable[Entry], clock: Clock, chroots: bool) -> Iterator[st
 
 
 def _timeline(entries: Iterable[Entry]) -> Iterator[str]:
-    """The entries as lines of CSV, without those that have no time."""
+    """Return the entries as lines of CSV, without those that have no time."""
     for entry in entries:
         if entry.time_us is None:
             continue
@@ -149,7 +150,7 @@ def _timeline(entries: Iterable[Entry]) -> Iterator[str]:
 
 
 def _plain(entry: Entry) -> dict[str, Any]:
-    """An entry for JSON: zxids and sessions are hexadecimal, times ISO in UTC."""
+    """Return an entry for JSON: zxids and sessions in hexadecimal, times as ISO in UTC."""
     session = entry.session
     plain = entry._asdict() | {
         "zxid": f"{entry.zxid:#x}",
@@ -161,7 +162,7 @@ def _plain(entry: Entry) -> dict[str, Any]:
 
 
 def _print(head: list[str], lines: Iterator[str]) -> int:
-    """Print lines, many at once; return their number without the head."""
+    """Print lines, many at a time. Return their number without the heading."""
     count = 0
     while batch := list(islice(lines, _LINES)):
         click.echo("\n".join([*head, *batch]))

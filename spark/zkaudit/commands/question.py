@@ -1,4 +1,4 @@
-"""Shared by the commands that answer from the logs in this process: options, times, coverage."""
+"""Options, times and coverage of the commands that read the logs without Spark."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _US: Final = 1_000_000
 
 @dataclass(slots=True)
 class Clock:
-    """Reads and shows times in one time zone.
+    """Parses and formats times in one time zone.
 
     Args:
         name: as on the command line.
-        zone: ``None``: that of this machine.
+        zone: ``None``: the zone of this machine.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Clock:
     _text: str = ""
 
     def parse(self, text: str, option: str) -> str:
-        """Return an ISO time in UTC. Raises BadParameter."""
+        """Return an ISO time, converted to UTC. Raises BadParameter."""
         try:
             moment = datetime.fromisoformat(text)
             if moment.tzinfo is None:
@@ -55,7 +55,7 @@ class Clock:
             ) from None
 
     def shown(self, us: int | None) -> str:
-        """Return a time as text with milliseconds. Times within the same second are fastest."""
+        """Return a time as text with milliseconds. Fastest for times within the same second."""
         if us is None:
             return f"{'-':23}"
         second, rest = divmod(us, _US)
@@ -67,14 +67,14 @@ class Clock:
 
 
 def check_order(start: str | None, end: str | None) -> None:
-    """Raise BadParameter if ``--from`` is not before ``--to``. Both are what ``Clock.parse``
-    returns."""
+    """Raise BadParameter if ``--from`` is not before ``--to``. Both are results of
+    ``Clock.parse``."""
     if start and end and datetime.fromisoformat(start) >= datetime.fromisoformat(end):
         raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
 
 
 def iso(us: int | None) -> str | None:
-    """Return a time as JSON output has it: ISO, UTC, with milliseconds."""
+    """Return a time for JSON: ISO, UTC, with milliseconds."""
     if us is None:
         return None
     return datetime.fromtimestamp(us / _US, UTC).isoformat(timespec="milliseconds")
@@ -108,8 +108,8 @@ class ArgumentsFirst(click.Command):
                 raise
             name = error.param.make_metavar(ctx)
             raise click.UsageError(
-                f"{name} is missing: it is before --zookeeper-logs, which takes all words up to "
-                "the next option",
+                f"{name} is missing: write it before --zookeeper-logs, which takes all words up "
+                "to the next option",
                 ctx,
             ) from None
 
@@ -139,7 +139,7 @@ _OPTIONS: Final = (
 
 
 def question_options(command: F) -> F:
-    """Add the options that choose the logs and the time zone (given as ``clock``)."""
+    """Add the options that choose the logs and the time zone (received as ``clock``)."""
     return with_options(_OPTIONS, command)
 
 
@@ -149,7 +149,7 @@ def logs_options(command: F) -> F:
 
 
 def about(history: GroupHistory, clock: Clock, start: str | None, end: str | None) -> Iterator[str]:
-    """Yield sentences about what the logs cover and what is missing."""
+    """Yield sentences about what the logs cover, and what is missing."""
     from zkaudit.report.verdict import CUT_OFF, TOO_LARGE, coverage, doubt, rolled_back
 
     summary = history.coverage.summary() | {
@@ -191,6 +191,6 @@ def narrow() -> int | None:
 
 
 def say(lines: Iterator[str]) -> None:
-    """Print sentences."""
+    """Print sentences on standard error."""
     for line in lines:
         click.echo(printable(line))

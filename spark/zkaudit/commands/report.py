@@ -21,10 +21,10 @@ from zkaudit.commands.inputs import group_option, group_regex
 def report_command(
     out: str, groups: tuple[str, ...], groups_regex: str | None, page: str | None
 ) -> None:
-    """Write OUT/report.html again from the tables of an audit. Needs no Spark.
+    """Recreate OUT/report.html from the tables of an audit. Needs no Spark.
 
     A page shows up to 200 groups, those with the worst findings first, and up to 500 partitions.
-    With --group or --groups-regex it shows the groups that you choose.
+    With --group or --groups-regex it shows the chosen groups.
     """
     from zkaudit.job.place import finished, locked
     from zkaudit.report.page import write

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from zkaudit.job.audit import Options
 
 SHARE: Final = 10
-"""The report is written at most in this part of the time: in a long history it takes longer than
-the audit of what is new."""
+"""Largest share of the time that writing the report may take. In a long history the report takes
+longer than the audit of new transactions."""
 
 
 class Report:
-    """The report in a directory, which it keeps up to date.
+    """Keeps the report in a directory up to date.
 
     Args:
         out: the directory of the audit.
@@ -51,8 +51,8 @@ class Report:
         self._next = clock()
 
     def update(self, now: bool = False) -> None:
-        """Write the report, unless nothing changed or it is too soon. ``now``: even if it is too
-        soon."""
+        """Write the report, unless nothing has changed or it is too soon. ``now``: write it even
+        if it is too soon."""
         begin = self._clock()
         if not self.behind or (begin < self._next and not now):
             return
@@ -94,9 +94,10 @@ def stream_command(
 ) -> int:
     """Follow a running ensemble, and keep the report up to date.
 
-    A round audits only the groups that changed. The report is written after a round if that takes
-    at most a tenth of the time, and before the command exits. Ctrl-C or SIGTERM ends it after the
-    current round. Started again with the same --out, it resumes where it stopped.
+    Each round audits only the groups that changed. The report is written after a round if that
+    takes at most a tenth of the time, and before the command exits. Ctrl-C or SIGTERM ends the
+    command after the current round. Started again with the same --out, it resumes where it
+    stopped.
     """
     if once:
         no_effect("--once", "every")

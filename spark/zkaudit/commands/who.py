@@ -57,9 +57,8 @@ def who_command(
 ) -> None:
     """Print who owned TOPIC-PARTITION in GROUP at a time.
 
-    The answer has the member, its session, since and until when it owned the partition, how that
-    ended, the last committed offset, and what the logs do not show. Neither Spark nor Java is
-    needed.
+    The answer has the member, its session, when its ownership began and ended and how, the last
+    committed offset, and what the logs do not show. Neither Spark nor Java is needed.
     """
     from zkaudit.local.history import Question
     from zkaudit.local.who import who
@@ -85,7 +84,7 @@ def who_command(
 def _rows(
     answer: Answer, group: str, at: str, clock: Clock, address: str | None, searched: bool
 ) -> Iterator[tuple[str, str]]:
-    """The answer for people: labels and texts."""
+    """Return the answer as labels and texts."""
     from zkaudit.group import UNKNOWN, Lifetime
     from zkaudit.local.log import written
     from zkaudit.sources.selection import milliseconds
@@ -159,7 +158,7 @@ def _print(rows: Iterator[tuple[str, str]]) -> None:
 
 
 def _plain(answer: Answer, group: str, at: str, address: str | None) -> dict[str, Any]:
-    """The answer for JSON: zxids and sessions are hexadecimal, times ISO in UTC."""
+    """Return the answer for JSON: zxids and sessions in hexadecimal, times as ISO in UTC."""
     from zkaudit.group import UNKNOWN, Lifetime, Moment, Write
 
     owner, free, commit = answer.owner, answer.free_since, answer.committed

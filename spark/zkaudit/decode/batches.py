@@ -1,9 +1,9 @@
 """Whole logs and snapshots as Arrow batches in the columns of ``schema``. Pure: no Spark.
 
-A log is read in chunks of a few megabytes. In each chunk the chain of lengths is followed from a
-known start, all checksums are verified at once, and ``columns`` decodes the bodies.
-``txnlog.judge`` classifies the end of the file. Used in Spark's Python workers and tests; one
-reader belongs to one thread.
+A log is read in chunks of a few megabytes. In each chunk, record lengths are followed from a known
+start, all checksums are verified together, and ``columns`` decodes the bodies. ``txnlog.judge``
+classifies the end of the file. Used in Spark's Python workers and tests; one reader belongs to one
+thread.
 """
 
 from __future__ import annotations
@@ -48,10 +48,9 @@ class LogReader:
     """Reads one log from ``start`` (0, or ``LogEnd.position`` of an earlier reader) to its end.
 
     Iterate ``batches``, ``blocks`` or ``heads``. Afterwards ``end`` has the place and reason at
-    which reading stopped.
-    ``first_zxid``, ``last_zxid`` and ``transactions`` count all transactions read, also those
-    filtered out. At corruption it raises ``LogFormatError`` after the rows before it; if
-    ``tolerant``, ``end`` reports the corruption instead.
+    which reading stopped. ``first_zxid``, ``last_zxid`` and ``transactions`` cover all
+    transactions read, including those filtered out. A corrupt record raises ``LogFormatError``
+    after the rows before it. If ``tolerant``, ``end`` reports the corruption instead.
     """
 
     path: str | Path
@@ -60,7 +59,8 @@ class LogReader:
     filters: Filters = field(default_factory=Filters)
     tolerant: bool = False
     stop_at: int | None = None
-    """Where to stop: the end of a record (an earlier ``LogEnd.position``); ``None``: the end."""
+    """Where to stop: the end of a record (an earlier ``LogEnd.position``); ``None``: the end of
+    the file."""
     columns: Sequence[str] | None = None
     """The wanted columns of ``schema.TXNLOG``, in this order; ``None``: all."""
     chunk: int = CHUNK
@@ -69,10 +69,10 @@ class LogReader:
     last_zxid: int | None = None
     transactions: int = 0
     longest: tuple[int, int] = (0, 0)
-    """Bytes of the longest record, and the position of the first such record."""
+    """Size of the longest record, and the position of the first such record."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the operations in the file's order."""
+        """Yield the operations in the order of the file."""
         return (found.batch for found in self.blocks() if found.batch.num_rows)
 
     def blocks(self) -> Iterator[Found]:
@@ -170,8 +170,8 @@ def cuts(path: str | Path, every: int) -> list[int]:
     """Return the positions at which to split a log: records at least ``every`` bytes apart. Raises
     ``OSError``.
 
-    The chain of lengths is followed from the file's first record, because any other position may be
-    inside a znode's data. There is no cut behind a damaged record: its reader stops there.
+    Record lengths are followed from the file's first record, because any other position may be
+    inside a znode's data. There is no cut after a damaged record, because its reader stops there.
     """
     found: list[int] = []
     position, size, least = len(FILE_HEADER), CHUNK, every
@@ -194,15 +194,15 @@ def cuts(path: str | Path, every: int) -> list[int]:
 
 
 def frame(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:
-    """Split a block into records, from its first byte on.
+    """Split a block into records, starting at its first byte.
 
     Returns the starts of the payloads, their lengths, and the number of bytes that the first
     incomplete record needs (0: the chain ended with bytes that are not a record).
 
-    Every record begins after the last byte of another, so all such bytes are searched at once. The
-    candidates are accepted only if they form a chain: each ends where the next begins, from the
-    first byte on. They do not if the data of a znode looks like a record. The chain is then
-    followed record by record.
+    Every record begins after the last byte of another, so all such bytes are searched together.
+    The candidates are accepted only if they form a chain from the first byte on, in which each
+    ends where the next begins. If the data of a znode looks like a record, they do not form one,
+    and the lengths are followed record by record.
     """
     size = len(block)
     if size < _OVERHEAD:
@@ -227,9 +227,10 @@ def frame(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _chain(heads: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
-    """Mark the candidates that form a chain from 0 on; ``None``: following it by record is faster.
+    """Mark the candidates that form a chain from 0 on; ``None`` if following the lengths is
+    faster.
 
-    A candidate that begins inside a record of the chain is that record's data.
+    A candidate that begins inside a record of the chain is part of that record's data.
     """
     chain = np.ones(len(heads), bool)
     if not len(heads) or heads[0]:
@@ -251,7 +252,7 @@ def _chain(heads: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
 
 
 def _walk(block: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Starts of the records and lengths of their payloads, found record by record."""
+    """Return starts and payload lengths of the records, found one record at a time."""
     size = len(block)
     heads: list[int] = []
     at = 0
@@ -269,11 +270,11 @@ def _walk(block: bytes) -> tuple[np.ndarray, np.ndarray]:
 def checked(block: bytes, starts: np.ndarray, lengths: np.ndarray) -> int:
     """Return how many of the first records have a correct checksum and last byte.
 
-    Adler-32 is linear, so the records' checksums predict the checksum of the block with zeros
-    between the payloads, which is computed in one call. Damage to one record changes both halves of
-    the block's checksum as it would change its own. Damage to several would have to cancel out,
-    which is as unlikely as that Adler-32 itself misses damage. Only a block with another checksum
-    than predicted is checked record by record.
+    Adler-32 is linear, so the checksum of the block with zeros between the payloads can be
+    predicted from the records' checksums, and is computed in one call. Damage to one record
+    changes the block's checksum as it would change its own. Damage to several records would have
+    to cancel out, which is as unlikely as damage that Adler-32 misses. Records are checked one by
+    one only if the block's checksum is not the predicted one.
     """
     count = len(starts)
     if not count:
@@ -306,7 +307,8 @@ def read_log(
 ) -> Iterator[pa.RecordBatch]:
     """Yield all operations of one log in the columns of ``schema.TXNLOG``.
 
-    A torn end is left out (``LogReader.end`` shows it). Raises ``LogFormatError`` at corruption.
+    An incomplete last record is left out (``LogReader.end`` shows it). Raises ``LogFormatError``
+    if the log is corrupt.
     """
     yield from LogReader(path, server, filters=filters or Filters()).batches()
 
@@ -319,8 +321,8 @@ def read_snapshot(
 ) -> Iterator[pa.RecordBatch]:
     """Yield all znodes of one snapshot, the root (path ``/``) first.
 
-    ``columns``: the wanted columns of ``schema.SNAPSHOT``, all by default. Of the filters only the
-    path prefix applies. Raises ``LogFormatError``.
+    ``columns``: the wanted columns of ``schema.SNAPSHOT``, by default all. Only the path prefix of
+    the filters applies. Raises ``LogFormatError``.
     """
     snapshot, filters = open_snapshot(path), filters or Filters()
     for begin in range(0, len(snapshot.starts), SNAPSHOT_ROWS):

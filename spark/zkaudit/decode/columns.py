@@ -47,7 +47,7 @@ def schema_of(columns: Iterable[str] | None) -> pa.Schema:
 
 @cache
 def _no_rows(columns: tuple[str, ...] | None) -> pa.RecordBatch:
-    """A batch without rows."""
+    """Return a batch without rows."""
     return pa.RecordBatch.from_pylist([], schema=schema_of(columns))
 
 
@@ -69,7 +69,7 @@ def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> p
 def gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
     """Return binary values from positions, which must not decrease. A size of -1 is null.
 
-    Arrow gets one array over the block, of alternating wanted and unwanted bytes, and copies the
+    Arrow gets one array over the block that alternates wanted and unwanted bytes, and copies the
     wanted ones.
     """
     count = len(at)
@@ -122,7 +122,7 @@ def timestamps(milliseconds: Numbers) -> pa.Array:
 def operations_batch(
     ops: Sequence[Operation], server: str, file: str, columns: Iterable[str] | None = None
 ) -> pa.RecordBatch:
-    """Return operations of the slow decoder as a batch."""
+    """Return operations from the slow decoder as a batch."""
     schema = schema_of(columns)
     made: list[Any] = []
     for field in schema:
@@ -139,7 +139,7 @@ def operations_batch(
 def splice(
     batch: pa.RecordBatch, record: Numbers, extra: pa.RecordBatch, extra_record: Numbers
 ) -> pa.RecordBatch:
-    """Merge ``extra``'s rows into the batch by record number; both are in order."""
+    """Merge the rows of ``extra`` into the batch by record number. Both are in order."""
     before = np.searchsorted(record, extra_record)
     begins = np.flatnonzero(np.diff(before, prepend=-1))
     ends = np.append(begins[1:], len(before))
@@ -194,9 +194,9 @@ class Filters:
     """Filters for operations.
 
     ``path_prefix`` leaves out operations on other paths. Operations without a path (sessions,
-    errors) are kept, because the end of a session ends ephemeral znodes. Zxids are inclusive.
-    ``mentions``: leave out records in which none of these bytes occur, without decoding them. Those
-    without a path are kept, and so are failed multis, whose paths are not logged.
+    errors) are kept, because the end of a session deletes ephemeral znodes. Zxids are inclusive.
+    ``mentions``: leave out records that contain none of these byte strings, without decoding them.
+    Operations without a path are kept, as are failed multis, whose paths are not logged.
     """
 
     path_prefix: str = ""
@@ -230,7 +230,8 @@ class Found(Heads):
 
 
 class _Block:
-    """Numbers at any byte of a block. Positions outside it read its edge; callers check them."""
+    """Reads numbers at any byte of a block. Positions outside the block read its edge; callers
+    check them."""
 
     def __init__(self, block: bytes) -> None:
         self.block = block
@@ -247,7 +248,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Ops:
-    """One entry for each operation; ``at`` to ``end`` is the rest of its body."""
+    """The operations, one entry each. ``at`` to ``end`` is the rest of the body."""
 
     record: Numbers
     idx: Numbers
@@ -262,20 +263,20 @@ class _Ops:
 
 
 def _heads(block: bytes, starts: Numbers) -> Numbers:
-    """The records' headers."""
+    """Return the records' headers."""
     # As bytes first: selecting rows with many fields is eight times slower in numpy.
     places = len(block) - _HEADER.itemsize + 1
     return np.ndarray((places,), _HEADER_BYTES, block, strides=(1,))[starts].view(_HEADER)
 
 
 def heads_of(block: bytes, starts: Numbers) -> Heads:
-    """Decode only the headers of the records whose payloads begin at ``starts``."""
+    """Decode only the headers of records whose payloads begin at ``starts``."""
     heads = _heads(block, starts)
     return Heads(heads["zxid"].astype(np.int64), heads["time"].astype(np.int64))
 
 
 def _mentioned(block: bytes, starts: Numbers, texts: Iterable[bytes]) -> Numbers:
-    """Mark the records in which one of the texts occurs."""
+    """Mark the records that contain one of the texts."""
     places: list[int] = []
     for text in texts:
         at = block.find(text)
@@ -298,9 +299,10 @@ def batch_of(
     filters: Filters,
     columns: Sequence[str] | None = None,
 ) -> Found:
-    """Decode the records whose payloads begin at ``starts``. Their checksums are already verified.
+    """Decode the records whose payloads begin at ``starts``. Their checksums must be verified
+    already.
 
-    ``columns``: the wanted columns of ``schema.TXNLOG``, all by default.
+    ``columns``: the wanted columns of ``schema.TXNLOG``, by default all.
 
     ``offset`` is the block's position in the file. Decoding stops before the first wanted record
     whose body is not a transaction, so ``Found`` may have fewer records than were given, down to 0.
@@ -357,7 +359,7 @@ def _keep(ops: _Ops, fields: dict[str, Numbers], mask: Numbers) -> None:
 
 def _paths(block: bytes, ops: _Ops, fields: dict[str, Numbers], prefix: str) -> pa.Array:
     """Return the operations' paths. Operations whose path does not begin with ``prefix`` are left
-    out, also of ``ops`` and ``fields``."""
+    out, also from ``ops`` and ``fields``."""
     paths = gather(block, fields["path_at"], fields["path_size"])
     if not prefix:
         return paths
@@ -385,8 +387,8 @@ def _wanted(
 def _decoded(
     block: bytes, starts: Numbers, ends: Numbers, offset: int, odd: Numbers, filters: Filters
 ) -> tuple[list[Operation], list[int], int]:
-    """Decode the records marked as ``odd`` one by one. Return their operations, the record of each,
-    and how many records there are before the first one whose body is not a transaction."""
+    """Decode the records marked as ``odd`` one by one. Return their operations, the record of
+    each, and the number of records before the first one whose body is not a transaction."""
     slow: list[Operation] = []
     records: list[int] = []
     for record in np.flatnonzero(odd).tolist():
@@ -409,9 +411,9 @@ class _Rows:
     Args:
         data: the block.
         ops: the operations, one for each row.
-        fields: as ``_fields`` returns them, for these operations.
+        fields: the result of ``_fields`` for these operations.
         closes: the paths that ends of sessions deleted.
-        paths: the operations' paths, if they are needed.
+        paths: the operations' paths, if needed.
         in_records: values of the records.
         is_each: whether each record is one row.
     """
@@ -467,7 +469,7 @@ def _operations(
     sizes: Numbers,
     has_digest: Numbers,
 ) -> _Ops:
-    """Expand the multis. Those that do not fit the layout are marked in ``bad``."""
+    """Expand the multis. Those that do not match the layout are marked in ``bad``."""
     single = np.flatnonzero(wanted & (codes != MULTI))
     multi = np.flatnonzero(wanted & (codes == MULTI))
     body = starts + TXN_HEADER.size
@@ -507,7 +509,8 @@ def _operations(
 
 
 class _Walk:
-    """Walks over the fields of all operations at once. What does not fit a layout is ``wrong``."""
+    """Reads the fields of all operations in parallel. Operations that do not match a layout are
+    ``wrong``."""
 
     def __init__(self, data: _Block, ops: _Ops) -> None:
         known = (ops.code >= _LOWEST) & (ops.code <= max(TYPES))
@@ -519,11 +522,11 @@ class _Walk:
 
     @property
     def left(self) -> Numbers:
-        """Number of bytes of each operation that are not read yet."""
+        """Number of unread bytes of each operation."""
         return self._end - self._at
 
     def number(self, name: str, mask: Numbers, width: int = 4) -> None:
-        """Advance over a number, in the rows of ``mask``."""
+        """Read a number in the rows of ``mask``."""
         data, at, found, count = self._data, self._at, self.found, len(self._at)
         many = np.count_nonzero(mask)
         if not many:
@@ -540,8 +543,8 @@ class _Walk:
         at[rows] += width
 
     def sized(self, name: str, mask: Numbers, least: int) -> None:
-        """Advance over a length and its bytes, in the rows of ``mask``. A value that does not fit
-        is wrong and stays empty. All positions stay in order and within the block."""
+        """Read a length and its bytes in the rows of ``mask``. A value that does not fit is
+        wrong and stays empty. All positions stay in order and within the block."""
         at, end = self._at, self._end
         size = self._data.int32(at)
         fits = mask & (size >= least) & (size <= end - at - 4)
@@ -551,7 +554,7 @@ class _Walk:
         np.add(at, np.maximum(size, 0) + 4, out=at, where=mask)
 
     def access_lists(self) -> None:
-        """Advance over the access lists."""
+        """Skip the access lists."""
         rows = np.flatnonzero(self.wants & _ACL)
         if not len(rows):
             return
@@ -569,7 +572,7 @@ class _Walk:
                 at[live] += 4 + np.where(fits, np.maximum(size, 0), 0)
 
     def flags(self) -> None:
-        """Advance over what creates have after the access list."""
+        """Skip the fields of creates after the access list."""
         found, at, count = self.found, self._at, len(self._at)
         flagged, kept = self.wants & _FLAG != 0, self.wants & _PARENT != 0
         if flagged.any():
@@ -595,10 +598,11 @@ def _fields(
     has_digest: Numbers,
     closes: list[tuple[str, ...] | None],
 ) -> dict[str, Numbers]:
-    """Find the fields of every operation; records that do not fit a layout exactly become ``bad``.
+    """Find the fields of every operation. Records that do not match a layout exactly become
+    ``bad``.
 
-    A ``..._size`` of -1 is null. Paths deleted by a closeSession go to ``closes``; ``close`` is the
-    index in it, and -1 for all other operations.
+    A ``..._size`` of -1 is null. ``closes`` has the paths deleted by closeSession operations;
+    ``close`` is the index in it, and -1 for all other operations.
     """
     walk = _Walk(data, ops)
     wants, found = walk.wants, walk.found
@@ -638,10 +642,10 @@ def nodes_batch(
     filters: Filters,
     columns: Iterable[str] | None = None,
 ) -> pa.RecordBatch:
-    """Decode some znodes of a snapshot, by their number.
+    """Decode some znodes of a snapshot, chosen by number.
 
-    ``columns``: the wanted columns of ``schema.SNAPSHOT``, all by default. Of the filters only the
-    path prefix applies.
+    ``columns``: the wanted columns of ``schema.SNAPSHOT``, by default all. Only the path prefix
+    of the filters applies.
     """
     schema = arrow_schema(SNAPSHOT)
     if columns is not None:

@@ -1,7 +1,7 @@
 """Records of ``__consumer_offsets`` as rows. Pure; any thread.
 
-``zkconsumer.core.groups.formats.offset_records`` decodes their bytes. The row of a record that
-cannot be decoded has its position and the reason.
+``zkconsumer.core.groups.formats.offset_records`` decodes their bytes. For a record that cannot be
+decoded, the row has its position and the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KINDS: Final = {
     Part.TARGET: "target",
     Part.CURRENT: "current",
 }
-"""``kind`` of the records of KIP-848 groups."""
+"""Values of ``kind`` for records of KIP-848 groups."""
 
 
 def _same(topic_id: str) -> str:
@@ -40,7 +40,7 @@ def decode(
     """Return one record's values for the columns of ``schema.OFFSETS``, except its position.
 
     ``kind`` is offset, group, one of ``KINDS``, other (another key) or damaged, with the reason in
-    ``fault``. ``topic_name`` returns the name of a topic's id, or the id.
+    ``fault``. ``topic_name`` returns the name for a topic id, or the id itself.
     """
     try:
         return _decode(key, value, topic_name)

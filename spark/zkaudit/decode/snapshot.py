@@ -1,4 +1,4 @@
-"""ZooKeeper's snapshots: sessions and znodes, also compressed; every checksum is verified.
+"""ZooKeeper's snapshots, which may be compressed: sessions and znodes. Every checksum is verified.
 
 Formats: ZooKeeper 3.9 ``FileSnap``, ``DataTree.serialize``, ``SnapStream``. A snapshot is read
 into memory, because its checksum covers the whole file. Any thread.
@@ -25,14 +25,15 @@ SNAPPY: Final = b"\x82SNAPPY\x00"
 """First bytes of snappy-java's framing, which differs from the standard one."""
 
 STAT: Final = struct.Struct(">qqqqiiiqq")
-"""czxid, mzxid, ctime, mtime, version, cversion, aversion, session of an ephemeral znode, pzxid."""
+"""The fields: czxid, mzxid, ctime, mtime, version, cversion, aversion, session of an ephemeral
+znode, pzxid."""
 _SEARCHED: Final = 1 << 20
 _SEAL_SIZE: Final = 13  # checksum, length 1, "/"
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A complete snapshot, of which ``columns.nodes_batch`` decodes the znodes."""
+    """A complete snapshot, whose znodes ``columns.nodes_batch`` decodes."""
 
     file: str
     zxid: int
@@ -43,8 +44,9 @@ class Snapshot:
     content: bytes
     """The whole file, uncompressed."""
     starts: array[int]
-    """Where in ``content`` each znode begins, the root (an empty path) first: the length and text
-    of its path, the length and bytes of its data, the number of its access list, and ``STAT``."""
+    """Positions in ``content`` at which znodes begin, the root (an empty path) first. A znode has
+    the length and text of its path, the length and bytes of its data, the number of its access
+    list, and ``STAT``."""
 
 
 def snapshot_zxid(path: str | Path) -> int | None:
@@ -65,8 +67,8 @@ def snapshot_zxid(path: str | Path) -> int | None:
 def open_snapshot(path: str | Path) -> Snapshot:
     """Read one snapshot and verify all its checksums. Raises ``LogFormatError``, ``OSError``.
 
-    A snapshot without its final checksum was still being written, or its server died. That is an
-    error too, because ZooKeeper itself does not use such a file.
+    A snapshot without its final checksum was still being written, or its server died. This is an
+    error, too, because ZooKeeper itself does not use such a file.
     """
     name = shown(path)
     zxid = snapshot_zxid(path)
@@ -93,7 +95,7 @@ def open_snapshot(path: str | Path) -> Snapshot:
             known.append(jute.int64())
             _seal(jute, content)
         if jute.left:
-            raise BodyError(f"{jute.left} bytes follow the last checksum")
+            raise BodyError(f"{jute.left} bytes after the last checksum")
     except (BodyError, struct.error) as error:
         at = error.args[1] if len(error.args) > 1 else jute.at
         raise LogFormatError(name, at, f"{error.args[0]} (counted uncompressed)") from None
@@ -102,7 +104,7 @@ def open_snapshot(path: str | Path) -> Snapshot:
 
 def is_whole(path: str | Path) -> bool:
     """Whether a snapshot is complete. Verifies only its last checksum, which covers all bytes
-    before it. Raises ``LogFormatError`` if it cannot be read, and ``OSError``."""
+    before it. Raises ``LogFormatError`` if it is unreadable, and ``OSError``."""
     content = _uncompressed(read_all(path), shown(path))
     jute = Jute(content, max(0, len(content) - _SEAL_SIZE), len(content))
     try:
@@ -113,7 +115,7 @@ def is_whole(path: str | Path) -> bool:
 
 
 def data_in(path: str | Path, znode: str) -> bytes | None:
-    """Return the content of a znode in a snapshot; ``None`` if it has no such znode, or no content.
+    """Return the data of a znode in a snapshot; ``None`` if there is no such znode, or no data.
 
     The file is read until the znode is found, and no checksum is verified. Raises ``OSError``.
     """
@@ -135,7 +137,7 @@ def data_in(path: str | Path, znode: str) -> bytes | None:
 
 
 class _Whole:
-    """Bytes in memory, read like a file."""
+    """Bytes in memory that are read like a file."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -145,7 +147,7 @@ class _Whole:
 
 
 def _nodes(content: bytes, at: int) -> tuple[array[int], int]:
-    """Return where each znode begins, and where their end mark ends."""
+    """Return the positions of all znodes, and the position after their end mark."""
     unpack_int = struct.Struct(">i").unpack_from
     end = len(content)
     starts = array("q")
@@ -154,12 +156,12 @@ def _nodes(content: bytes, at: int) -> tuple[array[int], int]:
         if size == 1 and content[at + 4 : at + 5] == b"/":
             return starts, at + 5
         if size < 0 or at + 8 + size > end:
-            raise BodyError("the snapshot is cut off or damaged", at)
+            raise BodyError("the snapshot is truncated or damaged", at)
         after = at + 4 + size
         (size,) = unpack_int(content, after)
         after += 12 + STAT.size + max(size, 0)
         if size < -1 or after > end:
-            raise BodyError("the snapshot is cut off or damaged", at)
+            raise BodyError("the snapshot is truncated or damaged", at)
         starts.append(at)
         at = after
 
@@ -189,7 +191,8 @@ def _uncompressed(content: bytes, name: str) -> bytes:
 
 
 def _snappy_java(content: bytes, name: str) -> bytes:
-    """snappy-java's stream: 8 bytes of magic, two versions, then length and block, repeated."""
+    """Unpack snappy-java's stream: 8 magic bytes, two versions, then repeatedly a length and a
+    block."""
     try:
         import cramjam
     except ImportError:
@@ -202,7 +205,7 @@ def _snappy_java(content: bytes, name: str) -> bytes:
         size = int.from_bytes(content[at : at + 4], "big", signed=True)
         block = content[at + 4 : at + 4 + size]
         if size < 0 or len(block) < size:
-            raise LogFormatError(name, at, "a snappy block is cut off")
+            raise LogFormatError(name, at, "a snappy block is truncated")
         try:
             parts.append(bytes(cramjam.snappy.decompress_raw(block)))
         except cramjam.DecompressionError as error:

@@ -1,8 +1,9 @@
 """Decodes ZooKeeper's transaction log one record at a time, and classifies the end of a log.
 
-This is the readable decoder: every field of every type, with the standard library only. ``batches``
-does the same for many records at once. It uses this module for rare records and for the end of a
-file. Formats: ZooKeeper 3.9 ``zookeeper.jute``, ``FileTxnLog``, ``SerializeUtils``. Any thread.
+This is the readable decoder: every field of every type, with the standard library only.
+``batches`` does the same for many records at once, and uses this module for rare records and for
+the end of a file. Formats: ZooKeeper 3.9 ``zookeeper.jute``, ``FileTxnLog``, ``SerializeUtils``.
+Any thread.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RECORD_HEADER: Final = 12
 """Bytes before a payload: checksum (8) and length (4). One byte, ``END_OF_RECORD``, follows it."""
 
 TXN_HEADER: Final = struct.Struct(">qiqqi")
-"""Head of a payload: session, cxid, zxid, time in milliseconds, type."""
+"""Header of a payload: session, cxid, zxid, time in milliseconds, type."""
 
 END_OF_RECORD: Final = 0x42
 MAX_RECORD: Final = 1 << 28
@@ -49,7 +50,7 @@ class Stop(Enum):
     EOF = "eof"
     """The file ends with a complete record."""
     PADDING = "padding"
-    """Only zeros follow: a server preallocates space."""
+    """Only zeros follow, because a server preallocates space."""
     TORN = "torn"
     """The last record is incomplete: it is being written, or the server died while writing it."""
     CORRUPT = "corrupt"
@@ -58,8 +59,8 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The position and the reason at which reading a log stopped. ``position``: the byte where the
-    next record begins."""
+    """The position and the reason at which reading a log stopped. ``position``: the byte at which
+    the next record begins."""
 
     position: int
     stop: Stop
@@ -102,7 +103,7 @@ class Operation:
 
 
 class BodyError(ValueError):
-    """The bytes are not a transaction. The message gives the reason."""
+    """The bytes are not a transaction. The text has the reason."""
 
 
 class Jute:
@@ -144,7 +145,7 @@ class Jute:
         """Read the length of a vector. Null is read as empty."""
         size = self.int32()
         if size < -1 or size > self.left:
-            raise BodyError(f"a vector of {size} entries does not fit")
+            raise BodyError(f"a vector of {size} entries does not fit into the remaining bytes")
         return max(size, 0)
 
     def strings(self) -> tuple[str, ...]:
@@ -213,12 +214,13 @@ def decode_payload(payload: bytes, position: int = 0) -> list[Operation]:
 
 
 def _undone(name: str, fields: dict[str, object]) -> tuple[str, dict[str, object]]:
-    """Fields of a failed multi's operations that did not fail themselves, as they were logged."""
+    """Return the fields of operations in a failed multi that did not fail themselves, as they were
+    logged."""
     return "error", fields | {"tried": name, "error": 0}
 
 
 def _body(code: int, jute: Jute, *, whole: bool) -> tuple[str, dict[str, object]]:
-    """Read one body; ``whole``: nothing may follow it. A digest after it is not read."""
+    """Read one body. ``whole``: nothing may follow it. A digest after it is not read."""
     name = TYPES.get(code)
     if name is None or code == MULTI:
         raise BodyError(f"unknown transaction type {code}")
@@ -250,7 +252,8 @@ def _body(code: int, jute: Jute, *, whole: bool) -> tuple[str, dict[str, object]
 
 
 def _close_session(jute: Jute) -> tuple[str, ...] | None:
-    """Three layouts: nothing (up to 3.5), only a digest (3.6+), or deleted paths first (3.6+)."""
+    """Read one of three layouts: empty (up to 3.5), only a digest (3.6+), or deleted paths first
+    (3.6+)."""
     start = jute.at
     if not jute.left:
         return None
@@ -273,8 +276,8 @@ def close_session(body: bytes) -> tuple[tuple[str, ...] | None, int]:
 def judge(file: File, name: str, position: int) -> LogEnd | None:
     """Return why no complete record begins at ``position``; ``None`` if one was written just now.
 
-    Bytes are written in order into a file of zeros. So a record that is being written is a prefix
-    followed only by zeros, or by nothing. Everything else is corruption.
+    Bytes are written in order into a file of zeros. So a partly written record is a prefix that
+    is followed only by zeros, or by nothing. Everything else is corruption.
     """
     end = _judged(file, name, position)
     if end is not None and file.damage is not None:
@@ -356,7 +359,8 @@ def _judge_file_header(head: bytes, name: str, last: int) -> LogEnd:
 
 
 def _last_written(file: File, start: int, size: int) -> int:
-    """Position of the last byte from ``start`` on that is not zero; ``start - 1`` if none is."""
+    """Return the position of the last nonzero byte from ``start`` on; ``start - 1`` if there is
+    none."""
     end = size
     while end > start:
         begin = max(start, end - _BLOCK)
@@ -368,7 +372,8 @@ def _last_written(file: File, start: int, size: int) -> int:
 
 
 def whole_record(file: File, position: int) -> bytes | None:
-    """Return the payload of the record at ``position`` if it is complete and its checksum is right.
+    """Return the payload of the record at ``position`` if it is complete and its checksum is
+    correct.
 
     After ``None``, call ``judge`` for the reason.
     """
@@ -386,10 +391,10 @@ def whole_record(file: File, position: int) -> bytes | None:
 
 
 def read_transactions(path: str | Path) -> Iterator[Operation]:
-    """Yield the operations of one log (a path or URL), one record at a time; slow and simple.
+    """Yield the operations of one log (a path or URL), one record at a time. Slow and simple.
 
-    Raises ``LogFormatError`` if the log is corrupt. A torn end is silently left out (``judge``
-    reports it).
+    Raises ``LogFormatError`` if the log is corrupt. An incomplete last record is silently left out
+    (``judge`` reports it).
     """
     name = shown(path)
     with opened(path) as file:

@@ -1,4 +1,4 @@
-"""The tables that findings are derived from.
+"""The tables from which findings are derived.
 
 Runs in the driver's thread and only builds DataFrames.
 """
@@ -27,14 +27,14 @@ class Tables:
     """For each segment between log gaps, the zxid from which all ephemeral znodes are known, as
     ``selection.known`` returns it."""
     has_journals: bool = False
-    """Members' journals were given."""
+    """Whether members' journals are available."""
     log_gaps: tuple[LogGap, ...] = ()
-    """Where transactions are missing, as ``committed.log_gaps_of`` returns them."""
+    """The gaps in which transactions are missing, from ``committed.log_gaps_of``."""
     moving: DataFrame | None = None
     """The groups that have a mode, with ``moves`` true (``timeline.with_mode``)."""
     group_ownership: DataFrame | None = None
-    """Table ``group_ownership``; ``None`` if no group has a mode, and nothing was read about groups
-    on the coordinator."""
+    """Table ``group_ownership``; ``None`` if no group has a mode, and no data about groups on the
+    coordinator was read."""
     generations: DataFrame | None = None
     """Table ``generations`` with the chroot of each group, empty where it is unknown; ``None`` if
     no records of a coordinator were read."""

@@ -1,4 +1,5 @@
-"""Findings that were looked into: a file of ids, each with a severity and a reason. Pure."""
+"""Findings that an operator has examined: a file of ids, each with a severity and a
+reason. Pure."""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ class Expected:
 
 
 def expected_of(finding: Mapping[str, Any], expected: Mapping[str, Expected]) -> Expected | None:
-    """Return the line for a finding that is expected; ``None`` if it is not."""
+    """Return the line for an expected finding; ``None`` if it is not expected."""
     one = expected.get(finding["id"])
     return one if one is not None and one.covers(finding["severity"]) else None
 
 
 def parse(text: str, name: str) -> dict[str, Expected]:
-    """Return the lines of the file ``name``. Empty lines and text after a ``#`` do not count.
+    """Return the lines of the file ``name``. Empty lines and text after a ``#`` are ignored.
 
     Raises InputMissingError for a line that does not begin with an id and a severity.
     """
@@ -53,14 +54,14 @@ def parse(text: str, name: str) -> dict[str, Expected]:
             )
         if severity not in SEVERITIES:
             raise InputMissingError(
-                f"{name}: line {number}: {severity!r} is not a severity: write that of the finding "
-                f"after its id: {', '.join(SEVERITIES)}"
+                f"{name}: line {number}: {severity!r} is not a severity: write the finding's "
+                f"severity after its id: {', '.join(SEVERITIES)}"
             )
         found[id_] = Expected(id_, severity, reason.strip())
     return found
 
 
 def gone(expected: Iterable[Expected], ids: Iterable[str]) -> list[Expected]:
-    """Return the expected findings that were not found."""
+    """Return the expected findings that did not occur."""
     there = set(ids)
     return [one for one in expected if one.id not in there]

@@ -1,6 +1,7 @@
-"""The id of a finding: the same in every audit that finds it, also of more or longer logs.
+"""The id of a finding, which is the same in every audit that finds it, even with more or longer
+logs.
 
-It is made of what the finding is about and the transaction at which it begins, not of severity,
+It is derived from the finding's objects and the transaction at which it begins, not from severity,
 end, or sentence, which change while a finding lasts. Pure.
 """
 
@@ -12,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 FIELDS: Final = ("kind", "chroot", "group_id", "topic", "partition", "session", "member", "zxid")
-"""The columns of a finding that its id is made of. Without ``zxid``, the time counts."""
+"""The columns of a finding from which its id is derived. Without ``zxid``, the time is used."""
 LENGTH: Final = 10
-"""Hexadecimal digits of an id."""
+"""Number of hexadecimal digits in an id."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BETWEEN: Final = "\0"
-"""Is in no name of a znode."""
+"""A separator that occurs in no znode name."""
 
 
 def id_of(finding: Mapping[str, Any]) -> str:

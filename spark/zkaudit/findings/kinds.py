@@ -1,6 +1,6 @@
-"""Every kind of finding, declared once: name, severities, meaning, proof, and what to do.
+"""All kinds of findings, with name, severities, meaning, proof, and what to do.
 
-The rules use the names, the verdict and the reference page take their texts from here. Pure.
+The rules use the names; the verdict and the reference page use the texts. Pure.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class FindingKind:
 
     Attributes:
         name: content of the column ``kind``.
-        severities: those that the rule gives, the worst first. A finding that depends on a
-            transaction in doubt has the next lower one.
+        severities: those that the rule assigns, the worst first. A finding that depends on a
+            doubtful transaction has the next lower one.
         meaning: what happened.
-        proof: what shows it, and which assumption an inferred finding makes.
+        proof: what shows it, and on which assumption an inferred finding relies.
         action: what to do.
-        lasts: it has no end if it lasts until the end of the logs.
+        lasts: whether it has no end if it lasts until the end of the logs.
         verdict: the sentence for all findings of this kind; empty: the name.
     """
 
@@ -383,7 +383,7 @@ _KINDS: Final = (
     ),
 )
 KINDS: Final[Mapping[str, FindingKind]] = {kind.name: kind for kind in _KINDS}
-"""By name, in the order of the reference page."""
+"""The kinds by name, in the order of the reference page."""
 NOT_LOOKED_FOR: Final = (
     "overlapping delivery",
     "delivered twice",
@@ -394,10 +394,10 @@ NOT_LOOKED_FOR: Final = (
     "two owners",
     "two owners during a move",
 )
-"""Kinds that are not in ZooKeeper's logs: they need members' journals or the coordinator's
+"""Kinds that ZooKeeper's logs cannot show. They need members' journals or the coordinator's
 records."""
 LASTING: Final = tuple(kind.name for kind in _KINDS if kind.lasts)
-"""Names of the kinds that have no end while they last to the end of the logs."""
+"""Names of the kinds that have no end if they last until the end of the logs."""
 
 
 def page() -> str:

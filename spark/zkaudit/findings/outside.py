@@ -1,8 +1,8 @@
 """Findings from journals of members and from records of coordinators.
 
-The rules are ``zkaudit.group.records``: plain Python, in Spark's Python workers. All rows of a
-group are in one task, its commits last. Without journals and records nothing is planned. The driver
-only builds DataFrames.
+The rules in ``zkaudit.group.records`` are plain Python that runs in Spark's Python workers. All
+rows of a group are in one task, its commits last. Without journals and records no job is planned.
+The driver only builds DataFrames.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ORDER: Final = ("part", "first", "second")
 
 
 class Outside(NamedTuple):
-    """The data from outside a group that workers need to judge it."""
+    """Data from outside a group that workers need for its rules."""
 
     coverage: Coverage
     limits: Limits
@@ -70,7 +70,7 @@ def from_records(tables: Tables, limits: Limits) -> list[DataFrame]:
 
 
 def _part(frame: DataFrame, name: str, row: type[Any], *order: str) -> DataFrame:
-    """Rows as one column, which has the fields of ``row``."""
+    """Return rows as one column with the fields of ``row``."""
     places = {"first": F.lit(0), "second": F.lit(0)} | dict(
         zip(_ORDER[1:], map(F.col, order), strict=False)
     )
@@ -82,7 +82,7 @@ def _part(frame: DataFrame, name: str, row: type[Any], *order: str) -> DataFrame
 
 
 def _timed(frame: DataFrame) -> DataFrame:
-    """With ``start`` and ``end`` in microseconds."""
+    """Return the rows with ``start`` and ``end`` in microseconds."""
     return frame.withColumns({name: F.unix_micros(f"{name}_time") for name in ("start", "end")})
 
 
@@ -141,7 +141,7 @@ def _coordinators(tables: Tables) -> list[DataFrame]:
 def judged(
     schema: pa.Schema, rules: Outside, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Judge the groups in batches of all parts; yield batches of ``COLUMNS``.
+    """Apply the rules to groups in batches of all parts. Yield batches of ``COLUMNS``.
 
     Runs in Spark's Python workers.
     """

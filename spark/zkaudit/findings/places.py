@@ -1,8 +1,7 @@
-"""Where the transactions of each finding are stored, and whether they were certainly committed: so
-that a reader can get from a sentence to the file and the byte.
+"""Places of findings' transactions in the logs, and whether these were certainly committed.
 
-``placed`` judges one finding, and ``located`` applies it to a data frame. The driver only builds
-DataFrames.
+A reader can find the file and the byte for each sentence. ``placed`` handles one finding, and
+``located`` applies it to a data frame. The driver only builds DataFrames.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ class Place(NamedTuple):
     file: str | None = None
     position: int | None = None
     confirmed: bool = True
-    """False: it may never have been committed."""
+    """Whether the transaction was certainly committed."""
 
 
 NOWHERE: Final = Place()
-"""The place of what is not in the logs."""
+"""The place of a transaction that is not in the logs."""
 
 
 def placed(
@@ -50,8 +49,9 @@ def placed(
     """Return a row of table ``findings``: with ``id``, and ``server``, ``file`` and ``position`` of
     the finding and its evidence.
 
-    ``address``: of the session's client. If a transaction may never have been committed, a finding
-    that depends on it becomes ``inferred``, one severity lower, and its sentence says so.
+    ``address``: that of the session's client. If a transaction may never have been committed, a
+    finding that depends on it becomes ``inferred``, gets the next lower severity, and its sentence
+    says so.
     """
     row: dict[str, Any] = {name: finding.get(name) for name in _NAMES}
     place = place_of(row["zxid"])
@@ -75,7 +75,7 @@ def _stored(place: Place) -> dict[str, Any]:
 def not_covered(
     times: Iterable[tuple[datetime | None, datetime | None, str]],
 ) -> Iterator[dict[str, Any]]:
-    """Yield a finding, of no group, for each time that no log covers, given as begin, end and a
+    """Yield a finding without a group for each time that no log covers, given as begin, end and a
     sentence."""
     for begin, end, sentence in times:
         row = dict.fromkeys(_NAMES) | {
@@ -86,11 +86,11 @@ def not_covered(
 
 
 def located(found: DataFrame, transactions: DataFrame, addresses: Mapping[int, str]) -> DataFrame:
-    """Return table ``findings``, each row as from ``placed``.
+    """Return the table ``findings``, with rows from ``placed``.
 
     ``found`` should be stored, because it is read twice: once for the places, which are collected.
-    ``transactions`` has server, file, position, zxid and confirmed. ``addresses``: those of
-    clients, by their session.
+    ``transactions`` has server, file, position, zxid and confirmed. ``addresses``: addresses of
+    clients by session.
     """
     from pyspark.sql import functions as F
 
@@ -112,7 +112,7 @@ def _placed(
     addresses: Mapping[int, str],
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Runs in Spark's Python workers."""
+    """Add the places. Runs in Spark's Python workers."""
     import pyarrow as pa
 
     def of(row: dict[str, Any]) -> dict[str, Any]:

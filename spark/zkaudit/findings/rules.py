@@ -1,8 +1,8 @@
 """All findings, derived from the tables: each with a severity, evidence and a sentence.
 
-A finding is proven by the logs or labelled ``inferred``. None depends on what happened in a log
-gap. An owner znode is a single path and never has two owners, so overlaps need other evidence, such
-as a commit. Driver's thread. Only builds DataFrames.
+A finding is proven by the logs or labelled ``inferred``. No finding depends on events in a log
+gap. An owner znode is a single path and never has two owners, so overlaps need other evidence,
+such as a commit. Runs in the driver's thread and only builds DataFrames.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ def findings(of_groups: DataFrame, records: Sequence[DataFrame], has_journals: b
 
 
 def _fit(part: DataFrame) -> DataFrame:
-    """Shape the rows as the table; columns that a finding does not have are null."""
+    """Shape the rows as the table. Missing columns are null."""
     missing = {c.name for c in FINDINGS.columns} - set(part.columns)
     return FINDINGS.shape(part, missing.union(PLACE))

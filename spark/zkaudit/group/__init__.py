@@ -1,4 +1,4 @@
-"""What happened in one group: a fold over its events. Plain Python, without Spark and without IO.
+"""The history of one group, as a fold over its events. Plain Python, without Spark and IO.
 
 The zxid orders everything and groups are independent. So one pass over the events of a group, in
 the order of (zxid, idx), gives the lifetimes of its registrations and owner znodes and its commits,
@@ -20,21 +20,21 @@ each commit with the owner at that transaction and the offset before it.
 
 For lifetimes, commits and changes, ``events`` may also have events of other groups. Live moves and
 rules need those of one group, and the closes of all sessions may be among them. ``ACTS`` has the
-act of each type of transaction; types that it lacks are not read.
-Writes and deletes of the znodes of a migration are returned as they are (``Change``).
+act of each type of transaction; other types are not read. Writes and deletes of a migration's
+znodes are returned unchanged (``Change``).
 
 With log gaps, pass ``Coverage([(after, before), ...])``. A history that does not begin with the
-first transaction of an ensemble has the log gap (0, its first zxid). What snapshots show is passed
-as ``Shown``. Their ``known`` zxids (``Coverage``) are those from which on a missing owner znode
-proves that there was no owner.
+first transaction of an ensemble has the log gap (0, its first zxid). Znodes in snapshots are
+passed as ``Shown``. From the ``known`` zxids (``Coverage``) on, a missing owner znode proves that
+there was no owner.
 
 A history that is too large for the memory is read twice as a stream: all events but writes of
 offsets by ``LaterEvents.read`` (without log gaps, registrations and migration markers are enough),
 then all events by ``Fold.apply``, whose rows are complete when it returns them. ``Fold.finish``
 returns the rest.
 
-What a log gap hides is ``UNKNOWN``; ``None`` means that there is nothing: no owner, no offset
-before, no end yet.
+A value that a log gap hides is ``UNKNOWN``. ``None`` means that there is none: no owner, no
+earlier offset, no end yet.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ class Replay(NamedTuple):
     """Collects the rows of a fold."""
 
     lifetimes: list[Lifetime]
-    """In the order in which they ended; then those that did not."""
+    """Lifetimes in the order in which they ended, followed by those that did not end."""
     commits: list[Commit]
     changes: list[Change]
     """Changes of znodes of migrations."""
     live_moves: list[LiveMove]
-    """One, if the group has a mode."""
+    """The live move, if the group has a mode."""
 
     def add(self, row: Row | LiveMove) -> None:
         """Add a row of a fold."""
@@ -156,7 +156,7 @@ def audit_group(
     coverage: Coverage | None = None,
     shown: Sequence[Shown] = (),
 ) -> tuple[Replay, list[Finding]]:
-    """Fold the events of one group that are in memory; return the rows and the findings.
+    """Fold the events of one group in memory. Return the rows and the findings.
 
     The history ends with ``facts.end``, or with the last event if that is later.
     """

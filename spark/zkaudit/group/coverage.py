@@ -1,4 +1,4 @@
-"""What the logs cover: segments between log gaps, and the one value for what a gap hides."""
+"""Coverage of the logs: segments between log gaps, and the value for data that a gap hides."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ UNKNOWN: Final = Unknown.UNKNOWN
 class Coverage:
     """The segments of a history.
 
-    Log gaps cut the history into segments, numbered from 0. What the log shows about a znode holds
-    within one segment.
+    Log gaps divide the history into segments, numbered from 0. What the log shows about a znode is
+    valid within one segment.
 
     Args:
         log_gaps: pairs (after, before); all transactions strictly between the two are missing. A
             history that does not reach back to the first transaction begins with (0, its first
             zxid).
-        known: for each segment, the zxid from which on all ephemeral znodes are known; ``None``
-            if they never are. By default only the first segment is known, from its beginning.
+        known: for each segment, the zxid from which on all ephemeral znodes are known; ``None`` if
+            that is never so. By default only the first segment is known, from its beginning.
     """
 
     def __init__(self, log_gaps: Sequence[LogGap] = (), known: Sequence[int | None] = (0,)) -> None:
@@ -54,8 +54,8 @@ class Coverage:
         return self._known[segment] if segment < len(self._known) else None
 
     def is_known(self, zxid: int) -> bool:
-        """Return whether all ephemeral znodes after a transaction are known. In a log gap, of which
-        snapshots show some transactions, they are not."""
+        """Return whether all ephemeral znodes after a transaction are known. They are not in a
+        log gap, of which snapshots show only some transactions."""
         segment = self.segment(zxid)
         known_from = self.known_from(segment)
         in_gap = segment < self.last_segment and zxid > self.end_of(segment)

@@ -1,6 +1,7 @@
-"""What goes into a group's fold, and the rows that come out of it.
+"""Input events and result rows of a group's fold.
 
-A time is a number of microseconds since 1970 by the leader's clock. It never orders events.
+A time is a number of microseconds since 1970 by the leader's clock. It is never used to order
+events.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MOST: Final = 2**63 - 1
 _CONTAINER: Final = -(2**63)
 
 FROM_SNAPSHOT: Final = 2**31 - 1
-"""The index of a create that only a snapshot shows: after all operations of its transaction."""
+"""Index of a create that only a snapshot shows. It follows all operations of its transaction."""
 
 
 class Act(StrEnum):
@@ -33,7 +34,7 @@ class Act(StrEnum):
     SET = "set"
     CLOSE = "close"
     REFUSED = "refused"
-    """ZooKeeper refused a create of the session, because the znode exists. The log has no path."""
+    """ZooKeeper refused a create of the session because the znode exists. The log has no path."""
 
 
 ACTS: Final = {
@@ -46,7 +47,7 @@ ACTS: Final = {
 
 
 class Event(NamedTuple):
-    """One operation of the history. Its order is (zxid, idx)."""
+    """One operation of the history. Events are ordered by (zxid, idx)."""
 
     zxid: int
     idx: int
@@ -76,7 +77,7 @@ class Shown(NamedTuple):
     mzxid: int
     mtime: int | None
     session: int
-    """The session that an ephemeral znode belongs to."""
+    """The session that owns an ephemeral znode."""
     version: int | None = None
 
     @property
@@ -94,7 +95,7 @@ class Moment(NamedTuple):
 
 
 class Ended(StrEnum):
-    """How the lifetime of a znode ended; the values of the column ``ended``."""
+    """How the lifetime of a znode ended, as in the column ``ended``."""
 
     RELEASED = "released"
     FOREIGN_DELETE = "foreign delete"
@@ -110,23 +111,24 @@ class Lifetime:
 
     znode: Znode
     session: int | None
-    """``None`` if the znode is not ephemeral, or if the logs do not show its create."""
+    """``None`` if the znode is not ephemeral, or if the logs do not show its creation."""
     data: bytes | None
-    """Content at its create; at its last write if it is a member of a live migration."""
+    """Data at its creation, or at its last write for a member in a live migration."""
     start: Moment | Unknown
     seen_in: int
     """The last segment in which the znode is known to have existed."""
     end: Moment | None = None
-    """The first operation after which it is gone for certain."""
+    """The first operation after which the znode is certainly gone."""
     last_seen: int | None = None
-    """If a log gap hides the end: the last zxid at which the znode is known to have existed."""
+    """If a log gap hides the end, the last zxid at which the znode is known to have existed."""
     ended: Ended = Ended.STILL_HELD
     ended_by: int | None = None
     expired: bool = False
-    """Its session expired while the znode existed. It may have been created again in a log gap."""
+    """Whether its session expired while the znode existed. It may have been recreated in a log
+    gap."""
     gone_in: int | None = None
-    """The segment in which the znode is known to be gone. A session's close after a log gap shows
-    it only if it lists the znode: another member may have claimed in the gap."""
+    """The segment in which the znode is known to be gone. A session's close after a log gap proves
+    it only if it lists the znode, because another member may have claimed in the gap."""
     member: str | None = None
     """The consumer id in an owner znode."""
 
@@ -177,9 +179,9 @@ class Kind(StrEnum):
 
     COMMIT = "commit"
     CLAIM = "claim"
-    """An unchanged write in the multi that creates the owner znode."""
+    """A write of the unchanged value in the multi that creates the owner znode."""
     SAME = "same"
-    """Any other unchanged write."""
+    """Any other write of the unchanged value."""
 
 
 class Commit(NamedTuple):
@@ -199,9 +201,9 @@ class Commit(NamedTuple):
     owner: Lifetime | Unknown | None
     """``None``: the partition had no owner."""
     free_since: int | None
-    """Without an owner: the zxid by which the last owner znode was gone."""
+    """Without an owner: the zxid at which the last owner znode was certainly gone."""
     by_mirror: bool = False
-    """The mirror of the group wrote it, as its transaction shows."""
+    """Whether the group's mirror wrote it, as its transaction shows."""
 
 
 class Deleted(NamedTuple):
@@ -224,7 +226,7 @@ class Refused(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """The begin or end of a registration. It follows the row of the registration."""
+    """The begin or end of a registration. The row follows that of the registration."""
 
     registration: Lifetime
     at: Moment
@@ -232,14 +234,15 @@ class Membership(NamedTuple):
     """``join`` or ``leave``. ``None``: a log gap may hide the end, and ``at`` is the last
     transaction at which the registration is known to have existed."""
     step: int
-    """By how much the number of registrations that are known changes."""
+    """Change of the number of known registrations."""
     members: int | None
     """Registrations after the change; ``None``: unknown."""
 
 
 @dataclass(slots=True, eq=False)
 class Burst:
-    """A sequence of claims, ends of ownership, joins, leaves and refused writes without a pause."""
+    """A sequence of claims, ends of ownership, joins, leaves and refused writes without a long
+    pause."""
 
     znode: Znode
     """The group's znode."""
@@ -252,16 +255,17 @@ class Burst:
     joins: int = 0
     leaves: int = 0
     claims: Counter[str] = field(default_factory=Counter)
-    """By the name of the partition."""
+    """Number of claims by partition name."""
     released: set[str] = field(default_factory=set)
     """Partitions whose owner is gone."""
     claimants: set[str | None] = field(default_factory=set)
     changed: Counter[str] = field(default_factory=Counter)
-    """Joins and leaves of each member."""
+    """Number of joins and leaves by member."""
 
     @property
     def is_rebalance(self) -> bool:
-        """Whether a partition was claimed or released: a row of table ``rebalances``."""
+        """Whether a partition was claimed or released. Then the burst is a row of the table
+        ``rebalances``."""
         return bool(self.claims) or self.ends > 0
 
     @property
@@ -281,7 +285,7 @@ class Burst:
 
 
 Row = Began | Lifetime | Membership | Commit | Deleted | Change | Refused | Burst
-"""What a fold returns. Its last row may be a ``LiveMove``."""
+"""A result of a fold. Its last row may be a ``LiveMove``."""
 
 
 def member_of(data: bytes | None) -> tuple[str | None, str | None]:
@@ -294,7 +298,7 @@ def member_of(data: bytes | None) -> tuple[str | None, str | None]:
 
 
 def offset_of(data: bytes | None) -> int | None:
-    """Return the offset in an offset znode; ``None`` if it is not a number of 64 bits."""
+    """Return the offset in an offset znode; ``None`` if it is not a 64-bit number."""
     if data is None or _DIGITS.fullmatch(data) is None:
         return None
     offset = int(data)

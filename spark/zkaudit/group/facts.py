@@ -1,4 +1,4 @@
-"""What rules know of the world outside a group: the same for all groups of a history."""
+"""Facts outside a group that rules need. They are the same for all groups of a history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zkconsumer.errors import ZnodeFormatError
 
 
 class Opened:
-    """The transactions that opened sessions. It takes 16 bytes for each, as there may be millions.
+    """The transactions that opened sessions. Uses 16 bytes per session, as there may be millions.
 
     Args:
         sessions: pairs of a session and the zxid at which it was opened.
@@ -131,11 +131,11 @@ class Facts:
     """The last transaction of the history."""
     opened: Opened = field(default_factory=Opened)
     brokers: Mapping[int, str] = field(default_factory=dict)
-    """The id of the broker that registered in each session of a broker."""
+    """Id of the broker that registered in each session of a broker."""
     topics: Topics = field(default_factory=Topics)
     known_us: int | None = None
-    """Time of the first transaction from which on all ephemeral znodes of the last segment are
-    known; ``None`` if that is the first transaction, or they never are."""
+    """Time of the transaction from which on all ephemeral znodes of the last segment are known;
+    ``None`` if this is the first transaction, or if they are never known."""
 
     def partition(self, znode: Znode) -> Partition | None:
         """Return the topic's data about the partition of an owner or an offset."""
@@ -160,7 +160,7 @@ class FactsReader:
         self._coverage = coverage
         self._opened: dict[int, int] = {}
         self.brokers: dict[int, set[str]] = {}
-        """The paths of the brokers that each session registered."""
+        """Paths of the brokers that each session registered."""
         self._topics: dict[tuple[str, int, int], TopicEvent] = {}
         self._shown: dict[tuple[str, int, int], TopicEvent] = {}
 
@@ -169,7 +169,7 @@ class FactsReader:
         self._opened[session] = min(zxid, self._opened.get(session, zxid))
 
     def read(self, event: Event) -> None:
-        """Read an operation. Only operations on znodes of brokers and topics count."""
+        """Read an operation. Only operations on znodes of brokers and topics are used."""
         path = event.path or ""
         if topic := _TOPIC.search(path):
             segment = self._coverage.segment(event.zxid)
@@ -196,7 +196,7 @@ class FactsReader:
             self.brokers.setdefault(session, set()).add(path)
 
     def events(self) -> list[TopicEvent]:
-        """Return the operations on topics, and data from snapshots where the logs lack them."""
+        """Return the operations on topics, with data from snapshots where the logs lack them."""
         logged = {key[:2] for key in self._topics}
         shown = (event for key, event in self._shown.items() if key[:2] not in logged)
         return [*self._topics.values(), *shown]

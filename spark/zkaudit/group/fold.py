@@ -58,7 +58,7 @@ class _Node:
 
     @property
     def live(self) -> Lifetime | None:
-        """Its present lifetime, if it has not ended."""
+        """Its current lifetime, if it has not ended."""
         return self.last if self.last is not None and self.last.end is None else None
 
 
@@ -71,22 +71,22 @@ class _Offset:
         self.znode = znode
         self.owner = owner
         self.last: Write | None = None
-        """``None``: it was deleted, or no write is known."""
+        """The last write; ``None`` if the znode was deleted, or no write is known."""
         self.written_in = -1
         """The segment of its last write or delete."""
 
 
 class _Snapshots:
-    """The znodes of a group, as snapshots show them."""
+    """The znodes of a group in snapshots."""
 
     def __init__(self, coverage: Coverage, shown: Iterable[Shown], znodes: Znodes) -> None:
         self.offsets: dict[tuple[str, int], Write] = {}
-        """By path and segment: what was written before the segment began."""
+        """By path and segment, the last write before the segment began."""
         self.modes: dict[int, int] = {}
         """The last snapshot that shows a mode, by the zxid that wrote the mode."""
         self._seen_in: dict[tuple[str, int], int] = {}
         self._waiting: dict[tuple[str, int], Event] = {}
-        """By path and zxid: the events that the logs have not shown yet."""
+        """By path and zxid, the events that the logs have not shown yet."""
         for row in shown:
             znode = znodes[row.path]
             segment = coverage.segment(row.zxid + 1)
@@ -118,16 +118,16 @@ class _Snapshots:
                 yield event
 
     def logged(self, path: str, zxid: int) -> None:
-        """The logs show the event themselves."""
+        """Record that the logs show the event themselves."""
         self._waiting.pop((path, zxid), None)
 
     def seen_in(self, path: str, zxid: int) -> int:
-        """Return the last segment of which a snapshot shows a lifetime, 0 if there is none."""
+        """Return the last segment in which a snapshot shows a lifetime; 0 if there is none."""
         return self._seen_in.get((path, zxid), 0)
 
 
 class Fold:
-    """The state of a group's registrations, owners and offsets, which follows its events.
+    """The state of a group's registrations, owners and offsets, updated by its events.
 
     Args:
         coverage: the segments of the history.
@@ -143,7 +143,7 @@ class Fold:
     ) -> None:
         self.coverage = coverage or Coverage()
         self.sessions: set[int] = set()
-        """The sessions that changed a znode of the group."""
+        """Sessions that changed a znode of the group."""
         self._later = later
         self._znodes = Znodes()
         self._snapshots = _Snapshots(self.coverage, shown, self._znodes)
@@ -151,7 +151,7 @@ class Fold:
         self._offsets: dict[str, _Offset] = {}
         self._of_session: defaultdict[int, dict[str, Lifetime]] = defaultdict(dict)
         self._closed: dict[int, int] = {}
-        """The transactions that ended sessions."""
+        """Transactions that ended sessions."""
         self._listed = Listed(self.coverage)
         self._bursts = Bursts()
         self._members = Members(self.coverage)
@@ -170,15 +170,15 @@ class Fold:
 
     @property
     def trees(self) -> set[str]:
-        """In which trees the group has znodes. An owner znode that only an offset asked for does
+        """Trees in which the group has znodes. An owner znode that only an offset asked for does
         not count."""
         trees = {znode.tree for znode in self._znodes.values() if znode is not None}
         return trees if self._has_owners else trees - {OWNERS}
 
     def apply(self, event: Event) -> Sequence[Row]:
-        """Apply the next event. Return its rows: lifetimes that begin and end, writes and deletions
-        of offsets, changes of a migration, refused writes of members, and bursts of changes that
-        have ended."""
+        """Apply the next event. Return its rows: begun and ended lifetimes, writes and deletions
+        of offsets, changes of a migration, refused writes of members, and ended bursts of changes.
+        """
         rows: list[Row] = []
         for earlier in self._snapshots.before(event.zxid):
             self._change(earlier, rows)
@@ -206,8 +206,8 @@ class Fold:
         return self._read(rows)
 
     def finish(self) -> Sequence[Row | LiveMove]:
-        """Return the last burst, the lifetimes that have not ended with the history, and the
-        group's live move if it has a mode."""
+        """Return the last burst, the lifetimes that did not end, and the group's live move if it
+        has a mode."""
         rows: list[Row] = []
         for event in self._snapshots.before(2**63):
             self._change(event, rows)
@@ -222,16 +222,16 @@ class Fold:
         return last
 
     def _read(self, rows: Iterable[Row]) -> list[Row]:
-        """Add the rows that follow from several others."""
+        """Add the rows that are derived from several others."""
         read = list(self._members.read(self._bursts.read(rows)))
         for row in read:
             self._live_moves.read(row)
         return read
 
     def owner(self, path: str, zxid: int) -> tuple[Lifetime | Unknown | None, int | None]:
-        """Return the owner of a partition after a transaction, by the path of its owner znode;
-        without an owner, also the zxid by which the last one was gone. All events up to the
-        transaction must have been applied, and no later one."""
+        """Return the owner of a partition after a transaction, by the path of its owner znode.
+        Without an owner, also return the zxid at which the last one was certainly gone. All events
+        up to the transaction must have been applied, but no later ones."""
         rows: list[Row] = []
         for event in self._snapshots.before(zxid + 1):
             self._change(event, rows)
@@ -239,8 +239,8 @@ class Fold:
         return self._owner(self._node(path), after, self.coverage.segment(zxid))
 
     def offset(self, path: str, zxid: int) -> Write | Unknown | None:
-        """Return the content of an offset znode after a transaction. The same events must have been
-        applied as for ``owner``."""
+        """Return the content of an offset znode after a transaction. As for ``owner``, exactly the
+        events up to it must have been applied."""
         state, segment = self._offsets.get(path), self.coverage.segment(zxid)
         write = self._content(state, path, segment)
         known_from = self.coverage.known_from(segment)
@@ -306,7 +306,7 @@ class Fold:
         node.event_in = self.coverage.segment(event.zxid)
 
     def _close(self, event: Event, rows: list[Row]) -> None:
-        """The end of a session deletes its ephemeral znodes. Only its first close counts."""
+        """Delete the ephemeral znodes of a session at its end. Only its first close is used."""
         if event.session in self._closed:
             return
         self._closed[event.session] = event.zxid
@@ -327,7 +327,8 @@ class Fold:
                     self._node(path).event_in = segment
 
     def _end_listed(self, path: str, event: Event, how: Ended, rows: list[Row]) -> None:
-        """The close lists a znode that was created in a log gap."""
+        """End a lifetime that was created in a log gap and is listed by the close of
+        its session."""
         self.sessions.add(event.session)
         node = self._node(path)
         if (lifetime := node.live) is not None:  # another session's, from before a log gap
@@ -352,7 +353,7 @@ class Fold:
         rows.append(lifetime)
 
     def _hide(self, lifetime: Lifetime) -> None:
-        """A log gap hides the end of a lifetime."""
+        """Record that a log gap hides the end of a lifetime."""
         lifetime.ended = Ended.UNKNOWN
         lifetime.last_seen = lifetime.seen_until(self.coverage)
 
@@ -407,7 +408,7 @@ class Fold:
         )
 
     def _content(self, state: _Offset | None, path: str, segment: int) -> Write | None:
-        """What an offset znode contains; ``None``: there is none, or it is unknown."""
+        """Return the content of an offset znode; ``None`` if there is none, or it is unknown."""
         if state is not None and state.written_in == segment:
             return state.last
         return self._snapshots.offsets.get((path, segment))
@@ -415,7 +416,8 @@ class Fold:
     def _owner(
         self, node: _Node, event: Event, segment: int
     ) -> tuple[Lifetime | Unknown | None, int | None]:
-        """The owner at an operation; without one, the zxid by which the last one was gone."""
+        """Return the owner at an operation. Without one, return the zxid at which the last one was
+        certainly gone."""
         lifetime = node.last
         if lifetime is not None and lifetime.seen_in >= segment and _holds(lifetime, event):
             return lifetime, None  # nearly always
@@ -448,8 +450,9 @@ class Fold:
         return closed is not None and self.coverage.segment(closed) == segment
 
     def _is_older(self, lifetime: Lifetime | None, first: FirstEvent) -> bool:
-        """Whether a znode that is deleted existed since the log gap before its segment: the last
-        lifetime that the logs show ended before, or the end of its session lists the znode."""
+        """Whether a deleted znode existed since the log gap before its segment. This is so if the
+        last lifetime that the logs show ended earlier, or if the close of its session lists the
+        znode."""
         if lifetime is None or lifetime.end is not None:
             return True
         if first.listed_by is not None and first.listed_by == lifetime.session:
@@ -459,7 +462,7 @@ class Fold:
         return closed is not None and closed < first.zxid
 
     def _older(self, node: _Node, first: FirstEvent) -> Lifetime | Unknown:
-        """The owner since a log gap, of which only the end is known."""
+        """Return the owner since a log gap, of which only the end is known."""
         if first.listed_by is None:
             return UNKNOWN
         assert self._later is not None
@@ -475,7 +478,7 @@ class Fold:
 
 
 def _holds(lifetime: Lifetime, event: Event) -> bool:
-    """Whether the znode exists at a write, or its own session deletes it in the same multi: a multi
+    """Whether the znode exists at a write, or its own session deletes it in the same multi, which
     is atomic."""
     end = lifetime.end
     if end is None:

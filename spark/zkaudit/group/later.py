@@ -1,13 +1,13 @@
-"""What later events of a group show about the time before them.
+"""Facts about a time that only later events of a group show.
 
-The fold reads commits in order, and there are too many of them to keep. So other events are read
+The fold reads commits in order, and there are too many to keep in memory. So other events are read
 twice: first by ``LaterEvents``, then by the fold.
 
-- A session may register after it has written an offset, as a member does that reconnects. So it is
-  known from all registrations whether a session is a member's.
-- A znode that was created in a log gap is first seen at its end. So an owner whose end is listed by
-  the close of its session was the owner of every commit since the log gap. Only behind log gaps are
-  other events than registrations and the markers of migrations needed.
+- A session may register after it has written an offset, as a reconnecting member does. So all
+  registrations are needed to know whether a session belongs to a member.
+- A znode that was created in a log gap is first seen at its end. So an owner whose end is listed
+  by the close of its session was the owner of every commit since the log gap. Only behind log gaps
+  are other events than registrations and the markers of migrations needed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class FirstEvent(NamedTuple):
 
 
 class Listed:
-    """Finds znodes that a close of a session lists, and whose create is not in the same segment:
-    they are from the log gap before it.
+    """Finds znodes that a close of a session lists, and whose create is not in the same segment.
+    They were created in the log gap before it.
 
     Args:
         coverage: the segments of the history.
@@ -53,13 +53,13 @@ class Listed:
             created[event.path] = self._coverage.segment(event.zxid)
 
     def close(self, event: Event) -> Iterable[str]:
-        """Return the paths in the close of a session that the segment does not show before."""
+        """Return the paths in the close of a session that the segment does not show earlier."""
         created, here = self._created.pop(event.session, {}), self._coverage.segment(event.zxid)
         return [path for path in event.deleted or () if created.get(path) != here]
 
 
 class LaterEvents:
-    """The later events that rules need in advance: what each session does until its end, and the
+    """Later events that rules need in advance: the actions of each session until its end, and the
     first event of each owner znode in each segment."""
 
     def __init__(self, coverage: Coverage, shown: Iterable[Shown] = ()) -> None:

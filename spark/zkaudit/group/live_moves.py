@@ -1,7 +1,7 @@
-"""The modes of a group that moves between ZooKeeper and the coordinator while it runs.
+"""The modes of a group in a live move between ZooKeeper and the coordinator.
 
-``LiveMoves`` collects what a group's fold returns about modes: writes of members and operators, and
-registrations. At the end it makes a ``LiveMove`` of them: intervals of modes with their
+``LiveMoves`` collects the rows of a group's fold about modes: writes of members and operators, and
+registrations. At the end it turns them into a ``LiveMove``: intervals of modes with their
 acknowledgements. A move is a few transactions for each member, so they are kept until then.
 Formats: ``zkconsumer.core.migration.znodes``; record of a lock: ``zkmigrate.apply.guard``.
 """
@@ -36,9 +36,9 @@ class Acknowledgement(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A time in which a migratable member was registered and had not acknowledged the mode.
+    """A time in which a migratable member was registered without having acknowledged the mode.
 
-    ``end``: it acknowledged, left, or the next mode was written; ``None``: none of these.
+    ``end``: it acknowledged, left, or the next mode was written; ``None``: none of these happened.
     """
 
     member: str
@@ -49,7 +49,7 @@ class Wait(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """A write or deletion of the original ACL that a lock keeps in ``ids``."""
+    """A write or deletion of the original ACL, which a lock keeps in ``ids``."""
 
     at: Moment
     session: int
@@ -68,11 +68,11 @@ class Span:
         created: whether this write created the znode.
         end: the next write, or the znode's deletion.
         ended: ``next mode``, ``deleted``, ``still`` or ``unknown`` (modes may be missing).
-        seen_zxid: its write, or the last snapshot that shows it.
+        seen_zxid: zxid of its write, or of the last snapshot that shows it.
         members: number of migratable members that were registered when it was written.
         acknowledged: acknowledgements in the order of their transactions.
         waits: one for each member that had not acknowledged yet.
-        settled: first transaction at which all registered members had acknowledged.
+        settled: first transaction after which all registered members had acknowledged.
     """
 
     mode: Mode | None
@@ -90,7 +90,7 @@ class Span:
 
     @property
     def late(self) -> tuple[str, ...]:
-        """The members that had not acknowledged the mode when it, or the history, ended."""
+        """Members that had not acknowledged the mode when it, or the history, ended."""
         end = self.end and self.end.zxid
         waiting = {w.member for w in self.waits if (w.end and w.end.zxid) == end}
         return tuple(sorted(waiting - {w.member for w in self.waits if w.acknowledged}))
@@ -146,8 +146,8 @@ class LiveMove:
     def phases(self) -> Iterator[Phase]:
         """Yield the coordination that each migratable session followed over time.
 
-        A new registration begins with the current mode. Later modes count from the transaction at
-        which the member acknowledged them.
+        A new registration begins with the current mode. Later modes apply from the transaction
+        with which the member acknowledged them.
         """
         changes: defaultdict[int, list[tuple[Moment, str]]] = defaultdict(list)
         for one in self.of_members(migratable=True):
@@ -178,7 +178,8 @@ class LiveMoves:
         self._coverage = coverage
         self._changes: dict[str, list[Change]] = {MODE: [], MEMBERS: [], LOCK: [], MIGRATION: []}
         self._registrations: dict[Lifetime, None] = {}
-        """In the order in which they began. Those that ended before the first mode are left out."""
+        """Registrations in the order in which they began, without those that ended before the
+        first mode."""
 
     def read(self, row: Row) -> None:
         """Read the next row."""
@@ -250,7 +251,7 @@ def _mode(event: Event) -> Mode | None:
 def _acknowledgements(
     spans: Sequence[Span], writes: Iterable[Change]
 ) -> Iterable[list[Acknowledgement]]:
-    """The acknowledgements of each mode, each in the last mode with its number."""
+    """Return the acknowledgements of each mode, assigned to the last mode with its number."""
     acknowledged: list[list[Acknowledgement]] = [[] for _ in spans]
     for znode, event in writes:
         try:
@@ -323,7 +324,8 @@ def _settled(span: Span, waits: Sequence[Wait]) -> Moment | None:
 
 
 def _locks(events: Iterable[Event]) -> Iterator[Lock]:
-    """Operations that add or remove the lock's record. Writing it again changes nothing."""
+    """Return operations that add or remove the lock's record. Rewriting the record changes
+    nothing."""
     before = False
     for event in events:
         locked = event.act is not Act.DELETE and is_lock_record(event.data)
@@ -333,7 +335,7 @@ def _locks(events: Iterable[Event]) -> Iterator[Lock]:
 
 
 def _unicode(text: str) -> str:
-    """Text from JSON, which may have half a surrogate pair that no table can store."""
+    """Return text from JSON, which may have half a surrogate pair that no table can store."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""How many members a group has after each change."""
+"""Number of members of a group after each change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Members:
         self._coverage = coverage
         self._segment = 0
         self._existing: dict[Lifetime, None] = {}
-        """The registrations that are known to exist in the present segment."""
+        """Registrations that are known to exist in the current segment."""
 
     def read(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the rows of the fold, each followed by the change of membership that it causes."""
@@ -39,7 +39,7 @@ class Members:
                 yield Membership(row, row.end, "leave", step, self._count(row.end.zxid))
 
     def _hide(self, zxid: int) -> Iterator[Membership]:
-        """Leave out the registrations whose end a log gap may hide."""
+        """Remove the registrations whose end a log gap may hide."""
         segment = self._coverage.segment(zxid)
         if segment > self._segment:
             self._segment = segment

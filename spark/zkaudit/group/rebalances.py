@@ -10,7 +10,7 @@ from zkaudit.group.events import Began, Burst, Lifetime, Moment, Refused, Row
 from zkaudit.group.znodes import IDS, OWNERS, Znode
 
 QUIET_US: Final = 5_000_000
-"""A burst ends if nothing happens in the group for this long."""
+"""Microseconds without a change in the group after which a burst ends."""
 
 
 class Bursts:
@@ -19,8 +19,8 @@ class Bursts:
     def __init__(self) -> None:
         self._now: Burst | None = None
         self._time = 0
-        """Time of the last change. The clock may step back when the leader changes; such a
-        step never begins a new burst."""
+        """Time of the last change. The clock may go back when the leader changes; this never
+        begins a new burst."""
 
     def read(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the rows of the fold, each after the burst that ended before it."""

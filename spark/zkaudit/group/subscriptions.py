@@ -22,7 +22,7 @@ class Registered(NamedTuple):
 
 
 def registered(data: bytes | None) -> Registered:
-    """Return the content of a registration; ``None`` if it cannot be understood."""
+    """Return the content of a registration; ``None`` if its format is unknown."""
     content = _object(data)
     pattern, counts = content.get("pattern"), content.get("subscription")
     good = isinstance(counts, dict) and all(type(count) is int for count in counts.values())

@@ -11,37 +11,37 @@ IDS: Final = "ids"
 OWNERS: Final = "owners"
 OFFSETS: Final = "offsets"
 FOREIGN: Final = "foreign"
-"""Owners whose znodes are not named like partitions, as pykafka names them."""
+"""Owners whose znodes have other names than partitions, as with pykafka."""
 MIGRATION: Final = "migration"
-"""The marker that the offsets were moved to another store."""
+"""The marker that offsets were moved to another store."""
 MODE: Final = "mode"
 """The mode of a live migration."""
 MEMBERS: Final = "members"
 """A member of a live migration, with the mode that it has acknowledged."""
 LOCK: Final = "lock"
-"""The znode ``ids`` itself, whose data has its original access list during a live migration."""
+"""The znode ``ids`` itself, whose data has its original ACL during a live migration."""
 MIRROR: Final = "mirror"
-"""What the mirror of a group has agreed on. It is written in each transaction of the mirror."""
+"""The agreed state of a group's mirror. Each transaction of the mirror writes it."""
 WITH_LIFETIMES: Final = frozenset({IDS, OWNERS, FOREIGN, MEMBERS})
 WITH_CHANGES: Final = frozenset({MIGRATION, MODE, MEMBERS, LOCK})
 
 ALONE: Final = {
     "migration": MIGRATION, "ids": LOCK, "live/mode": MODE, "record/mirror": MIRROR,
 }  # fmt: skip
-"""Trees of one znode, by its path below the group's."""
+"""Trees with a single znode, by its path below the group's."""
 
 GROUP_PATH: Final = (
     r"(?s)^(.*?/consumers/[^/]+)/"
     rf"(?:(?:ids|owners|offsets)/.+|(?:{'|'.join(ALONE)}|live/members/[^/]+)(?!.))"
 )
-"""The beginning of the paths that the fold may follow. Its first group is the path of the group of
-consumers. Such regexes mean the same in Python and in Java, as ``re.search`` and ``rlike`` use
-them."""
+"""Regex for the beginning of paths that the fold may follow. Its first group is the path of the
+consumer group. These regexes have the same meaning in Python (``re.search``) and Java (``rlike``).
+"""
 OFFSET_PATH: Final = r"(?s)/consumers/[^/]+/offsets/[^/]+/[0-9]+(?!.)"
-"""The end of the path of an offset. No other znode of a group has such a path."""
+"""Regex for the end of an offset's path. No other znode of a group has such a path."""
 TOPIC_PATH: Final = r"(?s)^(.*?)/brokers/topics/([^/]+)(?!.)"
 BROKER_PATH: Final = r"(?s)^(.*?)/brokers/ids/([0-9]+)(?!.)"
-"""Its groups are the chroot and the id."""
+"""Regex for a broker's path. Its groups are the chroot and the id."""
 _PATH: Final = re.compile(
     r"(?s)(.*?)/consumers/([^/]+)/"
     rf"(?:(ids|owners|offsets)/(.+)|({'|'.join(ALONE)})|live/members/([^/]+))"
@@ -56,8 +56,8 @@ _MOST: Final = 2**63 - 1
 
 
 class Znode(NamedTuple):
-    """The place of a znode in its group's tree. ``name`` is the rest of the path: in ``ids``, a
-    consumer id."""
+    """The place of a znode in its group's tree. ``name`` is the rest of the path, such as a
+    consumer id in ``ids``."""
 
     path: str
     chroot: str
@@ -103,7 +103,7 @@ class Znodes(dict[str, Znode | None]):
 
 
 def _foreign(name: str) -> tuple[str, int | None]:
-    """The topic and the partition that pykafka means by the name of an owner znode."""
+    """Return the topic and the partition in pykafka's name of an owner znode."""
     topic = _FOREIGN_TOPIC.fullmatch(name)
     number = None
     if _FOREIGN_PARTITION.fullmatch(name) is not None:

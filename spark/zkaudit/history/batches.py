@@ -1,6 +1,6 @@
 """The fold of ``zkaudit.group`` over Arrow batches. Runs in Spark's Python workers.
 
-Groups follow one another in the batches. The rows of a group are what snapshots show, then the
+Groups follow one another in the batches. The rows of a group are its znodes in snapshots, then the
 events that ``LaterEvents`` reads, then all events in order. Only the group's state is in memory.
 """
 
@@ -102,19 +102,18 @@ OUTPUT: Final = columns_of(
 )  # fmt: skip
 """``table``: the tree of a lifetime (``ids``, ``owners``, ``foreign``, ``members``), ``offsets``
 for a commit, ``membership`` for a join or leave, ``changes`` for a change of the znodes of a
-migration (``tree``), ``failed_claims``, ``rebalances``, ``migrations`` for a mode, ``phases`` for a
-time in which a session followed one coordination, ``member_ids`` for a migratable member's id on
-the coordinator, ``used`` for a session that changed a znode of the group, ``findings`` for what the
-rules find, ``waiting`` for a group in which they would find more if the history ended later,
-``names`` for each ``tree`` in which a group has znodes.
-Columns of other tables are null."""
+migration (``tree``), ``failed_claims``, ``rebalances``, ``migrations`` for a mode, ``phases`` for
+a time in which a session followed one coordination, ``member_ids`` for a migratable member's id on
+the coordinator, ``used`` for a session that changed a znode of the group, ``findings`` for
+findings of the rules, ``waiting`` for a group with more findings if the history ended later,
+``names`` for each ``tree`` in which a group has znodes. Columns of other tables are null."""
 
 _TABLES: Final = (
     _LIFETIME, _COMMIT, _MEMBERSHIP, _CHANGE, _REFUSED, _BURST, _MODE, _PHASE, _MEMBER_ID, _SESSION,
     _FINDING, _GROUP, _NAME,
 )  # fmt: skip
 _ROWS: Final = 10_000
-"""Rows of one Arrow batch."""
+"""Number of rows in one Arrow batch."""
 _NOWHERE: Final = (None, None, None)
 _NEVER: Final = 1000 * 365 * 86_400 * 1_000_000
 """Microseconds until a time at which all thresholds are exceeded."""
@@ -128,14 +127,14 @@ def fold_batches(
     limits: Limits | None = None,
     only_findings: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Fold the groups in batches of ``fold_input.INPUT``; yield batches of ``columns``, which is
+    """Fold the groups in batches of ``fold_input.INPUT``. Yield batches of ``columns``, which is
     ``OUTPUT``.
 
     ``only_findings``: without the rows of other tables. Without ``facts`` and ``limits``, no rules
     are applied.
 
-    The fold makes many small objects and no cycles, so the cycle collector is off meanwhile: it
-    would cost a third of the time.
+    The fold creates many small objects without cycles, so the cycle collector is switched off, as
+    it would take much of the time.
     """
     output = _Output(columns, only_findings)
     rows = (row for batch in batches for row in zip(*_lists(batch), strict=True))
@@ -152,7 +151,7 @@ def fold_batches(
 
 
 def _lists(batch: pa.RecordBatch) -> Iterator[list[Any]]:
-    """The values of each column. Times are numbers of microseconds."""
+    """Return the values of each column. Times are microseconds."""
     import pyarrow as pa
 
     for column in batch.columns:
@@ -246,7 +245,7 @@ class _Output:
         self._rows[_MEMBER_ID] += (("member_ids", *place, name) for name in move.member_ids)
 
     def add_group(self, fold: Fold) -> None:
-        """Add which znodes a group has, and its sessions."""
+        """Add the trees in which a group has znodes, and its sessions."""
         place = fold.group
         if place is not None and not self._only_findings:
             self._rows[_NAME] += (("names", *place, tree) for tree in fold.trees)
@@ -263,8 +262,8 @@ class _Output:
             self._rows[_FINDING].append(row)
 
     def add_last_findings(self, rules: Rules, end: Moment) -> None:
-        """Add the findings of a group's rules at the end of the history, and whether there would be
-        more at a later end."""
+        """Add the findings of a group's rules at the end of the history, and whether a later end
+        would give more."""
         found = rules.finish(end)
         self.add_findings(rules, found)
         later = rules.finish(end._replace(time=(end.time or 0) + _NEVER))
@@ -354,7 +353,7 @@ def _of_burst(row: Burst) -> tuple[Any, ...]:
 
 
 def _at(moment: Moment | None) -> tuple[int | None, int | None]:
-    """Transaction and time."""
+    """Return transaction and time."""
     return (None, None) if moment is None else (moment.zxid, moment.time)
 
 

@@ -1,20 +1,22 @@
 """One history from the logs of many servers: committed, missing and unconfirmed transactions.
 
 A server's log contains proposals. If a leader is killed after it alone has logged a proposal, the
-proposal stays in its log although it was never committed. Proposals are judged only by zxid, never
-by time. The decision is pure; ``apply`` gives it to Spark as a filter, without a shuffle. Driver's
-thread.
+proposal stays in its log although it was never committed. Decisions about proposals use only
+zxids, never times. They are pure; ``apply`` passes them to Spark as a filter, without a shuffle.
+Driver's thread.
 
 A zxid is an epoch (upper 32 bits, one for each leader) and a counter from 1. A commit needs a
 majority that logged it, and the commits of an epoch are a prefix of its proposals. So:
 
 - A proposal that a majority logged was committed, and so were all earlier ones in its epoch.
-- A leader has few proposals open at a time, so one with many successors in its epoch was committed.
+- A leader has few open proposals at a time, so a proposal with many successors in its epoch was
+  committed.
 - A server that continues with counter 1 of a later epoch has logged nothing after its last zxid.
-  If too few servers for a majority can have logged a proposal, it was never committed. What
-  all such servers have was committed: a leader makes its followers truncate what it lacks.
-- All others are kept and marked as unconfirmed, until later transactions show which they are
-  (``history.doubt``). If nothing does, one that such a server lacks is left out as well.
+  If too few servers for a majority can have logged a proposal, it was never committed. Proposals
+  that all such servers have were committed, because a leader makes its followers truncate
+  proposals that it lacks.
+- All others are kept and marked as unconfirmed, until later transactions decide about them
+  (``history.doubt``). If none does, a proposal that such a server lacks is left out as well.
 """
 
 from __future__ import annotations
@@ -33,15 +35,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Range = tuple[int, int]
-"""First and last zxid, both included, of one epoch."""
+"""First and last zxid of a range within one epoch, both included."""
 
 _COUNTER: Final = 0xFFFFFFFF
 _PIECE: Final = 16
 OPEN_PROPOSALS: Final = 2_000
-"""With this many successors in its epoch, a proposal was committed. A leader has as many open as
-``globalOutstandingLimit`` allows, 1,000 by default, and one more for each connection."""
+"""Number of successors in its epoch with which a proposal was committed. A leader has as many open
+proposals as ``globalOutstandingLimit`` allows, 1,000 by default, and one more for each connection.
+"""
 MAX_TESTS: Final = 100
-"""With more ranges than this, rows are joined with the ranges instead of compared with each."""
+"""Number of ranges above which rows are joined with the ranges instead of compared with each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The history that the servers' logs have together."""
+    """The combined history of the servers' logs."""
 
     take: Mapping[str, tuple[Range, ...]]
-    """The zxids to read from each server: each zxid exactly once, without the dropped ones."""
+    """The zxids to read from each server. Each zxid occurs exactly once; dropped ones are left
+    out."""
     log_gaps: tuple[Range, ...]
-    """Zxids that existed but are in no log. Unknown are zxids before the first log, after the last
-    log, and after the last one of each epoch."""
+    """Zxids that existed but are in no log. Zxids before the first log, after the last log, and
+    after the last one of each epoch are unknown."""
     dropped: tuple[Range, ...]
     """Proposals that were never committed, because too many servers did not log them."""
     unconfirmed: tuple[Range, ...]
@@ -87,10 +91,11 @@ def plan(
 ) -> History:
     """Combine the logs into one history.
 
-    ``ensemble`` is the number of voting servers. By default it is the number of logs. Proposals
-    from which a server continued are never dropped: there may be more servers, and some of the logs
-    may be those of observers, which do not vote. If the only log has epochs of a leader, its server
-    is treated as one of three. ``open_proposals``: as ``OPEN_PROPOSALS``; ``None``: no limit.
+    ``ensemble`` is the number of voting servers. By default it is the number of logs. Then
+    proposals from which a server continued are never dropped, because there may be more servers,
+    and some logs may be those of observers, which do not vote. If the only log has epochs of a
+    leader, its server is treated as one of three. ``open_proposals``: as ``OPEN_PROPOSALS``;
+    ``None``: no limit.
     """
     by_server: dict[str, list[Range]] = defaultdict(list)
     for run in runs:
@@ -129,7 +134,7 @@ def plan(
 
 @dataclass
 class _Doubts:
-    """Ranges as in ``History``, also where nothing was logged."""
+    """Ranges as in ``History``, including zxids that no server logged."""
 
     dropped: list[Range] = field(default_factory=list)
     unsure: list[Range] = field(default_factory=list)
@@ -138,11 +143,11 @@ class _Doubts:
     def add(
         self, number: int, last: int, sure: int, passing: list[Range], too_many: int, known: bool
     ) -> None:
-        """Judge the proposals of an epoch that end with ``last``.
+        """Classify the proposals of an epoch up to ``last``.
 
-        ``sure``: those up to this one are committed. ``passing``: how servers continued with later
-        epochs. ``too_many``: if so many lack a proposal, it was not committed. ``known``: every
-        server that continued is known to have had what came before.
+        ``sure``: those up to this one are committed. ``passing``: how servers continued with
+        later epochs. ``too_many``: if this many servers lack a proposal, it was not committed.
+        ``known``: every server that continued is known to have had all earlier proposals.
         """
         ends = sorted(max(end, number << 32) for end, _ in passing)
         if ends:
@@ -166,7 +171,7 @@ class _Doubts:
 def settled(
     history: History, refuted: Mapping[int, int] = {}, proven: Mapping[int, int] = {}
 ) -> History:
-    """Decide about unconfirmed proposals by what later transactions show of them.
+    """Decide about unconfirmed proposals from later transactions.
 
     Both mappings are by epoch: the first zxid that a later transaction ``refuted``, and the last
     that one has ``proven``. The commits of an epoch are a prefix of its proposals. Contradicted
@@ -197,7 +202,7 @@ def settled(
 
 def is_open(history: History) -> bool:
     """Whether all transactions after the first unconfirmed one are unconfirmed too, so that none
-    shows what was committed."""
+    decides about it."""
     first = min(history.unconfirmed, default=(2**63, 0))[0]
     confirmed = (subtracted(ranges, history.unconfirmed) for ranges in history.take.values())
     return all(last < first for ranges in confirmed for _, last in ranges)
@@ -236,7 +241,8 @@ def held_by(servers: Iterable[list[Range]], majority: int) -> int:
 
 
 def _changes(ranges: list[Range]) -> list[Range]:
-    """The last zxid before and the first zxid after each change to an epoch's first transaction."""
+    """Return the last zxid before and the first zxid after each change to an epoch's first
+    transaction."""
     return [
         (last, first)
         for (_, last), (first, _) in pairwise(ranges)
@@ -245,7 +251,7 @@ def _changes(ranges: list[Range]) -> list[Range]:
 
 
 def _passing(changes: list[Range], number: int) -> list[Range]:
-    """The change of one server from this epoch or an earlier one to a later one, if there is one.
+    """Return the change of one server from this epoch or an earlier one to a later one, if any.
 
     ``changes`` are in order and do not overlap.
     """
@@ -257,9 +263,9 @@ def _passing(changes: list[Range], number: int) -> list[Range]:
 def _cover(
     servers: Mapping[str, list[Range]], dropped: list[Range]
 ) -> dict[str, tuple[Range, ...]]:
-    """Take each zxid from the first server, by name, that logged it.
+    """Assign each zxid to the first server, by name, that logged it.
 
-    So a log that grows does not change which server earlier zxids are taken from.
+    So a growing log does not change the servers of earlier zxids.
     """
     take: dict[str, tuple[Range, ...]] = {}
     taken: list[Range] = []
@@ -272,7 +278,7 @@ def _cover(
 
 
 def subtracted(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
-    """Return ranges without those of ``others``, which are disjoint and in order."""
+    """Return ranges without the zxids of ``others``, which are disjoint and in order."""
     left: list[Range] = []
     for first, last in ranges:
         for begin, end in _near((first, last), others):
@@ -285,7 +291,8 @@ def subtracted(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
 
 
 def _without(whole: Range, dropped: list[Range]) -> list[Range]:
-    """A range without the dropped range of its epoch, which extends to the end of the epoch.
+    """Return a range without the dropped range of its epoch, which extends to the end of the
+    epoch.
 
     ``dropped`` has at most one range for each epoch, in order.
     """
@@ -310,7 +317,7 @@ def _overlaps(whole: Range, ranges: Iterable[Range]) -> Iterable[Range]:
 
 
 def _log_gaps(union: list[Range]) -> Iterable[Range]:
-    """The gaps between ranges: within an epoch, and before an epoch's first range."""
+    """Return the gaps between ranges: within an epoch, and before an epoch's first range."""
     for (_, last), (first, _) in pairwise(union):
         begin = last + 1 if epoch(last) == epoch(first) else first & ~_COUNTER | 1
         if begin < first:
@@ -318,8 +325,8 @@ def _log_gaps(union: list[Range]) -> Iterable[Range]:
 
 
 def takes(history: History, server: str, first: int, last: int) -> bool:
-    """Whether transactions of a run are read from this server, now or if fewer were dropped. Rows
-    may show that there are more voters, or what was committed."""
+    """Whether transactions of a run are read from this server, now or if fewer proposals were
+    dropped. Later rows may show that there are more voters, or which proposals were committed."""
     mine = history.take.get(server, ())
     return bool(_near((first, last), mine) or _near((first, last), history.dropped))
 
@@ -335,8 +342,8 @@ def log_gaps_of(history: History) -> list[tuple[int, int]]:
 
 
 def participants(*configs: tuple[int, bytes] | None) -> int | None:
-    """Return the number of servers that vote in the newest content of ``/zookeeper/config``;
-    ``None`` if unknown. ``configs``: zxid and content."""
+    """Return the number of voting servers in the newest content of ``/zookeeper/config``; ``None``
+    if unknown. ``configs``: zxid and content of each version."""
     newest = max(filter(None, configs), default=None)
     lines = (b"" if newest is None else newest[1]).decode(errors="replace").splitlines()
     servers = [line.partition(";")[0] for line in lines if line.startswith("server.")]
@@ -354,7 +361,7 @@ def config_of(rows: pa.Table) -> tuple[int, bytes] | None:
 
 
 def apply(frame: DataFrame, history: History) -> DataFrame:
-    """Keep each operation once, leave out those never committed, and add column ``confirmed``.
+    """Keep each operation once, leave out those never committed, and add the column ``confirmed``.
 
     ``frame`` has the columns of ``schema.TXNLOG``. No shuffle is needed, because each zxid is
     already assigned to one server. Where order matters, order the result by zxid and idx, never by
@@ -380,7 +387,8 @@ def apply(frame: DataFrame, history: History) -> DataFrame:
 
 
 def _joined(frame: DataFrame, history: History) -> DataFrame:
-    """``apply`` for too many ranges for one expression: a broadcast join.
+    """Do the same as ``apply`` if there are too many ranges for one expression, with a broadcast
+    join.
 
     Ranges are split where a zxid's upper bits change, so that few are compared with each row.
     """

@@ -1,8 +1,8 @@
-"""What later transactions show about proposals that may never have been committed.
+"""Decides from later transactions about proposals that may never have been committed.
 
-A proposal that is followed by one that only fits without it was never committed: a znode cannot be
-created or deleted twice in a row, a closed session does not write, and each write of a znode raises
-its version by one.
+If a later transaction is possible only without a proposal, the proposal was never committed: a
+znode cannot be created or deleted twice in a row, a closed session does not write, and each write
+of a znode increases its version by one.
 
 The rules are ``of_znode`` and ``of_session``. ``decided_rows`` applies them to rows in memory;
 ``decided`` chooses the rows of a data frame that it needs.
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 ACTS: Final[Mapping[str, str]] = (
     dict.fromkeys(CREATES, "create") | dict.fromkeys(DELETES, "delete") | {"setData": "set"}
 )
-"""The effect of an operation's type on a znode. No other type changes data of an audit."""
+"""The effect of each type of operation on a znode. No other type changes data of an audit."""
 _EDGES: Final = ("createSession", "closeSession")
 NEEDED: Final = ("zxid", "idx", "session", "type", "path", "version", "ephemeral")
-"""The columns of rows that are needed."""
+"""The required columns of rows."""
 
 
 class Change(NamedTuple):
@@ -63,7 +63,7 @@ def _between(first: int, last: int, log_gaps: Sequence[Range]) -> bool:
 
 
 def _fits(change: Change, then: Change, last: bool) -> bool | None:
-    """Whether a change can have happened before the next confirmed one; ``None``: unknown."""
+    """Whether a change can have happened before the next confirmed one; ``None`` if unknown."""
     if change.act == then.act == "set" and None not in (change.version, then.version):
         step = (then.version or 0) - (change.version or 0)
         if step <= 0:
@@ -85,14 +85,14 @@ def _fits(change: Change, then: Change, last: bool) -> bool | None:
 
 
 def of_session(kind: str, zxid: int, used: int) -> bool | None:
-    """Whether an unconfirmed begin or end of a session happened; ``None`` if unknown. ``used``: its
-    last confirmed transaction."""
+    """Whether an unconfirmed begin or end of a session happened; ``None`` if unknown. ``used``:
+    its last confirmed transaction."""
     return kind == "createSession" if used > zxid else None
 
 
 def decided_rows(rows: Iterable[Mapping[str, Any]], plan: History) -> History:
-    """Decide like ``decided`` for rows in memory, in any order. Rows before the first unconfirmed
-    one decide nothing."""
+    """Decide like ``decided``, but for rows in memory, in any order. Rows before the first
+    unconfirmed one are ignored."""
     if is_open(plan):
         return settled(plan)
     changes: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = defaultdict(list)
@@ -139,7 +139,7 @@ def decided(read: Callable[[], DataFrame], plan: History) -> History:
     """Decide about unconfirmed transactions of a data frame (``schema.TXNLOG``), which ``read``
     returns. It is not called if no row can decide anything.
 
-    Driver's thread; collects about two rows for each one that is in doubt.
+    Driver's thread; collects about two rows for each unconfirmed one.
     """
     from pyspark.sql import Window, functions as F
 

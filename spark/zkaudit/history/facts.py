@@ -1,4 +1,4 @@
-"""Events, what snapshots show, and the facts of a history, from Arrow tables. Any thread."""
+"""Converts Arrow tables to events, znodes in snapshots, and the facts of a history. Any thread."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NODE_COLUMNS: Final = (
     "zxid", "path", "data", "czxid", "ctime", "mzxid", "mtime", "ephemeral_owner",
 )  # fmt: skip
 OF_ALL_GROUPS: Final = ("/brokers/ids/", "/brokers/topics/")
-"""Parts of the paths of znodes that are not of one group."""
+"""Parts of the paths of znodes that do not belong to one group."""
 
 
 def events_of(rows: pa.Table) -> list[Event]:
-    """Return the events in rows of a transaction log, in their order. ``rows``: columns
+    """Return the events in rows of a transaction log, in order. ``rows``: with the columns
     ``EVENT_COLUMNS``."""
     rows = rows.filter(pc.is_in(rows["type"], pa.array(list(ACTS)))).select(EVENT_COLUMNS)
     columns: dict[str, Iterable[Any]] = {name: rows[name].to_pylist() for name in EVENT_COLUMNS[:2]}
@@ -35,14 +35,14 @@ def events_of(rows: pa.Table) -> list[Event]:
 
 
 def _shared(column: pa.ChunkedArray) -> Iterator[Any]:
-    """The values of a column in which most are repeated."""
+    """Return the values of a column in which most values are repeated."""
     encoded = column.combine_chunks().dictionary_encode()
     values = encoded.dictionary.to_pylist()
     return (None if place is None else values[place] for place in encoded.indices.to_pylist())
 
 
 def shown_of(nodes: pa.Table) -> Iterator[Shown]:
-    """Yield what snapshots show. ``nodes``: columns ``NODE_COLUMNS``."""
+    """Yield the znodes in snapshots. ``nodes``: with the columns ``NODE_COLUMNS``."""
     nodes = nodes.select(NODE_COLUMNS)
     for name in ("ctime", "mtime"):
         at = nodes.schema.get_field_index(name)
@@ -52,7 +52,7 @@ def shown_of(nodes: pa.Table) -> Iterator[Shown]:
 
 
 def read_facts(rows: pa.Table, nodes: pa.Table | None, log_gaps: Sequence[LogGap]) -> FactsReader:
-    """Read the sessions, topics and brokers of a history. Other rows and nodes do not count."""
+    """Read the sessions, topics and brokers of a history. Other rows and nodes are ignored."""
     reader = FactsReader(Coverage(log_gaps))
     opened = rows.filter(pc.equal(rows["type"], "createSession"))
     for row in opened.select(["session", "zxid"]).to_pylist():

@@ -1,7 +1,7 @@
-"""The input of the fold of ``history.batches``: its columns, and which operations.
+"""The input of the fold of ``history.batches``: its columns, and the required operations.
 
-``history.staging`` makes the input in Spark, ``local.groups`` in memory. Both ask ``selected``
-which rows the fold needs, and take the columns of the same names. Any thread.
+``history.staging`` makes the input in Spark, ``local.groups`` in memory. Both use ``selected`` to
+choose the rows, and the columns of the same names. Any thread.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from zkaudit.group import ACTS
 from zkaudit.schema import CREATES, DELETES, NODE_EXISTS, Column, Kind
 
 SHOWN: Final = 0
-"""The part of a group's rows that snapshots show."""
+"""The part of a group's rows with its znodes in snapshots."""
 LATER: Final = 1
-"""The part that ``LaterEvents`` reads."""
+"""The part of a group's rows that ``LaterEvents`` reads."""
 EVENTS: Final = 2
-"""All its events."""
+"""The part of a group's rows with all its events."""
 
 
 def columns_of(**names: Kind) -> tuple[Column, ...]:
@@ -31,15 +31,16 @@ INPUT: Final = columns_of(
     ephemeral=Kind.BOOLEAN, cxid=Kind.INT, deleted=Kind.STRINGS, version=Kind.INT,
     czxid=Kind.LONG, ctime=Kind.TIMESTAMP, mzxid=Kind.LONG, mtime=Kind.TIMESTAMP,
 )  # fmt: skip
-"""``key``: of the group. The others are columns of ``schema.TXNLOG`` or ``schema.SNAPSHOT``, and
-null in rows of the other one. A close has only those ``deleted`` znodes that are of the group."""
+"""``key``: the group's key. The other columns are those of ``schema.TXNLOG`` or
+``schema.SNAPSHOT``, and null in rows of the other one. A close has only the ``deleted`` znodes of
+the group."""
 RENAMED: Final = {"ephemeral_owner": "session"}
 """Columns of ``schema.SNAPSHOT`` that have another name in ``INPUT``."""
 
 
 class Operations(Protocol):
-    """Rows of ``schema.TXNLOG``. Each method returns which of them match, as values that ``&``,
-    ``|`` and ``~`` combine. A null matches nothing."""
+    """Rows of ``schema.TXNLOG``. Each method returns which rows match, as values that ``&``, ``|``
+    and ``~`` combine. A null matches nothing."""
 
     def type_in(self, types: Iterable[str]) -> Any:
         """Match operations of these types."""
@@ -61,20 +62,21 @@ class Operations(Protocol):
 
 
 class Selected(NamedTuple):
-    """The rows that the fold needs, each as ``Operations`` match rows. Other groups' znodes are
-    among them."""
+    """The rows that the fold needs, as conditions that ``Operations`` returns. They include other
+    groups' znodes."""
 
     acts: Any
-    """Operations on znodes: events of the group that the path names."""
+    """Operations on znodes. Each is an event of the group in its path."""
     held: Any
     """The acts that show that their session uses the group."""
     closes: Any
-    """Ends of sessions: events of all groups that the session uses."""
+    """Ends of sessions. Each is an event of all groups that the session uses."""
     refused: Any
-    """Refused creates: events of all groups that the session uses. The log has no path."""
+    """Refused creates. Each is an event of all groups that the session uses, because the log has
+    no path."""
     later: Any
-    """The events that ``LaterEvents`` reads, too: all except writes of offsets if there are log
-    gaps, else those that show who a session is."""
+    """The events that ``LaterEvents`` also reads: all except writes of offsets if there are log
+    gaps, otherwise those that identify a session."""
 
 
 def selected(rows: Operations, log_gaps: bool) -> Selected:

@@ -1,9 +1,9 @@
-"""The states of a group in Kafka, one after another, from its records. Pure; any thread.
+"""The successive states of a group in Kafka, from its records. Pure; any thread.
 
-A classic group has one record for each generation. A KIP-848 group has a record for each member and
-its partitions, and one for the group's epoch. The coordinator writes all records of a change in one
-batch with one time, so records of one time are one change. When a group changes its protocol, such
-a batch deletes the records of the old one.
+A classic group has one record for each generation. A KIP-848 group has a record for each member
+and its partitions, and one for the group's epoch. The coordinator writes all records of a change
+in one batch with one timestamp, so records with the same timestamp are one change. When a group
+changes its protocol, such a batch deletes the records of the old one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 
 
 def states(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of table ``generations`` of one group.
+    """Yield the rows of the table ``generations`` for one group.
 
-    ``records``: its rows of ``schema.OFFSETS`` with all kinds but offsets, in the order of the log.
+    ``records``: its rows of ``schema.OFFSETS`` of all kinds except offsets, in the order of the
+    log.
     """
     group = _Group()
     for _, batch in groupby(records, _change):
@@ -24,7 +25,7 @@ def states(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _change(record: dict[str, Any]) -> object:
-    """Before Kafka 0.10 records have no time of their own."""
+    """Return the key of a record's change. Before Kafka 0.10 records have no timestamp."""
     return record["log_offset"] if record["time"] is None else record["time"]
 
 
@@ -36,7 +37,7 @@ class _Group:
         self._last: dict[str, Any] | None = None
 
     def change(self, batch: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Apply the records of one time. Yields the states that they leave."""
+        """Apply the records of one change. Yield the resulting states."""
         classic: list[dict[str, Any]] = []
         deleted = False
         for record in batch:
@@ -86,12 +87,12 @@ class _Group:
 
 
 def _put(parts: dict[str, dict[str, Any]], record: dict[str, Any]) -> None:
-    """Replace a member's record and put it last; a deletion only removes the member."""
+    """Replace a member's record and put it last. A deletion only removes the member."""
     parts.pop(record["member"], None)
     if not record["deleted"]:
         parts[record["member"]] = record
 
 
 def _at(record: dict[str, Any]) -> dict[str, Any]:
-    """Place and time of a state whose last record this is."""
+    """Return place and time of a state that ends with this record."""
     return {name: record[name] for name in ("group_id", "log_partition", "log_offset", "time")}

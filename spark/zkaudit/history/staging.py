@@ -1,8 +1,8 @@
 """Turns rows of the transaction log into the rows of groups.
 
-Sends all events of a group to one task, in the order of (zxid, idx), and lets ``zkaudit.group``
-fold them there. Collects what else an audit of groups needs: sessions, topics and brokers. Runs in
-the driver's thread.
+Sends all events of a group to one task, in the order of (zxid, idx), where ``zkaudit.group`` folds
+them. Also collects the sessions, topics and brokers that an audit of groups needs. Runs in the
+driver's thread.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BUCKETS: Final = 256
-"""How many buckets the groups of a stream are divided into, by a hash."""
+"""Number of buckets into which the groups of a stream are divided by a hash."""
 
 MAX_LOG_GAPS: Final = 10_000
-"""With more log gaps than this, the logs of some server are missing."""
+"""Largest plausible number of log gaps. With more, the logs of a server are missing."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Stage:
 
     folded: DataFrame
     place: Path | None = None
-    """Where these rows are stored, partitioned by ``table``, if they are."""
+    """Directory in which these rows are stored, partitioned by ``table``, if any."""
 
     def has(self, table: str) -> bool:
-        """Whether there are rows of a table; also true if that is not known yet."""
+        """Whether there are rows of a table; also true if this is unknown."""
         return self.place is None or (self.place / f"table={table}").is_dir()
 
     def rows(self, table: str) -> DataFrame:
@@ -54,7 +54,7 @@ class Stage:
         return rows if self.has(table) else rows.limit(0)
 
     def read(self, table: str, *columns: str) -> pa.Table:
-        """Return rows of a table, which the driver itself reads if they are stored."""
+        """Return rows of a table. If they are stored, the driver reads them itself."""
         from pyarrow import dataset
 
         if self.place is None or not self.has(table):
@@ -63,7 +63,7 @@ class Stage:
 
     @property
     def commits(self) -> DataFrame:
-        """The writes of offsets as table ``commits`` has them."""
+        """Return the writes of offsets in the form of the table ``commits``."""
         absent = ("log_partition", "log_offset", "metadata")
         columns = {name: F.lit(None) for name in absent} | {"store": F.lit("zookeeper")}
         return self.rows("offsets").withColumns(columns)
@@ -88,10 +88,10 @@ def stage(
 
     ``log_gaps``: pairs (after, before); all zxids strictly between the two are missing. A history
     that does not reach back to the first transaction begins with (0, its first zxid).
-    ``snapshots`` (``schema.SNAPSHOT``) add znodes whose create is not in the logs. ``group``: a
+    ``snapshots`` (``schema.SNAPSHOT``) add znodes whose creation is not in the logs. ``group``: a
     Java regex that must match a group's whole name. ``keep`` stores a frame that is used several
-    times under a name, and returns the stored frame. ``known``: as ``selection.known`` returns it.
-    Without ``facts``, there are no findings; ``limits``: the thresholds of rules.
+    times under a name, and returns the stored frame. ``known``: the result of ``selection.known``.
+    Without ``facts``, there are no findings. ``limits``: the thresholds of rules.
     """
     if len(log_gaps) > MAX_LOG_GAPS:
         raise AuditError(
@@ -104,8 +104,8 @@ def stage(
 
 
 def shared_rows(rows: DataFrame) -> pa.Table:
-    """Collect what groups share, for ``facts.read_facts`` and ``build.sessions``: begins and ends
-    of sessions, and operations on the znodes of topics and brokers."""
+    """Collect data that groups share, for ``facts.read_facts`` and ``build.sessions``: begins and
+    ends of sessions, and operations on the znodes of topics and brokers."""
     of, path = F.col("type"), F.col("path")
     named = reduce(or_, map(path.contains, OF_ALL_GROUPS))
     chosen = of.isin("createSession", "closeSession") | of.isin(*ACTS) & named
@@ -129,7 +129,7 @@ def _folded(
     facts: Facts | None,
     limits: Limits | None,
 ) -> DataFrame:
-    """``Stage.folded``: all rows of a group are in one task, in order."""
+    """Return ``Stage.folded``. All rows of a group are in one task, in order."""
     parts = _of_groups(rows, snapshots, group, bool(coverage.log_gaps))
     fold = partial(fold_batches, arrow_schema(OUTPUT), coverage, facts=facts, limits=limits)
     every = reduce(DataFrame.unionByName, map(_as_input, parts))
@@ -143,8 +143,8 @@ def _folded(
 def _of_groups(
     rows: DataFrame, snapshots: DataFrame | None, group: str | None, later: bool
 ) -> list[DataFrame]:
-    """The rows of groups, each with the ``key`` of its group, and the ``part`` of the fold's input
-    that it is. A row of two parts is there twice."""
+    """Return the rows of groups, each with the ``key`` of its group and its ``part`` of the
+    fold's input. A row of two parts occurs twice."""
     chosen = selected(_Operations(), later)
     sessions = [_keyed(rows.where(chosen.held), group)]
     parts = []
@@ -194,7 +194,7 @@ def _is(condition: Column) -> Column:
 
 
 def _keyed(rows: DataFrame, group: str | None) -> DataFrame:
-    """The rows of znodes below ``/consumers``, with the ``key`` of their group."""
+    """Return the rows of znodes below ``/consumers``, with the ``key`` of their group."""
     path = F.col("path")
     rows = rows.where(path.contains("/consumers/"))
     if group is not None:
@@ -203,18 +203,18 @@ def _keyed(rows: DataFrame, group: str | None) -> DataFrame:
 
 
 def _place(path: Column) -> Column:
-    """The path of a znode's group; empty if it is not of a group."""
+    """Return the path of a znode's group; empty if it has none."""
     return F.regexp_extract(path, GROUP_PATH, 1)
 
 
 def _key(path: Column) -> Column:
-    """The key of a path's group. The fold ignores znodes of no group: each has a key of its own,
-    because there may be too many for one task."""
+    """Return the key of a path's group. The fold ignores znodes of no group. Each has its own
+    key, because there may be too many for one task."""
     return F.xxhash64(F.coalesce(F.nullif(_place(path), F.lit("")), path))
 
 
 def _as_input(rows: DataFrame) -> DataFrame:
-    """Rows of transactions or of snapshots, in the columns of ``fold_input.INPUT``."""
+    """Return rows of transactions or of snapshots with the columns of ``fold_input.INPUT``."""
     present = rows.columns
     return rows.select(
         *(
@@ -234,8 +234,8 @@ def group_key() -> Column:
 
 
 def group_key_of(path: Column) -> Column:
-    """Return the hash of ``group_key`` from the path of a znode; null if no audit table needs the
-    znode for a group."""
+    """Return the hash of ``group_key`` for the path of a znode; null if no table of the audit
+    needs the znode for a group."""
     is_of_group = path.contains("/consumers/") & (_place(path) != "")
     return F.when(is_of_group, F.xxhash64(_place(path)))
 
@@ -246,5 +246,5 @@ def bucket(key: Column) -> Column:
 
 
 def is_shared(path: Column) -> Column:
-    """Whether a path is that of a topic or a broker."""
+    """Whether a path belongs to a topic or a broker."""
     return path.contains("/brokers/") & (path.rlike(TOPIC_PATH) | path.rlike(BROKER_PATH))

@@ -1,7 +1,7 @@
 """The audit as one Spark job: from log directories to Parquet tables and a summary.
 
-Runs in the driver's thread. It collects what all groups share, and the transactions that findings
-name.
+Runs in the driver's thread. It collects the data that all groups share, and the transactions that
+findings name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from zkaudit.tables import brokers, build, catalog, causes, journals, migrations
 from zkaudit.text import no_group
 
 _WRITERS: Final = "spark.sql.maxConcurrentOutputFileWriters"
-"""With fewer writers than tables, Spark would sort all rows by table first."""
+"""Number of writers. With fewer writers than tables, Spark would sort all rows by table first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class Snapshots:
     """Data read from snapshots."""
 
     rows: DataFrame | None = None
-    """The rows of ``inputs.snapshots``; ``None``: there is no snapshot."""
+    """The rows of ``inputs.snapshots``; ``None`` if there is no snapshot."""
     files: Sequence[Piece] = ()
     """The files that were read in this call."""
     begin: int | None = None
     """The first zxid that was read, if earlier logs were left out on purpose."""
     whole: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Server, file and zxid of the snapshots that were whole."""
+    """Server, file and zxid of complete snapshots."""
     known: tuple[int | None, ...] = (0,)
     known_us: int | None = None
     """As in ``Tables`` and in ``Facts``."""
@@ -66,11 +66,11 @@ class Snapshots:
 
 @dataclass(frozen=True)
 class Options:
-    """What to audit. ``start`` and ``end`` (ISO times, UTC) choose findings by the leader's clock.
-    The history is read from the last snapshot at least an hour before ``start``, which shows owners
-    and offsets of that time; without one, the whole history before ``start`` is read. All logs
-    after ``end`` are read: what a wrong offset did, and which transactions were committed, may show
-    only there."""
+    """The input of an audit. ``start`` and ``end`` (ISO times, UTC) select findings by the
+    leader's clock. The history is read from the last snapshot at least an hour before ``start``,
+    which shows owners and offsets at that time. Without one, the whole history before ``start`` is
+    read. All logs after ``end`` are read, because only these may show the effect of a wrong
+    offset, and which transactions were committed."""
 
     logs: Sequence[str]
     out: str
@@ -86,20 +86,21 @@ class Options:
     servers: int | None = None
     """Number of voting servers; by default the number of servers whose logs are given."""
     growing: bool = False
-    """Whether the logs may still grow. Then a group that is not in them yet is not an error."""
+    """Whether the logs may still grow. Then a group that is missing in them is not an error."""
     allow_damage: bool = False
-    """Whether to audit although no server has what follows a damaged record."""
+    """Whether to audit although no server has the transactions after a damaged record."""
     retention: float | None = None
-    """How many seconds of history a stream keeps, at least; ``None``: all."""
+    """Smallest number of seconds of history that a stream keeps; ``None``: all."""
 
 
 def run(spark: SparkSession, options: Options) -> dict[str, Any]:
-    """Run an audit and write all tables; return the summary, which is also in ``OUT/summary.json``.
+    """Run an audit and write all tables. Return the summary, which is also in
+    ``OUT/summary.json``.
 
     An earlier audit in ``OUT`` is replaced when this one is finished, and kept if this one fails.
 
     Raises InputMissingError if inputs do not exist or nothing in them matches ``group`` or the
-    time; AuditError for damaged logs, and for an ``OUT`` that contains anything but an audit.
+    time, and AuditError for damaged logs, and for an ``OUT`` that contains anything but an audit.
     """
     out = prepare(options.out)
     logs, snapshots = selection.find(options.logs)
@@ -157,7 +158,7 @@ def audit(
     snapshots: Sequence[Piece],
     read_snapshots: Callable[[Sequence[LogGap]], Snapshots],
 ) -> dict[str, Any]:
-    """Build all tables from the rows of ``inputs.transactions``; return the summary.
+    """Build all tables from the rows of ``inputs.transactions``. Return the summary.
 
     ``read_snapshots`` is called if there are log gaps. Until this audit is finished, readers of
     ``OUT`` see the earlier one.
@@ -239,12 +240,12 @@ class _Job:
             journals.refuse_virtual(self.journals)
 
     def _keep(self, name: str, frame: DataFrame, by: str | None = None) -> DataFrame:
-        """Store a frame until the audit has ended; return the stored frame."""
+        """Store a frame until the audit has ended. Return the stored frame."""
         return kept(self.staging, name, frame, by)
 
     def _folded(self) -> Stage:
-        """Fold the events of each group. All that the fold returns is written at once, and rows of
-        each table are read from its own files."""
+        """Fold the events of each group. All results are written together, and the rows of each
+        table are then read from its own files."""
         shown = self.shown.rows
         with settings_of(self.spark, {_WRITERS: "100"}):
             events = stage(
@@ -260,8 +261,8 @@ class _Job:
         return Stage(self.store.of_audited(events.folded), self.staging / "folded")
 
     def _check_group(self, group: str) -> None:
-        """Raise InputMissingError if neither brokers nor journals have a group that the logs
-        lack."""
+        """Raise InputMissingError if a group is missing in the logs, and also unknown to brokers
+        and journals."""
         read = journals.read(self.spark, self.options.journals)
         lines = journals.lines(read, build.registrations(self.events), group)
         if (self.stored is None or self.stored.isEmpty()) and lines.isEmpty():
@@ -270,15 +271,15 @@ class _Job:
     def _table(
         self, spec: catalog.Table, name: str, rows: Callable[[], DataFrame] | None = None
     ) -> None:
-        """Write a table that is made from rows ``name`` of the fold, or has these ``rows``."""
+        """Write a table from the rows ``name`` of the fold, or from these ``rows``."""
         if not self.events.has(name):
             self.store.table(spec, None)
         else:
             self.store.table(spec, self.events.rows(name) if rows is None else rows())
 
     def tables(self) -> Tables | None:
-        """Write all tables but that of the findings; return what rules read that are not part of
-        the fold, ``None`` if there is nothing for them."""
+        """Write all tables except the findings. Return the data for rules outside the fold, or
+        ``None`` if there is none."""
         events, store, table = self.events, self.store, self._table
         store.rows(catalog.PARTITIONS, build.partitions(self.facts))
         used, brokers_ = store.used(events), self.facts.brokers
@@ -308,7 +309,7 @@ class _Job:
         return self._timeline(timeline.chroots(events) if chroots is None else chroots)
 
     def _of_brokers(self) -> None:
-        """Write tables ``commits``, ``generations`` and ``broker_ownership``."""
+        """Write the tables ``commits``, ``generations`` and ``broker_ownership``."""
         events, store, stored = self.events, self.store, self.stored
         if stored is None:
             self._table(catalog.COMMITS, "offsets", lambda: events.commits)
@@ -334,8 +335,8 @@ class _Job:
         store.shared(catalog.VIEWS, journals.views(lines))
 
     def _timeline(self, chroots: DataFrame) -> Tables:
-        """Write table ``group_ownership``; return what rules need of groups that journals, brokers
-        or a mode show."""
+        """Write the table ``group_ownership``. Return the data that rules need about groups in
+        journals, on brokers or with a mode."""
         store, events, frame = self.store, self.events, self.store.frame
         assigned = timeline.placed(frame(catalog.BROKER_OWNERSHIP), chroots)
         delivered, registered = frame(catalog.DELIVERIES), frame(catalog.REGISTRATIONS)
@@ -362,7 +363,7 @@ class _Job:
         )
 
     def findings(self, tables: Tables | None) -> None:
-        """Write table ``findings``."""
+        """Write the table ``findings``."""
         options, store = self.options, self.store
         if self.events.has("waiting"):
             store.waiting(self.events.rows("waiting"))
@@ -380,8 +381,8 @@ class _Job:
 
 
 def within(found: DataFrame, now: int | None, start: str | None, end: str | None) -> DataFrame:
-    """Return the findings in a time range. Findings without an end last to the end of the logs
-    (``now``, in microseconds); findings of unknown time are always in it."""
+    """Return the findings in a time range. Findings without an end last until the end of the logs
+    (``now``, in microseconds). Findings of unknown time are always included."""
     unknown = F.col("time").isNull()
     if start is not None:
         last = F.timestamp_micros(F.lit(now))

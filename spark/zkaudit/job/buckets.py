@@ -1,18 +1,18 @@
-"""What a stream records and its tables, by group: so a round reads and writes little.
+"""A stream's records and tables, divided by group so that a round reads and writes little.
 
-A group has a key, a hash of its chroot and name, and keys are divided into ``BUCKETS``. Rows that
-are not of one group have buckets of their own. Driver's thread; executors write, by Spark's own
-writer.
+A group has a key, which is a hash of its chroot and name, and keys are divided into ``BUCKETS``.
+Rows that do not belong to one group have separate buckets. Driver's thread; executors write, by
+Spark's own writer.
 
 ``recorded/batches=FIRST-LAST`` has the rows of some of Spark's batches, partitioned by bucket. The
-numbers are the only guard against a repeated batch, which replaces what was written for it. Which
-directories count follows from the last batch in Spark's checkpoint (``recorded``).
+numbers protect against a repeated batch, which replaces its earlier rows. The last batch in
+Spark's checkpoint determines which directories are valid (``recorded``).
 
-A round audits some groups, and takes the rows of the others from the round before. Each table is
-written whole. The exception is ``commits``, which is as long as the history: it is partitioned by
-bucket, and buckets without an audited group are hard links to those of the round before.
-``_used``, ``_groups`` and ``_round.json`` next to the tables are for the next round only: which
-sessions each group used, which groups there are, and what the round knew.
+A round audits some groups, and takes the rows of the others from the previous round. Each table is
+written completely, except ``commits``, which is as long as the history: it is partitioned by
+bucket, and buckets without an audited group are hard links to those of the previous round.
+``_used``, ``_groups`` and ``_round.json`` next to the tables are only for the next round. They
+have the sessions that each group used, the groups, and the round's state.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ configuration."""
 RUNS: Final = BUCKETS + 1
 """Bucket of the runs of zxids."""
 REST: Final = BUCKETS + 2
-"""Bucket of rows that no table is made from."""
+"""Bucket of rows that no table uses."""
 MERGED: Final = 16
-"""How many directories of one length are put together into one."""
+"""Number of directories of one length that are merged into one."""
 LONGEST: Final = MERGED**3
-"""A directory has the rows of at most so many batches."""
+"""Largest number of batches whose rows a directory has."""
 _BATCHES: Final = re.compile(r"batches=([0-9]+)-([0-9]+)")
 _ID: Final = "checkpoint-id"
 BEGIN: Final = "begin.json"
-"""File of ``recorded`` in which ``retention`` notes where the history begins."""
+"""File of ``recorded`` in which ``retention`` stores where the history begins."""
 _STATE: Final = "_round.json"
 _USED: Final = "_used"
 _GROUPS: Final = "_groups"
@@ -76,8 +76,8 @@ _LISTED: Final = "listed"
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """A directory in ``folder`` with the rows of batches ``first`` to ``last``, each transaction
-    once."""
+    """A directory in ``folder`` with the rows of the batches ``first`` to ``last``. Each
+    transaction occurs once."""
 
     folder: Path
     first: int
@@ -105,8 +105,8 @@ class Batches:
 def first_of(last: int) -> int:
     """Return the first batch in the directory whose last batch is ``last``.
 
-    The lengths of these are powers of ``MERGED``, so there are always few. The first batch has the
-    history before the stream began, and stays alone.
+    The lengths of directories are powers of ``MERGED``, so there are always few. The first batch
+    has the history before the stream began, and is never merged.
     """
     length = 1
     while last and length < LONGEST and last % (length * MERGED) == 0:
@@ -118,7 +118,7 @@ def recorded(folder: Path, last: int) -> list[Batches]:
     """Return the directories that together hold each batch up to ``last`` once, in order, without
     those that ``retention`` deleted.
 
-    The last batch has its own, so a round sees what is new.
+    The last batch has its own directory, so a round sees which rows are new.
     """
     return [one for one in _written(folder, last) if one.place.is_dir()]
 
@@ -147,7 +147,7 @@ class Recorder:
         self.new = False
 
     def last(self) -> int:
-        """Return the last batch that Spark finished, -1 if there is none."""
+        """Return the last batch that Spark finished; -1 if there is none."""
         commits = self.checkpoint / "commits"
         names = [place.name for place in commits.iterdir()] if commits.is_dir() else []
         return max((int(name) for name in names if name.isdecimal()), default=-1)
@@ -157,8 +157,8 @@ class Recorder:
         return recorded(self.folder, self.last())
 
     def check(self) -> None:
-        """Raise AuditError if Spark's checkpoint is not that of the recorded batches, or older, or
-        if batches are missing."""
+        """Raise AuditError if Spark's checkpoint does not belong to the recorded batches or is
+        older, or if batches are missing."""
         file, last = self.folder / _ID, self.last()
         state = State.of(self.tables.resolve())
         audited = max(-1 if state is None else state.last, self._newest() - 1)
@@ -166,13 +166,13 @@ class Recorder:
             if max(audited, self._newest(), last) < 0:
                 return
             raise AuditError(
-                f"{file} is missing: put {self.folder} back with all its contents, or choose "
+                f"{file} is missing: restore {self.folder} with all its contents, or choose "
                 "another --out"
             )
         if file.read_text() != self._id() or audited > last:
             raise AuditError(
-                f"{self.checkpoint} is missing, or not the one that belongs to {self.folder}: put "
-                "it back, or choose another --out"
+                f"{self.checkpoint} is missing, or does not belong to {self.folder}: restore "
+                "it, or choose another --out"
             )
         expected = _written(self.folder, last)
         if (self.folder / BEGIN).exists():  # retention may have deleted any but the last one
@@ -180,12 +180,12 @@ class Recorder:
         for one in expected:
             if not one.place.is_dir():
                 raise AuditError(
-                    f"{one.place} is missing, and ZooKeeper may have deleted the logs that it was "
-                    "read from: put it back, or choose another --out"
+                    f"{one.place} is missing, and ZooKeeper may have deleted the logs that it "
+                    "was read from: restore it, or choose another --out"
                 )
 
     def _id(self) -> str:
-        """The name that Spark gave the checkpoint, empty if there is none."""
+        """Return the id that Spark gave the checkpoint; empty if there is none."""
         file = self.checkpoint / "metadata"
         return str(json.loads(file.read_text())["id"]) if file.exists() else ""
 
@@ -196,10 +196,10 @@ class Recorder:
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write a batch, or replace it after a crash. It then has the same rows, unless ZooKeeper
-        has deleted a log meanwhile: the missing transactions are a log gap.
+        has deleted a log in the meantime, which leaves a log gap.
 
-        Directories that are part of another one by now are deleted first. Then earlier batches may
-        be merged. If the process was killed before their rounds ended, the next round audits all
+        Directories that were merged into another one are deleted first. Then earlier batches may be
+        merged. If the process was killed before their rounds ended, the next round audits all
         groups of the merged directory.
         """
         self.new = True
@@ -230,7 +230,7 @@ class Recorder:
 
 
 def _merged(spark: SparkSession, found: Sequence[Batches]) -> DataFrame:
-    """The rows of some directories, with few runs."""
+    """Return the rows of some directories, with few runs."""
     rows = read(spark, found).drop("key")
     runs = _runs_as_rows(spark, runs_of(found))
     return rows.where("kind is null").unionByName(runs)
@@ -239,8 +239,8 @@ def _merged(spark: SparkSession, found: Sequence[Batches]) -> DataFrame:
 def read(
     spark: SparkSession, found: Sequence[Batches], numbers: Iterable[int] | None = None
 ) -> DataFrame:
-    """Return recorded rows of ``schema.TXNLOG_GROUPS`` with the ``key`` of their group, each
-    operation of a server once. ``numbers``: only these buckets."""
+    """Return recorded rows of ``schema.TXNLOG_GROUPS`` with the ``key`` of their group. Each
+    operation of a server occurs once. ``numbers``: the buckets to read."""
     columns = schema.spark_type(schema.TXNLOG_GROUPS)
     columns = StructType([*columns, StructField("key", LongType())])
     places = [one.place for one in found]
@@ -254,7 +254,7 @@ def read(
 
 
 def _among(value: str, numbers: Iterable[int]) -> Column:
-    """Whether a value, in SQL, is one of these numbers."""
+    """Return an SQL condition that a value is one of these numbers."""
     listed = ", ".join(f"{number}L" for number in sorted(numbers))
     return F.expr(f"{value} in ({listed})" if listed else "false")
 
@@ -265,7 +265,7 @@ def take(
     """Return the rows that a round needs, and its sessions: new ones, and all that ever used its
     groups. Rows of topics and runs are always included.
 
-    ``before``: the tables of the round before.
+    ``before``: the tables of the previous round.
     """
     numbers = {key % BUCKETS for key in touched.keys}
     mine = pc.field("key").isin(pa.array(touched.keys, pa.int64()))
@@ -284,7 +284,7 @@ def take(
 
 
 def _table(files: Iterable[Path], where: pc.Expression | None, *columns: str) -> pa.Table | None:
-    """Some columns of some files; ``None`` if there are no files."""
+    """Return some columns of some files; ``None`` if there are no files."""
     names = [str(file) for file in files]
     return dataset.dataset(names).to_table(list(columns), where) if names else None
 
@@ -302,30 +302,30 @@ def config_in(batches: Iterable[Batches]) -> tuple[int, bytes] | None:
 
 
 def logged_runs(rows: Iterable[dict[str, Any]]) -> list[LoggedRun]:
-    """Return the runs of all batches as ``coverage`` takes them."""
+    """Return the runs of all batches in the form that ``coverage`` needs."""
     return list(map(LoggedRun.of, rows))
 
 
 def covered(rows: Iterable[dict[str, Any]]) -> list[Range]:
-    """Return the zxids of all runs, ascending."""
+    """Return the zxids of all runs in ascending order."""
     return merged((row["first_zxid"], row["last_zxid"]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The groups, by their keys, and the sessions that a round has to audit."""
+    """The keys of the groups, and the sessions, that a round must audit."""
 
     keys: frozenset[int]
     sessions: pa.Array
 
 
 def touched_by(batches: Iterable[Batches], before: Path) -> Touched | None:
-    """Return the groups and sessions of new rows; ``None`` if they may be all, because topics
-    changed.
+    """Return the groups and sessions of new rows; ``None`` if all groups may be affected, because
+    topics changed.
 
-    A row about a session is about all groups that the session did something in: ``before`` holds
-    the tables of the round before. The session's end also is about the groups whose znodes it
-    deletes, which may have been created in a log gap.
+    A row about a session affects all groups in which the session was active. ``before`` has the
+    tables of the previous round. The session's end also affects the groups whose znodes it deletes,
+    which may have been created in a log gap.
     """
     found: set[int] = set()
     chunks: list[pa.Array] = []
@@ -348,11 +348,11 @@ def touched_by(batches: Iterable[Batches], before: Path) -> Touched | None:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The data of this round that the next one needs.
+    """The data of this round that the next round needs.
 
     Args:
         last: the last batch that is in the tables.
-        same: what all groups depend on; when it differs, all groups are audited.
+        same: data on which all groups depend; if it changes, all groups are audited.
         unconfirmed: as in ``committed.History``.
         end_us: time of the last transaction, in microseconds since 1970.
         always: keys of the groups that are audited in every round.
@@ -384,13 +384,15 @@ class State:
 
 
 class BucketStore(Store):
-    """Writes the rows of audited groups, and takes those of the other groups from the round before.
+    """Writes the rows of audited groups, and takes those of the other groups from the previous
+    round.
 
     Args:
-        keys: those of the groups that are audited; ``None``: all are.
-        sessions: the sessions that are audited, of which all rows were read. Not used if all are.
-        before: the tables of the round before, if there are any.
-        state: what this round knows of itself; ``close`` completes it.
+        keys: keys of the audited groups; ``None``: all groups.
+        sessions: the audited sessions, whose rows were all read. Not used if all groups are
+            audited.
+        before: the tables of the previous round, if any.
+        state: the state of this round; ``close`` completes it.
     """
 
     def __init__(
@@ -413,7 +415,8 @@ class BucketStore(Store):
         self.buckets = sorted({key % BUCKETS for key in keys or ()})
 
     def table(self, spec: catalog.Table, frame: DataFrame | None) -> None:
-        """Write the rows of the groups that are audited, and take those of the others."""
+        """Write the rows of audited groups, and take those of the others from the
+        previous round."""
         long, place = spec is catalog.COMMITS, self.place / spec.name
         unchanged = frame is None and not long
         if unchanged and (self.before is None or not rows_in(self.before / spec.name)):
@@ -426,7 +429,7 @@ class BucketStore(Store):
             save(self._with_others(frame, [self.before_of(place)]), place)
 
     def frame(self, spec: catalog.Table) -> DataFrame:
-        """Return the rows of the groups that are audited."""
+        """Return the rows of audited groups."""
         if self.before is None:
             return super().frame(spec)
         if spec is not catalog.COMMITS:
@@ -437,20 +440,21 @@ class BucketStore(Store):
         return stored(self.spark, columns, places).where(self._is_audited())
 
     def _audited_in(self, folder: Path) -> list[Path]:
-        """The directories of a partitioned table that have audited groups."""
+        """Return the directories of a partitioned table that have audited groups."""
         return [one for n in self.buckets if (one := folder / f"bucket={n}").is_dir()]
 
     def before_of(self, place: Path) -> Path:
-        """Return the directory of the same table in the round before."""
+        """Return the directory of the same table in the previous round."""
         return place if self.before is None else self.before / place.name
 
     def _is_audited(self) -> Column:
-        """Whether a row is of a group that is audited, or of no group: these are new in each
-        round."""
+        """Whether a row belongs to an audited group, or to no group. Rows of no group are new in
+        each round."""
         return F.col("group_id").isNull() | _among(GROUP_KEY, self.keys or ())
 
     def _with_others(self, frame: DataFrame, before: Sequence[Path]) -> DataFrame:
-        """The rows, and those of the other groups in some directories of the round before."""
+        """Return the rows, with those of the other groups in some directories of the previous
+        round."""
         if self.before is None or not before:
             return frame
         others = stored(self.spark, frame.schema, before).where(~self._is_audited())
@@ -482,8 +486,8 @@ class BucketStore(Store):
         return keyed.where(F.col("key").isNull() | _among("key", self.keys)).drop("key")
 
     def sessions(self, audited: pa.Table) -> None:
-        """Write table ``sessions``, and take the sessions that are not audited from the round
-        before."""
+        """Write the table ``sessions``, with the sessions that are not audited from the previous
+        round."""
         if self.before is not None and self.audited_sessions is not None:
             others = pq.read_table(self.before / catalog.SESSIONS.name)
             others = others.filter(pc.invert(pc.is_in(others["session"], self.audited_sessions)))
@@ -496,8 +500,8 @@ class BucketStore(Store):
         return self._keyed(_USED, used).toArrow()["session"].combine_chunks()
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
-        """Return the ``known_us`` of the last round of all groups, because ``rows`` may not be
-        complete."""
+        """Return the ``known_us`` of the last round that audited all groups, because ``rows`` may
+        be incomplete."""
         if self.before is None:
             self._known_us = super().known_us(rows, known)
         else:
@@ -517,7 +521,7 @@ class BucketStore(Store):
         return 0 if every is None else pc.sum(every["counts"]).as_py() or 0
 
     def waiting(self, groups: DataFrame) -> None:
-        """Record the groups whose findings depend on when the history ends."""
+        """Record the groups whose findings depend on the end of the history."""
         rows = groups.select(group_key().alias("key")).distinct().collect()
         self.always.update(row["key"] for row in rows)
 
@@ -529,8 +533,8 @@ class BucketStore(Store):
         replace(self.state, always=always, audited=audited, known_us=known).write(self.place)
 
     def _keyed(self, name: str, frame: DataFrame) -> DataFrame:
-        """Write rows with the key of their group, and take those of the other groups; return those
-        of the groups that are audited."""
+        """Write rows with the key of their group, and take those of the other groups from the
+        previous round. Return the rows of audited groups."""
         if self.before is None or self.keys is None:
             return kept(self.place, name, frame)
         others = stored(self.spark, frame.schema, [self.before / name])
@@ -546,7 +550,7 @@ def _link(file: str, name: str) -> None:
 
 
 def _bucket_of_row() -> Column:
-    """From columns kind, type, path, error and key."""
+    """Return a row's bucket from the columns kind, type, path, error and key."""
     of = F.col("type")
     shared = of.isin("createSession", "closeSession") | is_shared(F.col("path"))
     shared |= F.col("path") == schema.CONFIG
@@ -575,8 +579,8 @@ def _runs_in(one: Batches) -> list[dict[str, Any]]:
 
 
 def folded(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return consecutive runs of one server as one run, with the times of its ends and without the
-    sample of times."""
+    """Merge consecutive runs of one server into one run, with the times of its ends and without
+    the sample of times."""
     found: list[dict[str, Any]] = []
     for row in sorted(runs, key=lambda row: (row["server"], row["first_zxid"], row["last_zxid"])):
         last = found[-1] if found else None

@@ -1,6 +1,7 @@
-"""Which part of the history the logs cover, on which servers, and where they contradict each other.
+"""Which part of the history the logs cover, on which servers, and where they contradict each
+other.
 
-Pure, from the runs that were read of each log. Driver's thread.
+Pure, from the runs in each log. Driver's thread.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class LoggedRun:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> LoggedRun:
-        """Return a row as an object. Columns after ``times`` may be missing."""
+        """Return an object for a row. Columns after ``times`` may be missing."""
         clocks = (row["first_time"], row["last_time"])
         first, last = (None if time is None else round(time.timestamp() * 1000) for time in clocks)
         return cls(
@@ -62,9 +63,9 @@ def decided(
 
     Args:
         logged: the runs of all logs.
-        voters: how many servers vote; ``None``: unknown.
-        begin: the first zxid that was to be read.
-        allow_damage: whether nothing is wrong if no server has what follows the damage.
+        voters: number of voting servers; ``None``: unknown.
+        begin: the first zxid to read.
+        allow_damage: whether to accept damage after which no server has the transactions.
 
     Raises AuditError for logs that contradict each other, and for damage.
     """
@@ -76,12 +77,12 @@ def decided(
 
 
 def as_runs(logged: Iterable[LoggedRun]) -> list[Run]:
-    """Return the runs as ``committed.plan`` takes them."""
+    """Return the runs in the form that ``committed.plan`` needs."""
     return [Run(run.server, first, last) for run, first, last in _ends(logged)]
 
 
 def takes(logged: Sequence[LoggedRun], voters: int | None) -> set[tuple[str, str]]:
-    """Return server and name of the logs that transactions are read from (``committed.takes``)."""
+    """Return server and name of the logs from which transactions are read (``committed.takes``)."""
     plan = committed.plan(as_runs(logged), voters)
     return {
         (run.server, run.file)
@@ -121,8 +122,8 @@ def check_agreement(logged: Iterable[LoggedRun]) -> None:
     one, other = (runs[int(number[differ[0] + step])][0] for step in (0, 1))
     raise AuditError(
         f"{one.server}: {one.file} and {other.server}: {other.file} have different transactions "
-        f"with zxid {int(zxid[differ[0]]):#x}: they are from two ensembles, or from before "
-        "and after a backup was restored: audit them separately"
+        f"with zxid {int(zxid[differ[0]]):#x}: they are from two ensembles, or from before and "
+        "after the restoration of a backup: audit them separately"
     )
 
 
@@ -142,7 +143,7 @@ class Damage:
     Args:
         after: the last transaction of the server before the damage; 0 if there is none.
         until: the first transaction of the server's next log; ``None``: there is no later log.
-        lost: the zxids of which no server may have a log; ``None``: other servers have them.
+        lost: the zxids that may be in no server's log; ``None``: other servers have them.
     """
 
     server: str
@@ -160,7 +161,7 @@ def damages(logged: Iterable[LoggedRun], begin: int | None = None) -> list[Damag
     """Return the damaged logs. The transactions between the damage and the server's next log are
     missing.
 
-    ``begin``: the first zxid that was to be read.
+    ``begin``: the first zxid to read.
     """
     runs = list(logged)
     ends = list(_ends(runs))
@@ -184,7 +185,8 @@ def _lost(
     server: str,
     ends: Sequence[tuple[LoggedRun, int, int]],
 ) -> Range | None:
-    """The zxids between two of a server's that may be in no log; ``None``: other servers go on."""
+    """Return the zxids between two of a server's that may be in no log; ``None`` if other servers'
+    logs continue."""
     beyond = [last for run, _, last in ends if run.server != server and last > after]
     epoch = after >> _EPOCH
     if until is None:
@@ -199,8 +201,8 @@ def _lost(
 
 
 def cut_off(logged: Iterable[LoggedRun]) -> list[str]:
-    """Return the logs whose last record is incomplete, except where the server stopped while it
-    wrote the record and its next log has it again."""
+    """Return the logs whose last record is incomplete. If the server stopped while it wrote the
+    record, and its next log has the record again, the log is left out."""
     runs = list(logged)
     begins = {(run.server, first) for run, first, _ in _ends(runs)}
     return [
@@ -211,7 +213,8 @@ def cut_off(logged: Iterable[LoggedRun]) -> list[str]:
 
 
 def check_damage(found: Iterable[Damage]) -> None:
-    """Raise AuditError for the first damage after which no server may have the transactions."""
+    """Raise AuditError for the first damage after which the transactions may be missing on all
+    servers."""
     for damage in found:
         if damage.lost is not None:
             raise AuditError(
@@ -221,10 +224,11 @@ def check_damage(found: Iterable[Damage]) -> None:
 
 
 def with_gaps(plan: History, found: Iterable[Damage]) -> History:
-    """Add the transactions lost by damage to the log gaps. (The end of an epoch does not show as a
-    gap.)
+    """Add the transactions lost by damage to the log gaps, because the end of an epoch does not
+    show as a gap.
 
-    What a server lacks because its log is damaged does not contradict the logs of the others."""
+    Transactions that a server lacks because its log is damaged do not contradict the other logs.
+    """
     gaps = [*plan.log_gaps]
     contradicted = plan.contradicted
     for damage in found:
@@ -250,10 +254,9 @@ class Coverage:
         servers: the first and last time of each server with transactions.
         empty: servers without a transaction.
         damaged: the damaged logs.
-        cut: what ``cut_off`` returns.
+        cut: the result of ``cut_off``.
         large: logs with a record that is longer than servers read by default.
-        missing: from, to and reason of each time that was asked for and that no log covers;
-            ``None``: unknown.
+        missing: from, to and reason of each requested time that no log covers; ``None``: unknown.
         last_zxid: the last transaction.
     """
 
@@ -276,7 +279,7 @@ class Coverage:
         self, zone: tzinfo | None = UTC, name: str = "UTC"
     ) -> Iterator[tuple[datetime | None, datetime | None, str]]:
         """Return begin, end, and a sentence for each time that is not covered. Times are shown in
-        ``zone`` (``None``: that of this machine)."""
+        ``zone`` (``None``: the zone of this machine)."""
         for begin, end, reason in self.missing:
             moments = moment_of(begin), moment_of(end)
             since, until = (
@@ -313,10 +316,10 @@ def covered(
     end_ms: int | None,
     damaged: Sequence[Damage] = (),
 ) -> Coverage:
-    """Return how much of the time from ``start_ms`` to ``end_ms`` the logs of ``servers`` cover.
+    """Return which part of the time from ``start_ms`` to ``end_ms`` the logs of ``servers`` cover.
 
-    ``log_gaps``: as ``committed.log_gaps_of`` returns them. Before the first log, only what was
-    asked for by ``start_ms`` is missing.
+    ``log_gaps``: the result of ``committed.log_gaps_of``. Before the first log, only the time
+    after ``start_ms`` counts as missing.
     """
     logged = list(logged)
     ends = list(_ends(logged))
@@ -371,10 +374,10 @@ def coverage_of(
 
 
 def check_any(plan: History, directories: Iterable[str]) -> None:
-    """Raise InputMissingError if the logs have no transaction."""
+    """Raise InputMissingError if the logs have no transactions."""
     if not plan.take and not plan.dropped:
         raise InputMissingError(
-            f"{', '.join(directories)}: the logs have no transaction: copy them again, or name "
+            f"{', '.join(directories)}: the logs have no transactions: copy them again, or name "
             "other directories"
         )
 
@@ -399,7 +402,7 @@ def check_times(
 
 
 def _meets(begin: int | None, end: int | None, start: int | None, stop: int | None) -> bool:
-    """Whether times overlap a range; unknown ones may."""
+    """Whether times overlap a range. Unknown times may."""
     late = start is not None and end is not None and end < start
     early = stop is not None and begin is not None and begin >= stop
     return not late and not early

@@ -1,7 +1,8 @@
 """Copies the tables of a finished audit to a data lake or a catalog. Driver's thread.
 
-Every row gets ``run_id`` and ``run_time``, so that one table has the rows of many audits. Table
-``runs`` has one row for each export; it is written last, so an export that failed is not in it.
+Every row gets ``run_id`` and ``run_time``, so that one table has the rows of many audits. The
+table ``runs`` has one row for each export. It is written last, so it does not contain failed
+exports.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ JARS: Final = {
     "delta": "io.delta:delta-spark_{}_2.13",
     "iceberg": "org.apache.iceberg:iceberg-spark-runtime-{}_2.13",
 }
-"""Maven coordinates of the formats that Spark itself lacks, for one line of Spark, as ``4.2``."""
+"""Maven coordinates of the formats that Spark lacks, for a minor release of Spark, as ``4.2``."""
 _MISFITS: Final = ("NoSuchMethodError", "NoClassDefFoundError", "AbstractMethodError",
                    "NoSuchFieldError", "IncompatibleClassChangeError")  # fmt: skip
 
@@ -46,7 +47,7 @@ class Target:
     format: str = "parquet"
 
     def name(self, table: str) -> str:
-        """Return the name of a table, as shown and as Spark needs it."""
+        """Return the name of a table, for messages and for Spark."""
         return f"{self.catalog}.{table}" if self.place is None else f"{self.place}/{table}"
 
     def exists(self, spark: SparkSession, table: str) -> bool:
@@ -98,13 +99,13 @@ def export(
 ) -> Exported:
     """Write all tables of the newest finished audit in ``out``, and ``runs``.
 
-    ``create`` refuses tables that exist. ``append`` adds to them, and refuses a ``run_id`` that one
-    of them has, before anything is written. ``overwrite`` replaces them. The default ``run_id`` is
-    the time and a random number.
+    ``create`` refuses tables that exist. ``append`` adds to them. It refuses a ``run_id`` that one
+    of them already has, before anything is written. ``overwrite`` replaces them. The default
+    ``run_id`` is the time and a random number.
 
-    Raises InputMissingError if there is no audit; AuditError for what is refused, for a format that
-    the session lacks and for a place that cannot be written; SchemaMismatchError for a table with
-    other columns.
+    Raises InputMissingError if there is no audit, AuditError for refused tables, for a format that
+    the session lacks and for a place that cannot be written, and SchemaMismatchError for a table
+    with other columns.
     """
     now = datetime.now(UTC)
     run_id = run_id or f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
@@ -151,7 +152,7 @@ def _there(spark: SparkSession, target: Target, names: Mapping[str, DataFrame]) 
 def _check(
     spark: SparkSession, target: Target, frames: Mapping[str, DataFrame], run_id: str
 ) -> None:
-    """Raise AuditError if rows cannot be added to the tables that exist."""
+    """Raise AuditError if rows cannot be added to the existing tables."""
     found = []
     for name, frame in frames.items():
         with _named(spark, target, name):
@@ -172,13 +173,14 @@ def _check(
         known = reduce(DataFrame.unionAll, found).first()
     if known is not None:
         raise AuditError(
-            f"{target.name(known['name'])} has rows of run {run_id} already, so nothing was "
+            f"{target.name(known['name'])} already has rows of run {run_id}, so nothing was "
             "written: choose another --run-id"
         )
 
 
 def _read(spark: SparkSession, target: Target, name: str) -> DataFrame | None:
-    """The rows of a table; ``None`` for a directory that a failed export left without files."""
+    """Return the rows of a table; ``None`` for a directory that a failed export left without
+    files."""
     try:
         return target.read(spark, name)
     except PySparkException as error:
@@ -195,7 +197,7 @@ def _columns(frame: DataFrame) -> list[tuple[str, str]]:
 def _named(
     spark: SparkSession, target: Target, table: str | None = None, done: str = ""
 ) -> Iterator[None]:
-    """Turn Spark's errors into one line that names the table and the fix."""
+    """Convert Spark's errors to one line that names the table and the fix."""
     try:
         yield
     except spark_errors() as error:

@@ -24,9 +24,9 @@ from zkaudit.sources.options import Settings, parse_options
 from zkaudit.sources.zookeeper import BatchLogReader, SnapshotReader
 
 _FAST_TASK: Final = 4 * BYTES_PER_TASK
-"""How many bytes a task reads if few of them have to be decoded."""
+"""Number of bytes that a task reads if only few of them must be decoded."""
 MAX_RUNS: Final = 200_000
-"""With more runs of zxids than this, logs are missing."""
+"""Largest plausible number of runs of zxids. With more, logs are missing."""
 
 
 def transactions(
@@ -38,10 +38,10 @@ def transactions(
 ) -> DataFrame:
     """Return rows of ``schema.TXNLOG_GROUPS``, including runs and duplicates.
 
-    ``group``: a Java regex. Rows of other groups are left out if the start of the regex rules them
-    out. So all rows of matching groups are returned, and maybe others. ``begin``: the first zxid to
-    read. ``files``: read only these logs. A damaged log is read up to the damage, which its last
-    run names.
+    ``group``: a Java regex. Rows of other groups are left out if the start of the regex excludes
+    them. So all rows of matching groups are returned, and possibly others. ``begin``: the first
+    zxid to read. ``files``: read only these logs. A damaged log is read up to the damage, which
+    its last run records.
     """
     options = {"table": "groups", "corruption": "stop", **_of_group(group), **_from(begin)}
     return _logs(spark, directories, options, files)
@@ -58,10 +58,11 @@ def once(
 ) -> tuple[DataFrame, Heads]:
     """Return the rows of ``transactions`` for ``logs``, with few duplicates, and their ``heads``.
 
-    All servers of an ensemble log the same transactions, and ``committed.plan`` takes each from the
-    first server that has it. So the first server's logs are read, and only the zxids of the others.
-    Then those of the other logs are read that have more. ``keep`` stores a frame under a name and
-    returns the stored frame. ``voters``: how many servers vote.
+    All servers of an ensemble log the same transactions, and ``committed.plan`` takes each from
+    the first server that has it. So the first server's logs are read completely, and from the
+    others at first only zxids. Then those other logs are read that have more transactions.
+    ``keep`` stores a frame under a name and returns the stored frame. ``voters``: number of voting
+    servers.
     """
     name = min(log.server for log in logs)
     first = [log for log in logs if log.server == name]
@@ -83,8 +84,8 @@ def once(
 
 
 def of_group(rows: DataFrame, snapshots: DataFrame | None, group: str) -> DataFrame:
-    """Leave out the sessions that used no group whose name begins like those of ``group``, and
-    their refused writes. ``rows`` and ``snapshots`` were read for this group."""
+    """Leave out the sessions, with their refused writes, that used no group whose name begins like
+    ``group``. ``rows`` and ``snapshots`` were read for this group."""
     begins = selection.group_begins(group)
     if not begins:
         return rows
@@ -128,7 +129,7 @@ def _logs(
 def _settings(
     source: str, directories: Sequence[str | Path], options: dict[str, str], files: Sequence[Piece]
 ) -> Settings:
-    """Options of a source that reads only ``files``, or all if there are none."""
+    """Return options for a source that reads only ``files``, or all files if it is empty."""
     settings = parse_options(source, options | {"paths": selection.listed(directories)})
     return replace(settings, files=frozenset(file.path for file in files))
 
@@ -154,7 +155,7 @@ def snapshots(
     modes, and the ephemeral znodes and offsets of groups. ``files``: only these snapshots.
     ``group``: as in ``transactions``.
 
-    An incomplete file gives no rows: ZooKeeper does not use such a file either.
+    An incomplete file gives no rows, because ZooKeeper does not use it either.
     """
     options = {"table": "group_nodes", "corruption": "stop", **_of_group(group)}
     settings = _settings("zookeeper_snapshot", directories, options, files)
@@ -176,14 +177,15 @@ class Heads(NamedTuple):
     """Data that the driver needs before the rows are used."""
 
     runs: list[LoggedRun]
-    """The runs of all logs: about as many as files and log gaps."""
+    """The runs of all logs, about as many as files and log gaps."""
     config: tuple[int, bytes] | None
     """Zxid and content of the newest configuration of the ensemble in the logs (``reconfig``,
     ZooKeeper 3.5+)."""
 
 
 def heads(rows: DataFrame) -> Heads:
-    """Collect these from rows of ``schema.TXNLOG_GROUPS``. Raises AuditError for too many runs."""
+    """Collect ``Heads`` from rows of ``schema.TXNLOG_GROUPS``. Raises AuditError if there are too
+    many runs."""
     clocks = [F.unix_millis(name).alias(name) for name in ("first_time", "last_time")]
     named = ("server", "file", "first_zxid", "last_zxid")
     columns = (*named, *clocks, "times", "damage", "cut", "large", "zxid", "path", "data")

@@ -1,7 +1,7 @@
 """Writes an audit's tables and reads them back with Spark. Driver's thread; executors write.
 
-Spark gets every local path with its scheme. A path without one belongs to the default file system
-of the session, which on a cluster is rarely the local one.
+Spark gets every local path with its scheme, because a path without one belongs to the session's
+default file system, which on a cluster is rarely the local one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def staged(out: Path) -> Iterator[None]:
 def kept(out: Path, name: str, frame: DataFrame, by: str | None = None) -> DataFrame:
     """Write a frame below ``out`` and return the stored frame. ``by``: as in ``save``.
 
-    If Spark knows that a frame is empty, it drops everything computed from it from the plan.
+    If Spark knows that a frame is empty, it removes everything computed from it from the plan.
 
     Raises AuditError if the driver does not see all rows that were written.
     """
@@ -50,11 +50,10 @@ def kept(out: Path, name: str, frame: DataFrame, by: str | None = None) -> DataF
 
 
 def save(frame: DataFrame, place: Path, by: str | None = None) -> int:
-    """Let Spark write a frame to a directory, replacing its files; return the number of rows.
+    """Let Spark write a frame to a directory, replacing its files. Return the number of rows.
 
-    ``by``: partition the directory by this column. Raises AuditError if the driver does not see all
-    rows there. This happens on a cluster if the directory is not on a file system that all machines
-    share.
+    ``by``: partition the directory by this column. Raises AuditError if the driver does not see
+    all rows, which happens on a cluster if the directory is not on a shared file system.
     """
     counted = Observation()
     frame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
@@ -71,7 +70,7 @@ def save(frame: DataFrame, place: Path, by: str | None = None) -> int:
 
 
 def put(rows: pa.Table, place: Path) -> None:
-    """Write rows that the driver has to a new directory."""
+    """Write the driver's rows to a new directory."""
     place.mkdir(parents=True)
     pq.write_table(rows, place / "part-0.parquet")
 
@@ -84,8 +83,8 @@ def rows_in(place: Path) -> int:
 def stored(
     spark: SparkSession, columns: StructType, places: Iterable[Path], base: Path | None = None
 ) -> DataFrame:
-    """Return the rows of local Parquet directories, without columns that partition them. ``base``:
-    the directory of the whole table, if it is partitioned and not all of it is read."""
+    """Return the rows of local Parquet directories, without partitioning columns. ``base``: the
+    directory of the whole table, if only some partitions are read."""
     reader = spark.read.schema(columns)
     if base is not None:
         reader = reader.option("basePath", local_url(base))
@@ -110,7 +109,7 @@ class Store:
         self.place = new_tables(out)
 
     def table(self, spec: catalog.Table, frame: DataFrame | None) -> None:
-        """Write a table of groups. ``None``: the groups that are audited have no rows."""
+        """Write a table of groups. ``None``: the audited groups have no rows."""
         self.shared(spec, frame)
 
     def shared(self, spec: catalog.Table, frame: DataFrame | None) -> None:
@@ -121,28 +120,27 @@ class Store:
             save(spec.shape(frame), self.place / spec.name)
 
     def frame(self, spec: catalog.Table) -> DataFrame:
-        """Return those rows of a table that was written that are of groups that are audited."""
+        """Return the rows of audited groups in a written table."""
         columns = spec.spark_type()
         if not self.count(spec):
             return empty(self.spark, columns)
         return stored(self.spark, columns, [self.place / spec.name])
 
     def rows(self, spec: catalog.Table, values: list[dict[str, Any]]) -> None:
-        """Write a table that is not split by group, and of which the driver has all rows."""
+        """Write rows of the driver as a table that is not split by group."""
         rows = pa.Table.from_pylist(values, schema=spec.arrow_schema())
         put(rows, self.place / spec.name)
 
     def read(self, spec: catalog.Table, *columns: str) -> pa.Table:
-        """Return columns (all if none is named) of a small table that was written, of all
-        groups."""
+        """Return columns (by default all) of a small written table, for all groups."""
         return pq.read_table(self.place / spec.name, columns=list(columns) or None)
 
     def of_audited(self, rows: DataFrame) -> DataFrame:
-        """Return the rows of the fold that are of audited groups."""
+        """Return the fold's rows of audited groups."""
         return rows
 
     def count(self, spec: catalog.Table) -> int:
-        """Return the number of rows of a table that was written, with all groups."""
+        """Return the number of rows of a written table, for all groups."""
         return rows_in(self.place / spec.name)
 
     def of_groups(self, snapshots: DataFrame) -> DataFrame:
@@ -150,7 +148,7 @@ class Store:
         return snapshots
 
     def sessions(self, audited: pa.Table) -> None:
-        """Write table ``sessions``."""
+        """Write the table ``sessions``."""
         put(audited, self.place / catalog.SESSIONS.name)
 
     def used(self, stage: Stage) -> pa.Array:
@@ -175,7 +173,7 @@ class Store:
         """Record the groups in which rules would find more if the history ended later."""
 
     def close(self) -> None:
-        """Store the data that a next round needs. Called before the summary is written."""
+        """Store the data that the next round needs. Called before the summary is written."""
 
 
 def load(spark: SparkSession, out: str | Path) -> tuple[dict[str, Any], dict[str, DataFrame]]:

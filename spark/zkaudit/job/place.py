@@ -1,9 +1,10 @@
-"""The directory ``OUT`` of an audit: its contents, and how a finished audit is published. No Spark.
+"""The directory ``OUT`` of an audit: its contents, and how a finished audit is published. No
+Spark.
 
 ``tables`` is a link to ``tables-NNNNNN``, the newest finished audit's tables and summary. Changing
-the link replaces everything a reader sees at once. ``summary.json`` is a copy of the summary;
-``report.html`` is written afterwards; ``staging`` exists while an audit runs. Whoever writes there
-holds the lock ``.lock``. Driver's thread.
+the link replaces everything for readers atomically. ``summary.json`` is a copy of the summary,
+``report.html`` is written afterwards, and ``staging`` exists while an audit runs. A writer holds
+the lock ``.lock``. Driver's thread.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def local(place: str) -> Path:
 def prepare(place: str) -> Path:
     """Create the directory of an audit.
 
-    Raises AuditError if it contains anything else, or if ``place`` is a URL.
+    Raises AuditError if it contains other files, or if ``place`` is a URL.
     """
     out = local(place)
     if out.exists() and not out.is_dir():
@@ -89,7 +90,7 @@ def _copy_summary(out: Path) -> None:
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Write a file so that readers see the old text or the new one, and never a part."""
+    """Write a file so that readers see either the old text or the new one, never a part."""
     part = file.with_name(f".{file.name}")
     part.write_text(text, encoding="utf-8")
     part.replace(file)
@@ -103,7 +104,7 @@ def new_tables(out: Path) -> Path:
 
 
 def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> None:
-    """Publish a finished audit, so that readers of ``out`` see all its tables at once.
+    """Publish a finished audit, so that readers of ``out`` see all its tables atomically.
 
     ``keep``: keep the previous tables until the next audit, for readers that have opened them.
     """
@@ -125,8 +126,8 @@ def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> Non
 def finished(place: str | Path) -> tuple[dict[str, Any], Path]:
     """Return the summary and the tables of the newest finished audit.
 
-    Raises InputMissingError if there is none, AuditError if its tables have no version or another
-    one.
+    Raises InputMissingError if there is none, and AuditError if its tables have no version or
+    another one.
     """
     out = Path(place)
     tables = (out / "tables").resolve()  # the link's current target; it may change later
@@ -142,7 +143,7 @@ def finished(place: str | Path) -> tuple[dict[str, Any], Path]:
     if version != SCHEMA_VERSION:
         has = "no version" if version is None else f"version {version}"
         raise AuditError(
-            f"{out}: the audit's tables have {has}, and this zkaudit reads version "
+            f"{out}: the audit's tables have {has}, but this zkaudit reads version "
             f"{SCHEMA_VERSION}: run the audit again"
         )
     return summary, tables

@@ -1,9 +1,10 @@
-"""Deletes what a stream recorded long ago, as ZooKeeper purges its logs. Driver's thread.
+"""Deletes old records of a stream, as ZooKeeper purges its logs. Driver's thread.
 
-Directories of ``recorded`` (``job.buckets``) are deleted whole, the oldest first. Before that, the
-state after their last transaction is recorded like a snapshot, so the owners at that time stay
-known. ``recorded/begin.json`` is written in between: from then on the history begins after that
-transaction. Rows of earlier ones that stay, such as copies from a slower server, do not count.
+Whole directories of ``recorded`` (``job.buckets``) are deleted, the oldest first. Before that,
+the state after their last transaction is recorded like a snapshot, so the owners at that time
+remain known. Then ``recorded/begin.json`` is written, after which the history begins after that
+transaction. Remaining rows of earlier transactions, such as copies from a slower server, are
+ignored.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from zkaudit.sources import selection
 from zkaudit.tables.build import time_at
 
 PARTS: Final = 8
-"""History is deleted in parts of at least this fraction of the time that is kept, because after
-each deletion all groups are audited."""
+"""Smallest part of the history to delete, as a fraction of the retention, because all groups are
+audited after each deletion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Begin:
     """The begin of the recorded history.
 
     Args:
-        zxid: the last one that does not count.
+        zxid: the last zxid that is ignored.
         time_us: the time of the last deleted transaction, in microseconds since 1970.
     """
 
@@ -67,15 +68,15 @@ def after(runs: Iterable[Mapping[str, Any]], zxid: int) -> list[dict[str, Any]]:
 
 
 def _shortened(row: Mapping[str, Any], zxid: int) -> dict[str, Any]:
-    """A run that begins later; the times of its first transactions are not known."""
+    """Return a run that begins later. The times of its first transactions are unknown."""
     return {**row, "first_zxid": zxid + 1, "first_time": None, "times": None}
 
 
 def too_old(
     batches: Sequence[Batches], begin: Begin, end_us: int | None, seconds: float
 ) -> Begin | None:
-    """Return the last transaction of the first directories that were too old at ``end_us``;
-    ``None`` if they are too few to be deleted."""
+    """Return the last transaction of the directories that are too old at ``end_us``; ``None`` if
+    there are too few to delete."""
     if end_us is None:
         return None
     found = begin
@@ -104,9 +105,9 @@ def drop(
     snapshots: DataFrame | None,
     spark: SparkSession,
 ) -> bool:
-    """Let the history begin after the transaction ``last``; ``clean`` then deletes the rest.
+    """Let the history begin after the transaction ``last``. ``clean`` then deletes earlier data.
 
-    Returns False, and changes nothing, if not all ephemeral znodes at that time are known.
+    Return False without a change if not all ephemeral znodes at that time are known.
     """
     log_gaps = committed.log_gaps_of(plan)
     taken = [] if snapshots is None else inputs.whole(snapshots).values()
@@ -162,8 +163,8 @@ def state_at(
     snapshots: DataFrame | None,
     keep: Callable[[str, DataFrame], DataFrame],
 ) -> DataFrame:
-    """Return rows of ``schema.SNAPSHOT``, as ``inputs.snapshots`` chooses them: the znodes after a
-    transaction. ``rows``: what was recorded, with all runs."""
+    """Return the znodes after a transaction as rows of ``schema.SNAPSHOT``, chosen as in
+    ``inputs.snapshots``. ``rows``: the recorded rows, with all runs."""
     log_gaps = [gap for gap in committed.log_gaps_of(plan) if gap[1] <= zxid]
     if snapshots is not None:
         earlier = (F.col("zxid") <= zxid) & (F.greatest("czxid", "mzxid") <= zxid)
@@ -202,8 +203,8 @@ def state_at(
 
 
 def _existing(events: Stage, facts: FactsReader, closed: Collection[int]) -> DataFrame:
-    """The znodes at the end of a history: path, ``created`` and ``written`` (zxid and time),
-    ``ephemeral_owner``, version. ``closed``: sessions that have ended."""
+    """Return the znodes at the end of a history: path, ``created`` and ``written`` (zxid and
+    time), ``ephemeral_owner``, version. ``closed``: sessions that have ended."""
     at = F.struct("zxid", "idx")
     created, written = F.col("act") == "create", F.col("act") != "delete"
     last = F.max_by("act", F.when(F.col("act") != "set", at)).alias("last")

@@ -17,8 +17,8 @@ from zkaudit.errors import AuditError, no_file
 from zkaudit.text import group_option
 
 SMALL_BYTES: Final = 16 << 20
-"""Logs of fewer bytes (about 130,000 transactions) are audited before Java's second compiler has
-saved the time that it takes."""
+"""Size in bytes of logs (about 130,000 transactions) up to which Java's second compiler costs more
+time than it saves."""
 _OURS: Final = {
     # Spark's default, INT96, has no time zone and is deprecated.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -26,9 +26,9 @@ _OURS: Final = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.ansi.enabled": "true",
 }
-"""Settings that the tables depend on."""
+"""Settings on which the tables depend."""
 _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
-"""The last line of a traceback for an ``OSError``."""
+"""Pattern of the last line of a traceback for an ``OSError``."""
 
 
 def session(
@@ -36,7 +36,7 @@ def session(
 ) -> SparkSession:
     """Return the running Spark session (``spark-submit``), or start one on ``master``.
 
-    ``small``: it is for less than ``SMALL_BYTES`` of logs.
+    ``small``: the logs are smaller than ``SMALL_BYTES``.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("zkaudit")
@@ -79,7 +79,7 @@ def our_settings(spark: SparkSession) -> AbstractContextManager[None]:
 
 @contextmanager
 def settings_of(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of a session, and restore them afterwards."""
+    """Change settings of a session, and restore them at the end."""
     before = {name: spark.conf.get(name, None) for name in values}
     try:
         for name, value in values.items():
@@ -94,14 +94,14 @@ def settings_of(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of Spark's errors. A classic session also raises Java's, from a library
-    that Spark Connect does not need."""
+    """Return the classes of Spark's errors. A classic session also raises Java's errors, from a
+    library that Spark Connect does not need."""
     java = sys.modules.get("py4j.protocol")
     return (PySparkException,) if java is None else (PySparkException, java.Py4JError)
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of a Spark error. The line of an error from Java only names the
+    """Return the first line of a Spark error. For an error from Java, that line only names the
     call."""
     lines = [line.removeprefix(": ").strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
@@ -111,7 +111,7 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def errors_named() -> Iterator[None]:
-    """Raise AuditError for zkaudit's own errors and ``OSError`` raised in Spark's workers."""
+    """Raise zkaudit's own errors and ``OSError`` from Spark's workers as AuditError."""
     try:
         yield
     except PySparkException as error:

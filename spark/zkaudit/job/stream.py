@@ -1,10 +1,11 @@
-"""A repeated audit: the logs are recorded as they grow, and a round audits the groups that changed.
+"""A repeated audit: the logs are recorded as they grow, and a round audits the groups that
+changed.
 
-``OUT/recorded`` holds the audit's data from the logs (``job.buckets``) and from snapshots.
-``OUT/checkpoint``, which is Spark's, shows how far the logs were read. The tables hold data for the
-next round. A batch that Spark repeats after a crash is recorded once. Data that ZooKeeper purges
-later stays until ``job.retention`` deletes it. Runs in the driver's thread; Spark calls
-``Recorder`` on a thread of its own while the driver's thread waits.
+``OUT/recorded`` has the audit's data from the logs (``job.buckets``) and from snapshots. Spark's
+``OUT/checkpoint`` shows how far the logs were read. The tables have data for the next round. A
+batch that Spark repeats after a crash is recorded once. Data that ZooKeeper purges is kept until
+``job.retention`` deletes it. Runs in the driver's thread; Spark calls ``Recorder`` on a thread of
+its own while the driver's thread waits.
 
 After any round the tables are those of one run over the whole history. Nearly everything in them
 follows from one group's znodes, the sessions that used the group, topics, and the log gaps. So a
@@ -77,9 +78,10 @@ from zkaudit.tables import journals
 from zkconsumer.runtime.undisturbed import Alarm
 
 MOST_GROUPS: Final = 20_000
-"""A round that concerns more groups than this audits all."""
+"""Largest number of groups that a round audits separately. If more are affected, all
+are audited."""
 _LAYOUT: Final = 10
-"""Changes when a stream of an earlier version cannot be continued."""
+"""Version of the layout. It changes when a stream of an earlier version cannot be continued."""
 
 
 def stream(
@@ -93,10 +95,9 @@ def stream(
 ) -> None:
     """Record and audit, every ``every`` seconds, until ``stop`` is set.
 
-    ``on_summary`` gets the summary after each audit; there is none when nothing new was logged.
-    ``after_round`` is called in any case.
-    Readers of ``OUT`` see the last finished round. Raises what ``audit.run`` does, and AuditError
-    when ``OUT`` was made from directories that are not among these.
+    ``on_summary`` gets the summary after each audit; without new transactions there is no audit.
+    ``after_round`` is called in any case. Readers of ``OUT`` see the last finished round. Raises
+    the errors of ``audit.run``, and AuditError if ``OUT`` was made from other directories.
     """
     out = prepare(options.out)
     # What is recorded is by these names: another working directory must not make other servers.
@@ -118,8 +119,8 @@ def stream(
 
 
 def _same_inputs(out: Path, options: Options) -> None:
-    """Servers may be added: their logs are read from the beginning. One that is left out would be a
-    server whose logs ended."""
+    """Check that the inputs are those of earlier rounds. Servers may be added: their logs are
+    read from the beginning. A server that is left out would look like one whose logs ended."""
     place = out / "stream.json"
     if place.exists():
         found = json.loads(place.read_text())
@@ -128,8 +129,8 @@ def _same_inputs(out: Path, options: Options) -> None:
         left_out = set(found["logs"]) - set(options.logs)
         if left_out:
             raise AuditError(
-                f"{place}: the stream also reads {', '.join(sorted(left_out))}: name these "
-                "directories too, or choose another --out"
+                f"{place}: the stream also reads {', '.join(sorted(left_out))}: also name these "
+                "directories, or choose another --out"
             )
     elif (out / "tables").exists():
         raise AuditError(f"{out} contains an audit that is not a stream: choose another --out")
@@ -137,7 +138,7 @@ def _same_inputs(out: Path, options: Options) -> None:
 
 
 def record(spark: SparkSession, options: Options) -> bool:
-    """Record the new content of the logs; return whether there was any."""
+    """Record the new content of the logs. Return whether there was any."""
     selection.find(options.logs)
     register(spark)
     out = Path(options.out)
@@ -160,7 +161,7 @@ def record(spark: SparkSession, options: Options) -> bool:
 
 
 def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
-    """Update all tables to the recorded history; return the summary."""
+    """Update all tables to the recorded history. Return the summary."""
     options = replace(options, growing=True)
     out = Path(options.out)
     before = (out / "tables").resolve()
@@ -177,7 +178,7 @@ def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """The recorded data, and the history that it makes together."""
+    """The recorded data, and the history that it represents."""
 
     batches: Sequence[Batches]
     runs: Sequence[dict[str, Any]]
@@ -185,7 +186,7 @@ class _History:
     coverage: Coverage
     snapshots: Snapshots
     files: tuple[Sequence[Piece], Sequence[Piece]]
-    """The logs and snapshots that are there now."""
+    """The logs and snapshots that currently exist."""
 
 
 def _history(spark: SparkSession, options: Options) -> _History:
@@ -215,26 +216,27 @@ def _plan(
     logged: Sequence[LoggedRun],
     voters: int | None,
 ) -> committed.History:
-    """Decide which transactions were committed, as in a run."""
+    """Decide which transactions were committed, as in a single run."""
     # A limit that follows the end of the logs would change findings of groups that are quiet.
     plan = committed.plan(as_runs(logged), voters, None)
     return doubt.decided(lambda: read(spark, batches).where("kind is null"), plan)
 
 
 def _voters(options: Options, batches: Sequence[Batches], snapshots: Sequence[Piece]) -> int | None:
-    """Return the number of voting servers, as in a run; ``None``: unknown."""
+    """Return the number of voting servers, as in a single run; ``None`` if unknown."""
     known = options.servers
     return known or committed.participants(config_in(batches), _newest_config(tuple(snapshots)))
 
 
 @lru_cache(maxsize=1)
 def _newest_config(snapshots: tuple[Piece, ...]) -> tuple[int, bytes] | None:
-    """``selection.config_in``, which reads a whole snapshot, for the same snapshots only once."""
+    """Return the result of ``selection.config_in``. It reads a whole snapshot, so it is called
+    only once for the same snapshots."""
     return selection.config_in(snapshots)
 
 
 def _dropped(spark: SparkSession, options: Options, history: _History) -> bool:
-    """Delete what is older than ``options.retention``; whether there was anything to delete."""
+    """Delete data older than ``options.retention``. Return whether there was any."""
     out = Path(options.out)
     assert options.retention is not None
     begin = retention.begin_of(out / "recorded")
@@ -272,7 +274,7 @@ def _round(
 
 
 def _state(options: Options, history: _History) -> State:
-    """Return the state of a round before it begins."""
+    """Return the state of a round at its start."""
     plan = history.plan
     names = [one.name for one in sorted((Path(options.out) / "recorded" / "snapshots").glob("*"))]
     asked = {name: str(value) for name, value in asdict(options).items() if name != "out"}
@@ -289,13 +291,13 @@ def _state(options: Options, history: _History) -> State:
 
 
 def _end_us(runs: Sequence[dict[str, Any]]) -> int | None:
-    """Time of the last transaction, in microseconds since 1970."""
+    """Return the time of the last transaction in microseconds since 1970."""
     ends = [(row["last_zxid"], row["last_time"]) for row in runs if row["last_time"] is not None]
     return int(max(ends)[1].timestamp() * 1e6) if ends else None
 
 
 def _touched(options: Options, history: _History, tables: Path, now: State) -> Touched | None:
-    """Return the groups that a round has to audit; ``None``: all."""
+    """Return the groups that a round must audit; ``None``: all."""
     plan = history.plan
     before = State.of(tables)
     if before is None or before.same != now.same or before.last > now.last:
@@ -322,8 +324,8 @@ def _snapshots(
     log_gaps: Sequence[LogGap],
     begin: int = 0,
 ) -> Snapshots:
-    """Record the snapshots that ``selection.behind`` names. Return all that were ever recorded, and
-    those that were read now. Snapshots before ``begin`` do not count."""
+    """Record the snapshots that ``selection.behind`` names. Return all that were ever recorded,
+    and those that were read now. Snapshots before ``begin`` are ignored."""
     folder = Path(options.out) / "recorded" / "snapshots"
     wanted = schema.spark_type(schema.SNAPSHOT)
     late = F.col("zxid") >= begin

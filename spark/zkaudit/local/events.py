@@ -1,4 +1,4 @@
-"""A group's history as the events of its fold, and who a session was."""
+"""A group's history as events of its fold, and the identities of sessions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Sessions:
 
 
 def fold_of(history: GroupHistory, events: Iterable[Event]) -> Fold:
-    """Return a fold to which no event has been applied yet. ``events``: all events that will be."""
+    """Return a fold without applied events. ``events``: all events that will be applied."""
     coverage = Coverage(history.log_gaps, history.known)
     shown = list(shown_of(history.nodes))
     later = LaterEvents(coverage, shown)

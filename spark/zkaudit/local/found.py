@@ -1,4 +1,4 @@
-"""Findings in this process, each with the place of its transactions and its id."""
+"""Findings computed in this process, each with the place of its transactions and its id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkaudit.local.history import GroupHistory
 
 
 def findings(history: GroupHistory, limits: Limits) -> list[dict[str, Any]]:
-    """Return the rows of table ``findings`` for all groups."""
+    """Return the rows of the table ``findings`` for all groups."""
     found = [
         row
         for batch in folded(history, limits, only_findings=True)

@@ -1,6 +1,7 @@
-"""All groups of the logs, folded in this process: the same rows and findings as the pipeline's.
+"""All groups of the logs, folded in this process, with the same rows and findings as the Spark
+pipeline's.
 
-``input_of`` does what ``history.staging`` does in Spark: it gives the rows of each group
+``input_of`` does the same as ``history.staging`` in Spark: it passes the rows of each group
 (``history.fold_input``) to the fold of ``history.batches``.
 """
 
@@ -31,8 +32,8 @@ _ROWS: Final = 20_000
 def folded(
     history: GroupHistory, limits: Limits, only_findings: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the fold's output for all groups, as ``history.batches.OUTPUT``.
-    ``only_findings``: without the rows of other tables."""
+    """Yield the fold's output for all groups, as ``history.batches.OUTPUT``. ``only_findings``:
+    leave out the rows of other tables."""
     rows = input_of(history).to_batches(_ROWS)
     coverage = Coverage(history.log_gaps, history.known)
     columns, facts = arrow_schema(OUTPUT), facts_of(history)
@@ -41,7 +42,7 @@ def folded(
 
 class _Operations:
     """``fold_input.Operations`` in memory. ``keys``: the number of each row's group, -1 for rows
-    of no group. What is known of a path is found once for each different path.
+    of no group. Data about a path is computed once for each distinct path.
 
     Args:
         rows: rows of operations or of snapshots.
@@ -76,7 +77,7 @@ class _Operations:
         return _flags(pc.equal(self._rows["error"], error))
 
     def _each(self, values: Iterable[bool]) -> np.ndarray:
-        """A value for each row, given those of the names."""
+        """Return a value for each row from the values of the names."""
         return np.fromiter(values, bool)[self._codes]
 
 
@@ -86,7 +87,7 @@ def _flags(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def input_of(history: GroupHistory) -> pa.Table:
-    """Return the rows of all groups for the fold, in its order."""
+    """Return the rows of all groups for the fold, in the fold's order."""
     rows, nodes = history.rows, history.nodes.rename_columns(RENAMED)
     groups: dict[str, int] = {}
     operations, shown = _Operations(rows, groups), _Operations(nodes, groups)
@@ -139,7 +140,7 @@ class _Used:
     def listed(
         self, closes: np.ndarray, groups: dict[str, int]
     ) -> dict[tuple[int, int], list[str]]:
-        """Read the znodes that the ends of sessions list; return them by row and group."""
+        """Read the znodes that the ends of sessions list. Return them by row and group."""
         found: dict[tuple[int, int], list[str]] = {}
         ends = self._rows.take(closes).select(["session", "deleted"]).to_pylist()
         for number, row in zip(closes.tolist(), ends, strict=True):
@@ -162,7 +163,7 @@ class _Used:
 def _as_input(
     rows: pa.Table, part: int, places: np.ndarray, keys: np.ndarray, deleted: pa.Array | None = None
 ) -> pa.Table:
-    """Some rows, in the columns of ``fold_input.INPUT``."""
+    """Return some rows with the columns of ``fold_input.INPUT``."""
     schema = arrow_schema(INPUT)
     names = [name for name in schema.names if name in rows.column_names]
     taken = rows.select(names).take(pa.array(places, pa.int64()))
@@ -186,7 +187,7 @@ def facts_of(history: GroupHistory) -> Facts:
 
 
 def _known_us(history: GroupHistory) -> int | None:
-    """As in ``Facts``."""
+    """Return ``known_us`` as in ``Facts``."""
     known = history.known[-1]
     if not known:
         return None

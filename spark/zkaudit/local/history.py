@@ -46,11 +46,12 @@ _LOGGED: Final = {column.name for column in TXNLOG}
 _OPERATION: Final = [column.name for column in TXNLOG_GROUPS if column.name in _LOGGED]
 _GROUP: Final = re.compile(r"(?s).*?/consumers/([^/]+)/")
 _WITH_TOPIC: Final = 5
-"""A path with more parts than this has a topic: /consumers/GROUP/owners/TOPIC/PARTITION."""
+"""Number of parts of a path from which on it has a topic:
+/consumers/GROUP/owners/TOPIC/PARTITION."""
 _MOST_NAMES: Final = 5
 MOST_BYTES: Final = 256 << 20
-"""Bytes of one server's logs that the findings of all groups are read from. More take gigabytes of
-memory."""
+"""Largest size in bytes of one server's logs from which the findings of all groups are read. More
+would need gigabytes of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,11 @@ class Question:
 
     Args:
         directories: the servers' directories, as for ``zkaudit run``.
-        group: its name; ``None``: all groups.
-        start: ISO time, UTC; the logs are read from a snapshot an hour before, if there is one.
+        group: name of the group; ``None``: all groups.
+        start: ISO time, UTC; the logs are read from a snapshot an hour earlier, if there is one.
         end: ISO time, UTC.
         servers: number of voting servers; ``None``: as many as there are directories.
-        allow_damage: whether to continue although all servers miss the records after a damaged
-            one.
+        allow_damage: whether to continue although all servers lack the records after a damaged one.
         to_end: whether to read logs that begin an hour or more after ``end``. The effect of a wrong
             offset may show only there.
         options: the names of ``start`` and ``end`` on the command line.
@@ -89,10 +89,10 @@ class GroupHistory:
             of sessions, topics and brokers; ``confirmed`` is false for those that may never have
             been committed.
         nodes: its znodes in the snapshots that were needed (``schema.SNAPSHOT``).
-        plan: which transactions there are.
-        log_gaps: as ``committed.log_gaps_of`` returns them.
-        known: as ``selection.known`` returns it.
-        coverage: which time the logs cover.
+        plan: the existing transactions.
+        log_gaps: the result of ``committed.log_gaps_of``.
+        known: the result of ``selection.known``.
+        coverage: the time that the logs cover.
         left_out: files that were not read, with the reason.
         begin: the first zxid that was read, if earlier logs were left out on purpose.
         stopped_early: whether later logs were left out on purpose.
@@ -116,8 +116,8 @@ class GroupHistory:
 def read(question: Question) -> GroupHistory:
     """Read the history of a group.
 
-    Raises InputMissingError if a directory has no logs, or these have no such group or nothing at
-    the time; AuditError for logs that contradict each other; LogFormatError for damage.
+    Raises InputMissingError if a directory has no logs, or these have no such group or no data for
+    the time, AuditError for logs that contradict each other, and LogFormatError for damage.
     """
     logs, snapshots = selection.find(question.directories)
     before = selection.begin_snapshot(logs, snapshots, question.start)
@@ -177,7 +177,7 @@ def _committed(
     begin: int | None,
     shown: tuple[int, bytes] | None,
 ) -> tuple[pa.Table, History, list[Damage]]:
-    """Decide which transactions there are. Return the rows without those logged twice."""
+    """Decide which transactions exist. Return the rows without duplicates."""
     if logged_twice(logged):
         table = _once_each(table)
     voters = question.servers or committed.participants(committed.config_of(table), shown)
@@ -193,10 +193,10 @@ def _committed(
 def _once(
     logs: Sequence[Piece], of_group: Settings, runs: Settings, voters: int | None
 ) -> tuple[pa.Table, list[LoggedRun]]:
-    """The group's rows with few duplicates, and the runs of all logs.
+    """Return the group's rows with few duplicates, and the runs of all logs.
 
-    All servers of an ensemble log the same transactions. So the logs of one are decoded, of the
-    others first only the zxids, and then those logs that have more.
+    All servers of an ensemble log the same transactions. So one server's logs are decoded, and
+    from the others first only zxids, and then those logs that have more transactions.
     """
     name = min(log.server for log in logs)
     first = [log for log in logs if log.server == name]
@@ -235,7 +235,7 @@ def _once_each(table: pa.Table) -> pa.Table:
 
 
 def _taken(table: pa.Table, plan: History) -> pa.Table:
-    """Each operation once, without those never committed, in order; with ``confirmed``."""
+    """Return each operation once, without those never committed, in order, with ``confirmed``."""
     zxids = table["zxid"].to_numpy()
     mask = np.zeros(len(table), bool)
     for server, ranges in plan.take.items():
@@ -262,7 +262,7 @@ def inside(zxids: np.ndarray, ranges: Sequence[Range]) -> np.ndarray:
 def _snapshots(
     usable: Sequence[Piece], log_gaps: Sequence[tuple[int, int]], settings: Settings
 ) -> tuple[pa.Table, list[int]]:
-    """The znodes of the snapshots behind log gaps, and the zxids of those that are whole."""
+    """Return the znodes in the snapshots behind log gaps, and the zxids of complete snapshots."""
     batches: list[pa.RecordBatch] = []
     whole: list[int] = []
 
@@ -285,7 +285,8 @@ def _snapshots(
 def _of_group(
     table: pa.Table, nodes: pa.Table, group: str
 ) -> tuple[pa.Table, pa.Table, tuple[str, ...]] | None:
-    """Leave out other groups, their sessions and topics; ``None``: there is no such group."""
+    """Leave out other groups, their sessions and topics. Return ``None`` if there is no such
+    group."""
     paths = table["path"].combine_chunks()
     logged = pc.unique(paths).to_pylist()
     in_nodes = nodes["path"].to_pylist()
@@ -317,7 +318,7 @@ def _among(column: pa.ChunkedArray, values: Iterable[Any]) -> pa.ChunkedArray:
 
 
 def _listed(table: pa.Table) -> dict[str, set[int]]:
-    """The paths that the ends of sessions list, with the sessions."""
+    """Return the paths that the ends of sessions list, with the sessions."""
     closes = table.filter(pc.is_valid(table["deleted"])).select(["session", "deleted"])
     listed: dict[str, set[int]] = {}
     for row in closes.to_pylist():
@@ -327,13 +328,13 @@ def _listed(table: pa.Table) -> dict[str, set[int]]:
 
 
 def _group_of(path: str) -> str | None:
-    """The group of a znode below ``/consumers/GROUP``."""
+    """Return the group of a znode below ``/consumers/GROUP``."""
     parts = _GROUP.match(path)
     return parts[1] if parts else None
 
 
 def _is_shared(path: str, topics: set[str]) -> bool:
-    """Whether a path is that of a broker, or of one of these topics."""
+    """Whether a path belongs to a broker, or to one of these topics."""
     parts = path.rsplit("/", 3)
     if parts[1:2] != ["brokers"]:
         return False
@@ -341,8 +342,8 @@ def _is_shared(path: str, topics: set[str]) -> bool:
 
 
 def subscription_of(path: str, data: bytes | None) -> tuple[Pattern | None, list[str]]:
-    """Return the pattern of a registration, and the topics or regexes that it names; ``None`` and
-    nothing if it cannot be understood."""
+    """Return the pattern of a registration, and its topics or regexes. ``None`` and nothing if
+    its format is unknown."""
     try:
         subscription = decode_registration(path, data or b"")
     except ZnodeFormatError:
@@ -351,7 +352,7 @@ def subscription_of(path: str, data: bytes | None) -> tuple[Pattern | None, list
 
 
 def _names(logs: Iterable[Piece], settings: Settings, snapshots: Sequence[Piece]) -> set[str]:
-    """The names of all groups in the logs, and in the first snapshot."""
+    """Return the names of all groups in the logs and in the first snapshot."""
     paths: set[str | None] = set()
     for batch in rows_of(settings, logs):
         paths.update(pc.unique(batch["path"]).to_pylist())
@@ -377,7 +378,7 @@ def check_size(directories: Sequence[str]) -> None:
         size[log.server] = size.get(log.server, 0) + log.size
     if (most := max(size.values())) > MOST_BYTES:
         raise InputMissingError(
-            f"the logs of a server have {most >> 20:,} MiB, and this command reads at most "
+            f"the logs of a server have {most >> 20:,} MiB, but this command reads at most "
             f"{MOST_BYTES >> 20} in one process: use zkaudit run"
         )
 

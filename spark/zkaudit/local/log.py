@@ -1,6 +1,6 @@
-"""What happened in a group, in plain words: one entry for each change, in the order of zxids.
+"""The history of a group as sentences: one entry for each change, in the order of zxids.
 
-What is not understood is an entry too.
+Changes of unknown formats are entries, too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ _MOST_TEXT: Final = 60
 
 
 class Entry(NamedTuple):
-    """One change. ``kind`` names what changed; ``None``: does not apply, or unknown."""
+    """One change. ``kind`` names the changed object. ``None`` in a field: not applicable, or
+    unknown."""
 
     zxid: int
     idx: int
@@ -66,7 +67,7 @@ class Entry(NamedTuple):
     previous: int | None = None
     confirmed: bool = True
     lost: tuple[tuple[str, int | None], ...] = ()
-    """The partitions that lost their owner with the end of a session."""
+    """The partitions that lost their owner at the end of a session."""
 
 
 def entries(history: GroupHistory, group: str) -> Iterator[Entry]:
@@ -93,7 +94,7 @@ def entries(history: GroupHistory, group: str) -> Iterator[Entry]:
 
 
 def _gaps(history: GroupHistory, group: str) -> Iterator[Entry]:
-    """The log gaps, and what snapshots show behind them."""
+    """Return the log gaps, and the znodes that snapshots show behind them."""
     for after, before in history.log_gaps:
         if before == history.begin:  # the logs were not read from their begin on
             continue
@@ -105,7 +106,7 @@ def _gaps(history: GroupHistory, group: str) -> Iterator[Entry]:
 
 
 def _in_snapshot(history: GroupHistory, group: str, before: int) -> Iterator[Entry]:
-    """The members and owners that a snapshot shows, and that were there when the logs continue."""
+    """Return the members and owners in a snapshot that existed when the logs continued."""
     segment = Coverage(history.log_gaps).segment
     shown: dict[int, set[Znode]] = {}
     for row in shown_of(history.nodes):
@@ -127,7 +128,7 @@ def _in_snapshot(history: GroupHistory, group: str, before: int) -> Iterator[Ent
 
 
 def _left_out(history: GroupHistory) -> Iterator[Entry]:
-    """The transactions that were never committed."""
+    """Return the transactions that were never committed."""
     for first, last in history.plan.dropped:
         count = last - first + 1
         text = (
@@ -138,7 +139,7 @@ def _left_out(history: GroupHistory) -> Iterator[Entry]:
 
 
 def _access_lists(history: GroupHistory, group: str, sessions: Sessions) -> Iterator[Entry]:
-    """Changes of access lists, which the fold does not read."""
+    """Return changes of ACLs, which the fold does not read."""
     rows = history.rows.filter(pc.equal(history.rows["type"], "setACL"))
     rows = rows.append_column("us", rows["time"].cast(pa.int64()))
     names = ["zxid", "idx", "us", "session", "path", "confirmed"]
@@ -152,7 +153,7 @@ def _access_lists(history: GroupHistory, group: str, sessions: Sessions) -> Iter
 
 
 def _owned(znodes: Iterable[Znode]) -> list[Znode]:
-    """The partitions among the znodes, in order."""
+    """Return the partitions among the znodes, in order."""
     owned = (znode for znode in znodes if znode.tree == OWNERS)
     return sorted(owned, key=lambda znode: (znode.topic, znode.partition or 0))
 
@@ -163,7 +164,8 @@ class _Topics:
     def __init__(self, history: GroupHistory) -> None:
         self._segment = Coverage(history.log_gaps).segment
         self._counts: dict[str, list[tuple[int, int, int]]] = {}
-        """For each path: the zxid that wrote it, the segment in which it is known, the number."""
+        """By path, the zxid that wrote the topic, the segment in which it is known, and the
+        number."""
         topics = history.nodes.filter(pc.match_substring(history.nodes["path"], "/brokers/topics/"))
         for row in topics.select(["path", "data", "zxid", "mzxid"]).to_pylist():
             self._add(row["path"], row["mzxid"], self._segment(row["zxid"] + 1), row["data"])
@@ -175,7 +177,7 @@ class _Topics:
         return count
 
     def change(self, event: Event, path: str) -> tuple[int | None, int | None]:
-        """Return the number before an event and after it; ``None``: unknown."""
+        """Return the number before and after an event; ``None`` if unknown."""
         here = self._segment(event.zxid)
         known = [(zxid, count) for zxid, segment, count in self._counts.get(path, ())
                  if segment == here and zxid < event.zxid]  # fmt: skip
@@ -184,7 +186,7 @@ class _Topics:
 
 
 class _Words:
-    """Describes events. ``fold`` gets each of them once, in order."""
+    """Describes events. ``fold`` gets each event once, in order."""
 
     def __init__(self, group: str, sessions: Sessions, fold: Fold, topics: _Topics) -> None:
         self._group = group
@@ -256,7 +258,7 @@ class _Words:
         return self._entry(event, "claimed", text, znode, member)
 
     def _end(self, event: Event, lifetime: Lifetime) -> Entry:
-        """A registration or an owner znode was deleted."""
+        """Describe the deletion of a registration or an owner znode."""
         znode = lifetime.znode
         member = znode.name if znode.tree == IDS else lifetime.member
         what = "its registration was" if znode.tree == IDS else _topic(znode)
@@ -280,7 +282,7 @@ class _Words:
         return self._entry(event, "owner deleted", text, znode, member)
 
     def _close(self, event: Event, rows: Sequence[Lifetime]) -> Iterator[Entry]:
-        """The end of a session: one entry for all of its znodes."""
+        """Describe the end of a session in one entry for all of its znodes."""
         rows = [row for row in rows if row.znode.group == self._group]
         if not rows:
             return
@@ -359,7 +361,8 @@ class _Words:
         return self._entry(event, "overwritten", text, znode)
 
     def _other(self, event: Event, path: str) -> Iterator[Entry]:
-        """A topic, a znode of a live migration, or one that is not understood."""
+        """Describe a change of a topic, a znode of a live migration, or a znode of an unknown
+        format."""
         chroot, consumers, rest = path.partition(f"/consumers/{self._group}/")
         if not consumers:
             yield from self._topic(event, path)
@@ -483,14 +486,14 @@ def written(
 
 
 def _ended(rows: Iterable[object], event: Event) -> list[Lifetime]:
-    """The lifetimes that an event ended. Rows may also have those that a snapshot shows to have
-    ended earlier, in a log gap."""
+    """Return the lifetimes that an event ended. Rows may also contain lifetimes that ended
+    earlier, in a log gap, as a snapshot shows."""
     lifetimes = (row for row in rows if isinstance(row, Lifetime))
     return [row for row in lifetimes if row.end is not None and row.end.zxid == event.zxid]
 
 
 def partitions_of(path: str, data: bytes | None) -> int | None:
-    """Return the number of partitions in a topic's znode; ``None`` if it cannot be understood."""
+    """Return the number of partitions in a topic's znode; ``None`` if its format is unknown."""
     try:
         return len(decode_topic(path, data or b""))
     except ZnodeFormatError:
@@ -510,7 +513,7 @@ def _topic(znode: Znode) -> str:
 
 
 def _text(data: bytes | None) -> str:
-    """The content of a znode, in quotes."""
+    """Return the content of a znode in quotes."""
     if not data:
         return "nothing"
     text = data.decode("utf-8", "replace")
@@ -522,7 +525,7 @@ def _content(data: bytes | None, offset: int | None) -> str:
 
 
 def _ranges(znodes: Iterable[Znode]) -> str:
-    """Partitions in order, as in ``orders-0 to 3, orders-7``."""
+    """Return partitions in order, as in ``orders-0 to 3, orders-7``."""
     parts = []
     for topic, of_topic in groupby(znodes, key=lambda znode: znode.topic):
         runs: list[list[int]] = []

@@ -36,10 +36,10 @@ class Answer:
             partition had no owner.
         free_since: without an owner: when the last owner znode was gone; ``None``: the logs show
             no earlier owner.
-        session: the owner's.
+        session: the owner's session.
         offset: the content of the offset znode; ``None``: there was none.
         committed: the write of that offset, if the logs show it.
-        unsure: why the answer may be wrong or is incomplete, in sentences.
+        unsure: why the answer may be wrong or incomplete, as sentences.
     """
 
     chroot: str
@@ -57,11 +57,11 @@ class Answer:
 
 
 def who(question: Question, topic: str, partition: int, at: str) -> list[Answer]:
-    """Return who owned a partition at an ISO time (UTC): one answer for each chroot below which the
-    group has the partition. Of ``question``, the times are not used.
+    """Return who owned a partition at an ISO time (UTC), with one answer for each chroot in which
+    the group has the partition. The times in ``question`` are not used.
 
-    Raises what ``history.read`` raises, and InputMissingError for a partition that the group does
-    not have in the logs.
+    Raises the errors of ``history.read``, and InputMissingError if the group does not have the
+    partition in the logs.
     """
     # Later logs are read only if they are needed to say how the ownership ended.
     moment = min(datetime.fromisoformat(at), datetime.max.replace(tzinfo=UTC) - _MS)
@@ -133,8 +133,9 @@ def _answers(
 
 
 def _position(history: GroupHistory, at_ms: int) -> tuple[int, bool, Range | None]:
-    """Return the last transaction at a time or before; whether a later leader's clock was behind,
-    so that the time occurs twice; and the log gap (first and last zxid) that the time is in."""
+    """Return the last transaction at or before a time. Also return whether a later leader's
+    clock was behind, so that the time occurs twice, and the log gap (first and last zxid) that
+    contains the time."""
     points = [(history.rows["zxid"].to_numpy(), history.rows["time"].cast(pa.int64()).to_numpy())]
     for run in history.logged:
         if run.first is None or run.last is None:
@@ -161,7 +162,8 @@ def _position(history: GroupHistory, at_ms: int) -> tuple[int, bool, Range | Non
 
 
 def _chroots(history: GroupHistory, group: str, partition: tuple[str, int]) -> list[str]:
-    """Where the group has a partition. Raises InputMissingError if it has none of that name."""
+    """Return the chroots in which the group has a partition. Raises InputMissingError if there are
+    none."""
     listed = pc.list_flatten(history.rows["deleted"])
     columns = (history.rows["path"], listed, history.nodes["path"])
     paths = {path for column in columns for path in column.unique().to_pylist()}

@@ -1,8 +1,8 @@
 """Data for the report page, from an audit's tables. Its size does not grow with the history.
 
-Time is cut into buckets; the page draws cells, not intervals. Findings are shown exactly, and so
-are intervals while there are few enough to send. Reads the tables' Parquet files without Spark.
-Tables that grow with the history are aggregated while they are read. Driver's thread.
+Time is divided into buckets, and the page draws cells, not intervals. Findings are shown exactly,
+as are intervals if there are few. Reads the tables' Parquet files without Spark. Tables that grow
+with the history are aggregated while they are read. Driver's thread.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from zkaudit.text import names_of, printable
 
 BUCKETS: Final = 480
 MAX_ROWS: Final = 500
-"""Partitions in the timeline: those with findings first, then those of the groups in the page."""
+"""Largest number of partitions in the timeline. Those with findings are first, then those of the
+groups on the page."""
 MAX_FINDINGS: Final = 2_000
 MAX_EXACT: Final = 1_000_000
-"""Intervals that are in the page exactly, packed; with more, the timeline shows cells only."""
+"""Largest number of intervals that the page has exactly, packed. With more, the timeline shows
+only cells."""
 MAX_GROUPS: Final = 200
-"""Groups in the selector: those with the worst findings first."""
+"""Largest number of groups in the selector. Those with the worst findings are first."""
 MAX_HERDS: Final = 10
-"""Changes of membership shown for all groups together."""
+"""Number of changes of membership that are shown for all groups together."""
 MAX_HERDS_OF_GROUP: Final = 5
-"""Changes of membership shown for each group in the selector, at least."""
+"""Smallest number of changes of membership that are shown for each group in the selector."""
 
 KEY: Final = (*GROUP, "topic", "partition")
 _RANKS: Final = pa.array(SEVERITIES)
@@ -101,7 +103,7 @@ class Tables:
     def rows(
         self, name: str, columns: Sequence[str], where: pc.Expression | None = None
     ) -> pa.Table:
-        """Return some rows of a table. There must be few: all are in memory."""
+        """Return some rows of a table. There must be few, because all are in memory."""
         return self._every[name].to_table(list(columns), filter=self._where(name, where))
 
     def batches(
@@ -128,7 +130,7 @@ class Tables:
         """Return one row for each combination of ``keys``, with the number ``n`` of their rows.
 
         Only the result is in memory. ``values``: name, column and aggregate function of further
-        columns. ``computed``: further keys, from the column ``time``.
+        columns. ``computed``: further keys, computed from the column ``time``.
         """
         every, chosen = self._every[name], self._where(name, where)
         columns = dict.fromkeys([*keys, *(column for _, column, _ in values)])
@@ -163,14 +165,14 @@ def _millis(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _millis_of(name: str) -> pc.Expression:
-    """Return a column that is read, in milliseconds since 1970."""
+    """Return a column from a file, in milliseconds since 1970."""
     return pc.divide(pc.field(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1000)
 
 
 def chosen(
     summary: dict[str, Any], tables: Tables, group: str, names: Sequence[str]
 ) -> tuple[dict[str, Any], Tables]:
-    """Return the summary and the tables of the groups of these names, which ``group`` matches."""
+    """Return the summary and the tables of the groups with these names, which ``group`` matches."""
     tables = tables.of(names)
     counted = tables.grouped("findings", ("severity", "kind"))
     of_kind = {(severity, kind): n for severity, kind, n in _rows_of(counted)}
@@ -235,14 +237,15 @@ _COUNTED: Final = ("severity", "kind", "effect", "basis", *GROUP)
 
 
 def _counted(tables: Tables) -> list[dict[str, Any]]:
-    """The findings, counted for each combination of ``_COUNTED``, with the sum of messages."""
+    """Return the findings, counted for each combination of ``_COUNTED``, with the sum
+    of messages."""
     values = (("messages", "messages", "sum"), ("unknown", "messages", "count"))
     found: list[dict[str, Any]] = tables.grouped("findings", _COUNTED, values).to_pylist()
     return found
 
 
 def _counts(counted: Iterable[dict[str, Any]]) -> list[Count]:
-    """Sum up the result of ``_counted`` without groups: a few dozen rows."""
+    """Sum the result of ``_counted`` without groups, which gives a few dozen rows."""
     parts: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
     for row in counted:
         key = (SEVERITIES.index(row["severity"]), row["kind"], row["effect"] or "")
@@ -261,7 +264,7 @@ def _counts(counted: Iterable[dict[str, Any]]) -> list[Count]:
 
 
 def _listed(tables: Tables, summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """The worst findings."""
+    """Return the worst findings."""
     ordered = _ranked(tables.rows("findings", ("id", "severity", "kind", "zxid")))
     worst = ordered["id"].slice(0, MAX_FINDINGS).combine_chunks()
     columns = (
@@ -287,14 +290,14 @@ def _listed(tables: Tables, summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ranked(found: pa.Table) -> pa.Table:
-    """Findings in the order of the page: the worst first."""
+    """Return findings in the order of the page, the worst first."""
     found = found.append_column("rank", pc.index_in(found["severity"], _RANKS))
     found = found.append_column("first", found["zxid"].fill_null(-1))
     return found.sort_by([(name, "ascending") for name in ("rank", "kind", "first", "id")])
 
 
 def _modes(summary: dict[str, Any]) -> dict[_GroupKey, str]:
-    """The mode of each group that still has one, by chroot and name."""
+    """Return the mode of each group that still has one, by chroot and name."""
     return {
         (row["chroot"], row["group_id"]): row["mode"]
         for row in summary.get("migrations", ())
@@ -303,7 +306,7 @@ def _modes(summary: dict[str, Any]) -> dict[_GroupKey, str]:
 
 
 def _only(group: str | None) -> str | None:
-    """Which groups the page is about, in words; ``None``: all."""
+    """Return the words for the groups on the page; ``None`` for all groups."""
     names = None if group is None else names_of(group)
     if names is None:
         return None if group is None else f"groups whose name matches {group}"
@@ -322,7 +325,7 @@ def groups_in(tables: Tables) -> set[_GroupKey]:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A group, and how many findings it has of each severity (its number) and kind, worst first."""
+    """A group, and its number of findings by severity (as a number) and kind, the worst first."""
 
     chroot: str
     name: str
@@ -335,12 +338,13 @@ class _Group:
 
     @property
     def findings(self) -> int:
-        """How many findings it has."""
+        """Number of its findings."""
         return sum(count for _, _, count in self.kinds)
 
 
 def _all_groups(tables: Tables, counted: Iterable[dict[str, Any]]) -> list[_Group]:
-    """Every group of the audit: those with the worst findings first, then those with most."""
+    """Return all groups of the audit, those with the worst findings first, then those with most
+    findings."""
     kinds: dict[_GroupKey, Counter[tuple[int, str]]] = defaultdict(Counter)
     for row in counted:
         of_group = kinds[row["chroot"], row["group_id"]]
@@ -359,12 +363,12 @@ def _all_groups(tables: Tables, counted: Iterable[dict[str, Any]]) -> list[_Grou
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Which part of the owners' intervals the timeline shows, in milliseconds since 1970.
+    """The part of the owners' intervals that the timeline shows, in milliseconds since 1970.
 
     Args:
-        earliest: when the timeline begins; ``None``: with the first owner. For a time range this is
-            where the audit begins to read the logs. Most owners have been there for weeks then.
-        last: the last transaction, at which intervals without an end end.
+        earliest: when the timeline begins; ``None``: with the first owner. For a time range this
+            is where the audit begins to read the logs, because most owners began weeks earlier.
+        last: the last transaction, which ends intervals without an end.
     """
 
     earliest: int | None
@@ -377,7 +381,7 @@ class _Spans:
         return cls(earliest, 0 if last is None else milliseconds(last))
 
     def where(self) -> pc.Expression:
-        """Return which intervals are in the timeline."""
+        """Return a condition for the intervals in the timeline."""
         begun = pc.field("start_time").is_valid()
         if self.earliest is None:
             return begun
@@ -400,8 +404,8 @@ class _Spans:
 
 
 def _partitions(tables: Tables, spans: _Spans | None) -> pa.Table:
-    """The partitions that had an owner: begin of the first, and end of the last interval that ended
-    (``start``, ``end``), and the number of those that did not (``open``)."""
+    """Return the partitions that had an owner, with begin of the first and end of the last ended
+    interval (``start``, ``end``), and the number of intervals that did not end (``open``)."""
     where = pc.field("start_time").is_valid() if spans is None else spans.where()
     values = (
         ("start", "start_time", "min"), ("end", "end_time", "max"), ("open", "end_time", "count"),
@@ -412,7 +416,7 @@ def _partitions(tables: Tables, spans: _Spans | None) -> pa.Table:
 def _groups(
     tables: Tables, owned: pa.Table, carried: Sequence[_Group], modes: Mapping[_GroupKey, str]
 ) -> list[dict[str, Any]]:
-    """Return the page's groups, with the number of findings, partitions and changes of each."""
+    """Return the page's groups, with the numbers of findings, partitions and changes of each."""
     among = pc.field("group_id").isin([group.name for group in carried])
     counted = owned.group_by(list(GROUP)).aggregate([([], "count_all")])
     counted = counted.select([*GROUP, "count_all"])
@@ -437,10 +441,10 @@ def _worst_groups(listed: Sequence[dict[str, Any]], carried: Sequence[_Group]) -
 
 
 def _others(groups: Sequence[_Group]) -> dict[str, Any] | None:
-    """The groups that are not in the page, packed: the page unpacks them for a search.
+    """Return the groups that are not on the page, packed. The page unpacks them for a search.
 
     JSON, then zlib, then base64. ``group``: pairs of chroot and name. ``found``: for each group
-    that has findings, numbers in ``kinds`` and how many findings there are.
+    with findings, positions in ``kinds`` and numbers of findings.
     """
     if not groups:
         return None
@@ -468,12 +472,12 @@ def _base64(content: bytes) -> str:
 
 
 def _places(groups: Sequence[dict[str, Any]]) -> dict[_GroupKey, int]:
-    """The number of each group on the page."""
+    """Return the number of each group on the page."""
     return {(group["chroot"], group["group_id"]): n for n, group in enumerate(groups)}
 
 
 def _herds(tables: Tables, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The changes that woke most members: of all groups, and of each group in the page."""
+    """Return the changes that woke most members, of all groups and of each group on the page."""
     names = (*GROUP, "member", "change", "basis", "cause", "notified", "rebalances", "reads")
     worst: pa.Table | None = None
     columns = (*names, "time", "zxid", "idx")
@@ -488,7 +492,7 @@ def _herds(tables: Tables, groups: Sequence[dict[str, Any]]) -> list[dict[str, A
 
 
 def _worst_herds(woke: pa.Table, groups: Sequence[dict[str, Any]]) -> pa.Table:
-    """The same of some changes."""
+    """Return those of some changes that woke most members."""
     order = [(name, "ascending") for name in (*GROUP, "zxid", "idx", "member")]
     woke = woke.sort_by([("notified", "descending"), *order])
     left = dict.fromkeys(_places(groups), MAX_HERDS_OF_GROUP)
@@ -503,10 +507,10 @@ def _worst_herds(woke: pa.Table, groups: Sequence[dict[str, Any]]) -> pa.Table:
 def _rows(
     tables: Tables, owned: pa.Table, groups: Sequence[dict[str, Any]], names: Sequence[str]
 ) -> list[_Partition]:
-    """The partitions of the timeline, those of the worst groups first.
+    """Return the partitions of the timeline, those of the worst groups first.
 
-    When there are too many, those with findings are taken first, then those of the groups in the
-    page. Only groups with these names are taken.
+    If there are too many, those with findings take precedence, then those of the groups on the
+    page. Only groups with these names are included.
     """
     among = pc.field("group_id").isin(names)
     found = tables.grouped("findings", KEY, (), among & pc.field("partition").is_valid())
@@ -519,7 +523,7 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class _Intervals:
-    """The intervals of the rows as columns, sorted by row and begin."""
+    """Intervals of the rows as columns, sorted by row and begin."""
 
     row: np.ndarray
     a: np.ndarray
@@ -537,7 +541,7 @@ class _Intervals:
 
 
 def _intervals(tables: Tables, rows: Sequence[_Partition], spans: _Spans) -> _Intervals:
-    """All intervals of the rows."""
+    """Return all intervals of the rows."""
     values = zip(*rows, strict=True) if rows else [()] * len(KEY)
     kinds = (pa.string(), pa.string(), pa.string(), pa.int64())
     numbered = pa.table([*map(pa.array, values, kinds), pa.array(range(len(rows)), pa.int64())],
@@ -561,7 +565,7 @@ def _intervals(tables: Tables, rows: Sequence[_Partition], spans: _Spans) -> _In
 
 
 def _codes(column: pa.ChunkedArray, known: dict[str, int]) -> np.ndarray:
-    """The number of each text in ``known``, to which new ones are added."""
+    """Return the number of each text in ``known``, to which new texts are added."""
     coded = column.combine_chunks().fill_null("?").dictionary_encode()
     numbers = [known.setdefault(text, len(known)) for text in coded.dictionary.to_pylist()]
     codes: np.ndarray = np.array(numbers, "i8")[coded.indices.to_numpy()]
@@ -571,8 +575,8 @@ def _codes(column: pa.ChunkedArray, known: dict[str, int]) -> np.ndarray:
 def _cells(
     spans: _Intervals, rows: int, members: dict[str, int], begin: int, width: int
 ) -> list[list[int]]:
-    """For each row: first bucket, last bucket and member of each run of buckets in which one member
-    owned the partition the longest; then those of the next run."""
+    """Return for each row its runs of buckets with the same longest owner. A run is given as
+    first bucket, last bucket and member."""
     cells: list[list[int]] = []
     numbers = spans.numbers(members)
     for low, high in pairwise(np.searchsorted(spans.row, np.arange(rows + 1)).tolist()):
@@ -610,12 +614,13 @@ def _cells_of(
 
 
 def _packed(spans: _Intervals, members: dict[str, int], begin: int, end: int) -> dict[str, Any]:
-    """Intervals as packed columns, which the page unpacks when it zooms in.
+    """Return intervals as packed columns, which the page unpacks when it zooms in.
 
-    One column after the other, in order of row and begin: row, time since the end of the interval
-    before it in the same row, length, member, how it ended. Times are in ``unit`` milliseconds, the
-    first of a row since ``begin``. A column has ``bytes`` bytes for each interval: first the lowest
-    byte of all, then the next. That packs best. Then zlib, then base64.
+    The columns are, in order of row and begin: row, time since the end of the previous interval
+        in the same row, length, member, how it ended. Times are in ``unit`` milliseconds; the
+        first of a row is since ``begin``. A column has ``bytes`` bytes for each interval: first
+        the lowest bytes of all intervals, then the next, which compresses best. Then zlib, then
+        base64.
     """
     unit = (end - begin >> 32) + 1
     a, b = ((times - begin) // unit for times in (spans.a, spans.b))
@@ -637,7 +642,7 @@ def _packed(spans: _Intervals, members: dict[str, int], begin: int, end: int) ->
 def _series(
     tables: Tables, groups: list[dict[str, Any]], begin: int, width: int
 ) -> list[dict[str, Any]]:
-    """For each group: members, commits and refused writes over the buckets."""
+    """Return for each group its members, commits and refused writes over the buckets."""
     places = _places(groups)
     made: list[dict[str, Any]] = [
         group | {"members": [], "commits": [], "refused": []} for group in groups

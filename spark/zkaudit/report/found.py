@@ -1,4 +1,4 @@
-"""The findings of an audit as plain values: read, chosen, and compared with those expected.
+"""The findings of an audit as plain values: read, filtered, and compared with expected findings.
 
 Needs no Spark. Any thread.
 """
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 def read(out: Path) -> list[Row]:
-    """Return the findings of an audit, worst first, then by transaction, in a fixed order.
+    """Return the findings of an audit in a fixed order: the worst first, then by transaction.
 
     Times are ISO in UTC; sessions and zxids are hexadecimal. Raises InputMissingError if ``out``
     does not contain a finished audit.
@@ -69,16 +69,16 @@ def _plain(row: Row) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A filter for findings. Empty and ``None``: all.
+    """A filter for findings. Empty and ``None`` match all.
 
     A log gap may hide findings about any topic and member, of any severity. So only ``kinds``,
     ``start`` and ``end`` exclude its findings.
 
     Args:
         group: findings about this group, and those about no group, which concern all groups.
-        severity: findings of this severity or a worse one.
-        start: ISO time; findings that last until then or longer.
-        end: ISO time; findings that begin before it.
+        severity: findings of this severity or worse.
+        start: ISO time; findings that last until this time or longer.
+        end: ISO time; findings that begin before this time.
         members: a part of the name is enough, because consumer ids end with random digits.
     """
 
@@ -91,7 +91,7 @@ class Choice:
     end: str | None = None
 
     def of(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the wanted findings."""
+        """Yield the findings that match."""
         bad = SEVERITIES[: SEVERITIES.index(self.severity or SEVERITIES[-1]) + 1]
         for row in rows:
             if (
@@ -150,7 +150,7 @@ def acknowledged(
     out: Path, expected: Mapping[str, Expected]
 ) -> tuple[Counter[tuple[str, str]], list[Expected]]:
     """Return the number of expected findings of each severity and kind, and the expected findings
-    that were not found."""
+    that did not occur."""
     import pyarrow.dataset as ds
 
     _, tables = finished(out)

@@ -1,7 +1,7 @@
-"""The report: one HTML page with everything in it.
+"""The report: a self-contained HTML page.
 
-Names come from ZooKeeper, and any client may have chosen them: they travel as JSON that cannot end
-its element, and reach the page as text only. The page may run its own script and nothing else
+Names come from ZooKeeper, where any client may have chosen them. They are passed as JSON that
+cannot end its element, and are shown only as text. The page may run its own script and nothing else
 (Content-Security-Policy). Needs no Spark. Runs in the driver's thread.
 """
 
@@ -22,11 +22,11 @@ from zkaudit.text import group_option, names_of, no_group, printable
 
 
 def write(out: str | Path, group: str | None = None, page: str | Path | None = None) -> Path:
-    """Write the report from the tables of an audit; return its path.
+    """Write the report from the tables of an audit. Return its path.
 
-    ``group``: a Python regex, or one of ``regex_of``; the page shows only the groups whose whole
-    name matches. ``page``: the file, by default ``OUT/report.html``. Raises InputMissingError if
-    there is no finished audit in ``out`` or no group matches, AuditError if ``group`` is not a
+    ``group``: a Python regex, or a result of ``regex_of``; the page shows only the groups whose
+    whole name matches. ``page``: the file, by default ``OUT/report.html``. Raises InputMissingError
+    if there is no finished audit in ``out`` or no group matches, AuditError if ``group`` is not a
     regex.
     """
     summary, place = finished(out)
@@ -52,7 +52,7 @@ def write(out: str | Path, group: str | None = None, page: str | Path | None = N
 
 
 def _matching(tables: Tables, group: str) -> list[str]:
-    """The names of the audit's groups that match."""
+    """Return the names of the audit's groups that match."""
     every = {name for _, name in groups_in(tables)}
     named = names_of(group)
     if named is not None:
@@ -79,7 +79,8 @@ def render(data: dict[str, Any]) -> str:
 
 
 def _visible(value: Any) -> Any:
-    """Escape what is invisible or turns text around, in every string of ``value``."""
+    """Escape characters that are invisible or change text direction, in every string of
+    ``value``."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""The report's first lines: what went wrong, in words. Pure.
+"""The report's first lines: what went wrong, as sentences. Pure.
 
-From counts of findings and the summary, so that it says the same however many findings the page
-has room for.
+They use counts of findings and the summary, so they do not depend on how many findings fit on the
+page.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TOO_LARGE: Final = (
 CUT_OFF: Final = "the server is writing this log, or it was copied incompletely"
 """Why the last record of a log is incomplete."""
 _MOST_GROUPS: Final = 20
-"""Groups that moved while they ran and are named."""
+"""Largest number of groups in a live move that are named."""
 _LEAST: Final = SEVERITIES.index("high")
-"""Findings that are less severe are counted, not described."""
+"""Lowest severity of findings that are described. Others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
 
 
 def coverage(summary: dict[str, Any], zone: tzinfo | None = UTC, name: str = "UTC") -> list[str]:
-    """Return a sentence with the time that was asked for and the time that the logs cover. Times
-    are shown in ``zone`` (``None``: that of this machine)."""
+    """Return a sentence with the requested time and the time that the logs cover. Times are shown
+    in ``zone`` (``None``: the zone of this machine)."""
     found = summary.get("coverage")
     if not found:  # an audit by an older zkaudit
         return []
@@ -146,7 +146,7 @@ def doubt(unconfirmed: Sequence[Sequence[int]]) -> str:
 
 
 def _seconds(time: str | None, zone: tzinfo | None) -> str | None:
-    """An ISO time, to the second."""
+    """Return an ISO time with a precision of seconds."""
     if time is None:
         return None
     moment = datetime.fromisoformat(time)
@@ -168,7 +168,7 @@ def rolled_back(summary: dict[str, Any]) -> str:
 
 
 def moves(summary: dict[str, Any]) -> list[str]:
-    """Return a sentence for each group that moved while it ran: its mode, and who is late."""
+    """Return a sentence for each group in a live move: its mode, and which members are late."""
     found = summary.get("migrations", [])
     lines = []
     for row in found[:_MOST_GROUPS]:

@@ -1,6 +1,6 @@
 """Reads a data source without Spark's planning of Python sources, which starts more processes.
 
-Driver's thread; ``read`` of the source runs in the executors' Python workers.
+Driver's thread; the source's ``read`` runs in the executors' Python workers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def rows(
 ) -> DataFrame:
     """Return the rows of a source: one task for each of the reader's partitions.
 
-    ``columns``: those of the batches that the reader yields. Raises what ``reader.partitions``
-    raises, because it is called here.
+    ``columns``: the columns of the reader's batches. Raises the errors of ``reader.partitions``,
+    which is called immediately.
     """
     parts = reader.partitions()
 

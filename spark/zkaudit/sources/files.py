@@ -1,4 +1,4 @@
-"""The files that a source reads: found by name, chosen by zxid, packed into tasks. Pure.
+"""The files that a source reads: found by name, chosen by zxid, and packed into tasks. Pure.
 
 Runs during planning, in a Python worker of the driver.
 """
@@ -32,7 +32,8 @@ from zkaudit.storage import (
 from zkconsumer.errors import ConfigError
 
 BYTES_PER_TASK: Final = 192 << 20
-"""A Python task costs about as much as decoding 10 MB, so small files share one."""
+"""Number of bytes per task. A Python task costs about as much as decoding 10 MB, so small files
+share one."""
 _LOG: Final = re.compile(rf"log\.([0-9a-fA-F]{{1,16}})(?:{'|'.join(map(re.escape, CODECS))})?")
 _NOT_READ: Final = (".bz2", ".lz4", ".snappy", ".tgz", ".xz", ".zip")
 _BLOCK: Final = 4 << 20
@@ -59,13 +60,13 @@ class Piece:
 
 
 def log_zxid(name: str) -> int | None:
-    """Return the zxid in a log's name; ``None`` if it is not the name of a log."""
+    """Return the zxid in a log's name; ``None`` if the name is not that of a log."""
     found = _LOG.fullmatch(name)
     return int(found[1], 16) if found else None
 
 
 def split_name(text: str) -> tuple[str | None, str]:
-    """Split ``NAME=PLACE`` into the name of a server, ``None`` if there is none, and a place."""
+    """Split ``NAME=PLACE`` into the name of a server (``None`` without one) and a place."""
     name, equals, place = text.partition("=")
     if not equals or not name or "/" in name or Path(text).exists():
         return None, text
@@ -82,12 +83,12 @@ def absolute(text: str) -> str:
 def parse_servers(text: str, several: str | None = None) -> dict[str, list[Place]]:
     """Read the options ``path`` and ``paths``: the places of each server.
 
-    In ``path``, places are separated by commas. ``paths`` is a JSON list, which Spark makes from
-    ``load([PLACE, ...])``. Each may be ``NAME=PLACE``; a name may have several places, such as the
-    server's ``dataLogDir`` and ``dataDir``. A place is a directory, a file, or a glob, given as a
-    path or a URL (see ``storage``). Without a name, the server is named after the directory, or
-    after the directory of the file, without the options of a URL. Raises ``ConfigError``,
-    ``InputMissingError``, ``AuditError``.
+    In ``path``, places are separated by commas. ``paths`` is a JSON list, which Spark creates from
+    ``load([PLACE, ...])``. Each entry may be ``NAME=PLACE``; a name may have several places, such
+    as the server's ``dataLogDir`` and ``dataDir``. A place is a directory, a file, or a glob,
+    given as a path or a URL (see ``storage``). Without a name, the server is named after the
+    directory, or after the directory of the file, without the options of a URL. Raises
+    ``ConfigError``, ``InputMissingError``, ``AuditError``.
     """
     named = [split_name(part) for part in filter(None, map(str.strip, text.split(",")))]
     if several is not None:
@@ -112,7 +113,7 @@ def parse_servers(text: str, several: str | None = None) -> dict[str, list[Place
 
 
 def _places(text: str) -> list[Place]:
-    """The directories or files to which a path, a glob or a URL refers."""
+    """Return the directories or files that match a path, a glob or a URL."""
     found = matching(text)
     if not found:
         what = "directory or file matches" if is_glob(text) else "directory"
@@ -124,7 +125,7 @@ def find(servers: Mapping[str, Sequence[Place]], snapshots: bool = False) -> dic
     """Return all logs (or all snapshots) of each server, in order of the zxids in their names.
 
     A place is a file, a ``dataDir`` or ``dataLogDir``, or the ``version-2`` in one of them. There
-    may be several copies of a file: see ``distinct``.
+    may be several copies of a file; see ``distinct``.
     """
     found: dict[str, list[Piece]] = {}
     for server, places in servers.items():
@@ -156,8 +157,8 @@ def unread(servers: Mapping[str, Sequence[Place]]) -> list[str]:
 
 
 def _zxid_of_log(path: Place) -> int | None:
-    """The zxid in a log's name. A word of the letters a to f, such as ``log.bad``, is none if the
-    file begins with another transaction."""
+    """Return the zxid in a log's name. A word with the letters a to f, such as ``log.bad``, is
+    not a zxid if the file begins with another transaction."""
     zxid = log_zxid(path.name)
     if zxid is None or any(character.isdigit() for character in path.name):
         return zxid
@@ -165,10 +166,10 @@ def _zxid_of_log(path: Place) -> int | None:
 
 
 def distinct(pieces: Iterable[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """Keep the longest of several copies of a server's log; return also those left out.
+    """Keep the longest of several copies of a server's log. Also return the others.
 
-    A kept copy (``zkaudit collect``) may be next to the server's own log. One of them begins like
-    the other: it was copied early, or its end was cut off afterwards. Raises AuditError for two
+    A copy from ``zkaudit collect`` may be next to the server's own log. One is then a prefix of the
+    other: it was copied early, or its end was cut off afterwards. Raises AuditError for two
     different logs, and ``OSError``.
     """
     kept: dict[tuple[str, int], Piece] = {}
@@ -190,7 +191,8 @@ def _longer(one: Piece, other: Piece) -> tuple[Piece, Piece]:
             size = min(_BLOCK, min(ends) - begin)
             if left.read_at(size, begin) != right.read_at(size, begin):
                 raise AuditError(
-                    f"{shown(one.path)} and {shown(other.path)} are different logs with one name: "
+                    f"{shown(one.path)} and {shown(other.path)} are different logs with the "
+                    "same name: "
                     "keep one of them, or name their directories as two servers"
                 )
     return (one, other) if ends[0] >= ends[1] else (other, one)
@@ -223,8 +225,8 @@ def split(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> Iterator[Piece
     """Split logs that are longer than two tasks into pieces of one task each.
 
     Servers begin a new log about every 100,000 transactions, so such files are rare. Each is
-    scanned once, which takes about one second for a gigabyte on a local disk. A compressed log is
-    not split, because each part would unpack all before it.
+    scanned once. A compressed log is not split, because each part would have to unpack everything
+    before it.
     """
     for piece in pieces:
         if piece.size <= 2 * most or codec_of(piece.path) is not None:

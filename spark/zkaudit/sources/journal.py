@@ -1,8 +1,8 @@
 """Members' journals (JSON Lines) as rows, and the Spark data source ``zkaudit_journal``.
 
-Every line gives one row with the columns of ``schema.journal_columns``. A line that cannot be read
-keeps its number, its text and the reason. Later lines are still read, because a newline is never
-part of a line. Runs in Spark's Python workers.
+Every line gives one row with the columns of ``schema.journal_columns``. The row of an unreadable
+line has its number, its text and the reason. Later lines are still read, because a line never
+contains a newline. Runs in Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROWS: Final = 10_000
 MOST_TEXT: Final = 4_096
 _LONGEST: Final = 16 << 20
 _TASK_BYTES: Final = 16 << 20
-"""Lines are parsed one by one, so this is about two seconds' work."""
+"""Number of bytes per task. Lines are parsed one at a time, so a task takes about two seconds."""
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
@@ -43,7 +43,7 @@ def register(spark: SparkSession) -> None:
 def read_journal_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yield one row for each line. Raises ``OSError``.
 
-    A last line without a newline is still being written, or its writer was killed. It is a fault
+    A last line without a newline is still being written, or its writer was killed. It is a fault,
     too.
     """
     name = shown(path)

@@ -1,6 +1,6 @@
 """Offset commits in Kafka: the Spark data source ``zkaudit_offsets`` over ``__consumer_offsets``.
 
-Planning asks the brokers for the first and last offset of each partition. A task reads one
+Planning asks the brokers for the first and last offset of each partition. Each task reads one
 partition up to that end, with kafka-python, in Spark's Python workers. Records of aborted
 transactions are left out.
 """
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 TOPIC: Final = "__consumer_offsets"
 LAST_MS: Final = 32_503_680_000_000
-"""The start of the year 3000. Any client can write any number, so later times are left out."""
+"""The start of the year 3000. Any client can write any time, so later times are left out."""
 _CONNECT_SECONDS: Final = 10.0
 _STALL_SECONDS: Final = 60.0
-"""A partition that returns nothing for this long counts as unreadable."""
+"""Seconds without data after which a partition counts as unreadable."""
 
 
 def register(spark: SparkSession) -> None:
@@ -64,8 +64,8 @@ def read(
 
 
 def commits(rows: DataFrame) -> DataFrame:
-    """Return the rows of table ``commits`` with ``store`` = kafka. Columns that do not apply are
-    null.
+    """Return the rows of the table ``commits`` with ``store`` = kafka. Columns that do not apply
+    are null.
 
     ``kind`` is commit, same, or deleted (a tombstone: the offset expired or was deleted).
     """
@@ -108,7 +108,7 @@ def commits(rows: DataFrame) -> DataFrame:
 def connect(bootstrap: str, config: str | None) -> dict[str, Any]:
     """Return kafka-python's security arguments, after a broker has accepted them.
 
-    kafka-python itself would retry indefinitely with a wrong secret. Raises ConfigError,
+    Otherwise kafka-python would retry indefinitely with a wrong secret. Raises ConfigError,
     AuthenticationError, and BrokerError if no broker of ``bootstrap`` answers.
     """
     from zkconsumer.broker.metadata import fetch_metadata
@@ -135,7 +135,7 @@ def _security(config: str | None) -> KafkaSecurity:
 
 
 def _ask(bootstrap: str, config: str | None, request: Callable[[BrokerConnection], _T]) -> _T:
-    """Return the first answer of a broker of ``bootstrap``. Raises as ``connect``."""
+    """Return the first answer of a broker of ``bootstrap``. Raises the errors of ``connect``."""
     from zkconsumer.broker.connection import BrokerConnection
     from zkconsumer.config.values import split_servers
 
@@ -160,7 +160,7 @@ def _ask(bootstrap: str, config: str | None, request: Callable[[BrokerConnection
 
 
 def consumer(bootstrap: str, config: str | None = None) -> KafkaConsumer:
-    """Return a consumer that joins no group and does not commit.
+    """Return a consumer that does not join a group and does not commit.
 
     Raises AuditError, and the errors of ``connect``.
     """
@@ -220,7 +220,7 @@ class _OffsetsReader(DataSourceReader):
         self.config = config
 
     def partitions(self) -> list[InputPartition]:
-        """One task for each partition that is not empty."""
+        """Return one task for each partition that is not empty."""
         from kafka import TopicPartition
 
         with closing(consumer(self.bootstrap, self.config)) as found:
@@ -246,7 +246,7 @@ class _OffsetsReader(DataSourceReader):
 
 
 class _TopicNames:
-    """Returns the name of a topic's id. Asks the brokers once, if there is anything to ask.
+    """Returns the name of a topic's id. Asks the brokers once, if necessary.
 
     A topic that they do not have, or hide, keeps its id.
     """
@@ -292,6 +292,6 @@ def _records(bootstrap: str, config: str | None, part: _Range) -> Iterator[list[
                 at, deadline = moved, time.monotonic() + _STALL_SECONDS
             elif time.monotonic() > deadline:
                 raise AuditError(
-                    f"{TOPIC}-{part.partition} returns nothing after offset {at} of {part.end}: "
+                    f"{TOPIC}-{part.partition} returns no records after offset {at} of {part.end}: "
                     "check that it has a leader"
                 )

@@ -1,4 +1,4 @@
-"""Options of the data sources over logs and snapshots: read and checked.
+"""Reads and checks the options of the data sources over logs and snapshots.
 
 ``OPTIONS`` describes them; ``reference`` prints them. Runs during planning, in a Python worker of
 the driver. Pure.

@@ -22,7 +22,7 @@ _MEANINGS: Final = {
     "same name, except `fields` and `unchanged`. An integer is a `long`, a text a `string`, and "
     "a list or map has these types. Other columns:",
 }
-"""Meanings of the tables on the page. It leaves out the others, which only zkaudit itself reads."""
+"""Meanings of the tables on the page, without those that only zkaudit reads."""
 
 
 _TYPES_TEXT: Final = "one of " + ", ".join(f"`{name}`" for name in schema.TYPES.values())
@@ -39,7 +39,7 @@ class Source:
     sql: str
     python: str
     stream: str = ""
-    """How the source behaves as a stream; empty if it cannot be one."""
+    """How the source works as a stream; empty if it cannot be one."""
 
 
 SOURCES: Final = (

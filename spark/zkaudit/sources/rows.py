@@ -1,5 +1,5 @@
-"""Rows of each table of ``zookeeper_txnlog``, from pieces of logs, and the znodes of snapshots that
-an audit needs.
+"""Rows of each table of ``zookeeper_txnlog``, from pieces of logs, and the znodes in snapshots
+that an audit needs.
 
 Runs in the executors' Python workers and does not use Spark.
 """
@@ -25,14 +25,15 @@ from zkaudit.sources.options import Settings
 
 _OF_GROUPS: Final = ("/consumers/", "/brokers/topics/")
 _OTHERS: Final = (_OF_GROUPS[1], "/brokers/ids/", CONFIG)
-"""Paths that are read for all groups. They show brokers' sessions and the voting servers."""
+"""Paths that are read for all groups, for the brokers' sessions and the voting servers."""
 _UNREAD: Final = "/record/mirror"
-"""The content of this znode of a group is not read: it holds all offsets, in each version."""
+"""Regex of a group's znode whose content is not read, because each version has all offsets."""
 _ROWS: Final = 20_000
 LONGEST: Final = 0xFFFFF + 1024
-"""Bytes of a record that every server reads from its log, if ``jute.maxbuffer`` is not set."""
+"""Size in bytes of a record that every server can read from its log, if ``jute.maxbuffer`` is not
+set."""
 _REPLACED: Final = "\ufffd"
-"""Replaces bytes of paths that are not UTF-8. Such bytes cannot be searched for as text."""
+"""Replacement for bytes of paths that are not UTF-8. Such bytes cannot be searched as text."""
 _WITHOUT_PATH: Final = pa.array(["createSession", "closeSession", "error"])
 
 
@@ -119,7 +120,7 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 
 def _without_unread(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of a batch, without contents that no audit reads."""
+    """Return the rows of a batch, without content that no audit reads."""
     unread = pc.fill_null(pc.ends_with(batch["path"], _UNREAD), False)
     if not pc.any(unread).as_py():
         return batch
@@ -142,8 +143,8 @@ def snapshot_rows(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 
 def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBatch:
-    """Return the znodes that an audit needs: the root, topics, brokers, and of groups the ephemeral
-    znodes, the offsets, the migration marker and the mode."""
+    """Return the znodes that an audit needs: the root, topics, brokers, and the groups' ephemeral
+    znodes, offsets, migration markers and modes."""
     paths = batch["path"]
     needed = pc.not_equal(batch["ephemeral_owner"], 0)
     for end in ("/migration", "/live/mode"):
@@ -160,7 +161,7 @@ def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBa
 
 
 def _padded(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """The rows of a batch with these columns: null where the batch has none."""
+    """Return the rows of a batch with these columns, null where the batch has none."""
     there = set(batch.schema.names)
     columns = [
         batch[f.name] if f.name in there else pa.nulls(batch.num_rows, f.type) for f in wanted
@@ -173,7 +174,7 @@ def _batch(settings: Settings, rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def in_sample(zxids: np.ndarray) -> np.ndarray:
-    """Return which transactions' times are stored with a run."""
+    """Return the transactions whose times are stored with a run."""
     early = (zxids & 0xFFFFFFFF < schema.BEGIN) & (zxids % schema.SAMPLE_AT_BEGIN == 0)
     found: np.ndarray = early | (zxids % schema.SAMPLE == 0)
     return found
@@ -188,15 +189,15 @@ def sample_of(first: int, last: int) -> np.ndarray:
 
 
 class Runs:
-    """The unbroken runs of those zxids in one log that ``filters`` wants."""
+    """The unbroken runs of zxids in one log that match ``filters``."""
 
     def __init__(self, filters: Filters) -> None:
         self._filters = filters
         self._found: list[tuple[int, int, int, int, list[int]]] = []
-        """First zxid, last zxid, their times, and the times of the sample, in milliseconds."""
+        """First zxid, last zxid, their times, and the sample's times, in milliseconds."""
 
     def add(self, heads: Heads) -> None:
-        """Continue with the next records of the log."""
+        """Add the next records of the log."""
         wanted = self._filters.in_range(heads.zxids)
         zxids, times = heads.zxids[wanted], heads.times[wanted]
         if not len(zxids):

@@ -1,4 +1,4 @@
-"""Which logs and snapshots an audit reads, of those below the servers' directories. Pure.
+"""Selects the logs and snapshots that an audit reads, below the servers' directories. Pure.
 
 Runs in the driver, or in the only process of an audit without Spark.
 """
@@ -26,14 +26,13 @@ from zkaudit.storage import Place, shown
 from zkaudit.text import names_of
 
 BEFORE_START: Final = timedelta(hours=1)
-"""How much of the logs is read before the start of the time range."""
+"""Time before the start of the time range from which on logs are read."""
 AFTER_END: Final = timedelta(hours=1)
-"""How much of the logs is read after a time about which there is a question: a session may register
-only later."""
+"""Time after a requested time until which logs are read, because a session may register later."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _MOST_NAMES: Final = 3
-"""Files that an error names."""
+"""Largest number of files that an error names."""
 
 
 def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
@@ -43,8 +42,8 @@ def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
     is a path or a URL. ``NAME=DIR`` names the server, which may have several directories. Of
     several copies of a log, only the longest is returned.
 
-    Raises InputMissingError if a directory does not exist, or a server has no log; AuditError if a
-    server has two different logs of one name.
+    Raises InputMissingError if a directory does not exist, or a server has no log, and AuditError
+    if a server has two different logs with the same name.
     """
     return _found(directories)[:2]
 
@@ -64,7 +63,7 @@ def _servers(directories: Sequence[str | Path]) -> dict[str, list[Place]]:
 
 
 def _found(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece], list[Piece]]:
-    """Logs, snapshots, and the copies of logs that are left out."""
+    """Return logs, snapshots, and the copies of logs that are left out."""
     servers = _servers(directories)
     logs, snapshots = (
         sorted(
@@ -90,7 +89,8 @@ def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
     """Return the last zxid to read for changes before ``end`` (ISO, UTC); ``None`` to read all.
 
     It is the start of a log that begins at least ``AFTER_END`` later, so only whole logs are left
-    out. Each server's logs are checked up to the first such log. ``None`` also if all begin later.
+    out. Each server's logs are checked up to the first such log. Also ``None`` if all logs begin
+    later.
     """
     if end is None:
         return None
@@ -104,7 +104,7 @@ def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
 
 
 def _first_in(log: Piece) -> Operation | None:
-    """The first operation of a log; ``None`` if there is none, or it is damaged."""
+    """Return the first operation in a log; ``None`` if there is none, or it is damaged."""
     with suppress(LogFormatError):
         return next(read_transactions(log.path), None)
     return None
@@ -116,8 +116,8 @@ def begin_snapshot(
     """Return the snapshot after which to read the logs for findings from ``start`` (ISO, UTC);
     ``None`` to read all.
 
-    It is a whole snapshot that was begun at least ``BEFORE_START`` earlier, and has the members,
-    owners and offsets of that time. ``found``: the snapshots.
+    It is a complete snapshot that was begun at least ``BEFORE_START`` earlier, and has the
+    members, owners and offsets at that time. ``found``: the snapshots.
     """
     if start is None:
         return None
@@ -137,7 +137,7 @@ def begin_snapshot(
 
 def config_in(snapshots: Sequence[Piece]) -> tuple[int, bytes] | None:
     """Return zxid and content of the ensemble's configuration in the newest snapshot; ``None`` if
-    there is none. Servers write it into each snapshot from ZooKeeper 3.5 on."""
+    there is none. Servers write it to each snapshot since ZooKeeper 3.5."""
     for piece in sorted(snapshots, key=lambda piece: -piece.zxid):
         with suppress(LogFormatError, FileNotFoundError):
             data = data_in(piece.path, CONFIG)
@@ -162,7 +162,7 @@ def within(logs: Sequence[Piece], begin: int | None, end: int | None) -> list[Pi
 
 
 def group_begins(regex: str) -> tuple[str, ...]:
-    """Return prefixes, one of which the path of every matching group has after ``/consumers/``.
+    """Return prefixes of group names. Every matching group has one of them after ``/consumers/``.
 
     A complete group name ends with ``/``. Empty if the regex is too complex.
     """
@@ -187,10 +187,10 @@ def group_begins(regex: str) -> tuple[str, ...]:
 
 
 def behind(found: Sequence[Piece], log_gaps: Sequence[tuple[int, int]]) -> list[Piece]:
-    """Return the snapshots to read: the first one after each log gap and the last one inside it.
+    """Return the snapshots to read: the first one after each log gap, and the last one inside it.
 
     The logs show all changes after the first one. The one inside the gap has members that were
-    registered before the logs continue. Of snapshots with the same zxid one server's is enough.
+    registered before the logs continue. Of snapshots with the same zxid, one is enough.
     """
     one = {piece.zxid: piece for piece in reversed(found)}
     taken = sorted(one)
@@ -210,8 +210,8 @@ def read_behind(
     """Read the snapshots that ``behind`` names, or the next one if one is incomplete. Return all
     that were read.
 
-    ``read`` returns the zxids of those that are whole. ``known``: zxids of whole snapshots that
-    were read before, also of files that are gone.
+    ``read`` returns the zxids of complete ones. ``known``: zxids of complete snapshots that were
+    read before, including deleted files.
     """
     left, tried, there = list(found), list[Piece](), set(known)
     while True:
@@ -229,14 +229,16 @@ def known(log_gaps: Sequence[tuple[int, int]], snapshots: Iterable[int]) -> tupl
     """Return, for each segment between log gaps, the zxid from which all ephemeral znodes are
     known.
 
-    That is the start of the first segment. In a segment after a log gap it is the zxid of the first
-    snapshot taken in it; ``None``: there is none. ``snapshots`` are the zxids in their names.
+    For the first segment this is its start. For a segment after a log gap it is the zxid of the
+    first snapshot taken in it, or ``None`` if there is none. ``snapshots`` are the zxids in their
+    names.
     """
     return (0, *_first_behind(log_gaps, sorted(snapshots)))
 
 
 def _first_behind(log_gaps: Iterable[tuple[int, int]], taken: Sequence[int]) -> list[int | None]:
-    """The first of ``taken``, which are in order, after each log gap and before the next one."""
+    """Return the first of ``taken``, which are in order, after each log gap and before the next
+    one."""
     borders = [*sorted(log_gaps), (2**63 - 1, 2**63 - 1)]
     found: list[int | None] = []
     for (_, first), (last, _) in pairwise(borders):

@@ -2,7 +2,7 @@
 
 Two kinds of lines name both: "Established session 0x1... with negotiated timeout 30000 for client
 /10.0.0.7:51442" (server log; from 3.6 on at level DEBUG) and "session=0x1... user=... ip=10.0.0.7"
-(audit log, 3.6+). Transaction logs have no addresses. Driver's thread.
+(audit log, 3.6+). Transaction logs do not contain addresses. Driver's thread.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _local(place: str) -> Path:
 def addresses(spark: SparkSession, places: Sequence[str]) -> dict[int, str]:
     """Return the address of each session that a line names.
 
-    A session that was resumed from other addresses gets all of them, in alphabetical order, because
-    the lines of different servers have no common order of time.
+    A session that was resumed from other addresses gets all of them, in alphabetical order,
+    because lines of different servers have no common chronological order.
     """
     if not places:
         return {}
@@ -84,7 +84,7 @@ def addresses_of(places: Sequence[str], sessions: set[int]) -> dict[int, str]:
 
 
 def _named(line: str) -> Iterator[tuple[int, str]]:
-    """The sessions in a line, each with its address."""
+    """Return the sessions in a line, each with its address."""
     for pattern in _LINES:
         if match := pattern.search(line):
             session = int(match[1], 16)

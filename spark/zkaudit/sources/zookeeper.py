@@ -98,13 +98,13 @@ class Task(InputPartition):
 
 
 class BatchLogReader(DataSourceReader):
-    """Plans once, with several small files in one task; reads them without state."""
+    """Plans once, with several small files in one task. Reading keeps no state."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     def partitions(self) -> list[InputPartition]:
-        """Choose the files by zxid, split the long ones, pack the small ones.
+        """Choose the files by zxid, split long ones, and pack small ones.
 
         Tables with one row for each file read whole files, because each part of a damaged file
         would report the damage.
@@ -164,10 +164,10 @@ class PushingLogReader(BatchLogReader):
 
 
 class StreamLogReader(DataSourceStreamReader):
-    """Follows each server's logs. An offset is the current file and the byte reached in it.
+    """Follows each server's logs. An offset has the current file and the position in it.
 
     A file's size is meaningless because servers preallocate space. So the tail is scanned, and an
-    incomplete record waits for the next batch. A file is finished once the next one exists.
+    incomplete record is left for the next batch. A file is finished once the next one exists.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -185,7 +185,7 @@ class StreamLogReader(DataSourceStreamReader):
             if one.zxid == other.zxid:
                 raise AuditError(
                     f"{shown(one.path)} and {shown(other.path)} are two copies of a log: give a "
-                    "stream the server's own directory, without kept copies"
+                    "stream the server's own directory, without copies of zkaudit collect"
                 )
         return found
 
@@ -196,7 +196,8 @@ class StreamLogReader(DataSourceStreamReader):
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, dict[str, Any]]:
         """Scan from ``start`` to the end of the last complete record. ``limit`` has no effect.
 
-        Before Spark 4.2, there are no arguments, and the scan starts where the last one ended.
+        Before Spark 4.2 there are no arguments, and the scan starts at the end of the previous
+        one.
         """
         start = self._latest if start is None else start
         latest = {}

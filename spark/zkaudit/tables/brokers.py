@@ -1,8 +1,8 @@
 """Consumer groups in Kafka: their generations and assignments. Driver's thread.
 
 Only builds DataFrames on the rows of ``sources.offsets``. All records of a group are in one
-partition of ``__consumer_offsets``, so their offsets order them. ``history.generations`` puts them
-together in Spark's Python workers, with the records of one group in memory at a time.
+partition of ``__consumer_offsets``, so their offsets order them. ``history.generations`` combines
+them in Spark's Python workers, with the records of one group in memory at a time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _PLACE: Final = r"(?s)\A(.+)-([0-9]+)\z"
 _ROWS: Final = 1000
-"""Rows of one Arrow batch."""
+"""Number of rows in one Arrow batch."""
 
 
 def generations(stored: DataFrame) -> DataFrame:
-    """Return table ``generations``: classic and KIP-848 groups, and groups that change their
+    """Return the table ``generations``: classic and KIP-848 groups, and groups that change their
     protocol."""
     changed = F.when(F.col("commit_ms").between(0, LAST_MS), F.timestamp_millis("commit_ms"))
     group = ("log_partition", "group_id")
@@ -46,7 +46,8 @@ def generations(stored: DataFrame) -> DataFrame:
 
 
 def _states(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in Spark's Python workers. All records of a group are in one task, in order."""
+    """Return the states of groups. Runs in Spark's Python workers. All records of a group are in
+    one task, in order."""
     import pyarrow as pa
 
     rows = (row for batch in batches for row in batch.to_pylist())
@@ -60,14 +61,14 @@ def _states(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
 
 
 def _of_maps(row: dict[str, Any]) -> dict[str, Any]:
-    """Arrow's lists of pairs, as dicts."""
+    """Convert Arrow's lists of pairs to dicts."""
     maps = {name: dict(row[name] or ()) for name in ("hosts", "clients", "assignment")}
     return row | maps
 
 
 def ownership(generations_: DataFrame) -> DataFrame:
-    """Return table ``broker_ownership``, with one row for consecutive equal assignments of a
-    partition. A generation may be recorded twice, because its leader stored the assignment
+    """Return the table ``broker_ownership``, with one row for consecutive equal assignments of a
+    partition. A generation may be recorded twice, because its leader stores the assignment
     later."""
     every = generations_.withColumn(
         "next_time",

@@ -1,5 +1,5 @@
-"""Tables from the rows of the fold and from what groups share: sessions, registrations, moves,
-partitions. Driver's thread."""
+"""Tables from the rows of the fold and from data that groups share: sessions, registrations,
+moves, partitions. Driver's thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REGISTRATION = "version int, subscription map<string,int>, pattern string"
 
 
 def registrations(stage: Stage) -> DataFrame:
-    """Return table ``registrations``."""
+    """Return the table ``registrations``."""
     content = F.from_json(text_of(F.col("data")), _REGISTRATION)
     return (
         stage.rows("ids")
@@ -39,13 +39,13 @@ def registrations(stage: Stage) -> DataFrame:
 def sessions(
     shared: pa.Table, used: pa.Array, brokers: Mapping[int, str], addresses: Mapping[int, str]
 ) -> pa.Table:
-    """Return table ``sessions``.
+    """Return the table ``sessions``.
 
     Args:
         shared: ``staging.shared_rows``.
         used: the sessions used in a group.
         brokers: as in ``Facts``.
-        addresses: the address of the client of each session, where known.
+        addresses: the client's address of each session, if known.
     """
     created = _first(shared, "createSession", zxid="created_zxid", time="created_time",
                      timeout="timeout_ms")  # fmt: skip
@@ -63,8 +63,8 @@ def sessions(
 
 
 def _first(shared: pa.Table, kind: str, **names: str) -> pa.Table:
-    """The first transaction of a type in each session: the session, and these columns by their new
-    names."""
+    """Return the first transaction of a type in each session: the session, and these columns under
+    new names."""
     rows = shared.filter(pc.equal(shared["type"], kind))
     rows = rows.sort_by([("session", "ascending"), ("zxid", "ascending")])
     _, places = np.unique(rows["session"].to_numpy(), return_index=True)
@@ -73,7 +73,7 @@ def _first(shared: pa.Table, kind: str, **names: str) -> pa.Table:
 
 
 def moves(stage: Stage) -> DataFrame:
-    """Return table ``moves``."""
+    """Return the table ``moves``."""
     moved_to = F.get_json_object(text_of(F.col("data")), "$.moved_to")
     return (
         stage.rows("changes")
@@ -92,12 +92,12 @@ def moves(stage: Stage) -> DataFrame:
 
 
 def time_at(us: int | None) -> datetime | None:
-    """Return a time in microseconds since 1970 as a column contains it."""
+    """Return a column's time in microseconds since 1970."""
     return None if us is None else _EPOCH + timedelta(microseconds=us)
 
 
 def partitions(facts: Facts) -> list[dict[str, Any]]:
-    """Return the rows of table ``partitions``."""
+    """Return the rows of the table ``partitions``."""
     return [
         {
             "chroot": chroot,

@@ -1,4 +1,4 @@
-"""Every table of an audit, described once: its grain, its columns and their meaning.
+"""All tables of an audit: their grain, their columns and their meaning.
 
 The pipeline builds its DataFrames to these schemas, and the job checks them before it writes. Data
 only: no Spark until ``spark_type`` is called.
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SCHEMA_VERSION: Final = 2
-"""Incremented when a column changes its meaning or its name, is removed, or becomes nullable, not
-for new columns. It is in the summary."""
+"""Version of the tables, stored in the summary. It increases when a column changes its meaning or
+its name, is removed, or becomes nullable, not for new columns."""
 GROUP: Final = ("chroot", "group_id")
 """The columns that name a group."""
 
@@ -36,15 +36,15 @@ class Table:
     columns: tuple[Column, ...]
 
     def spark_type(self) -> StructType:
-        """Return the Spark schema. All columns are nullable there, as in any file of Spark's."""
+        """Return the Spark schema. All columns are nullable, as in any file that Spark writes."""
         return spark_type(tuple(replace(column, nullable=True) for column in self.columns))
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the same as an Arrow schema."""
+        """Return the Arrow schema."""
         return arrow_schema(tuple(replace(column, nullable=True) for column in self.columns))
 
     def shape(self, frame: DataFrame, missing: Collection[str] = ()) -> DataFrame:
-        """Return exactly this table's columns, in order, each cast to its type. Those in
+        """Return exactly this table's columns, in order, each cast to its type. Columns in
         ``missing`` are null."""
         # As SQL: a Column object for each takes seven calls to the JVM.
         columns = ((f"`{c.name}`", c.dataType.simpleString()) for c in self.spark_type())
@@ -61,7 +61,7 @@ _SHARED: Final[dict[str, tuple[Column, ...]]] = {}
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    """The columns in a text (``schema.columns_in``). ``*NAME`` stands for the columns of
+    """Return the columns in a text (``schema.columns_in``). ``*NAME`` stands for the columns of
     ``_SHARED``, ``*NAME?`` for the same as nullable columns."""
     found: list[Column] = []
     for line in lines_of(text):

@@ -1,4 +1,4 @@
-"""Tables ``attempts`` and ``herds``: what made members rebalance, from their journals.
+"""The tables ``attempts`` and ``herds``: what made members rebalance, from their journals.
 
 A member records the transaction of each watch event, and with a rebalance the one that triggered
 it, if ZooKeeper (3.9 and later) sent it. Otherwise the trigger is inferred: the last change of
@@ -14,10 +14,10 @@ from pyspark.sql import Column, DataFrame, Window, functions as F
 from zkaudit.tables.catalog import GROUP
 
 CAUSED_US: Final = 30_000_000
-"""A member's action later than this after a change, or after the start of a rebalance, does not
-count as caused by it."""
+"""Microseconds after a change, or after the start of a rebalance, in which a member's action
+counts as caused by it."""
 _SECOND_READING: Final = "members and topics"
-"""The scope of a ``LoadView`` that does not begin an attempt."""
+"""Scope of a ``LoadView`` that does not begin an attempt."""
 
 
 def _begins() -> Column:
@@ -26,17 +26,17 @@ def _begins() -> Column:
 
 
 def _attempt() -> Column:
-    """The number of the attempt of such a line. A member that registers reads the group for its
-    first attempt before that begins."""
+    """Return the number of the attempt of such a line. A member that registers reads the group
+    for its first attempt before that attempt begins."""
     early = F.coalesce(F.col("state") == "REGISTERING", F.lit(False))
     return F.col("attempt") + F.when(early, 1).otherwise(0)
 
 
 def _caused(steps: DataFrame, lines: DataFrame) -> DataFrame:
-    """Lines with the transaction ``cause`` (null: none is known), and whether it is ``proven``.
+    """Return lines with the transaction ``cause`` (null if unknown), and whether it is ``proven``.
 
-    A member that records transactions names them for all its rebalances. Then a rebalance without
-    one was not triggered by a watch.
+    A member that records transactions records them for all its rebalances. So a rebalance without
+    a transaction was not triggered by a watch.
     """
     of_member = Window.partitionBy("file", "member")
     began = F.when(F.col("name") == "LoadView", F.struct("zxid", "at"))
@@ -62,7 +62,7 @@ def _caused(steps: DataFrame, lines: DataFrame) -> DataFrame:
 
 
 def attempts(steps: DataFrame, lines: DataFrame) -> DataFrame:
-    """Return table ``attempts`` from the rows ``membership`` of the fold and the lines of
+    """Return the table ``attempts`` from the rows ``membership`` of the fold and the lines of
     journals."""
     number = Window.partitionBy("file", "member", "attempt").orderBy("line")
     begun = (
@@ -90,8 +90,8 @@ def _basis() -> Column:
 
 
 def herds(steps: DataFrame, lines: DataFrame | None) -> DataFrame:
-    """Return table ``herds`` from the same rows. Only journals measure the members' operations
-    (``lines`` is ``None`` without journals)."""
+    """Return the table ``herds`` from the same rows. Only journals measure the members'
+    operations. ``lines`` is ``None`` without journals."""
     members = F.col("members")
     others = members - F.when(F.col("change") == "join", 1).otherwise(0)
     model = {"notified": others, "rebalances": members, "reads": members * members}

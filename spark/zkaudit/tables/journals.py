@@ -1,7 +1,7 @@
 """Tables from members' journals: deliveries, views, unreadable lines.
 
-The group of a journal is in the settings on its first line, or else in the paths of the znodes that
-the member used. Times are by the members' own clocks. Runs in the driver's thread and only builds
+The group of a journal is in the settings on its first line, otherwise in the paths of the member's
+znodes. Times are by the members' own clocks. Runs in the driver's thread and only builds
 DataFrames.
 """
 
@@ -39,8 +39,8 @@ _ACTS = {
 
 
 def read(spark: SparkSession, places: Sequence[str | Path]) -> DataFrame:
-    """Return the lines of all journals in ``places`` (``schema.journal_columns``), each file
-    once."""
+    """Return the lines of all journals in ``places`` (``schema.journal_columns``), reading each
+    file once."""
     if not places:
         return spark.createDataFrame([], schema.spark_type(schema.journal_columns()))
     listed = ",".join(sorted({str(place_of(place)) for place in places}))
@@ -57,14 +57,17 @@ def check(places: Sequence[str | Path]) -> None:
 
 
 def refuse_virtual(rows: DataFrame) -> None:
-    """Raise AuditError for the journal of a simulation, whose clock is unrelated to the logs'."""
+    """Raise AuditError for the journal of a simulation, whose clock is unrelated to that of the
+    logs."""
     found = rows.where("kind = 'run' and clock != 'epoch'").select("file").first()
     if found is not None:
-        raise AuditError(f"{found['file']} is the journal of a simulation: leave it out")
+        raise AuditError(
+            f"{found['file']} is the journal of a simulation: remove it from --journals"
+        )
 
 
 def unreadable(rows: DataFrame) -> DataFrame:
-    """Return table ``unreadable``."""
+    """Return the table ``unreadable``."""
     return rows.where("fault is not null").select("file", "line", "fault", "text")
 
 
@@ -77,7 +80,7 @@ def lines(
     """Return the lines of members, with chroot and group. ``group``: a Java regex that matches
     whole names.
 
-    ``chroots``: those of groups whose members on the coordinator do not record one
+    ``chroots``: chroots of groups whose members on the coordinator do not record one
     (``timeline.chroots``).
     """
     connect = F.col("settings")["zookeeper.connect"]
@@ -120,7 +123,7 @@ def _time(name: str) -> Column:
 
 
 def deliveries(lines_: DataFrame) -> DataFrame:
-    """Return table ``deliveries``: from each start of fetching a partition, or reset of its
+    """Return the table ``deliveries``: from each start of fetching a partition, or reset of its
     position, to the next end or reset."""
     times = _times(_numbered(_of_partitions(_actions(lines_))))
     fits = F.filter("samples", lambda s: F.coalesce(s["line"] < F.col("late"), F.lit(True)))
@@ -150,8 +153,8 @@ def deliveries(lines_: DataFrame) -> DataFrame:
 
 
 def _actions(lines_: DataFrame) -> DataFrame:
-    """The lines that begin or end fetching or show a position, with ``act``, ``mode``, ``last``
-    (time of the journal's last line) and ``shut`` (since when delivery was shut)."""
+    """Return the lines that begin or end fetching or show a position, with ``act``, ``mode``,
+    ``last`` (time of the journal's last line) and ``shut`` (since when delivery was paused)."""
     acts = F.create_map(*[F.lit(x) for pair in _ACTS.items() for x in pair])
     by_line = Window.partitionBy("file", "member").orderBy("line")
     # "mode kafka, version 2": the mode that a migratable member follows from here on.
@@ -167,7 +170,8 @@ def _actions(lines_: DataFrame) -> DataFrame:
 
 
 def _of_partitions(actions: DataFrame) -> DataFrame:
-    """A row for each partition of a line, with its ``offset`` and the one that it ``replaced``."""
+    """Return a row for each partition of a line, with its ``offset`` and the replaced one
+    (``replaced``)."""
     follows = F.when(
         F.col("generation").isNotNull() | F.col("mode").isin(*_ON_COORDINATOR), "coordinator"
     ).otherwise("zookeeper")
@@ -194,7 +198,7 @@ def _of_partitions(actions: DataFrame) -> DataFrame:
 
 
 def _numbered(each: DataFrame) -> DataFrame:
-    """With the ``number`` of the delivery, and whether the row ``begins`` it."""
+    """Add the ``number`` of the delivery, and whether the row ``begins`` it."""
     order = Window.partitionBy(*_PLACE).orderBy("line")
     state = F.when(F.col("act").isin("start", "stop", "drop"), F.col("act"))
     fetching = F.last(state, ignorenulls=True).over(order) == "start"
@@ -218,7 +222,7 @@ def _numbered(each: DataFrame) -> DataFrame:
 
 
 def _times(each: DataFrame) -> DataFrame:
-    """A row for each delivery: when it began and was ended by what, and its positions."""
+    """Return a row for each delivery: when it began, how it ended, and its positions."""
     resets = F.col("act") == "reset"
 
     def at(act: str) -> Column:
@@ -257,8 +261,8 @@ def _times(each: DataFrame) -> DataFrame:
 
 
 def views(lines_: DataFrame) -> DataFrame:
-    """Return table ``views``: from each time that a member reads the group to the next, or to the
-    end."""
+    """Return the table ``views``: from each time that a member reads the group to the next, or to
+    the end."""
     ends = ("SessionLost", "Close", "CloseRequested")
     every = Window.partitionBy(*GROUP, "member", "file")
     readings = lines_.withColumn("last", F.max("at").over(every)).where(

@@ -1,4 +1,4 @@
-"""Groups that migrated while they ran: their modes.
+"""The modes of groups in live migrations.
 
 Runs in the driver's thread.
 """
@@ -17,7 +17,7 @@ from zkaudit.tables.catalog import GROUP
 
 
 def migrations(stage: Stage, addresses: Mapping[int, str]) -> DataFrame:
-    """Return table ``migrations``. ``addresses``: those of clients, by their session."""
+    """Return the table ``migrations``. ``addresses``: addresses of clients by session."""
     rows = stage.rows("migrations")
     if not addresses:
         return rows.withColumn("address", F.lit(None))
@@ -26,8 +26,8 @@ def migrations(stage: Stage, addresses: Mapping[int, str]) -> DataFrame:
 
 
 def summary(modes: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the summary of each group's move: last mode, since when, and the members that have not
-    acknowledged it. ``modes``: rows of table ``migrations``."""
+    """Yield the summary of each group's move: last mode, since when, and the members that have
+    not acknowledged it. ``modes``: rows of the table ``migrations``."""
     for place, each in groupby(sorted(modes, key=_order), itemgetter(*GROUP)):
         *earlier, last = each
         since = last["start_time"]

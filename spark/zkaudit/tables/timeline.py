@@ -1,8 +1,8 @@
 """The owners of a group under both coordinations, as one history.
 
-A group may have run on ZooKeeper, may run on the coordinator, and may have moved between the two,
-while it ran or while it was stopped. Brokers, and journals of members on the coordinator, do not
-record a chroot; ``chroots`` finds it. Runs in the driver's thread.
+A group may have used ZooKeeper, may use the coordinator, and may have moved between the two, live
+or stopped. Brokers, and journals of members on the coordinator, do not record a chroot; ``chroots``
+finds it. Runs in the driver's thread.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _LAST: Final = 2**63 - 1
 
 
 def chroots(stage: Stage) -> DataFrame:
-    """Return the name of each group in ZooKeeper with its ``chroot``, null if several chroots have
-    the name. A group with a mode takes precedence."""
+    """Return the name of each group in ZooKeeper with its ``chroot``, which is null if several
+    chroots have the name. A group with a mode takes precedence."""
     moves = F.col("tree") == "mode"
     each = (
         stage.rows("names").where("tree != 'lock'").groupBy(*GROUP).agg(F.max(moves).alias("moves"))
@@ -52,8 +52,9 @@ def with_mode(stage: Stage) -> DataFrame:
 
 
 def groups(stage: Stage, on_brokers: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Return the groups of table ``group_ownership``: those with a mode (``moves``), and those with
-    an owner on the coordinator. ``on_brokers``: table ``broker_ownership`` after ``placed``."""
+    """Return the groups of the table ``group_ownership``: those with a mode (``moves``), and those
+    with an owner on the coordinator. ``on_brokers``: the table ``broker_ownership`` after
+    ``placed``."""
     by_journal = deliveries.where("coordination = 'coordinator'").select(*GROUP)
     others = on_brokers.where("chroot is not null").select(*GROUP).unionByName(by_journal)
     every = with_mode(stage).unionByName(others.withColumn("moves", F.lit(False)))
@@ -69,12 +70,12 @@ def ownership(
     generations: DataFrame,
     deliveries: DataFrame,
 ) -> DataFrame:
-    """Return table ``group_ownership``: the intervals of ``ownership`` (``owned``),
+    """Return the table ``group_ownership``: the intervals of ``ownership`` (``owned``),
     ``broker_ownership`` and ``deliveries``, split where a member changed its coordination.
 
-    ``groups_``: ``groups``, stored. ``registered``: table ``registrations``. Migratable members
-    have owner znodes in every mode. Plain consumers are only on the coordinator. In a group without
-    a mode, owner znodes belong to members that follow ZooKeeper.
+    ``groups_``: the stored result of ``groups``. ``registered``: the table ``registrations``.
+    Migratable members have owner znodes in every mode. Plain consumers are only on the
+    coordinator. In a group without a mode, owner znodes belong to members that follow ZooKeeper.
     """
     names = {"start_zxid": "from_zxid", "start_time": "from_time",
              "end_zxid": "to_zxid", "end_time": "to_time"}  # fmt: skip
@@ -111,7 +112,7 @@ def ownership(
 
 
 def _plain(stage: Stage, on_brokers: DataFrame, generations: DataFrame) -> DataFrame:
-    """Partitions that the coordinator assigned to consumers that are not migratable."""
+    """Return partitions that the coordinator assigned to consumers that are not migratable."""
     known = stage.rows("member_ids").select(*GROUP, "member")
     alone = generations.where(F.col("protocol").startswith(OWN_PROTOCOL)).select(
         "group_id", F.col("generation").alias("first_generation")
@@ -130,8 +131,8 @@ def _plain(stage: Stage, on_brokers: DataFrame, generations: DataFrame) -> DataF
 
 
 def _journals(groups_: DataFrame, registered: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Deliveries by consumers on the coordinator. In a group that has a mode, those of members that
-    were ever registered in ZooKeeper are left out."""
+    """Return deliveries by consumers on the coordinator. In a group with a mode, those of
+    members that were ever registered in ZooKeeper are left out."""
     known = registered.join(F.broadcast(groups_.where("moves")), list(GROUP), "left_semi")
     known = known.select(*GROUP, "member").distinct()
     return (

@@ -81,7 +81,7 @@ def test_rows_are_added_once(spark: SparkSession, audit: Path, tmp_path: Path) -
         export(spark, audit, target)
     later = export(spark, audit, target, "append")
     assert later.run_id.startswith(f"{later.run_time:%Y%m%dT%H%M%SZ}-")
-    with pytest.raises(AuditError, match=r"has rows of run monday already, so nothing was written"):
+    with pytest.raises(AuditError, match=r"already has rows of run monday, so nothing was written"):
         export(spark, audit, target, "append", "monday")
     assert count(spark, lake, "findings") == {"monday": 2, later.run_id: 2}
     assert count(spark, lake, RUNS) == {"monday": 1, later.run_id: 1}

@@ -1,11 +1,11 @@
-"""Decompression of message payloads. Owns: which library reads which codec, and the size limit.
+"""Decompression of message payloads: the library for each codec, and the size limit.
 
-No state, runs on the consuming thread. Every fault of the compressed bytes surfaces as
-``InvalidMessageError``; a library that is not installed as ``CodecUnavailableError``. Output is
-limited to ``MAX_DECOMPRESSED`` bytes, so that a few hostile bytes cannot fill the memory.
+No state; runs on the consuming thread. Every fault of the compressed bytes is raised as
+``InvalidMessageError``, and a missing library as ``CodecUnavailableError``. Output is limited to
+``MAX_DECOMPRESSED`` bytes, so that a few malicious bytes cannot fill the memory.
 
-The libraries are called directly and not through ``kafka.codec``: that has no output limit and
-walks xerial blocks by lengths it does not check.
+The libraries are called directly, not through ``kafka.codec``, which has no output limit and does
+not check the lengths of xerial blocks.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MAX_DECOMPRESSED: Final = 512 * 1024 * 1024
 """Largest decompressed size of one compressed message or batch, in bytes."""
 
 _FIRST_STEP: Final = 64 * 1024
-"""Fewest bytes that are reserved for output whose size is not known."""
+"""Smallest number of bytes reserved for output of unknown size."""
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _MASK: Final = 0xFFFFFFFF
 _LIBRARIES: Final = frozenset({"snappy", "cramjam", "lz4", "zstandard"})
-"""Packages whose Python code decompresses; an error of their C code appears in this module."""
+"""Packages whose Python code decompresses. Errors of their C code appear in this module."""
 
 
 def decompress(codec: int, data: bytes, *, old_lz4: bool = False) -> bytes:
@@ -37,13 +37,13 @@ def decompress(codec: int, data: bytes, *, old_lz4: bool = False) -> bytes:
     format 0 (KAFKA-3160).
 
     Raises:
-        InvalidMessageError: not a codec, or the bytes are damaged or decompress to too much.
+        InvalidMessageError: unknown codec, or the bytes are damaged or expand too much.
         CodecUnavailableError: the library for this codec is not installed.
-        MemoryError: there is no room for the result; the bytes may be good.
+        MemoryError: there is not enough memory for the result; the bytes may be valid.
     """
     name, read = _CODECS.get(codec, ("", None))
     if read is None:
-        raise InvalidMessageError(f"compression codec {codec} is not known")
+        raise InvalidMessageError(f"compression codec {codec} is unknown")
     if old_lz4 and codec == 3:
         data = _mend_lz4_header(data)
     try:
@@ -58,7 +58,7 @@ def decompress(codec: int, data: bytes, *, old_lz4: bool = False) -> bytes:
 
 
 def _is_of_library(error: Exception) -> bool:
-    """Whether a library has raised it, and not a signal handler that ran during the call."""
+    """Whether a library raised an error, not a signal handler that ran during the call."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -110,7 +110,7 @@ def _snappy(data: bytes) -> bytes:
         size = int.from_bytes(data[pos : pos + 4], "big")
         pos += 4
         if size == 0 or pos + size > len(data):
-            raise InvalidMessageError("a snappy block is cut off or empty")
+            raise InvalidMessageError("a snappy block is truncated or empty")
         parts.append(_snappy_block(data[pos : pos + size], decompress_block))
         total += len(parts[-1])
         _check_size(total)
@@ -153,8 +153,8 @@ def _zstd(data: bytes) -> bytes:
 def _in_steps(read: Callable[[int], bytes], compressed: int) -> bytes:
     """Join the results of ``read(size)`` until one is empty.
 
-    Both libraries reserve ``size`` bytes before they know how many there are. So the first size
-    follows from the compressed one, and each further one equals the length so far.
+    Both libraries reserve ``size`` bytes before they know the real size. So the first size is
+    derived from the compressed one, and each further size equals the length read so far.
     """
     parts: list[bytes] = []
     size, total = max(_FIRST_STEP, 4 * compressed), 0
@@ -167,10 +167,10 @@ def _in_steps(read: Callable[[int], bytes], compressed: int) -> bytes:
 
 
 def _mend_lz4_header(data: bytes) -> bytes:
-    """Put the right header checksum into an LZ4 frame of message format 0.
+    """Correct the header checksum in an LZ4 frame of message format 0.
 
-    Kafka up to 0.9 computed it over the frame's magic number as well; the format says: over the
-    descriptor only, second byte of its xxHash32.
+    Kafka up to 0.9 computed it including the frame's magic number. According to the format it is
+    the second byte of the xxHash32 of the descriptor only.
     """
     if len(data) < 7 or not data.startswith(_LZ4_MAGIC):
         raise InvalidMessageError("not an lz4 frame")

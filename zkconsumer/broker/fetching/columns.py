@@ -1,4 +1,4 @@
-"""Record bytes to columns: one Arrow record batch of a partition's part of a fetch.
+"""Converts record bytes to columns: one Arrow record batch for a partition's part of a fetch.
 
 Converts record batches of format 2 to ``pyarrow`` without an object for each message: in C, or
 without the extension module with numpy. Formats 0 and 1 and damaged records are left to
@@ -52,7 +52,7 @@ SCHEMA: Final = pa.schema(
 _NO_HEADERS: Final = pa.array([], _HEADER)
 _LIMIT: Final = 1 << 63
 _LARGE: Final = 1 << 62
-"""Two numbers up to this have a sum of 64 bits."""
+"""Largest number for which the sum of two such numbers fits into 64 bits."""
 
 _ENTRY: Final = Struct(">8xi4xb")  # size, magic
 
@@ -69,7 +69,7 @@ class Decoded(NamedTuple):
     last: int
     """Offset of the last row; anything if there are no rows."""
     failure: Exception | None
-    """Why the bytes after it are unreadable; ``None`` if everything was read."""
+    """Why the bytes after the batch are unreadable; ``None`` if everything was read."""
 
 
 def schema_of(names: Sequence[str] | None) -> Any:
@@ -202,7 +202,7 @@ def _fast(data: bytes, start: int, names: Sequence[str]) -> tuple[int, int, Arra
 
 
 def _joined(data: bytes, batches: list[OpenBatch]) -> tuple[bytes, Ints, list[int]]:
-    """One buffer with all records, begin and end of each in it, and how many each batch has."""
+    """Return a buffer with all records, their begins and ends, and the number in each batch."""
     bounds: list[int] = []
     counts: list[int] = []
     pieces: list[bytes] = []
@@ -278,7 +278,8 @@ def _columns(
 
 
 def _varints(octets: Any, pos: Ints, most: int) -> tuple[Ints, Ints]:
-    """Read one unsigned variable-length number at each position; return them and their ends.
+    """Read one unsigned variable-length number at each position. Return the numbers and their
+    ends.
 
     Raises ``IndexError`` or ``InvalidMessageError``.
     """
@@ -300,9 +301,9 @@ def _varints(octets: Any, pos: Ints, most: int) -> tuple[Ints, Ints]:
 
 
 def _binary(buffer: bytes, starts: Ints, ends: Ints, null: Ints) -> Any:
-    """The bytes from each start to its end. The positions ascend.
+    """Return the bytes from each start to its end. Positions are ascending.
 
-    An array in which every second entry is the space between two values is a view of the buffer;
+    An array in which every second entry is the space between two values is a view of the buffer.
     ``take`` copies the values.
     """
     count = len(starts)
@@ -322,7 +323,7 @@ def _binary(buffer: bytes, starts: Ints, ends: Ints, null: Ints) -> Any:
 
 
 def _headers(rows: list[tuple[int, Headers]], count: int) -> Any:
-    """The column of headers; ``rows`` are those that have any, with their number."""
+    """Return the column of headers. ``rows`` are those with headers, and the numbers of these."""
     sizes = np.zeros(count + 1, np.int32)
     for row, headers in rows:
         sizes[row + 1] = len(headers)

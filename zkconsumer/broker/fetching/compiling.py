@@ -1,7 +1,6 @@
-"""Instructions for mypyc on the classes that it compiles. Runs on no thread; does nothing at run
-time.
+"""Instructions for mypyc about the classes that it compiles. They have no effect at run time.
 
-It is a separate module because compiled code cannot contain the branch used only in Python.
+This is a separate module because compiled code cannot contain the branch that only Python uses.
 """
 
 from __future__ import annotations
@@ -13,5 +12,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_):
-        """Replaces the function of mypy-extensions, which the library does not need."""
+        """Replacement for mypy-extensions' function, which avoids a dependency."""
         return lambda cls: cls

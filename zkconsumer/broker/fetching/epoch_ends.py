@@ -1,4 +1,4 @@
-"""Where the log of a leader epoch ends, asked from a partition's leader (KIP-320).
+"""Looks up where the log of a leader epoch ends, at a partition's leader (KIP-320).
 
 Stateless; runs on a fetcher thread.
 """
@@ -18,7 +18,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError
 
 _VERSION: Final = 3
-"""Since 2.3. Older versions are for followers: they need the permission to act as one."""
+"""Version of the request, since 2.3. Older versions need a follower's permission."""
 _CONSUMER: Final = -1
 
 
@@ -27,8 +27,8 @@ def epoch_ends(
 ) -> EpochEnds:
     """Look up the end of an epoch for many partitions.
 
-    ``epochs`` has the known epoch of each partition's leader, and the epoch to look up. Returns
-    ``None`` for partitions for which the broker gives no answer, or refuses it. Raises the errors
+    ``epochs`` has the known epoch of each partition's leader, and the epoch to look up. Return
+    ``None`` for partitions for which the broker returns no answer or an error. Raises the errors
     of ``BrokerConnection.exchange``.
     """
     connection.open()

@@ -1,10 +1,9 @@
-"""Leader epochs (KIP-320): old answers about leaders, truncated logs and recreated topics.
+"""Leader epochs (KIP-320) detect outdated metadata, truncated logs and recreated topics.
 
 Loaded where brokers know reliable leader epochs (2.4 and later). No IO. The leader finder compares
-each of its answers with the epoch and the topic id that are known. If they have changed, the
-partition's worker looks whether the position still means the same: where the log of the epoch that
-was read last ends before the position, records that were read are gone, and others have their
-offsets.
+each answer with the known epoch and topic id. If they have changed, the partition's worker checks
+whether the position is still valid. If the log of the last epoch read ends before the position,
+records that were read are gone, and other records have their offsets.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from zkconsumer.broker.types import ClusterMetadata, EpochEnd
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 
 _LEAST_DOUBTS, _MOST_DOUBTS = 3, 25
-"""So many answers that name an older leader are believed: if all brokers agree, or else, because
-one of them may be unreachable."""
+"""Numbers of answers that name an older leader before it is accepted: if all brokers agree, and
+otherwise, because one of them may be unreachable."""
 
 
 class PartitionEpochs:
-    """The known leader epochs of one claimed partition. Used by its worker or by the leader finder,
-    of which one has the partition at a time."""
+    """The known leader epochs of one claimed partition. Used by its worker or by the leader
+    finder, only one of which has the partition at a time."""
 
     __slots__ = (
         "doubts",
@@ -38,20 +37,21 @@ class PartitionEpochs:
         self.leader = -1
         """The leader's epoch."""
         self.read = -1
-        """The epoch of the last record that was read; -1 before the first one."""
+        """Epoch of the last record that was read; -1 before the first one."""
         self.topic_id: str | None = None
-        """``None`` if brokers know no ids (before 2.8)."""
+        """Id of the topic; ``None`` if brokers do not support ids (before 2.8)."""
         self.unchecked = False
-        """Whether a new leader has not been asked yet if the position is in its log."""
+        """Whether a new leader has not yet been asked if the position is in its log."""
         self.recreated = False
-        """Whether the position is one of an earlier topic of this name."""
+        """Whether the position belongs to an earlier topic of this name."""
         self.has_another_id = False
-        """Whether the topic has got another id: it was recreated if the position is not in its log.
-        Tools before 2.8 that write to ZooKeeper change the id of the same topic (KAFKA-14190)."""
+        """Whether the topic's id has changed. If the position is not in its log, the topic was
+        recreated. Tools before 2.8 that write to ZooKeeper change the id of the same topic
+        (KAFKA-14190)."""
         self.older_from: set[BrokerEndpoint] = set()
-        """The brokers that named an older leader since the last answer that was believed."""
+        """Brokers that named an older leader since the last accepted answer."""
         self.doubts = 0
-        """How many answers named one since then."""
+        """Number of answers that named an older leader since then."""
 
     def note_read(self, epoch: int) -> None:
         """Record the epoch of records that were read."""
@@ -62,11 +62,11 @@ class PartitionEpochs:
         self.has_another_id = False
 
     def forget_read(self) -> None:
-        """Record that the position was moved: no record before it was read."""
+        """Record that the position was moved, so that no record before it was read."""
         self.read, self.has_another_id = -1, False
 
     def take_recreated(self) -> bool:
-        """Return once that the position is one of an earlier topic."""
+        """Return, once, whether the position belongs to an earlier topic."""
         found, self.recreated = self.recreated, False
         return found
 
@@ -82,11 +82,11 @@ class PartitionEpochs:
         asked: BrokerEndpoint,
         brokers: Collection[BrokerEndpoint],
     ) -> str | None:
-        """Take over an answer. Return what is wrong with it if it is older than a former one.
+        """Record an answer. If it is older than an earlier one, return why it is not accepted.
 
-        An epoch never falls while a topic exists, unless ZooKeeper was restored from a backup. If
-        all ``brokers`` that answer name an older leader, and the topic has no id, it has been
-        recreated: brokers of 2.4 to 2.7 have no other sign of that.
+        An epoch never decreases while a topic exists, unless ZooKeeper was restored from a
+        backup. If all ``brokers`` that answer name an older leader, and the topic has no id, it
+        was recreated. Brokers of 2.4 to 2.7 give no other indication of that.
         """
         epoch, topic_id = answer.epochs.get(tp, -1), answer.topic_ids.get(tp.topic)
         another = self.is_another_topic(tp.topic, answer)
@@ -114,11 +114,12 @@ class PartitionEpochs:
         return None
 
     def truncation(self, position: int, end: EpochEnd | None) -> str | None:
-        """Return how a leader's log contradicts what was read; ``None`` if the position is in it.
+        """Return how a leader's log contradicts the records read; ``None`` if the position is in
+        the log.
 
-        ``end`` is the leader's answer, or ``None`` if it cannot say. If there is a contradiction,
-        ``end.offset`` is the first offset at which the records may differ, and -1 if not even that
-        is known (Java 3.9 SubscriptionState.maybeCompleteValidation).
+        ``end`` is the leader's answer, or ``None`` if unknown to it. If there is a contradiction,
+        ``end.offset`` is the first offset at which the records may differ, or -1 if that is unknown
+        (Java 3.9 SubscriptionState.maybeCompleteValidation).
         """
         self.unchecked = False
         if end is None or position <= end.offset:

@@ -1,11 +1,11 @@
-"""The fetch request, encoded and decoded here, because it is the only hot path to a broker.
+"""The fetch request, encoded and decoded by hand for speed.
 
 Runs on fetcher threads. Versions used: 0 (0.8.2, 0.9), 2 (0.10.0), 3 (0.10.1), 4 (0.11 and 1.0,
 message format 2), 7 (1.1 and 2.0, sessions) and 10 (2.1 and later, zstd). From version 3 on a
-broker sends a first message whole even if it is larger than requested.
+broker sends the first message completely even if it is larger than requested.
 
-A session (KIP-227) is the broker's memory of one fetcher's partitions: a request names only new,
-moved and removed partitions, and an answer only those with news.
+With a session (KIP-227) the broker remembers one fetcher's partitions: a request names only new,
+moved and removed partitions, and an answer only those with changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSIONS: Final = (10, 7, 4, 3, 2, 0)
 READ_COMMITTED: Final = "read_committed"
 """The value of ``isolation.level`` that needs version 4."""
 NEEDS: Final = "isolation.level=read_committed needs Kafka 0.11 or later"
-"""The error for a broker that does not know that version."""
+"""Text of the error for a broker that does not support that version."""
 
 _HEAD: Final = Struct(">iii")
 _INT: Final = Struct(">i")
@@ -54,21 +54,20 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = 0
         self._epoch = 0
-        """The epoch of the next request; 0 names all partitions, and requests a new session."""
+        """Epoch of the next request. 0 names all partitions, and requests a new session."""
         self._known: dict[Partition, Want] = {}
         """The broker's knowledge of the session."""
         self._ends: dict[Partition, tuple[int, int | None]] = {}
-        """High watermark and last stable offset as last reported; the broker does not repeat
-        them."""
+        """Last reported high watermark and last stable offset, which the broker does not repeat."""
         self._wanted: Sequence[Want] | None = None
 
     @property
     def head(self) -> tuple[int, int]:
-        """Session id and epoch of the next request."""
+        """Return session id and epoch for the next request."""
         return self._id, self._epoch
 
     def changes(self, wanted: Sequence[Want]) -> tuple[Sequence[Want], Collection[Partition]]:
-        """The partitions in the next request: new and moved ones, and those that were removed."""
+        """Return the partitions for the next request: new, moved and removed ones."""
         if self._epoch == 0:
             self._known = {want[:2]: want for want in wanted}
             self._ends = {}
@@ -86,8 +85,8 @@ class FetchSession:
         return changed, gone
 
     def answered(self, session_id: int, got: list[Got], fresh: Collection[Partition]) -> list[Got]:
-        """Record an answer. Return it together with the partitions of ``fresh`` that it omits: the
-        broker has nothing new for them, but the caller has not seen them yet."""
+        """Record an answer. Return it with those ``fresh`` partitions that it omits, because the
+        broker has no changes for them, but the caller has not seen them yet."""
         self._id = session_id
         if not session_id:  # it has no room for another session
             self._epoch = 0
@@ -107,7 +106,7 @@ class FetchSession:
         return got
 
     def forget(self) -> None:
-        """Name all partitions in the next request, and make the broker close the session."""
+        """Name all partitions in the next request, which closes the session on the broker."""
         self._epoch = 0
         self._wanted = None
 
@@ -117,8 +116,8 @@ class BrokerFetcher:
 
     Args:
         connection: to the broker.
-        session: with it, brokers of 1.1 and later remember the requested partitions.
-        committed: answers end before the first open transaction, and list the aborted ones.
+        session: lets brokers since 1.1 remember the requested partitions.
+        committed: answers end before the first open transaction, and list aborted ones.
     """
 
     def __init__(
@@ -137,16 +136,16 @@ class BrokerFetcher:
         max_bytes: int,
         fresh: Collection[Partition] = (),
     ) -> list[Got]:
-        """Ask for the partitions of ``wanted`` in this order, which is the broker's preference.
+        """Request the partitions of ``wanted`` in this order, which the broker follows.
 
         The broker waits up to ``max_wait_ms`` until it has ``min_bytes``. ``max_bytes`` limits the
-        whole answer where the broker can (0.10.1 and later). With a session, the answer leaves out
-        partitions of which nothing is new, but not those of ``fresh``; and the same sequence as
-        last time is known to have no changes.
+        whole answer if the broker supports that (0.10.1 and later). With a session, the answer
+        leaves out partitions without changes, except those in ``fresh``. The same sequence object
+        as last time means that nothing has changed.
 
         Raises:
             BrokerUnavailableError: no connection, or it was lost; a retry may help.
-            BrokerError: the answer cannot be read, or the broker refused the request as a whole.
+            BrokerError: the answer is unreadable, or the broker refused the whole request.
             UnsupportedBrokerError: the broker is too old or too new.
         """
         if self._committed:
@@ -243,7 +242,7 @@ def _encode(
 def _decode(version: int, answer: memoryview, committed: bool) -> tuple[int, int, list[Got]]:
     """Return the error of the whole answer, the session's id and the partitions.
 
-    Raises ``struct.error``, ``ValueError`` when the bytes make no sense.
+    Raises ``struct.error`` or ``ValueError`` if the bytes are invalid.
     """
     pos = 4 if version >= 1 else 0
     code = session_id = 0
@@ -285,7 +284,7 @@ def _decode(version: int, answer: memoryview, committed: bool) -> tuple[int, int
                 # bytes are what the decoder can cut quickest.
                 data = bytes(answer[pos : pos + size])
                 if len(data) != size:
-                    raise ValueError("record bytes are cut off")
+                    raise ValueError("record bytes are truncated")
                 pos += size
             failure = error_from_code(error, f"fetching {topic}-{partition}") if error else None
             got.append(Got(topic, partition, failure, high_watermark, data, stable, aborted))

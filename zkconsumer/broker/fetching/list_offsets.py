@@ -1,4 +1,4 @@
-"""First and next offset of partitions, asked from their leader.
+"""Looks up the first and next offset of partitions at their leader.
 
 Stateless; runs on a fetcher thread.
 """
@@ -19,7 +19,7 @@ from zkconsumer.errors import BrokerError
 EARLIEST: Final = -2
 """The offset of the first message that the broker still has."""
 LATEST: Final = -1
-"""The offset that the next message will get; with ``committed``, the last stable offset."""
+"""The offset of the next message to be written; with ``committed``, the last stable offset."""
 NONE: Final = -1
 """There is no message with this timestamp or a later one."""
 
@@ -38,8 +38,8 @@ def list_offsets(
     there is none. ``committed``:
     messages from the first open transaction on do not count (0.11 and later).
 
-    Returns an offset or an error for every requested partition. Raises what
-    ``BrokerConnection.exchange`` raises.
+    Return an offset or an error for every requested partition. Raises the errors of
+    ``BrokerConnection.exchange``.
     """
     times = which if isinstance(which, Mapping) else dict.fromkeys(partitions, which)
     by_time = min(times.values(), default=0) >= 0

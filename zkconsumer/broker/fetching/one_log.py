@@ -1,4 +1,4 @@
-"""OneLog: reads one partition for the tools, which are no members. One thread."""
+"""OneLog: reads one partition for tools, which are not members. One thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError, InvalidMessageError
 
 _MOST: Final = 2**31 - 1
-"""The most that a request can ask for."""
+"""Largest number of bytes that can be requested."""
 
 
 class OneLog:
@@ -25,7 +25,7 @@ class OneLog:
     Args:
         connection: to the partition's leader.
         tp: the partition.
-        max_bytes: what a request asks for. After a message that is larger, requests ask for more.
+        max_bytes: number of bytes to request. After a larger message, more is requested.
         committed: ``isolation.level=read_committed``.
     """
 
@@ -50,12 +50,12 @@ class OneLog:
 
     @property
     def end(self) -> int:
-        """The offset that the next message will get."""
+        """The offset of the next message to be written."""
         return self._bound(LATEST)
 
     @property
     def readable_end(self) -> int:
-        """The end of what can be read: ``end``, or with ``committed`` the last stable offset."""
+        """The end of the readable part: ``end``, or with ``committed`` the last stable offset."""
         return self._bound(LATEST, self._committed)
 
     def _bound(self, which: int, committed: bool = False) -> int:

@@ -1,12 +1,14 @@
-"""Record bytes to messages: message sets of formats 0 and 1, record batches of format 2.
+"""Converts record bytes to messages: message sets of formats 0 and 1, record batches of format 2.
 
-Owns the layout of messages, and the class that an application gets; no IO and no state. ``scan``
-runs on fetcher threads and looks at entry headers only; the decoders run on the consuming thread.
-Both take the bytes as the broker sent them, where the last entry may be cut off.
+Owns the layout of messages, and the class that an application gets. No IO and no state. ``scan``
+runs on fetcher threads and reads only entry headers; the decoders run on the consuming thread.
+Both accept the bytes as the broker sent them, in which the last entry may be incomplete.
 
-The class of messages is here because it is compiled together with the loop that creates them.
+The class of messages is in this module because it is compiled together with the loop that creates
+them.
 
-Only shallow checksums are checked: an inner message of a compressed set is covered by its wrapper.
+Only outer checksums are checked, because a wrapper's checksum covers the inner messages of a
+compressed set.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 COMPILED: Final = not __file__.endswith(".py")
-"""Whether mypyc's extension module runs, or this file itself."""
+"""Whether mypyc's extension module is running, not this file itself."""
 
 
 class TimestampType(IntEnum):
@@ -46,15 +48,15 @@ Record = tuple[str, int, int, bytes | None, bytes | None, int, TimestampType, He
 
 
 Decode = Callable[[bytes], Any]
-"""Turns the bytes of a key or value into an object. Not called for a key or value that is null."""
+"""Converts the bytes of a key or value to an object. Not called for a null key or value."""
 
 
 @mypyc_attr(acyclic=True)  # compiled, Python's garbage collector does not look at it
 class MessageAndMetadata:
     """One message and its place in the log.
 
-    Keys and values are decoded each time they are read, and only then can a decoder raise an error
-    (Scala 1.1.1 MessageAndMetadata). Messages are equal if all of their attributes are.
+    Keys and values are decoded on each read, and only then may a decoder raise an error (Scala
+    1.1.1 MessageAndMetadata). Messages are equal if all of their attributes are.
     """
 
     __slots__ = (
@@ -92,9 +94,9 @@ class MessageAndMetadata:
         self.timestamp = timestamp
         """Milliseconds since 1970; -1 in format 0."""
         self.timestamp_type = timestamp_type
-        """Who set it."""
+        """Who set the timestamp."""
         self.headers = headers
-        """Pairs of name and value; format 2."""
+        """Pairs of name and value. Only in format 2."""
 
     @property
     def key(self) -> Any:
@@ -149,13 +151,13 @@ class DecodedMessage(MessageAndMetadata):
 
     @property
     def key(self) -> Any:
-        """The decoded key, as ``MessageAndMetadata.key``."""
+        """The decoded key, as in ``MessageAndMetadata.key``."""
         data = self.raw_key
         return None if data is None else self._decoders[0](data)
 
     @property
     def value(self) -> Any:
-        """The decoded value, as ``MessageAndMetadata.value``."""
+        """The decoded value, as in ``MessageAndMetadata.value``."""
         data = self.raw_value
         return None if data is None else self._decoders[1](data)
 
@@ -171,7 +173,7 @@ class Decoder(Protocol):
         """Yield the records with offset >= ``start`` in order, in lists of any length (including
         0).
 
-        A cut-off last entry is ignored; control batches are skipped.
+        An incomplete last entry is ignored; control batches are skipped.
 
         Raises:
             InvalidMessageError: damaged bytes, after all records before them were yielded.
@@ -184,13 +186,13 @@ class Scan(NamedTuple):
     """The content of the entry headers of record bytes."""
 
     next_offset: int | None
-    """The offset after the last complete entry; ``None`` if there is no complete one."""
+    """The offset after the last complete entry; ``None`` without a complete entry."""
     valid_bytes: int
     """Length of all complete entries together."""
     damaged: bool
-    """An entry header is invalid; ``valid_bytes`` ends before it."""
+    """Whether an entry header is invalid. ``valid_bytes`` ends before it."""
     epoch: int = -1
-    """The leader's epoch when the last complete entry was stored; -1 in message formats 0 and 1."""
+    """Leader epoch with which the last complete entry was stored; -1 in formats 0 and 1."""
 
 
 _ENTRY: Final = Struct(">qiib")  # offset, size, leader epoch (or crc), magic
@@ -203,7 +205,7 @@ _MIN_SIZE: Final = (14, 22, 49)
 
 
 def scan(data: bytes) -> Scan:
-    """Walk over the entries of ``data`` without decoding them."""
+    """Read the entry headers of ``data`` without decoding the entries."""
     pos, end = 0, len(data)
     next_offset: int | None = None
     last_epoch = -1
@@ -238,9 +240,9 @@ class MessageDecoder:
     """A decoder that yields messages instead of records.
 
     Args:
-        decoder: decodes to records, of which messages are made afterwards. ``None``: the library's
-            own, which makes messages at once.
-        decoders: for keys and for values; ``None`` if they are to remain bytes.
+        decoder: decodes to records, which are then converted to messages. ``None``: the library's
+            own, which creates messages directly.
+        decoders: for keys and for values; ``None`` leaves them as bytes.
     """
 
     def __init__(self, decoder: Decoder | None, decoders: tuple[Decode, Decode] | None) -> None:
@@ -250,7 +252,7 @@ class MessageDecoder:
     def decode(
         self, data: bytes, topic: str, partition: int, start: int
     ) -> Iterator[list[MessageAndMetadata]]:
-        """Yield messages as ``Decoder.decode`` yields records."""
+        """Yield messages in the way that ``Decoder.decode`` yields records."""
         if self._decoder is None:
             return _decode(data, topic, partition, start, self)
         return self._messages(self._decoder.decode(data, topic, partition, start))
@@ -270,7 +272,7 @@ class MessageDecoder:
 def _decode(
     data: bytes, topic: str, partition: int, start: int, maker: MessageDecoder | None
 ) -> Iterator[list[Any]]:
-    """See ``Decoder.decode``. Yields messages of ``maker``; records without it."""
+    """Implement ``Decoder.decode``. Yields messages of ``maker``, or records without it."""
     pos, end = 0, len(data)
     plain: list[Any] = []  # uncompressed messages of formats 0 and 1 since the last yield
     failure: InvalidMessageError | None = None
@@ -311,13 +313,13 @@ def _decode(
 
 
 class OpenBatch(NamedTuple):
-    """A record batch of format 2 whose checksum is right; its records are not decoded yet."""
+    """A record batch of format 2 whose checksum is correct. Its records are not decoded yet."""
 
     base: int
-    """Offset that the records' deltas are added to."""
+    """Offset to which the records' deltas are added."""
     first_time: int
     fixed_time: int | None
-    """Time of all records, where the broker sets it."""
+    """Time of all records, if the broker set it."""
     size: int
     """Number of records according to the batch's header."""
     data: bytes
@@ -352,7 +354,7 @@ def open_batch(data: bytes, pos: int, stop: int, *, control: bool = False) -> Op
 
 
 def record_bounds(batch: OpenBatch, shift: int, out: list[int]) -> None:
-    """Append the start of each record, after its length, and its end; both plus ``shift``.
+    """Append the start of each record (after its length) and its end, both plus ``shift``.
 
     Raises ``InvalidMessageError`` if the lengths do not add up.
     """
@@ -393,7 +395,7 @@ def _batch(
     start: int,
     maker: MessageDecoder | None,
 ) -> list[Any]:
-    """Decode one record batch of format 2 that lies in ``data[pos:stop]``."""
+    """Decode the record batch of format 2 in ``data[pos:stop]``."""
     batch = open_batch(data, pos, stop)
     if batch is None:
         return []
@@ -427,9 +429,10 @@ def _records(
 ) -> list[Any]:
     """Decode ``count`` records that fill ``data[pos:stop]`` exactly.
 
-    The hot loop of the library: variable-length numbers of one and two bytes are read in line.
-    They are kept in their zigzag form as long as possible: an odd one is negative. Compiled, the
-    annotated ones are machine words; times and offsets are not, as sums may need more than 64 bits.
+    This is the library's most time-critical loop. Variable-length numbers of one and two bytes are
+    read inline. They keep their zigzag form as long as possible, in which odd numbers are
+    negative. Compiled, annotated numbers are machine words, except times and offsets, whose sums
+    may need more than 64 bits.
     """
     size: i64
     high: i64
@@ -518,9 +521,9 @@ def _records(
 
 
 def _varint(data: bytes, pos: int, most: int = 5) -> tuple[int, int]:
-    """Read an unsigned variable-length number of up to ``most`` bytes; zigzag is left in place.
+    """Read an unsigned variable-length number of up to ``most`` bytes, without decoding zigzag.
 
-    Lengths and offset deltas have five bytes at most, times ten (Kafka 3.9 ByteUtils.readVarint,
+    Lengths and offset deltas have at most five bytes, times ten (Kafka 3.9 ByteUtils.readVarint,
     readVarlong).
     """
     value = shift = 0
@@ -536,9 +539,9 @@ def _varint(data: bytes, pos: int, most: int = 5) -> tuple[int, int]:
 
 
 def read_headers(data: bytes, pos: int) -> tuple[Headers, int]:
-    """Read the headers at ``pos``; return them and where they end.
+    """Read the headers at ``pos``. Return them and the position after them.
 
-    Raises ``InvalidMessageError``, ``IndexError`` or ``UnicodeDecodeError`` for damaged ones.
+    Raises ``InvalidMessageError``, ``IndexError`` or ``UnicodeDecodeError`` for damaged headers.
     """
     number, pos = _varint(data, pos)
     if number & 1:
@@ -562,7 +565,8 @@ def read_headers(data: bytes, pos: int) -> tuple[Headers, int]:
 def _message(
     data: bytes, pos: int, stop: int, topic: str, partition: int
 ) -> tuple[Record | None, list[Record]]:
-    """Decode the message of format 0 or 1 in ``data[pos:stop]``: one record or, of a wrapper, many.
+    """Decode the message of format 0 or 1 in ``data[pos:stop]``: one record or, for a wrapper,
+    many.
 
     Raises ``InvalidMessageError``.
     """
@@ -627,7 +631,7 @@ def _inner(
 ) -> list[Record]:
     """Decode the set inside a wrapper whose own offset, that of its last message, is ``last``.
 
-    Format 0 keeps absolute offsets inside, format 1 relative ones.
+    The inner offsets are absolute in format 0, relative in format 1.
     """
     stops: list[int] = []
     pos, end, relative = 0, len(data), last

@@ -1,14 +1,14 @@
-"""Removes from record bytes what ``isolation.level=read_committed`` must not deliver.
+"""Removes the records that ``isolation.level=read_committed`` must not deliver.
 
-All record bytes pass this filter before they are decoded, so no decoder knows about transactions.
+All record bytes pass this filter before they are decoded, so decoders do not handle transactions.
 No IO and no state; runs on fetcher threads.
 
 The rule is that of KIP-98, section *Consumer*, and of Kafka's protocol guide, *Fetch* version 4. A
 broker ends the answer at the last stable offset, the first offset of the oldest open transaction.
 With the records it returns the aborted transactions that overlap them, as producer id and first
 offset. From that offset on, the producer's transactional batches were aborted, until its ABORT
-marker. A producer has one transaction at a time, so nothing of an earlier answer has to be
-remembered: a transaction that began before the answer is in its list too.
+marker. A producer has one transaction at a time, and a transaction that began before the answer is
+also in its list. So no state from earlier answers is needed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def without_aborted(data: bytes, aborted: Sequence[AbortedTransaction]) -> bytes
     """Return ``data`` without the batches of aborted transactions.
 
     ``data`` and ``aborted`` are one partition's part of one answer. A batch with a wrong checksum
-    stays, with all after it: decoding them ends there with an error.
+    and everything after it is kept, and decoding fails there.
 
-    Raises ``InvalidMessageError`` or ``CodecUnavailableError`` if a marker cannot be read although
-    its checksum is right.
+    Raises ``InvalidMessageError`` or ``CodecUnavailableError`` if a marker is unreadable although
+    its checksum is correct.
     """
     if not aborted:
         return data
@@ -73,8 +73,8 @@ def without_aborted(data: bytes, aborted: Sequence[AbortedTransaction]) -> bytes
 
 
 def _type_of(marker: OpenBatch | None) -> int | None:
-    """The type of a control batch, which is in its record's key: 0 is ABORT, 1 is COMMIT (Kafka 3.9
-    ControlRecordType). ``None`` if compaction has removed the record.
+    """Return the type of a control batch, which is in its record's key: 0 is ABORT, 1 is COMMIT
+    (Kafka 3.9 ControlRecordType). ``None`` if compaction has removed the record.
 
     Raises ``InvalidMessageError``.
     """

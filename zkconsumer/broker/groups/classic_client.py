@@ -1,8 +1,8 @@
-"""The group's coordinator on the wire: carries out a member's commands, one request each.
+"""The client of a group's coordinator: carries out a member's commands, one request each.
 
 A ``GroupClient`` is used by one thread; a second one, for heartbeats, by another. ``interrupt``
 may be called by any thread. Requests are kafka-python's message objects in versions without tagged
-fields; no error leaves this module as an exception, each becomes ``RequestFailed``.
+fields. Errors are returned as ``RequestFailed``, never raised.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ HEARTBEAT: Final = 12
 LEAVE_GROUP: Final = 13
 SYNC_GROUP: Final = 14
 _GRACE: Final = 10.0
-"""Seconds that JoinGroup may take beyond the rebalance timeout."""
+"""Seconds that JoinGroup may take in addition to the rebalance timeout."""
 
 OnExchange = Callable[[BrokerEndpoint, Any, Any], object]
-"""Called with each request and its answer, as kafka-python's objects; on the client's thread."""
+"""Called on the client's thread with each request and its answer, as kafka-python's objects."""
 
 
 class GroupClient:
@@ -61,12 +61,13 @@ class GroupClient:
     Args:
         group: ``group.id``.
         client_id: ``client.id``.
-        instance_id: ``group.instance.id``; brokers before 2.3 do not know it.
-        brokers: whom to ask for the coordinator.
-        session_timeout, rebalance_timeout: seconds, sent to the coordinator. 0: this client reads
-            and commits offsets without being a member; brokers since 0.8.2 can do that. A member
-            reads no offsets while an open transaction commits them, as Java's does (KIP-447).
-        timeout: seconds for connecting and for each answer but those that wait for other members.
+        instance_id: ``group.instance.id``, which brokers before 2.3 do not support.
+        brokers: the brokers to ask for the coordinator. session_timeout, rebalance_timeout:
+            seconds, sent to the coordinator. 0: this client reads and commits offsets without
+            being a member; brokers since 0.8.2 can do that. A member does not read offsets while
+            an open transaction commits them, as in Java (KIP-447).
+        timeout: seconds for connecting and for each answer except those that wait for other
+            members.
         on_exchange: see ``OnExchange``.
     """
 
@@ -98,11 +99,11 @@ class GroupClient:
         self._closed = False
         self._connections: dict[tuple[BrokerEndpoint, float], BrokerConnection] = {}
         self.coordinator: BrokerEndpoint | None = None
-        """Where the coordinator is; written by ``find`` or, for heartbeats, by the owner."""
+        """Address of the coordinator. Written by ``find`` or, for heartbeats, by the owner."""
 
     def interrupt(self) -> None:
-        """Wake the thread that waits for an answer. It gets no answer, and what was not sent yet is
-        never sent. Any thread."""
+        """Wake the thread that waits for an answer. It gets no answer, and requests that were
+        not sent yet are never sent. Any thread."""
         self._abort(discard=True)
 
     def close(self) -> None:
@@ -117,9 +118,9 @@ class GroupClient:
             self._connections.clear()
 
     def execute(self, command: Any, permission: Permission = always) -> Any:
-        """Carry out ``command``; return the answer, or ``RequestFailed``. Raises nothing.
+        """Carry out ``command``. Return the answer, or ``RequestFailed``. Raises nothing.
 
-        A commit asks ``permission`` right before it is sent.
+        ``permission`` is checked right before a commit is sent.
         """
         try:
             return self._answer(command, permission)
@@ -186,10 +187,10 @@ class GroupClient:
             )
 
     def _require(self, connection: BrokerConnection, key: int, version: int, lack: str) -> None:
-        """Raise UnsupportedBrokerError if the broker does not know a version of a request.
+        """Raise UnsupportedBrokerError if the broker does not support a version of a request.
 
-        A broker that is starting or stopping, or a proxy, may have closed the connection as an old
-        broker does. Metadata tells them apart: an old broker answers it.
+        A broker that is starting or stopping, or a proxy, may have closed the connection as an
+        old broker does. A Metadata request distinguishes them, because an old broker answers it.
         """
         try:
             connection.version(key, version)
@@ -264,7 +265,7 @@ class GroupClient:
         )
 
     def _strategies(self, connection: BrokerConnection, offered: Sequence[str]) -> str:
-        """What the group uses and what this member offers, for an error."""
+        """Return the group's strategies and those that this member offers, for an error."""
         try:
             described = describe_groups([self._group], connection, partitions=False)[self._group]
         except BrokerError:
@@ -367,7 +368,7 @@ class GroupClient:
     def _to_coordinator(self, timeout: float | None = None) -> BrokerConnection:
         coordinator = self.coordinator
         if coordinator is None:
-            raise BrokerError("the coordinator is not known")
+            raise BrokerError("the coordinator is unknown")
         return self._connection(coordinator, timeout)
 
     def _connection(
@@ -394,7 +395,7 @@ class GroupClient:
 
 
 def _raw(data: Any) -> bytes:
-    """Embedded data as bytes, in any form in which kafka-python returns it."""
+    """Return embedded data as bytes, from any form in which kafka-python returns it."""
     if data is None:
         return b""
     if isinstance(data, bytes | bytearray | memoryview):

@@ -1,8 +1,8 @@
 """Requests to a group's coordinator that several clients send: find it, read and commit offsets.
 
-When the coordinator moves, loads, is not available or gets no answer from its replicas, or when the
-connection breaks, the clients search for it again until a deadline. Any thread; state belongs to
-the callers.
+When the coordinator moves, loads, is unavailable or gets no answer from its replicas, or when the
+connection breaks, the clients search it again until a deadline. Any thread; state belongs to the
+callers.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class StoredOffset(NamedTuple):
 
 
 class FetchedOffsets(NamedTuple):
-    """A coordinator's stored offsets. ``code`` is that of the first failure, 0 if there is none;
-    ``what`` names the failed part."""
+    """A coordinator's stored offsets. ``code`` is that of the first failure, or 0. ``what`` names
+    the failed part."""
 
     code: int
     what: str
@@ -67,11 +67,11 @@ class Answered(NamedTuple):
 
 
 class PendingOffsetsError(BrokerError):
-    """A transaction that commits offsets of the group is open, so they are not known yet."""
+    """A transaction that commits offsets of the group is open, so the offsets are not known yet."""
 
 
 class TryAgainError(Exception):
-    """The coordinator was not available or not ready; the attempt can be repeated."""
+    """The coordinator was not available or not ready. The attempt may be repeated."""
 
     def __init__(self, error: BrokerError) -> None:
         super().__init__(str(error))
@@ -86,10 +86,11 @@ def until(
     closed: threading.Event,
     what: str,
 ) -> T:
-    """Repeat ``once`` until it succeeds, for at most ``timeout`` seconds; return its result.
+    """Repeat ``once`` until it succeeds, for at most ``timeout`` seconds. Return its result.
 
-    ``forget`` is called after each failure, then ``backoff`` seconds pass. Raises CommitFailedError
-    when the time is over or ``closed`` is set, and any other error of ``once``.
+    ``forget`` is called after each failure, then ``backoff`` seconds pass. Raises
+    CommitFailedError when the time has passed or ``closed`` is set, and any other error of
+    ``once``.
     """
     # DEVIATION-28: the JVM searches and reads indefinitely, and retries only some commits.
     deadline = time.monotonic() + timeout
@@ -109,7 +110,7 @@ def until(
 
 
 def check(code: int, what: str) -> None:
-    """Raise an error for a code that is not 0; TryAgainError if the request may be repeated."""
+    """Raise an error for a code other than 0, or TryAgainError if the request may be repeated."""
     if code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
         raise TryAgainError(PendingOffsetsError(f"{what}: a transaction that commits it is open"))
     if code:
@@ -118,9 +119,9 @@ def check(code: int, what: str) -> None:
 
 
 class Search(NamedTuple):
-    """The coordinator that was found, or the reason why the last broker did not name one.
+    """The coordinator that was found, or why the last broker did not name one.
 
-    ``code`` is 0 if that broker gave no answer.
+    ``code`` is 0 if that broker did not answer.
     """
 
     coordinator: BrokerEndpoint | None
@@ -139,9 +140,9 @@ def search_coordinator(
 ) -> Search:
     """Ask one broker after another for a group's coordinator.
 
-    ``ask`` returns the function that sends a request on a connection. ``accept`` is called with the
-    coordinator's connection, and ``failed`` with each broker, or coordinator, that does not answer.
-    Raises UnsupportedBrokerError.
+    ``ask`` returns the function that sends a request on a connection. ``accept`` is called with
+    the coordinator's connection, and ``failed`` with each broker or coordinator that does not
+    answer. Raises UnsupportedBrokerError.
     """
     search = Search(None, 0, BrokerUnavailableError("no broker is known"))
     for broker in brokers:
@@ -214,9 +215,9 @@ def fetch_several(
 ) -> Answered:
     """Request all stored offsets of groups with the same coordinator, as ``fetch_offsets`` does.
 
-    Groups whose offsets are not known at once are left out, for example if a transaction is open.
-    ``before``: returned if the answer is still the same. Raises UnsupportedBrokerError for brokers
-    before 3.0.
+    Groups whose offsets are not immediately available are left out, for example if a transaction
+    is open. ``before``: an earlier result, which is returned if the answer is the same. Raises
+    UnsupportedBrokerError for brokers before 3.0.
     """
     version = connection.version(OFFSET_FETCH, _SEVERAL)
     kind = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -238,7 +239,7 @@ def fetch_several(
 def offsets_in(
     topics: Iterable[Any], left: set[TopicPartition], version: int, code: int, what: str
 ) -> FetchedOffsets:
-    """Return the offsets in an answer with this code, which must have all partitions in
+    """Return the offsets in an answer with this code, which must contain all partitions in
     ``left``."""
     offsets: dict[TopicPartition, StoredOffset] = {}
     for entry in topics:
@@ -264,17 +265,17 @@ def commit(
     ask: Ask | None = None,
     **member: Any,
 ) -> dict[TopicPartition, int]:
-    """Commit offsets, by default without being a member; return the code for each partition.
+    """Commit offsets, by default without being a member. Return the code for each partition.
 
     ``versions`` of the request in order of preference, among 1, 2, 6, 7 and 9. Leader epochs exist
     since version 6. ``ask`` sends a request, ``connection.call`` by default. ``member``: see
     ``commit_request``.
 
     In version 9 ``generation`` is the epoch of a KIP-848 member. A broker of 4.4 accepts the
-    current epoch for any partition, also one that the member does not own. It accepts an older
+    current epoch for any partition, even one that the member does not own. It accepts an older
     epoch for partitions that the member has kept since then. If it refuses one partition
-    (STALE_MEMBER_EPOCH), it refuses the whole request. Before a member sends the same commit with a
-    newer epoch, it must leave out the partitions that it has released.
+    (STALE_MEMBER_EPOCH), it refuses the whole request. Before a member sends the same commit with
+    a newer epoch, it must leave out the partitions that it has released.
     """
     version = connection.version(OFFSET_COMMIT, *versions)
     request = commit_request(group, offsets, version, **member)

@@ -1,9 +1,9 @@
-"""Asks a coordinator for the members of its groups, whichever protocol they use. Stateless.
+"""Reads the members of groups of both protocols from their coordinator. Stateless.
 
-DescribeGroups supports groups of the classic protocol only: for a KIP-848 group, a broker answers
-that it is ``Dead`` and has no members. So each dead group is also requested with
-ConsumerGroupDescribe, if the broker supports that (since 4.0). Runs on the thread that owns the
-connection. Source: DescribeGroupsResponse.json and ConsumerGroupDescribeResponse.json of Kafka 4.0.
+DescribeGroups supports only the classic protocol. For a KIP-848 group, a broker answers that it is
+``Dead`` and has no members. So each dead group is also requested with ConsumerGroupDescribe, if the
+broker supports that (since 4.0). Runs on the thread that owns the connection. Source:
+DescribeGroupsResponse.json and ConsumerGroupDescribeResponse.json of Kafka 4.0.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from zkconsumer.errors import UnsupportedBrokerError
 
 DEAD: Final = "Dead"
 _DELETE: Final = 6
-"""AclOperation.DELETE among the operations that a client may do (KIP-430)."""
+"""AclOperation.DELETE, one of the operations that a client may be allowed (KIP-430)."""
 
 
 class DescribedMember(NamedTuple):
-    """One member as its coordinator describes it; ``partitions`` is its current assignment."""
+    """One member, as described by its coordinator. ``partitions`` is its current assignment."""
 
     member_id: str
     client_id: str
@@ -36,11 +36,11 @@ class DescribedMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """One group as its coordinator describes it.
+    """One group, as described by its coordinator.
 
     ``state`` is Kafka's word: ``Stable``, ``Empty``, ``PreparingRebalance``, ``Reconciling``,
-    ``Dead``, ...; ``strategy`` the assignment strategy that the members agreed on, empty without
-    members, or the coordinator's assignor.
+    ``Dead``, ...; ``strategy`` is the assignment strategy on which the members agreed (empty
+    without members), or the coordinator's assignor.
     """
 
     coordinator: BrokerEndpoint
@@ -52,12 +52,13 @@ class DescribedGroup(NamedTuple):
 def describe_groups(
     groups: Sequence[str], connection: BrokerConnection, partitions: bool = True
 ) -> dict[str, DescribedGroup]:
-    """Return groups that have the same coordinator. One that does not exist is ``Dead``.
+    """Return groups that have the same coordinator. A group that does not exist is ``Dead``.
 
-    Without ``partitions`` assignments are not read: members of other clients may have odd ones.
+    Without ``partitions``, assignments are not read, because those of other clients may have
+    another format.
 
-    Raises UnsupportedBrokerError for brokers 0.8.2, whose coordinators know no members, and what
-    ``BrokerConnection.call`` raises.
+    Raises UnsupportedBrokerError for brokers 0.8.2, whose coordinators have no members, and the
+    errors of ``BrokerConnection.call``.
     """
     version = connection.version(DESCRIBE_GROUPS, 0)
     request = DescribeGroupsRequest(groups=list(groups))
@@ -83,8 +84,8 @@ def describe_groups(
 
 
 def undeletable(groups: Sequence[str], connection: BrokerConnection) -> frozenset[str]:
-    """Return the coordinator's groups whose offsets this client cannot delete; none if the
-    broker does not report it (before 2.3). Changes nothing."""
+    """Return the coordinator's groups whose offsets this client may not delete; none if the broker
+    does not report this (before 2.3). Changes nothing."""
     try:
         version = connection.version(DESCRIBE_GROUPS, 3)
     except UnsupportedBrokerError:
@@ -102,7 +103,7 @@ def undeletable(groups: Sequence[str], connection: BrokerConnection) -> frozense
 
 
 def _by_kip_848(groups: Sequence[str], connection: BrokerConnection) -> dict[str, DescribedGroup]:
-    """The KIP-848 groups among these groups."""
+    """Return the KIP-848 groups among these groups."""
     if not groups:
         return {}
     try:

@@ -59,7 +59,7 @@ from zkconsumer.errors import (
 )
 
 BATCH: Final = 2000
-"""Partitions or topics in one request."""
+"""Number of partitions or topics in one request."""
 LIST_GROUPS: Final = 16
 DESCRIBE_CONFIGS: Final = 32
 OFFSET_DELETE: Final = 47
@@ -76,21 +76,21 @@ T = TypeVar("T")
 
 
 class GroupCoordinators:
-    """Sends requests to the coordinators of any groups. Use as a context manager.
+    """Sends requests to the coordinators of any groups. Use it as a context manager.
 
     Args:
         client_id: sent with every request.
-        brokers: called for the brokers registered now.
+        brokers: returns the registered brokers.
         timeout: seconds for connecting and for each answer.
         patience: seconds to wait for a coordinator that moves, loads or does not answer.
         backoff: seconds between attempts.
         place: returns a key that all groups of the same coordinator share.
-        on_wait: called with the reason for each wait, once.
+        on_wait: called once with the reason for each wait.
 
-    A coordinator that did not answer is not asked again for ``patience`` seconds: operations on its
-    other groups fail at once. Operations on groups of other coordinators meanwhile wait for a tenth
-    of the time, because coordinators usually fail together. Every method raises BrokerError: no
-    coordinator answered in time, or it refuses.
+    A coordinator that did not answer is not asked again for ``patience`` seconds: operations on
+    its other groups fail at once. In that time, operations on groups of other coordinators wait
+    for a tenth of the time, because coordinators usually fail together. Every method raises
+    BrokerError if no coordinator answers in time, or if it refuses.
     """
 
     def __init__(
@@ -116,9 +116,9 @@ class GroupCoordinators:
         self._on_wait = on_wait
         self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
         self._coordinators: dict[Hashable, BrokerEndpoint] = {}
-        """By place."""
+        """Coordinators by place."""
         self._given_up: dict[Hashable, tuple[float, str]] = {}
-        """Places and brokers that did not answer: until when they are skipped, and why."""
+        """Places and brokers that did not answer, until when they are skipped, and why."""
         self._closed = threading.Event()
         self._is_another = False
 
@@ -131,8 +131,8 @@ class GroupCoordinators:
     def another(self) -> Self:
         """Return an equal object for another thread, with its own connections.
 
-        Both share the list of known coordinators, and of those that did not answer, and what
-        ``stop_waiting`` does. Closing the new one has no effect on this one.
+        Both share the lists of known coordinators and of those that did not answer, and the effect
+        of ``stop_waiting``. Closing the new one has no effect on this one.
         """
         other = copy(self)
         other._connections = {}
@@ -147,13 +147,13 @@ class GroupCoordinators:
         self._disconnect()
 
     def stop_waiting(self) -> None:
-        """Fail instead of waiting from now on. Any thread."""
+        """Make waits fail immediately from now on. Any thread."""
         self._closed.set()
 
     # -- groups --------------------------------------------------------------------------------
 
     def list_groups(self) -> list[str]:
-        """Return the names of all groups that coordinators know, sorted. Not with 0.8.2."""
+        """Return the names of all groups that coordinators know, sorted. Not supported by 0.8.2."""
 
         def ask(endpoint: BrokerEndpoint) -> list[str]:
             connection = self._connection(endpoint)
@@ -178,13 +178,13 @@ class GroupCoordinators:
     def describe(self, group: str) -> DescribedGroup:
         """Return the group's state and members as its coordinator describes them.
 
-        A group that does not exist has the state ``Dead``. Not with brokers 0.8.2, which raise
-        UnsupportedBrokerError.
+        A group that does not exist has the state ``Dead``. Raises UnsupportedBrokerError for
+        brokers 0.8.2.
         """
         return self._at_coordinator(group, partial(describe_groups, [group]))[group]
 
     def members_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...] | BrokerError]:
-        """Return the result of ``members`` for many groups, or the reason why it is unknown."""
+        """Return the result of ``members`` for many groups, or why it is unknown."""
         members: dict[str, tuple[str, ...] | BrokerError] = {}
         together: defaultdict[Hashable, list[str]] = defaultdict(list)
         for group in groups:
@@ -203,7 +203,7 @@ class GroupCoordinators:
     def undeletable(self, groups: Iterable[str]) -> frozenset[str]:
         """Return the groups whose offsets may not be deleted, as far as coordinators report it.
 
-        Each coordinator is asked once. One that does not answer is not waited for.
+        Each coordinator is asked once, without waiting for one that does not answer.
         """
         together: defaultdict[Hashable, list[str]] = defaultdict(list)
         for group in groups:
@@ -217,7 +217,7 @@ class GroupCoordinators:
     # -- offsets -------------------------------------------------------------------------------
 
     def coordinator(self, group: str) -> BrokerEndpoint:
-        """Return the group's coordinator, if it was found already."""
+        """Return the group's coordinator, if it is known already."""
         return self._until(lambda: self._find(group), _name_of(group))
 
     def stored(
@@ -235,11 +235,11 @@ class GroupCoordinators:
         offsets: Mapping[TopicPartition, StoredOffset],
         permit: Callable[[], object] = lambda: None,
     ) -> dict[TopicPartition, BrokerError]:
-        """Store offsets; return the refused ones, by partition.
+        """Store offsets. Return the refused ones, by partition.
 
-        ``permit`` is called right before each request; what it raises ends the operation. It does
-        not use this object, whose connection is ready. The leader epoch is stored by brokers since
-        2.1. Raises GroupActiveError when the coordinator refuses because the group has members.
+        ``permit`` is called right before each request; its errors end the operation. It must not
+        use this object, whose connection is ready. The leader epoch is stored by brokers since 2.1.
+        Raises GroupActiveError when the coordinator refuses because the group has members.
         """
         left, refused = dict(offsets), dict[TopicPartition, BrokerError]()
 
@@ -296,8 +296,8 @@ class GroupCoordinators:
         """Return all stored offsets of a group, without negative numbers.
 
         With ``stable``, waits for open transactions that commit offsets of the group, with brokers
-        since 2.5. Topics that may not be described are left out without an error: see ``hidden``.
-        Brokers before 0.10.2 cannot return all offsets: they are asked for ``partitions``.
+        since 2.5. Topics that may not be described are left out without an error; see ``hidden``.
+        Brokers before 0.10.2 cannot return all offsets, so ``partitions`` are requested from them.
         """
         return self._at_coordinator(
             group, partial(_fetch_stored, group, list(partitions), True, stable)
@@ -307,11 +307,11 @@ class GroupCoordinators:
         self, groups: Iterable[str], before: Mapping[tuple[str, ...], Answered] = _EMPTY
     ) -> dict[tuple[str, ...], Answered]:
         """Return all stored offsets of many groups, as ``fetch`` does, by the groups that were
-        asked for together.
+        requested together.
 
-        Groups whose offsets are not known at once are left out: ``fetch`` waits for them, or shows
-        why. So are all groups of brokers before 3.0. ``before``: an earlier result. What is still
-        the same is not decoded, and the same object is returned.
+        Groups whose offsets are not immediately available are left out: ``fetch`` waits for them,
+        or reports why. All groups of brokers before 3.0 are left out, too. ``before``: an earlier
+        result. Equal answers are not decoded, and the same object is returned.
         """
         together: defaultdict[Hashable, list[str]] = defaultdict(list)
         for group in groups:
@@ -333,7 +333,7 @@ class GroupCoordinators:
 
     def absent(self, topics: Iterable[str]) -> frozenset[str]:
         """Return the topics that do not exist, according to a broker that was asked for each by
-        name. A list of all topics proves nothing: brokers leave out those that may not be
+        name. A list of all topics is no proof, because brokers leave out those that may not be
         described."""
         return frozenset().union(*(metadata.absent for metadata in self._describe(topics)))
 
@@ -376,10 +376,10 @@ class GroupCoordinators:
         partitions: Iterable[TopicPartition],
         permit: Callable[[], object] = lambda: None,
     ) -> dict[TopicPartition, BrokerError]:
-        """Delete the group's offsets of these partitions; return the refused ones.
+        """Delete the group's offsets of these partitions. Return the refused ones.
 
-        ``permit`` is called right before the request; what it raises ends the operation. Brokers
-        before 2.4 cannot delete offsets. On those, -1 is stored, which consumers treat as no
+        ``permit`` is called right before the request; its errors end the operation. Brokers
+        before 2.4 cannot delete offsets; -1 is stored instead, which consumers treat as no
         offset.
         """
         wanted = list(partitions)
@@ -424,7 +424,7 @@ class GroupCoordinators:
     def retention_minutes(self) -> tuple[int, bool]:
         """Return the retention time of a group's offsets, and whether a broker reported it.
 
-        If not, it is the default: 7 days since 2.0, 1 day before (KIP-186).
+        Otherwise it is the default: 7 days since 2.0, 1 day before (KIP-186).
         """
 
         def ask() -> tuple[int, bool]:
@@ -480,7 +480,7 @@ class GroupCoordinators:
         return self._connections[endpoint]
 
     def _any_broker(self) -> BrokerEndpoint:
-        """A broker that a connection can be made to."""
+        """Return a broker that accepts a connection."""
         error: BrokerError = BrokerUnavailableError(_NO_BROKER)
         for endpoint in self._order(self._brokers()):
             try:
@@ -492,7 +492,7 @@ class GroupCoordinators:
         raise error
 
     def _order(self, brokers: Sequence[BrokerEndpoint]) -> list[BrokerEndpoint]:
-        """In which order brokers are asked: one of them may be silent."""
+        """Return the order in which to ask brokers, because one of them may not answer."""
         mixed = random.sample(brokers, len(brokers))
         return sorted(mixed, key=lambda broker: self._why_given_up(broker) is not None)
 
@@ -569,7 +569,7 @@ class GroupCoordinators:
 
 
 class _GivenUpError(CommitFailedError):
-    """The coordinator did not answer a moment ago, so it is not asked again."""
+    """The coordinator did not answer recently, so it is not asked again."""
 
 
 def _fetch_stored(
@@ -579,7 +579,7 @@ def _fetch_stored(
     stable: bool,
     connection: BrokerConnection,
 ) -> dict[TopicPartition, StoredOffset]:
-    """Request stored offsets, those of all partitions with ``whole``. Raises TryAgainError."""
+    """Request stored offsets, those of all partitions if ``whole``. Raises TryAgainError."""
     code, what, offsets = fetch_offsets(
         connection, group, partitions, all_stored=whole, stable=stable
     )
@@ -588,7 +588,7 @@ def _fetch_stored(
 
 
 def _name_of(group: str) -> str:
-    """The coordinator of a group, for people."""
+    """Return the name of a group's coordinator for messages."""
     return f"the offset coordinator of group {group}"
 
 

@@ -1,9 +1,9 @@
 """The client of a member in the consumer group protocol (KIP-848).
 
-The requests have the member's epoch, which the coordinator raises with each change of the
-assignment, and which it compares with its own. ``ConsumerGroupClient`` carries out a member's
-commands, one request each. It is used by one thread; a second one, for heartbeats, by another. As
-with ``GroupClient``, none of its errors leaves this module as an exception.
+The requests have the member's epoch, which the coordinator increases with each change of the
+assignment, and compares with its own. ``ConsumerGroupClient`` carries out a member's commands, one
+request each. It is used by one thread; a second one, for heartbeats, by another. As in
+``GroupClient``, its errors are returned, not raised.
 
 Source: ConsumerGroupHeartbeatRequest.json, OffsetCommitRequest.json and OffsetFetchRequest.json of
 Kafka 4.0. Topics are named by id in heartbeats, and by name in version 9 of the others.
@@ -42,7 +42,7 @@ LEAVE_STATIC: Final = -2
 _BY_ID: Final = 12
 """A version of Metadata that finds topics by id."""
 WITH_EPOCH: Final = 9
-"""The first version of OffsetCommit and OffsetFetch that knows member epochs."""
+"""The first version of OffsetCommit and OffsetFetch that supports member epochs."""
 
 Partitions = Mapping[str, tuple[int, ...]]
 """Partition numbers by topic id."""
@@ -102,10 +102,10 @@ class ConsumerGroupClient(GroupClient):
         )
 
     def _subscribed(self, at: BrokerConnection, version: int) -> Mapping[str, Any]:
-        """The subscription as fields of a heartbeat.
+        """Return the subscription as fields of a heartbeat.
 
-        The coordinator evaluates the pattern, which is RE2 syntax, in brokers since 4.0. If there
-        is no assignor, it chooses one.
+        The coordinator of brokers since 4.0 evaluates the pattern, which has RE2 syntax. Without
+        an assignor, it chooses one.
         """
         spec, named = self._spec, self._spec.topics_named
         fields: dict[str, Any] = {
@@ -126,10 +126,10 @@ class ConsumerGroupClient(GroupClient):
     def _beat(self, command: commands.MemberHeartbeat) -> events.MemberHeartbeatAnswered:
         """Send one heartbeat.
 
-        ``member_id`` is the member's own choice and stays the same (KIP-1082). ``owned`` None means
-        "as in my last heartbeat"; a member that joins sends an empty one. After a lost answer
-        ``owned`` must be given: the coordinator accepts the previous epoch only with partitions
-        that are still the member's, and answers FENCED_MEMBER_EPOCH otherwise.
+        ``member_id`` is the member's own choice and stays the same (KIP-1082). ``owned`` None
+        means "as in my last heartbeat"; a member that joins sends an empty one. After a lost
+        answer ``owned`` must be given, because the coordinator accepts the previous epoch only
+        with partitions that the member still owns, and otherwise answers FENCED_MEMBER_EPOCH.
         """
         connection = self._to_coordinator()
         version = connection.version(CONSUMER_GROUP_HEARTBEAT, _SUPPORTED, 0)
@@ -164,7 +164,7 @@ class ConsumerGroupClient(GroupClient):
             )
 
     def _read_names(self, command: commands.ReadTopicNames) -> events.TopicNamesRead:
-        """Metadata 12 finds topics by id."""
+        """Return names of topics by id, with Metadata 12."""
         connection = self._to_coordinator()
         ids = list(map(uuid.UUID, command.ids))
         answer = ask_metadata(connection, ids, partial(self._call, connection), (_BY_ID,))
@@ -178,7 +178,7 @@ class ConsumerGroupClient(GroupClient):
         return events.TopicNamesRead(command.token, names, answer.brokers)
 
     def _fetch_as_member(self, command: commands.FetchMemberOffsets) -> Event:
-        """OffsetFetch 9 fails for a member with an old epoch."""
+        """Read offsets as a member. OffsetFetch 9 fails for a member with an old epoch."""
         connection = self._to_coordinator()
         connection.version(OFFSET_FETCH, WITH_EPOCH)
         left = set(command.partitions)

@@ -1,8 +1,7 @@
 """The times and offsets of commits to Kafka, read from the log of ``__consumer_offsets``.
 
-No request returns them: an answer to OffsetFetch has no time. A group's commits are in one
-partition of that topic, which is read from its beginning; compaction keeps it short. Used by one
-thread.
+No request returns commit times. A group's commits are in one partition of that topic, which is
+read from its beginning; compaction keeps it short. Used by one thread.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ def commit_times(
 ) -> dict[tuple[str, TopicPartition], int]:
     """Return the time of each group's last commit of each partition, in ms since 1970.
 
-    ``partitions``: how many ``__consumer_offsets`` has; 0 when it does not exist yet. A commit in
-    another format than those of Kafka 0.8.2 to 3.9 is left out, and so are all commits in a
-    partition that cannot be read. Raises BrokerError when no broker answers.
+    ``partitions``: number of partitions of ``__consumer_offsets``; 0 if it does not exist yet.
+    Commits in other formats than those of Kafka 0.8.2 to 3.9, and all commits in an unreadable
+    partition, are left out. Raises BrokerError if no broker answers.
     """
     by_partition: defaultdict[TopicPartition, set[str]] = defaultdict(set)
     for group in groups if partitions else ():
@@ -99,7 +98,7 @@ def commits_since(
 
 
 def _leaders(connections: Iterable[BrokerConnection]) -> Mapping[TopicPartition, int]:
-    """The leaders of the topic's partitions, according to the first broker that answers."""
+    """Return the leaders of the topic's partitions, according to the first broker that answers."""
     error: BrokerError = BrokerUnavailableError("no broker is registered")
     for connection in connections:
         try:
@@ -113,14 +112,14 @@ def place(group: str, partitions: int) -> int:
     """Return the partition of ``__consumer_offsets`` that has a group's commits:
     ``Utils.abs(group.hashCode) % partitions``.
 
-    The absolute value of the least integer counts as 0, as in Kafka.
+    As in Kafka, the absolute value of the smallest integer is 0.
     """
     code = java_hash(group)
     return (0 if code == -(2**31) else abs(code)) % partitions
 
 
 class _Commit(NamedTuple):
-    """One commit; without offset and time: the offset was deleted."""
+    """One commit. Without offset and time, the offset was deleted."""
 
     group: str
     tp: TopicPartition
@@ -133,7 +132,7 @@ def _log(connection: BrokerConnection, tp: TopicPartition) -> OneLog:
 
 
 def _commits(log: OneLog, position: int, end: int) -> Iterator[_Commit]:
-    """Yield each commit in a part of a log."""
+    """Yield the commits in a part of a log."""
     while position < end:
         records, following = log.read(position, _WAIT_MS)
         for record in records:
@@ -146,10 +145,10 @@ def _commits(log: OneLog, position: int, end: int) -> Iterator[_Commit]:
 
 
 def _commit(key: bytes | None, value: bytes | None) -> _Commit | None:
-    """Decode one record; ``None`` if it is not about an offset.
+    """Decode one record. Return ``None`` if it is not about an offset.
 
-    A commit that cannot be decoded, because a later release wrote it, hides the commits before it:
-    it counts as one without offset and time.
+    A commit that cannot be decoded, because a later release wrote it, replaces earlier ones and
+    is returned without offset and time.
     """
     try:
         about = decode_key(key)

@@ -1,4 +1,5 @@
-"""Kafka messages that kafka-python has no schema of: each class, and its JSON next to this file.
+"""Kafka messages for which kafka-python has no schema, each as a class, with its JSON next to this
+file.
 
 The JSON is in the format of Kafka's own schemas.
 """
@@ -12,25 +13,25 @@ class ConsumerGroupHeartbeatRequest(  # type: ignore[call-arg]  # kafka-python i
     ApiMessage,  # type: ignore[misc]
     load_json=__name__,
 ):
-    """KIP-848. kafka-python knows key 68, but has no schema for it."""
+    """KIP-848 request. kafka-python has its API key 68, but no schema."""
 
 
 class ConsumerGroupHeartbeatResponse(  # type: ignore[call-arg]  # kafka-python is untyped
     ApiMessage,  # type: ignore[misc]
     load_json=__name__,
 ):
-    """KIP-848, the answer."""
+    """The answer to ``ConsumerGroupHeartbeatRequest`` (KIP-848)."""
 
 
 class ConsumerGroupDescribeRequest(  # type: ignore[call-arg]  # kafka-python is untyped
     ApiMessage,  # type: ignore[misc]
     load_json=__name__,
 ):
-    """KIP-848. kafka-python knows key 69, but has no schema for it."""
+    """KIP-848 request. kafka-python has its API key 69, but no schema."""
 
 
 class ConsumerGroupDescribeResponse(  # type: ignore[call-arg]  # kafka-python is untyped
     ApiMessage,  # type: ignore[misc]
     load_json=__name__,
 ):
-    """KIP-848, the answer."""
+    """The answer to ``ConsumerGroupDescribeRequest`` (KIP-848)."""

@@ -1,7 +1,7 @@
 """``zkconsumer consume``: a member of a group, or a reader of one partition, that prints messages.
 
 The main thread joins the group, waits for the end, and leaves; each stream has a thread that
-writes. A line is written under one lock, flushed, and only then counted as consumed.
+writes. A line is written under a lock and flushed before its message counts as consumed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.zk.blocking import BlockingZk
 
 _LOOK_S = 0.2
-"""How often a stream without messages looks whether a file is due."""
+"""Seconds between checks whether a file is due, for streams without messages."""
 
 _RANDOM = random.SystemRandom()
 Output = Printer | FileSink
@@ -231,8 +231,8 @@ def consume(
 ) -> int:
     """Join a group and print the values of messages, one per line.
 
-    The group is in ZooKeeper with --zookeeper, and in Kafka with --bootstrap-server alone. Options
-    are those of kafka-console-consumer.
+    The group is in ZooKeeper with --zookeeper, and in Kafka with --bootstrap-server alone. The
+    options are those of kafka-console-consumer.
 
     Messages go to stdout, everything else to stderr. When the command leaves the group, it commits
     the offsets of the messages that it printed, even after Ctrl-C, SIGTERM or a closed pipe.
@@ -379,8 +379,8 @@ def given_by(
 
     As in the JVM's tools: group ids that are given in several places must be equal,
     ``from_beginning`` must not contradict ``auto.offset.reset``, and in Kafka a group with a
-    generated name commits nothing. Returns the keys, and whether the group's name was generated:
-    ``prefix`` and a number. Raises ConfigError.
+    generated name commits nothing. Return the keys, and whether the group's name was generated
+    from ``prefix`` and a number. Raises ConfigError.
     """
     given = key_values(properties)
     in_file = {} if file is None else {e.key: e.value for e in read_properties(file)[0]}
@@ -406,7 +406,7 @@ def given_by(
             raise ConfigError(
                 [
                     f"auto.offset.reset={reset} contradicts --from-beginning, which means "
-                    f"{beginning[0]}: leave one of them out"
+                    f"{beginning[0]}: remove one of them"
                 ]
             )
         overrides["auto.offset.reset"] = beginning[0]
@@ -436,11 +436,11 @@ def key_values(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _agreed_group(places: Mapping[str, str | None]) -> str | None:
-    """The group id that all places agree on; ``None`` when none gives one."""
+    """Return the group id on which all sources agree; ``None`` if no source has one."""
     names = {place: name.strip() for place, name in places.items() if name is not None}
     if len(set(names.values())) > 1:
         sources = ", ".join(f"{place} says {name!r}" for place, name in names.items())
-        raise ConfigError([f"group.id has more than one value: {sources}; give one"])
+        raise ConfigError([f"group.id has more than one value: {sources}; use only one"])
     return next(iter(names.values()), None)
 
 
@@ -451,7 +451,8 @@ def _consume(
     check_signals: Callable[[], None],
     metrics_port: int | None,
 ) -> int:
-    """Write until the end; leave the group; the exit status. Raises what ended it early."""
+    """Write until the end, and leave the group. Return the exit status. Raises the error that
+    ended it early."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # printed already
         connector: Connector
@@ -500,7 +501,8 @@ def _write_stream(
     timeout: float,
     ends: queue.SimpleQueue[BaseException | None],
 ) -> None:
-    """A stream's thread. When it ends, for any reason, the command ends."""
+    """Write the messages of a stream. Runs on the stream's thread; when it ends, the
+    command ends."""
     while True:
         try:
             if isinstance(output, FileSink):
@@ -531,13 +533,13 @@ def _zookeeper(config: ConsumerConfig) -> BlockingZk:
 
 
 def _check_group(config: ConsumerConfig, from_beginning: bool) -> None:
-    """Refuse what the JVM's tool refuses before it joins."""
+    """Refuse groups that the JVM's tool refuses before it joins."""
     with _zookeeper(config) as zk:
         brokers = zk.run(children(BROKER_IDS))
         if config.brokers == "zookeeper" and brokers is None:
             raise BrokerUnavailableError(
-                f"zookeeper.connect={config.zookeeper_connect}: there is no /brokers/ids, so no "
-                f"broker uses this address; check the chroot after the hosts. {_KRAFT}"
+                f"zookeeper.connect={config.zookeeper_connect}: /brokers/ids does not exist, so "
+                f"no broker uses this address; check the chroot after the hosts. {_KRAFT}"
             )
         if config.brokers == "zookeeper" and not brokers and not config.bootstrap_servers:
             click.echo(f"warning: no broker is registered in ZooKeeper. {_KRAFT}", err=True)
@@ -546,13 +548,13 @@ def _check_group(config: ConsumerConfig, from_beginning: bool) -> None:
             raise ConfigError(
                 [
                     f"group.id={config.group_id}: the group has committed offsets, so "
-                    "--from-beginning would not start there: leave it out, or use a new group"
+                    "--from-beginning has no effect: remove it, or use a new group"
                 ]
             )
 
 
 def delete_generated(config: ConsumerConfig) -> None:
-    """Remove the tree of a group that was made for this run only."""
+    """Delete the tree of a group that was created only for this run."""
     try:
         with _zookeeper(config) as zk:
             zk.run(delete(config.group_id, None, lambda _count: None))

@@ -1,8 +1,8 @@
-"""Files of ``zkconsumer consume --format arrow|parquet``: written whole, then committed.
+"""Files of ``zkconsumer consume --format arrow|parquet``: written completely, then committed.
 
 Streams' threads add Arrow columns, and the listener's thread flushes before partitions are
-released. One lock guards the buffer and the file that is written, so there is at most one file
-whose offsets are not committed yet.
+released. One lock guards the buffer and the current file, so at most one file has offsets that are
+not committed yet.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from zkconsumer.errors import CommitFailedError, UsageError
 
 FORMATS: Final = ("arrow", "parquet")
 _MOST_BYTES: Final = 256 * 1024 * 1024
-"""Size of one file's columns in memory."""
+"""Largest size in memory of one file's columns."""
 
 
 class FileSink:
     """Collects columns, writes them to a new file, and then commits their offsets.
 
     Args:
-        directory: where the files go; created when it does not exist.
+        directory: directory of the files; created if it does not exist.
         form: one of ``FORMATS``.
-        rows: write a file when there are this many messages.
-        seconds: or when its first message is this old.
-        limit: take no more messages than this; ``None``: no limit.
+        rows: number of messages after which a file is written.
+        seconds: age of the first message at which a file is written.
+        limit: largest number of messages; ``None``: no limit.
 
     Raises ``UsageError`` when pyarrow is not installed or the directory cannot be used.
     """
@@ -57,21 +57,21 @@ class FileSink:
         except OSError as error:
             raise UsageError(f"--out {directory}: {error.strerror or error}") from None
         self.count = 0
-        """Messages taken so far."""
+        """Number of messages taken."""
         self.last = time.monotonic()
-        """When messages were taken last, or the command began."""
+        """When messages were last taken, or when the command began."""
         self._directory = directory
         self._form = form
         self._rows = rows
         self._seconds = seconds
         self._limit = limit
         self.commit: Callable[[Mapping[TopicPartition, int]], None] = lambda _offsets: None
-        """Stores offsets: ``commit_offsets`` of the connector, set before streams are read."""
+        """Commits offsets: ``commit_offsets`` of the connector, set before streams are read."""
         self._lock = threading.Lock()
         # All below is guarded by the lock.
         self._closed = False
         self._failure: BaseException | None = None
-        """Why a file was not written, also if only the rebalance listener has seen that."""
+        """Why a file could not be written, even if only the rebalance listener noticed."""
         self._batches: list[Any] = []
         self._offsets: dict[TopicPartition, int] = {}
         self._waiting = self._bytes = 0
@@ -79,11 +79,9 @@ class FileSink:
         self._files = 0
 
     def add(self, batch: Any) -> bool:
-        """Take columns of one partition, or none; return false if there are enough messages.
-
-        Raises ``ClickException`` when a file cannot be written, now or earlier; its offsets are not
-        committed.
-        """
+        """Add columns of one partition, or none. Return false if there are enough messages. Raises
+        ``ClickException`` if this or an earlier file cannot be written; its offsets are not
+        committed."""
         with self._lock:
             self._check()
             if self._closed:
@@ -116,15 +114,15 @@ class FileSink:
     def flush(self) -> None:
         """Write the collected messages and commit them.
 
-        Raises ``ClickException`` as ``add``, and ``CommitFailedError``: the file stays, and its
-        messages are delivered again.
+        Raises ``ClickException`` as ``add`` does. Raises ``CommitFailedError`` if the commit
+        fails; the file is kept, and its messages are delivered again.
         """
         with self._lock:
             if self._batches:
                 self._flush()
 
     def close(self) -> None:
-        """Write and commit what was collected, like ``flush``, and accept no more messages."""
+        """Write and commit the collected messages, like ``flush``, and accept no more."""
         with self._lock:
             self._closed = True
             self._check()
@@ -192,7 +190,7 @@ class FlushBeforeRelease:
 
 
 def _sync(path: Path) -> None:
-    """Return when the disk has it."""
+    """Wait until the file is stored on disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -1,8 +1,8 @@
 """Functions that turn a message into output: ``--property``, ``--formatter`` and the deserializers.
 
 Names, order and texts are those of Kafka 3.9's console consumer (DefaultMessageFormatter) where
-Python has the same, and ``MODULE:FUNCTION`` for functions of the user. Each stream's thread calls
-the function that ``message_format`` returns.
+Python has an equivalent; ``MODULE:FUNCTION`` names a function of the user. Each stream's thread
+calls the function that ``message_format`` returns.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _number(form: str) -> Decode:
 
 
 def _escaped(data: bytes) -> str:
-    """As Kafka's ``Bytes.toString``: escape everything that is not printable ASCII."""
+    """Escape everything that is not printable ASCII, as Kafka's ``Bytes.toString`` does."""
     return "".join(
         chr(byte) if 0x20 <= byte <= 0x7E and byte != 0x5C else f"\\x{byte:02X}" for byte in data
     )
@@ -147,11 +147,11 @@ def message_format(
         formatter: ``--formatter``: ``default``, ``noop``, Kafka's name of either, or
             ``MODULE:FUNCTION``, which gets a ``MessageAndMetadata`` and returns bytes.
         key: ``--key-deserializer``: a type, Kafka's class for it, or ``MODULE:FUNCTION``, which
-            gets bytes. The text of what it returns is printed.
+            gets bytes. Its result is printed as text.
         value: ``--value-deserializer``, likewise.
 
-    Raises ConfigError for a name that cannot be resolved, and for options that would have no
-    effect together.
+    Raises ConfigError for a name that cannot be resolved, and for combined options that would have
+    no effect.
     """
     given = {
         "--property": bool(formatting),
@@ -198,7 +198,10 @@ def _function(option: str, name: str, known: tuple[str, ...]) -> Callable[[Any],
         function = getattr(import_module(module), attribute)
     except (ImportError, ValueError, AttributeError) as error:
         raise ConfigError(
-            [f"{option} {name}: {error}; Python looks for modules in the folders of PYTHONPATH"]
+            [
+                f"{option} {name}: {error}; Python searches for modules in the directories of "
+                "PYTHONPATH"
+            ]
         ) from None
     if not callable(function):
         raise ConfigError([f"{option} {name} is not a function"])

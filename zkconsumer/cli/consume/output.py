@@ -1,6 +1,6 @@
-"""The output of ``zkconsumer consume``: two formats, and the one class that writes them.
+"""The output of ``zkconsumer consume``: two formats, and the class that writes them.
 
-Each stream's thread calls ``Printer.write``; one lock keeps lines whole.
+Each stream's thread calls ``Printer.write``. One lock keeps lines complete.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _shown(data: bytes | None) -> str | dict[str, str] | None:
 class Printer:
     """Writes messages of all streams to one output, up to ``limit``.
 
-    With ``skip``, a message that cannot be formatted is named in ``skip`` and counted, as in
-    Kafka's console consumer. Without it, ``write`` raises MessageFormatError.
+    With ``skip``, a message that cannot be formatted is reported there and counted, as in Kafka's
+    console consumer. Without it, ``write`` raises MessageFormatError.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Printer:
     ) -> None:
         self.count = 0
         self.last = time.monotonic()
-        """When a message was written last, or writing began."""
+        """When a message was last written, or when writing began."""
         self._out = out
         self._form = form
         self._limit = limit
@@ -77,7 +77,7 @@ class Printer:
         self._closed = False
 
     def write(self, stream: KafkaStream | None, message: MessageAndMetadata) -> bool:
-        """Write a message and count it as consumed; return whether more messages are wanted.
+        """Write a message and count it as consumed. Return whether more messages are wanted.
 
         After ``close`` nothing is written, and the message does not count as consumed. Without a
         ``stream`` there is no offset to count.
@@ -106,13 +106,11 @@ class Printer:
             where = f"{message.topic}-{message.partition}, offset {message.offset}"
             what = f"{where}: the message cannot be formatted: {str(error) or type(error).__name__}"
             if self._skip is None:
-                raise MessageFormatError(
-                    f"{what}; leave it out with --skip-message-on-error"
-                ) from error
+                raise MessageFormatError(f"{what}; skip it with --skip-message-on-error") from error
             self._skip(f"skipped {what}")
             return b""
 
     def close(self) -> None:
-        """Ignore messages from now on."""
+        """Ignore later messages."""
         with self._lock:
             self._closed = True

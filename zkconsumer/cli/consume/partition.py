@@ -1,6 +1,6 @@
-"""``zkconsumer consume --partition``: prints one partition. No group; nothing is committed.
+"""``zkconsumer consume --partition``: prints one partition without a group and commits.
 
-The main thread does all of it.
+Everything runs on the main thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from zkconsumer.errors import (
 _CLIENT: Final = "zkconsumer-console"
 _TIMEOUT: Final = 10.0
 _PAUSE: Final = 0.2
-"""Seconds until the leader is looked for again."""
+"""Seconds until the leader is searched again."""
 _WAIT_MS: Final = 500
 _BYTES: Final = 1024 * 1024
 
@@ -39,16 +39,15 @@ def messages_of(
     timeout: float | None,
     check: Callable[[], None],
 ) -> Iterator[MessageAndMetadata]:
-    """Yield the messages of a partition, without end.
+    """Yield the messages of a partition indefinitely.
 
     Args:
-        config: where the brokers are, and how to reach them.
+        config: the brokers and the settings for connecting to them.
         tp: the partition.
         start: ``earliest``, ``latest`` or an offset, as in Kafka's console consumer.
         timeout: seconds without a message after which ConsumerTimeoutError is raised.
-        check: called between requests; raises to end it.
-
-    If the leader moves or ends, the next one is read. Raises BrokerError, also when no broker
+        check: called between requests; may raise to end the iteration. If the leader moves or
+            fails, the next leader is read. Raises BrokerError, also when no broker
     answers, and ConfigError when there is no such partition or offset.
     """
     security = KafkaSecurity(config)

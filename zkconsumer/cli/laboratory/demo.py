@@ -1,9 +1,7 @@
-"""``zkconsumer demo``: a legacy group at work on real servers, from start to verdict.
-
-One thread. It starts the servers and the members (``demo_member``, one process each). It reads the
+"""``zkconsumer demo``: a legacy group at work on real servers, from start to verdict. It runs on
+one thread. It starts the servers and the members (``demo_member``, one process each). It reads the
 group's znodes a few times a second, injects faults, and adds up the members' records. The members'
-stdin is a pipe from this process. They leave when it ends, for any reason.
-"""
+stdin is a pipe from this process. They leave when it ends, for any reason."""
 
 from __future__ import annotations
 
@@ -52,10 +50,10 @@ PARTITIONS = 12
 STREAMS = 2
 NAMES = ("member-1", "member-2", "member-3")
 BEAT = 1.5
-"""Seconds between the settling of one change and the next change."""
+"""Seconds from the end of one change to the next change."""
 PACED_STREAM_SECONDS = 120.0
-"""Seconds that reading all lines would take at the members' pace, summed over streams. So some
-lines remain when the last change is over. Then the members read as fast as they can."""
+"""Seconds that reading all lines would take at the members' pace, summed over streams. It is long
+enough that some lines remain after the last change. Then the members read as fast as they can."""
 SETTLE_SECONDS = 40.0
 FINISH_SECONDS = 120.0
 LEAVE_SECONDS = 20.0
@@ -86,7 +84,7 @@ def demo(lines: int, keep: Path | None, as_json: bool, svg: Path | None) -> int:
     view = View(Console(stderr=as_json, highlight=False))
     view.say("starting ZooKeeper and Kafka 3.9 ...")
     if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise ClusterError(f"{keep} is not empty: name another --keep directory")
+        raise ClusterError(f"{keep} is not empty: use another --keep directory")
     if svg is not None:
         try:
             svg.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +117,8 @@ def demo(lines: int, keep: Path | None, as_json: bool, svg: Path | None) -> int:
 
 
 def _send(cluster: LocalCluster, messages: list[Message], view: View) -> Mapping[int, int]:
-    """Send all messages, with a progress bar on a terminal; partition to number stored."""
+    """Send all messages, with a progress bar on a terminal. Return the number stored by
+    partition."""
     began = time.monotonic()
     progress = Progress(
         TextColumn("sending"),
@@ -204,7 +203,7 @@ class Member:
             lines = self.log.read_text(errors="replace").splitlines()
             raise ClusterError(
                 f"{self.row.name} exited with status {status}: "
-                f"{lines[-1] if lines else 'it said nothing'}"
+                f"{lines[-1] if lines else 'it printed nothing'}"
             )
 
 
@@ -258,7 +257,8 @@ class Play:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C raises at the next look: kazoo would swallow it in the middle of a request."""
+        """Delay Ctrl-C until the next check, because kazoo would swallow the exception during a
+        request."""
 
         def note(_number: int, _frame: object) -> None:
             self._interrupted = True
@@ -314,7 +314,7 @@ class Play:
     # -- looking -------------------------------------------------------------------------------
 
     def _group(self) -> _Group:
-        """The group as ZooKeeper shows it. Raises ZnodeFormatError for a bad offset."""
+        """Read the group from ZooKeeper. Raises ZnodeFormatError for an invalid offset."""
         snapshot = self._zk.run(read_group(GROUP)) or GroupSnapshot(GROUP)
         offset = snapshot.paths.offset
         return _Group(
@@ -327,7 +327,8 @@ class Play:
         return [m for m in self._members.values() if m.row.state in ("starting", "running")]
 
     def _settle(self, event: str, then: Callable[[], object] = lambda: None) -> None:
-        """Wait until each stream of the members that stay owns its share; then let it run."""
+        """Wait until each stream of the remaining members owns its share, then let the
+        group run."""
         began = time.monotonic()
         names = [member.id for member in self._running()]
         share = PARTITIONS // (STREAMS * len(names))
@@ -368,7 +369,7 @@ class Play:
             time.sleep(LOOK_SECONDS)
 
     def _look(self) -> None:
-        """Bring the story up to date; check that no member has ended by itself."""
+        """Update the story, and check that no member has ended unexpectedly."""
         if self._interrupted:
             raise KeyboardInterrupt
         owned: dict[str, list[list[int]]] = {}
@@ -397,7 +398,7 @@ def _leaves(nodes: Nodes) -> Iterator[tuple[TopicPartition, bytes]]:
 
 
 def _znodes() -> Script[list[tuple[str, Node]]]:
-    """All znodes of the group, parents before children; numbers in numeric order."""
+    """Return all znodes of the group, parents before children, numbers in numeric order."""
     paths = sorted((yield from tree(GroupPaths(GROUP).root)), key=_natural)
     nodes = yield from read_many(paths)
     return [(path, node) for path, node in zip(paths, nodes, strict=True) if node is not None]

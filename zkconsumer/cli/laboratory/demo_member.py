@@ -47,7 +47,7 @@ def deliver(stream: KafkaStream, record: int, pace: Pace) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the member to its end."""
+    """Run the member until it leaves."""
     parser = argparse.ArgumentParser(prog="demo_member")
     for name in ("zookeeper", "group", "id", "topic", "record"):
         parser.add_argument(f"--{name}", required=True)

@@ -1,4 +1,5 @@
-"""The demo's verdict: the sent messages against each member's record. Pure, except one reader.
+"""The demo's verdict: compares the sent messages with each member's record. Pure, except one
+reader.
 
 A member's record is a file of fixed-size entries, one for each message. An entry is written before
 the next message is requested, so the record of a killed member is complete, too.
@@ -34,7 +35,7 @@ class Kill:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The result of the comparison. ``repeated``: deliveries that the kill explains;
-    ``unexplained``: messages that were repeated for no reason, or were never sent."""
+    ``unexplained``: messages that were repeated without a reason, or were never sent."""
 
     sent: int
     delivered: int
@@ -49,7 +50,7 @@ class Verdict:
 
 
 def read_record(path: Path) -> list[Place]:
-    """Return the messages that a member has delivered, in order, without a torn last entry."""
+    """Return the messages that a member delivered, in order, without an incomplete last entry."""
     data = path.read_bytes()
     whole = len(data) - len(data) % ENTRY.size
     return [Place(*entry) for entry in ENTRY.iter_unpack(data[:whole])]
@@ -63,9 +64,8 @@ def judge(
     Args:
         sent: partition to number of messages; their offsets begin at 0.
         records: member to its delivered messages.
-        kill: the member that was killed. What it had delivered at or above the committed offset of
-            a partition it owned then is delivered once more by the next owner. Nothing else may be
-            delivered twice.
+        kill: the member that was killed. The next owner delivers again what this member delivered
+            from the committed offset on. Nothing else may be delivered twice.
     """
     times: Counter[Place] = Counter()
     excused: set[Place] = set()

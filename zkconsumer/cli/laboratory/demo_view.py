@@ -1,7 +1,7 @@
 """The output of the demo: a live table on a terminal, plain lines elsewhere, and a summary.
 
-Also its messages, which are lines of text files on this machine. Used by the demo's main thread
-only; rich redraws the live table on its own thread.
+The messages are lines of text files on this machine. Used by the demo's main thread only; rich
+redraws the live table on its own thread.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Moment:
 
 @dataclass(slots=True)
 class Story:
-    """All events so far."""
+    """All events up to now."""
 
     sent: int
     members: dict[str, MemberRow] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class View:
             self._live.start()
 
     def update(self, story: Story) -> None:
-        """Show the present state of the group."""
+        """Show the current state of the group."""
         if self._live is not None:
             self._live.update(live_table(story))
 
@@ -196,7 +196,7 @@ def show_znodes(view: View, znodes: Sequence[tuple[str, Node]]) -> None:
 
 
 _DIM, _BRIGHT = "#98729f", "#c79bd1"
-"""Rich's magenta, and one that can be read on its background."""
+"""Rich's magenta, and a color that is readable on its background."""
 
 
 def save_svg(path: Path, story: Story, verdict: Verdict, kill: Kill | None) -> None:
@@ -223,8 +223,8 @@ Message = tuple[bytes, bytes]
 
 
 def real_lines(logs: Path, wanted: int) -> list[Message]:
-    """Return up to ``wanted`` lines that are not blank: of the servers' logs, then of Python's own
-    sources."""
+    """Return up to ``wanted`` lines that are not blank, first from the servers' logs, then from
+    Python's sources."""
     return list(islice(_lines(logs), wanted))
 
 

@@ -113,7 +113,7 @@ def herd(
     if jvm and event != "join":
         raise ConfigError(["--jvm requires --event join"])
     if jvm and with_simulator:
-        raise ConfigError(["--jvm: members of the JVM cannot be simulated: leave --simulate out"])
+        raise ConfigError(["--jvm: members of the JVM cannot be simulated: remove --simulate"])
     if not with_simulator:
         only_with("--simulate", "seeds", "service")
     check_herds(asked, _MOST, journal, html)
@@ -170,7 +170,7 @@ def _prefix(say: Callable[[str], object], text: str) -> Callable[[str], object]:
 
 @contextmanager
 def _status() -> Iterator[Callable[[str], object]]:
-    """A line on a terminal that shows the progress; nothing elsewhere."""
+    """Return a line on a terminal that shows the progress; elsewhere, nothing is shown."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda text: None
@@ -195,7 +195,7 @@ def _server(runs: list[Measures]) -> None:
 
 
 def _agreement(runs: list[Measures], figures: Sequence[str]) -> None:
-    """Means, and the least and the most, of real and of simulated runs."""
+    """Return the mean, minimum and maximum of real and of simulated runs."""
     rows: list[list[object]] = []
     groups = by_group(runs)
     for (mode, profile, members), some in groups.items():

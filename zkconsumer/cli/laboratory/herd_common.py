@@ -1,4 +1,4 @@
-"""What ``herd`` and ``simulate`` share: options and the check of their values, and the output.
+"""Functions that ``herd`` and ``simulate`` share: options, checks of their values, and the output.
 
 The output is the comparison, JSON, or the report. Main thread.
 """
@@ -29,16 +29,18 @@ JVM: Final = "jvm"
 
 
 def _profile_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    """Return the profile's own name."""
+    """Return the internal name of a profile."""
     return "scala" if value == JVM else value
 
 
 def _numbers(_context: click.Context, _option: click.Parameter, value: str) -> tuple[int, ...]:
-    """One number or several with commas."""
+    """Parse one number, or several separated by commas."""
     try:
         return tuple(dict.fromkeys(int(part) for part in value.split(",")))
     except ValueError:
-        raise click.BadParameter(f"{value!r}: give a number, or several with commas") from None
+        raise click.BadParameter(
+            f"{value!r}: must be a number, or several separated by commas"
+        ) from None
 
 
 def herd_options(
@@ -47,7 +49,7 @@ def herd_options(
     """Add the options for the group, the change in it, and the output.
 
     Args:
-        profiles: what ``--profile`` accepts, next to ``jvm`` and ``all``.
+        profiles: values of ``--profile``, in addition to ``jvm`` and ``all``.
         profile_help: the help of ``--profile``.
         default: the default of ``--members``.
         members_help: the help of ``--members``.
@@ -110,7 +112,9 @@ def check_herds(herds: Sequence[Herd], most: int, journal: Path | None, html: Pa
         if herd.members > most:
             raise ConfigError([f"--members {herd.members}: must be 2 to {most}"])
     if journal is not None and len(herds) > 1:
-        raise ConfigError(["--journal: one run at a time: give one size, profile and seed"])
+        raise ConfigError(
+            ["--journal: only a single run can be recorded: give one size, profile and seed"]
+        )
     for option, path in (("--journal", journal), ("--html", html)):
         try:
             if path is not None:
@@ -137,7 +141,7 @@ _COLUMNS = {
 
 
 def command_line() -> str:
-    """Return the command as it was typed."""
+    """Return the command line as it was typed."""
     return shlex.join(["zkconsumer", *sys.argv[1:]])
 
 
@@ -154,7 +158,7 @@ def write_html(path: Path, runs: Sequence[Measures], title: str) -> None:
 
 
 def by_group(runs: Sequence[Measures]) -> dict[tuple[str, str, int], list[Measures]]:
-    """Return the runs with the same mode, profile and size together."""
+    """Return the runs grouped by mode, profile and size."""
     groups: dict[tuple[str, str, int], list[Measures]] = {}
     for run in runs:
         groups.setdefault((run.mode, run.profile, run.members), []).append(run)
@@ -162,7 +166,7 @@ def by_group(runs: Sequence[Measures]) -> dict[tuple[str, str, int], list[Measur
 
 
 def middles(runs: Sequence[Measures]) -> list[Measures]:
-    """Return the median run of equal runs, by operations and requests."""
+    """Return the median run of each group of equal runs, by operations and requests."""
     medians = []
     for some in by_group(runs).values():
         ranked = sorted(some, key=lambda run: (run.operations, run.requests))
@@ -171,13 +175,13 @@ def middles(runs: Sequence[Measures]) -> list[Measures]:
 
 
 def values(runs: Sequence[Measures], name: str) -> list[float]:
-    """Return the values of one figure in all runs that have it, in ascending order."""
+    """Return a figure's values in all runs that have it, in ascending order."""
     return sorted(value for run in runs if (value := getattr(run, name)) is not None)
 
 
 def spread(numbers: Sequence[float]) -> tuple[float, str]:
-    """Return the mean of sorted figures, and their range as text, which is empty if they are
-    equal."""
+    """Return the mean of sorted figures and their range as text, which is empty if all
+    are equal."""
     mean = round(fmean(numbers), 2)
     whole = mean == int(mean)
     return int(mean) if whole else mean, f"{numbers[0]:g}-{numbers[-1]:g}" if numbers[0] < numbers[

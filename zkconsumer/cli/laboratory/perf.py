@@ -34,7 +34,8 @@ from zkconsumer.runtime.delivery.streams import KafkaStream
 
 _MIB = 1024 * 1024
 _AT_ONCE = 1000
-"""Messages after which a thread adds its count to the total, in single mode."""
+"""Number of messages after which a thread adds its count to the total, when reading single
+messages."""
 
 
 @click.command()
@@ -160,7 +161,8 @@ def _leave(
 
 
 class _Counter:
-    """Counts on one thread for each stream, until there are ``wanted`` messages or none arrive."""
+    """Counts messages, on one thread for each stream, until there are ``wanted`` messages or none
+    arrive."""
 
     def __init__(self, wanted: int, timeout: float) -> None:
         self.messages = 0
@@ -175,8 +177,8 @@ class _Counter:
         self._over = threading.Event()
 
     def count(self, streams: Sequence[KafkaStream], batch: int | None) -> None:
-        """Read until the end: message by message, with ``batch`` 0 as Arrow columns, otherwise in
-        lists of up to ``batch``."""
+        """Read until the end: single messages, lists of up to ``batch``, or Arrow columns if
+        ``batch`` is 0."""
         self.ended = time.perf_counter()
         self._left = len(streams)
         for stream in streams:
@@ -229,7 +231,7 @@ class _Counter:
                 self._add(count, size, waited=self._timeout)
 
     def _add(self, count: int, size: int, waited: float = 0.0) -> bool:
-        """Add messages, the last of which arrived after ``waited`` seconds; return whether that is
+        """Add messages; the last arrived after ``waited`` seconds. Return whether there are
         enough."""
         with self._lock:
             if self.messages < self._wanted:
@@ -245,7 +247,7 @@ class _Counter:
 def _columns(
     begun: float, joining: float, fetching: float, counter: _Counter
 ) -> list[tuple[str, str | float, str]]:
-    """Name, value and text of each column."""
+    """Return name, value and text of each column."""
     total = max(joining + fetching, 1e-9)
     mib = counter.bytes / _MIB
     times = [

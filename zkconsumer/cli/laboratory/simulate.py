@@ -146,7 +146,7 @@ def _title(event: str) -> str:
 
 @contextmanager
 def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal; the callable takes the number of finished runs."""
+    """Show a progress bar on a terminal. The callable takes the number of finished runs."""
     console = Console(stderr=True)
     bar = Progress(
         TextColumn(what),
@@ -185,7 +185,7 @@ def _runs(herds: list[Herd], jobs: int | None, journal: Path | None) -> list[Mea
 
 
 def _summary(runs: list[Measures]) -> None:
-    """Many seeds: how far each figure spreads."""
+    """Print the spread of each figure over many seeds."""
     rows: list[list[object]] = []
     for (_, profile, members), some in by_group(runs).items():
         for name in ("reads", "requests", "attempts", "failed_attempts", "seconds_to_stable"):

@@ -19,7 +19,7 @@ from zkconsumer.journal.sequence import members_of, sequence
 def diagram(journal: Path, member: str | None) -> None:
     """Draw what a member did as a Mermaid sequence diagram.
 
-    It has the requests and answers of the member's servers, step by step. Members write a
+    It shows the requests and answers of the member's servers, step by step. Members write a
     journal with the key `zkconsumer.journal.dir`, simulations with --journal.
     """
     try:

@@ -28,9 +28,9 @@ from zkconsumer.journal.sequence import sequence
 
 _STRATEGIES: Final = (RangeStrategy, RoundRobinStrategy, LegacyStrategy, StickyStrategy)
 _AROUND: Final = 60
-"""Lines of the journal before a difference that the diagram shows."""
+"""Number of journal lines before a difference that the diagram shows."""
 _SHOWN: Final = 400
-"""Characters of an event or command that are shown to people."""
+"""Largest number of characters of an event or command in the output."""
 
 
 @click.command()
@@ -65,7 +65,7 @@ def replay(journal: Path, member: str | None, until: int | None, as_json: bool) 
 
 
 def _diagram(journal: Path, run: Replayed) -> str:
-    """The member's steps up to the difference, and a note there."""
+    """Return the diagram of the member's steps up to the difference, with a note at its place."""
     there = run.difference
     assert there is not None
     last = max([there.event_line, *(command.line for command in there.expected)])
@@ -75,7 +75,7 @@ def _diagram(journal: Path, run: Replayed) -> str:
 
 
 def _lines(journal: Path, run: Replayed) -> Iterator[str]:
-    """One run for people."""
+    """Return one run as lines of text."""
     place = f"{journal}:{run.line}: member {printable(run.member)} ({run.coordination})"
     if run.release != RELEASE:
         yield f"{place}: it ran zkconsumer {run.release}, this is {RELEASE}"

@@ -1,6 +1,6 @@
 """``zkconsumer trace``: one member on the coordinator, with every request and answer as it happens.
 
-The main thread waits and leaves; a second one joins, since that may take as long as a broker does
+The main thread waits and leaves; a second thread joins, because that may block while a broker does
 not answer. Requests are printed by the threads that send them.
 """
 
@@ -56,9 +56,9 @@ def trace(
 ) -> None:
     """Show what a member and the group's coordinator exchange.
 
-    It is a real member: while it runs, it owns its share of the partitions. Without --read it reads
-    and commits nothing, and the messages wait for the next owner. Ctrl-C and SIGTERM make it leave
-    the group. Run two traces of one group to see a rebalance.
+    It is a real member: while it runs, it owns its share of the partitions. Without --read it
+    neither reads nor commits, and the next owner reads the messages. Ctrl-C and SIGTERM make it
+    leave the group. Run two traces of one group to see a rebalance.
     """
     config: dict[str, object] = {"heartbeat.interval.ms": "1000"}
     if file is not None:

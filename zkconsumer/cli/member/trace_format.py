@@ -1,7 +1,6 @@
-"""Shows requests to a group's coordinator and their answers as lines.
+"""Formats requests to a group's coordinator and their answers as lines.
 
-Works on the message objects that ``on_exchange`` hands out, of which it knows only the attributes.
-Pure.
+Uses only the attributes of the message objects that ``on_exchange`` receives. Pure.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Shared by members of both kinds of group: no IO, no time, no threads."""
+"""Types and algorithms for members of both kinds of group: no IO, no time, no threads."""

@@ -1,7 +1,7 @@
-"""Who gets which partition: the range and roundrobin assignors, bit for bit as the JVM's.
+"""The range and roundrobin assignors, with exactly the JVM's results.
 
-Every member computes the whole group's result on its own, so an order that differs in one place
-makes two members claim the same partition indefinitely. Pure functions; any thread may call them.
+Every member computes the whole group's assignment itself, so any difference in order makes two
+members claim the same partition indefinitely. Pure functions; any thread may call them.
 
 Order of threads: Java ``String.compareTo`` on the joined text ``<consumer id>-<stream>``, which
 compares UTF-16 code units. Order of partitions in roundrobin: signed 32-bit Java string hash of
@@ -20,7 +20,7 @@ from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 
 
 class RoundRobinHash(Enum):
-    """The text of a partition that roundrobin hashes. It must be the same in all members."""
+    """The form of a partition's text that roundrobin hashes. It must be the same in all members."""
 
     DASH = "topic-partition"
     """Kafka 1.0 and later: ``orders-0``."""
@@ -29,11 +29,11 @@ class RoundRobinHash(Enum):
     """Kafka 0.10.2 and 0.11: ``[orders,0]``."""
 
     BRACKETS_0_8_2 = "[topic,partition]-0.8.2"
-    """Kafka 0.8.2 to 0.10.1: the same text, but ties between topics are broken differently."""
+    """Kafka 0.8.2 to 0.10.1: the same text, but ties between topics are broken in another way."""
 
 
 def thread_ids(consumer_id: str, topics: Mapping[str, int]) -> dict[str, list[ConsumerThreadId]]:
-    """Return the thread ids of one member: streams 0 to n-1 for each topic it subscribes to."""
+    """Return the thread ids of one member: streams 0 to n-1 for each subscribed topic."""
     return {
         topic: [ConsumerThreadId(consumer_id, stream) for stream in range(streams)]
         for topic, streams in topics.items()
@@ -43,12 +43,12 @@ def thread_ids(consumer_id: str, topics: Mapping[str, int]) -> dict[str, list[Co
 def assign_range(
     threads: Mapping[str, Sequence[ConsumerThreadId]], partitions: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, ConsumerThreadId]:
-    """Give each topic's threads consecutive runs of its partitions (Scala RangeAssignor).
+    """Assign each topic's partitions to its threads in consecutive runs (Scala RangeAssignor).
 
-    ``threads`` holds all members' thread ids by topic, ``partitions`` the partition numbers by
-    topic; both in any order. With P partitions and N threads the first ``P mod N`` threads get one
-    partition more than the others. The result covers the whole group; a topic without threads or
-    without partitions adds nothing to it.
+    ``threads`` has all members' thread ids by topic, ``partitions`` the partition numbers by topic;
+    both in any order. With P partitions and N threads the first ``P mod N`` threads get one
+    partition more than the others. The result covers the whole group; topics without threads or
+    partitions are not in it.
     """
     distinct = _distinct(threads.values())
     rank = _ranks(distinct.values())
@@ -77,13 +77,13 @@ def assign_roundrobin(
 ) -> dict[TopicPartition, ConsumerThreadId]:
     """Assign all partitions of all topics to a ring of all threads (Scala RoundRobinAssignor).
 
-    The form of Kafka 0.10.2 and later: a thread that does not subscribe to a partition's topic is
-    skipped and loses that turn. Arguments and result as in `assign_range`.
+    As in Kafka 0.10.2 and later, a thread that does not subscribe to a partition's topic is
+    skipped and loses that turn. Arguments and result are those of `assign_range`.
 
     Partitions of one topic whose hashes are equal are assigned by number, those of several topics
     in the order of the JVM's map of topics. ``subscriptions`` determines that order (see
-    `topic_order`). If it is missing, it is taken from ``threads``: members and topics in the order
-    in which they first appear. Nothing else depends on the order of the arguments.
+    `topic_order`). By default it is derived from ``threads``: members and topics in the order of
+    their first appearance. Nothing else depends on the order of the arguments.
     """
     distinct = _distinct(threads.values())
     rank = _ranks(distinct.values())
@@ -119,19 +119,19 @@ def assign_roundrobin(
 
 
 def _distinct(lists: Iterable[Sequence[ConsumerThreadId]]) -> dict[int, Sequence[ConsumerThreadId]]:
-    """Each list once, by its identity: topics may share one."""
+    """Return each list once, by identity, because topics may share one."""
     return {id(some): some for some in lists}
 
 
 def _ranks(threads: Iterable[Sequence[ConsumerThreadId]]) -> dict[ConsumerThreadId, int]:
-    """All distinct threads in Java order, each with its place."""
+    """Return all distinct threads in Java's order, each with its rank."""
     distinct = {thread for some in threads for thread in some}
     ordered = sorted(distinct, key=lambda thread: _java_key(f"{thread.consumer}-{thread.stream}"))
     return {thread: place for place, thread in enumerate(ordered)}
 
 
 def _subscriptions(threads: Mapping[str, Sequence[ConsumerThreadId]]) -> Iterable[Sequence[str]]:
-    """Each consumer's topics, both in the order in which they first appear."""
+    """Return each consumer's topics, both in the order of their first appearance."""
     topics_of: dict[str, dict[str, None]] = {}
     for topic, ids in threads.items():
         for thread in ids:
@@ -140,5 +140,5 @@ def _subscriptions(threads: Mapping[str, Sequence[ConsumerThreadId]]) -> Iterabl
 
 
 def _java_key(text: str) -> bytes:
-    """A key whose byte order is the order of ``String.compareTo``."""
+    """Return a key whose byte order equals the order of ``String.compareTo``."""
     return text.encode("utf-16-be", "surrogatepass")

@@ -15,7 +15,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, Topic
 
 @dataclass(frozen=True, slots=True)
 class SetBrokers:
-    """Give the leader finder the current brokers. No answer."""
+    """Pass the current brokers to the leader finder. No answer."""
 
     brokers: tuple[BrokerEndpoint, ...]
 
@@ -59,7 +59,7 @@ class NotifyLost:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Forget the positions of stopped partitions, which were released. No answer."""
+    """Forget the positions of stopped and released partitions. No answer."""
 
     partitions: frozenset[TopicPartition]
 
@@ -74,7 +74,7 @@ class NotifyStarting:
 
 @dataclass(frozen=True, slots=True)
 class StartFetching:
-    """Fetch and deliver; each partition from its offset (``None``: by ``auto.offset.reset``).
+    """Fetch and deliver each partition from its offset (``None``: by ``auto.offset.reset``).
 
     Answer: ``FetchingStarted``.
     """
@@ -85,7 +85,7 @@ class StartFetching:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Send ``TimerFired`` after ``seconds``, plus up to ``jitter`` seconds drawn by the driver."""
+    """Send ``TimerFired`` after ``seconds``, plus up to ``jitter`` random seconds."""
 
     token: int
     name: str
@@ -95,7 +95,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCommit:
-    """Answer the commit's caller: ``faults`` is empty when all offsets are stored."""
+    """Answer the caller of a commit. ``faults`` is empty if all offsets are stored."""
 
     request: int
     faults: tuple[str, ...]
@@ -130,8 +130,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the membership after an error. ``code``: of the protocol, with one line of explanation.
-    No answer."""
+    """End the membership after an error. ``code``: a code of the protocol, with one line of
+    explanation. No answer."""
 
     code: int
     text: str
@@ -139,7 +139,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the member, which has left or can no longer leave. ``faults``: the errors."""
+    """Close the member, which has left or can no longer leave. ``faults``: the errors."""
 
     faults: tuple[str, ...] = ()
 

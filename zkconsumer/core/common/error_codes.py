@@ -61,10 +61,10 @@ AWAY: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""The coordinator is away or not ready: a request about offsets may be repeated."""
+"""The coordinator is unavailable or not ready. A request about offsets may be repeated."""
 
 
 def name_of(code: int) -> str:
-    """Return the name and number of any code, also of one that newer brokers have added."""
+    """Return the name and number of any code, including codes added by newer brokers."""
     known = code in ErrorCode.__members__.values()
     return f"{ErrorCode(code).name} ({code})" if known else f"error {code}"

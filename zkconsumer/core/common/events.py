@@ -1,7 +1,7 @@
 """Events: the input of a member's machine, in ZooKeeper and in Kafka.
 
 Data, never subclassed. An event that answers a command repeats its ``token``; the machine drops
-answers that it no longer waits for. Offsets are always the next offset to read.
+answers that it no longer expects. Offsets are always the next offset to read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ListenerDone:
 
 @dataclass(frozen=True, slots=True)
 class FetchingStarted:
-    """Fetchers run for the partitions of the command."""
+    """Fetchers are running for the partitions of the command."""
 
     token: int
 
@@ -54,7 +54,7 @@ class FetchingStarted:
 class CommitRequested:
     """Commit ``positions``; the answer goes to ``request``. ``None``: an automatic commit.
 
-    ``strict``: partitions that are not held are an error; otherwise they are passed over.
+    ``strict``: treat partitions that are not held as an error; otherwise they are ignored.
     """
 
     request: int | None

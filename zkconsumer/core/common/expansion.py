@@ -1,8 +1,8 @@
-"""The topics that registrations mean, as the member that reads them sees it.
+"""Expands registrations to topics, from the view of the member that reads them.
 
 A registration names topics, or has a filter: a regex over whole topic names, which every member
 evaluates against its own list of topics. Filters need ``topic_filter``, which is loaded with the
-first one. Pure functions; any thread may call them.
+first filter. Pure functions; any thread may call them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zkconsumer.core.common.name_sets import Names
 
 _Key = tuple[Pattern, tuple[tuple[str, int], ...]]
-"""Subscriptions with equal keys mean the same topics."""
+"""Key of a subscription. Subscriptions with equal keys select the same topics."""
 
 
 def expand(
@@ -26,13 +26,13 @@ def expand(
 ) -> dict[str, int]:
     """Return the topics of the registration at ``path``, each with its number of streams.
 
-    Static: its topics, whether they exist or not. Filter: the topics that its regex selects, in the
-    order of ``all_topics``. The regex is cleaned once more, as the JVM does. Names that are illegal
-    for topics are left out, because they have no partitions. The reader's own ``exclude_internal``
-    applies.
+    For a static registration these are its topics, whether they exist or not. For a filter they
+    are the topics that its regex selects, in the order of ``all_topics``. The regex is cleaned
+    again, as the JVM does. Illegal topic names are left out, because they have no partitions. The
+    reader's own ``exclude_internal`` applies.
 
-    Raises ZnodeFormatError when the regex is invalid, or takes more steps than are allowed for all
-    names together. That depends on the regex and the names, so it is the same for all members.
+    Raises ZnodeFormatError if the regex is invalid, or takes more steps than are allowed for all
+    names together. This depends only on the regex and the names, so it is the same for all members.
     """
     # DEVIATION-24: the JVM's hash maps hold them, and order partitions with equal hashes.
     if subscription.pattern is Pattern.STATIC:
@@ -44,8 +44,8 @@ def expand(
 
 
 class _Expansion(NamedTuple):
-    """What a subscription selects; ``None`` if it cannot be used. ``fault``: why not, or why these
-    are the topics of an earlier list."""
+    """The topics that a subscription selects; ``None`` if it is unusable. ``fault``: why it is
+    unusable, or why these are the topics of an earlier list."""
 
     selected: Mapping[str, int] | None
     fault: str
@@ -54,12 +54,11 @@ class _Expansion(NamedTuple):
 class Expansions:
     """The subscriptions of one group's registrations, cached between two reads of the group.
 
-    A filter is evaluated once for each list of topics, however many members have it. Members with
-    the same subscription, topics in the same order, share one mapping. Only one thread at a time
-    may use it.
+    A filter is evaluated once for each list of topics, even if many members have it. Members with
+    the same subscription, with topics in the same order, share one mapping. Only one thread at a
+    time may use it.
 
-    A filter that cannot be evaluated any more, because topics were added, keeps the topics that it
-    selected before.
+    A filter that can no longer be evaluated, because topics were added, keeps its earlier topics.
     """
 
     def __init__(self) -> None:
@@ -77,9 +76,9 @@ class Expansions:
     ) -> tuple[dict[str, Mapping[str, int]], dict[str, str]]:
         """Return the result of ``expand`` for each registration, by the same names.
 
-        Returns the expanded ones by name, and by name why registrations cannot be used. A name in
-        both keeps the topics that it had. A filter that took too many steps is not evaluated again
-        with the same topics.
+        Returns the expanded registrations by name, and by name why registrations are unusable. A
+        name in both keeps its earlier topics. A filter that took too many steps is not evaluated
+        again with the same topics.
         """
         before, self._found = self._found, {}
         topics = tuple(all_topics)
@@ -102,7 +101,7 @@ class Expansions:
         return expanded, unusable
 
     def _expand(self, subscription: Subscription, last: _Expansion | None) -> _Expansion:
-        """``last``: the result for an earlier list of topics."""
+        """Expand a registration. ``last``: the result for an earlier list of topics."""
         if subscription.pattern is Pattern.STATIC:
             return _Expansion(_static(subscription), "")
         if self._names is None:

@@ -1,8 +1,8 @@
-"""Faults: what is wrong at present with a member, a partition, a registration or a server.
+"""Current faults of a member, a partition, a registration or a server.
 
-A ``Fault`` is a value. ``Faults`` holds the current ones of one member, and since when each lasts.
-Streams raise the error of a fault, ``health`` quotes it, ``metrics`` counts it, and the log reports
-when the faults of a kind begin and end.
+A ``Fault`` is a value. ``Faults`` has the current faults of one member, and when each began.
+Streams raise a fault's error, ``health`` quotes it, ``metrics`` counts it, and the log reports
+when faults of a kind begin and end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 
 
 class Trouble(Enum):
-    """The problems that a member can have."""
+    """The kinds of problems that a member can have."""
 
     FAILED = ("failed", "The member has left its group for good, and its streams raise an error.")
     STREAM_FAILED = (
@@ -61,7 +61,7 @@ class Trouble(Enum):
 
     def __init__(self, label: str, meaning: str) -> None:
         self.label = label
-        """The value of the label ``reason`` in Prometheus."""
+        """Value of the label ``reason`` in Prometheus."""
         self.meaning = meaning
 
 
@@ -71,13 +71,13 @@ class Fault:
 
     trouble: Trouble
     text: str
-    """The fault in words."""
+    """The fault as text."""
     about: str = ""
-    """The partition, registration or broker that has it; empty: the member itself."""
+    """The partition, registration or broker that has the fault; empty: the member itself."""
     by: str = ""
-    """Another member that is its cause."""
+    """Another member that causes the fault."""
     error: BaseException | None = None
-    """The error that streams raise because of it."""
+    """The error that streams raise because of the fault."""
 
     def __str__(self) -> str:
         return self.text
@@ -91,9 +91,9 @@ class Reason:
     text: str
     """The problem and its fix, in one line."""
     seconds: float
-    """How long it has lasted, as far as it was observed."""
+    """Seconds for which it has been observed."""
     count: int = 1
-    """How many partitions, registrations, streams or brokers have it."""
+    """Number of partitions, registrations, streams or brokers that have it."""
 
     def __str__(self) -> str:
         return self.text
@@ -107,11 +107,11 @@ class Faults:
 
     def __init__(self) -> None:
         self._current: dict[_Key, tuple[Fault, float]] = {}
-        """Each with the time at which it began; the oldest first."""
+        """Each fault with the time at which it began; the oldest first."""
         self._since: dict[Trouble, float] = {}
 
     def replace(self, faults: Iterable[Fault], now: float) -> None:
-        """Replace the present faults."""
+        """Replace the current faults."""
         before, current = self._current, dict[_Key, tuple[Fault, float]]()
         kinds: dict[Trouble, float] = {}
         for fault in faults:
@@ -123,7 +123,7 @@ class Faults:
         self._since = kinds
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude a time in which nothing was observed."""
+        """Exclude a period in which nothing was observed."""
         self._current = {
             key: (fault, since + seconds) for key, (fault, since) in self._current.items()
         }
@@ -131,9 +131,9 @@ class Faults:
 
     @property
     def since(self) -> dict[Trouble, float]:
-        """When the faults of each kind began, in the order of ``replace``."""
+        """Return when the faults of each kind began, in the order of ``replace``."""
         return dict(self._since)
 
     def of(self, trouble: Trouble) -> list[tuple[Fault, float]]:
-        """The faults of a kind, each with the time at which it began; the oldest first."""
+        """Return the faults of a kind, each with the time at which it began; the oldest first."""
         return [pair for pair in self._current.values() if pair[0].trouble is trouble]

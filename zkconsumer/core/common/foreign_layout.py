@@ -1,4 +1,5 @@
-"""How other clients name the znodes of a group. Members of the JVM and of this library ignore them.
+"""Names that other clients give to a group's znodes. Members of the JVM and of this library ignore
+such znodes.
 
 Pure. The patterns are also valid in Java.
 """
@@ -8,6 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 BROKER_PARTITION: Final = r"[0-9]+-[0-9]+"
-"""A whole name ``{broker}-{partition}``: pykafka and Kafka 0.7."""
+"""Regex for a whole name ``{broker}-{partition}``: pykafka and Kafka 0.7."""
 BYTES_NAME: Final = r"b(['\"]).*\1"
-"""A whole name of a topic: pykafka on Python 3 writes the text of a bytes object."""
+"""Regex for a whole topic name that is a bytes object's text, as pykafka on Python 3 writes it."""

@@ -1,4 +1,4 @@
-"""Java's hash of a text. Apart from the assignors, since choosing a fetcher needs it, too."""
+"""Java's hash of a text. A separate module, because choosing a fetcher also needs it."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def java_hash_bits(value: int, text: str) -> int:
 
 
 def signed(value: int) -> int:
-    """Return an unsigned number of 32 bits as Java's ``int``."""
+    """Return an unsigned 32-bit number as Java's ``int``."""
     return value - 0x100000000 if value & 0x80000000 else value

@@ -1,17 +1,17 @@
-r"""Parse a Java regex so that it matches topic names as ``java.util.regex`` does.
+r"""Parses a Java regex so that it matches topic names as ``java.util.regex`` does.
 
-Members of a group must agree which topics a filter matches, and JVM members use Java's dialect. A
-subject is always a topic's name (ASCII letters, digits, ``.``, ``_``, ``-``). So a character, an
-escape or a class is the set of those 65 characters that it matches, and nothing else of Unicode
-matters. The result is a tree of nodes that `name_sets` matches.
+Members of a group must agree on the topics that a filter matches, and JVM members use Java's
+dialect. The input is always a topic name (ASCII letters, digits, ``.``, ``_``, ``-``). So a
+character, an escape or a class is represented by the set of those 65 characters that it matches.
+The result is a tree of nodes that `name_sets` matches.
 
-A pattern's size is limited: one with more than 8,192 characters, with groups or classes that are
-nested deeper than 100, or with more than 200 different character classes is refused although Java
-takes it.
+The size of a pattern is limited: patterns with more than 8,192 characters, with groups or classes
+that are nested deeper than 100, or with more than 200 different character classes are refused
+although Java accepts them.
 
-Known to differ: Java also takes comments mode ``(?x)``, ``\N{..}``, ``[a&&]``, some
+Known differences: Java also accepts comments mode ``(?x)``, ``\N{..}``, ``[a&&]``, some
 look-behinds with unlimited repetitions, and the names of scripts and blocks other than Latin and
-Basic Latin. They are refused here.
+Basic Latin. This parser refuses them.
 
 Pure functions; any thread may call them.
 """
@@ -34,13 +34,13 @@ from zkconsumer.core.common.name_sets import (
 )
 
 MAX_LENGTH: Final = 8_192
-"""Maximum length of a pattern, unless it only lists names."""
+"""Maximum length of a pattern, unless it is only a list of names."""
 MAX_NESTING: Final = 100
-"""Deepest nesting of groups, and of classes; fixed, so that all members refuse the same."""
+"""Maximum nesting of groups and classes. It is fixed, so that all members refuse the same."""
 MAX_CLASSES: Final = 200
 """Maximum number of different character classes in a regex."""
 MAX_REPETITIONS: Final = 2**31 - 1
-"""Largest count of a repetition, as in Java."""
+"""Maximum count of a repetition, as in Java."""
 
 _ANY: Final = frozenset(ALPHABET)
 _EMPTY: Final[Node] = ("all", ())
@@ -76,7 +76,7 @@ _ESCAPES: Final = {
 _CASES: Final = {"Lower", "Upper", "Lu", "Ll", "Lt", "LOWERCASE", "UPPERCASE", "TITLECASE"} | {
     f"java{word}Case" for word in ("Lower", "Upper", "Title")
 }
-"""Properties that mean letters of any case while case is ignored."""
+"""Properties that match letters of any case while case is ignored."""
 
 
 def _named(*rows: tuple[str, _CharacterSet]) -> dict[str, _CharacterSet]:
@@ -149,7 +149,7 @@ def compile_java(pattern: str) -> Program | NameList:
 
 
 class _Parser:
-    """One pass over a Java pattern. ``at`` is the index of the next character."""
+    """A single pass over a Java pattern. ``at`` is the index of the next character."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -163,7 +163,7 @@ class _Parser:
         self.closed: set[int] = set()  # capturing groups that were read whole
         self.early: list[tuple[int, int]] = []  # index and group of references before its end
         self.is_set = True
-        """False if a back reference, an atomic group or a possessive repetition was read."""
+        """False if a back reference, an atomic group or a possessive repetition was found."""
 
     def parse(self) -> Node:
         """Return the pattern's tree. Raises InvalidRegexError."""
@@ -269,13 +269,13 @@ class _Parser:
         return ("times", node, least, most, mode)
 
     def _until(self, end: str) -> tuple[str, bool]:
-        """Read up to a character and skip it. Returns the text before, and whether it is there."""
+        """Read up to a character and skip it. Return the text before, and whether it was found."""
         text, closed, _ = self.pattern[self.at :].partition(end)
         self.at += len(text) + len(closed)
         return text, bool(closed)
 
     def _group(self) -> list[Node]:
-        """Read a group. Flags for the rest of the enclosing group are no node."""
+        """Read a group. Flags for the rest of the enclosing group produce no node."""
         self.at += 1
         before = self.ignore_case
         kind, number = "", 0
@@ -317,7 +317,7 @@ class _Parser:
         return self.groups
 
     def _flags(self) -> str:
-        """Read flags; they apply to the rest of the group. Returns the character after them."""
+        """Read flags, which apply to the rest of the group. Return the character after them."""
         on = True
         while (character := self._next("a group")) not in ":)":
             if character == "-" and on:
@@ -329,7 +329,7 @@ class _Parser:
         return character
 
     def _reference(self, digit: str) -> Node:
-        """Read a reference; further digits belong to it as long as there is such a group."""
+        """Read a reference. Further digits belong to it as long as such a group exists."""
         number = int(digit)
         for digit in self.pattern[self.at :]:
             if digit not in string.digits or number * 10 + int(digit) > self.groups:
@@ -340,14 +340,15 @@ class _Parser:
         return self._reference_to(number)
 
     def _reference_to(self, number: int) -> Node:
-        """A reference before the end of its group never matches, if nothing repeats it."""
+        """Return a reference's node. Before the end of its group it never matches, unless
+        repeated."""
         if number not in self.closed:
             self.early.append((self.at, number))
             return _NEVER
         return ("reference", number, self.ignore_case)
 
     def _escape(self) -> Node:
-        """Read an escape outside of classes."""
+        """Read an escape outside classes."""
         letter = self.pattern[self.at + 1 : self.at + 2]
         if letter in _PLACES:
             self.at += 2
@@ -368,7 +369,7 @@ class _Parser:
         return self._characters(self._class_escape()[0])
 
     def _class_escape(self) -> tuple[_CharacterSet, str]:
-        """Read an escape that means characters. Returns them, and the character if it is one."""
+        """Read an escape for characters. Return them, and the character if it is a single one."""
         self.at += 1
         letter = self._next("an escape")
         if letter in "pP":
@@ -380,13 +381,13 @@ class _Parser:
         return self._folded(frozenset(character)), character
 
     def _quoted(self) -> str:
-        r"""Read the text after ``\Q``; ``at`` is the position after it."""
+        r"""Read the text after ``\Q``. ``at`` is the position after it."""
         text, _, _ = self.pattern[self.at :].partition("\\E")
         self.at = min(self.at + len(text) + 2, len(self.pattern))
         return text
 
     def _code_point(self, letter: str) -> int:
-        """The character of an escape; ``at`` is the position after its letter."""
+        """Return the character of an escape. ``at`` is the position after its letter."""
         if letter in _CONTROLS:
             return _CONTROLS[letter]
         if letter == "c":
@@ -456,8 +457,8 @@ class _Parser:
     def _class_items(self, depth: int) -> _CharacterSet:
         """Read items up to the ``]`` of the class, and return their union.
 
-        ``&&`` is the intersection of what is before it with a class, or with all items after it. A
-        ``]`` before any item is a literal.
+        ``&&`` intersects the items before it with a class, or with all items after it. A ``]``
+        before any item is a literal.
         """
         characters, empty = _NONE, True
         while (character := self._peek("a character class")) != "]" or empty:
@@ -477,7 +478,7 @@ class _Parser:
         return characters
 
     def _class_item(self) -> _CharacterSet:
-        """One escape, literal or range inside a class."""
+        """Return one escape, literal or range inside a class."""
         characters, first = self._class_literal()
         if (
             not first
@@ -492,7 +493,7 @@ class _Parser:
         return self._folded(frozenset(each for each in ALPHABET if first <= each <= last))
 
     def _class_literal(self) -> tuple[_CharacterSet, str]:
-        """The next item, and the character if it is a single one (and may start a range)."""
+        """Return the next item, and the character if it is one, which may start a range."""
         if self._take("\\Q"):
             quoted = self._quoted()
             return self._folded(frozenset(quoted)), ""
@@ -508,7 +509,7 @@ def _is_count(text: str) -> bool:
 
 
 def _is_bounded(node: Node) -> bool:
-    """Return whether a match has a maximum length."""
+    """Return whether the length of a match is limited."""
     match node:
         case "all" | "any", parts:
             return all(map(_is_bounded, parts))

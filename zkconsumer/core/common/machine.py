@@ -1,10 +1,10 @@
 """The common base of all machines: tokens, timers, dispatch of events, a commit queue.
 
-Events in, commands out. Rules that every machine keeps:
+Events in, commands out. Rules for every machine:
 
-1. Total: any event is legal in any state; nothing raises.
-2. An answer whose token is not awaited is dropped and counted (``stale_answers``).
-3. Waiting is a timer command, calling the user's listener is a command; their result is an event.
+1. Total: any event is legal in any state; nothing raises. 2. An answer whose token is not expected
+is dropped and counted (``stale_answers``). 3. Waiting is a timer command, calling the user's
+listener is a command; their result is an event.
 
 The owner thread of a machine is the only caller.
 """
@@ -27,13 +27,13 @@ EventT = TypeVar("EventT")
 CommandT = TypeVar("CommandT")
 
 Handler = Callable[[Any, Any], None]
-"""A method of a machine, which takes the event. The tables name it, and exactly it is called: a
-subclass that overrides a handler states it in its own table."""
+"""A method of a machine that takes the event. Exactly the function in the table is called, so a
+subclass that overrides a handler lists it in its own table."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """One commit, for all requests that it answers. ``automatic``: no caller waits for it."""
+    """One commit for all requests that it answers. ``automatic``: no caller waits for it."""
 
     positions: dict[TopicPartition, int]
     strict: bool
@@ -42,14 +42,14 @@ class _Waiting:
 
 
 class CommitQueue:
-    """Requests for commits, carried out one at a time; every request is answered.
+    """Requests for commits, carried out one at a time. Every request is answered.
 
-    The machine sends the commands; the queue decides what is in them.
+    The machine sends the commands; the queue decides their content.
 
-    ``token`` is the one of the command in progress, ``None`` between commands. ``sent`` are its
+    ``token`` is that of the command in progress, ``None`` between commands. ``sent`` has its
     positions, and ``left`` those of its request that may be sent again. ``attempts`` counts how
-    often that request was sent. While ``paused``, nothing is sent. ``stored`` has the offsets that
-    the machine knows to be stored, of each partition since the member began to read it.
+    often that request was sent. While ``paused``, nothing is sent. ``stored`` has the known
+    stored offset of each partition since the member began to read it.
     """
 
     def __init__(self) -> None:
@@ -72,9 +72,10 @@ class CommitQueue:
     def add(self, request: CommitRequested) -> None:
         """Queue a request.
 
-        It joins one of its kind that still waits, so that requests do not pile up: the later
-        positions are committed once, and both are answered by that. An automatic one replaces an
-        automatic one. Offsets that a user has named join only lower ones of the same partitions.
+        It is merged with a queued request of the same kind, so that requests do not pile up: the
+        later positions are committed once, which answers both. An automatic request replaces an
+        automatic one. Offsets given by a user are merged only with lower ones of the same
+        partitions.
         """
         positions, number = dict(request.positions), request.request
         if number is None:
@@ -90,7 +91,7 @@ class CommitQueue:
         self._waiting.append(_Waiting(positions, request.strict, number is None, callers))
 
     def _same_kind(self, positions: dict[TopicPartition, int], strict: bool) -> _Waiting | None:
-        """A waiting commit that these positions may join, without overtaking another one."""
+        """Return a queued commit that can include these positions without overtaking another."""
         for waiting in reversed(self._waiting):
             if waiting.strict == strict and not waiting.automatic:
                 if not strict:
@@ -103,7 +104,7 @@ class CommitQueue:
         return None
 
     def abandon(self, request: int) -> None:
-        """Drop the request of a caller that no longer waits, unless it was sent already."""
+        """Drop the request of a caller that no longer waits, unless it has been sent."""
         for waiting in self._waiting:
             if request in waiting.callers:
                 waiting.callers.remove(request)
@@ -120,8 +121,8 @@ class CommitQueue:
             self.stored[tp] = offset
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget the positions of these partitions, which are not in the log any more, except those
-        that a user has named."""
+        """Forget the positions of these partitions, which are no longer in the log, except those
+        given by a user."""
         for positions in (self.stored, *self._unnamed()):
             for tp in partitions:
                 positions.pop(tp, None)
@@ -129,7 +130,7 @@ class CommitQueue:
     def forget_above(self, kept: Callable[[], Collection[TopicPartition]]) -> None:
         """Forget stored offsets of ``kept`` partitions that are above a position to be committed.
 
-        While a partition is read, only ``auto.offset.reset`` makes its position lower.
+        While a partition is being read, only ``auto.offset.reset`` lowers its position.
         """
         for positions in self._unnamed():
             for tp, position in positions.items():
@@ -137,10 +138,10 @@ class CommitQueue:
                     del self.stored[tp]
 
     def stopped(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Queue the positions at which partitions have stopped, to be committed next.
+        """Queue the final positions of stopped partitions, to be committed next.
 
-        So automatic commits leave them out. Callers get their answer by the final positions, which
-        replace earlier ones, but not those that a user has named.
+        So automatic commits leave them out. The final positions replace earlier ones, except
+        those given by a user, and answer the earlier requests' callers.
         """
 
         def final(commit: _Waiting, found: Mapping[TopicPartition, int]) -> dict[Any, int]:
@@ -156,11 +157,11 @@ class CommitQueue:
             self.left = final(self._current, self.left)
 
     def next(self, obstacle: Callable[[TopicPartition, int], str | None]) -> bool:
-        """Choose the positions to send now, as ``sent``; return whether there are any.
+        """Choose the positions to send now, as ``sent``. Return whether there are any.
 
-        ``obstacle`` returns why a position cannot be committed, "" when it is committed already,
-        ``None`` when it is to be sent. That is a fault of positions that a user has named, and of
-        others that are not stored.
+        ``obstacle`` returns why a position cannot be committed, "" if it is already committed,
+        and ``None`` if it must be sent. An obstacle is a fault of positions given by a user, and
+        of others that are not stored.
         """
         while self.token is None and not self.paused:
             if self._current is None:
@@ -182,7 +183,7 @@ class CommitQueue:
         return False
 
     def settle(self, faults: Iterable[str] = (), again: Collection[TopicPartition] = ()) -> None:
-        """Record the answer to the command in progress; partitions in ``again`` stay ``left``."""
+        """Record the answer to the command in progress. ``again`` remains in ``left``."""
         self.token, self.sent = None, {}
         self._faults += faults
         self.left = {tp: at for tp, at in self.left.items() if tp in again}
@@ -190,7 +191,7 @@ class CommitQueue:
             self._finish()
 
     def refuse(self, why: str) -> None:
-        """Refuse all requests: no offset can be stored any more."""
+        """Refuse all requests, because no offset can be stored any more."""
         due = [(commit, self._refusal(commit, commit.positions, why)) for commit in self._waiting]
         if self._current is not None:
             # A reset has emptied what was sent: nobody knows whether it is stored.
@@ -204,8 +205,8 @@ class CommitQueue:
         self._clear()
 
     def answers(self) -> list[AnswerCommit]:
-        """Answers that are due, each returned once. Automatic commits have no caller and get
-        none."""
+        """Return answers that are due, each once. Automatic commits have no caller and get no
+        answer."""
         due, self._answers = self._answers, []
         return due
 
@@ -215,14 +216,14 @@ class CommitQueue:
         self._clear()
 
     def _unnamed(self) -> list[dict[TopicPartition, int]]:
-        """Positions that no user has named, of the commits that wait and of the current one."""
+        """Return positions, in queued commits and the current one, that no user has given."""
         every = [commit.positions for commit in self._waiting if not commit.strict]
         if self._current is not None and not self._current.strict:
             every.append(self.left)
         return every
 
     def _is_stored(self, commit: _Waiting, tp: TopicPartition, position: int) -> bool:
-        """Whether this position, which is not sent, is stored, or a later one."""
+        """Whether this position, which is not sent, or a later one is stored."""
         return not commit.strict and self.stored.get(tp, -1) >= position
 
     def _refusal(
@@ -246,9 +247,9 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
     """
 
     ANYWHERE: ClassVar[Mapping[type, Handler]]
-    """Events that are not answers, and their handlers; legal in every state but the last."""
+    """Events that are not answers, and their handlers; legal in every state except the last."""
     ANSWERS: ClassVar[Mapping[Any, Mapping[type, Handler]]]
-    """The answers that each state waits for, and their handlers."""
+    """The answers that each state expects, and their handlers."""
 
     def __init__(self, state: StateT) -> None:
         self.state = state
@@ -261,29 +262,30 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
 
     @abstractmethod
     def _ended(self, event: EventT) -> bool:
-        """Whether the machine has ended; if it has, ``event`` is handled by that."""
+        """Return whether the machine has ended. If so, this method handles ``event``."""
 
     @abstractmethod
     def _commit_answered(self, event: EventT) -> None:
-        """Handle the answer to the commit that the queue has in progress."""
+        """Handle the answer to the queue's commit in progress."""
 
     @abstractmethod
     def _stepped(self) -> None:
-        """Called after each event: send the next commit, if it may be sent now."""
+        """Send the next commit, if it may be sent now. Called after each event."""
 
     def _commit_abandoned(self, event: CommitAbandoned) -> None:
         self._commits.abandon(event.request)
 
     def _answered_otherwise(self, token: int, event: EventT) -> bool:
-        """Handle an answer that the state does not wait for; whether it was one."""
+        """Handle an answer that the state does not expect. Return whether it was one."""
         return False
 
     def _unexpected(self, event: EventT) -> bool:
-        """Handle the awaited answer where the state has no handler for it; whether it did."""
+        """Handle an expected answer without a handler in the state. Return whether it was
+        handled."""
         return False
 
     def on(self, event: EventT) -> list[CommandT]:
-        """Handle one event; return the resulting commands."""
+        """Handle one event. Return the resulting commands."""
         self._commands = []
         if self._ended(event):
             return self._commands
@@ -327,13 +329,13 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
         return self._token
 
     def _await(self, state: StateT) -> int:
-        """Enter ``state`` and return the token that its answer must carry."""
+        """Enter ``state``, and return the token that the answer must repeat."""
         self.state = state
         self._awaited = self._next_token()
         return self._awaited
 
     def _timer(self, name: str, seconds: float, jitter: float = 0.0) -> None:
-        """Set the timer ``name``; it replaces an earlier one of that name."""
+        """Set the timer ``name``, which replaces an earlier one with that name."""
         self._timers[name] = self._next_token()
         timer = commands.SetTimer(self._timers[name], name, seconds, jitter)
         self._emit(timer)  # type: ignore[arg-type]  # every machine's commands include it

@@ -1,12 +1,12 @@
-"""Which of many topic names a regex matches: all names at once, in a limited number of steps.
+"""Matches a regex with many topic names at once, in a limited number of steps.
 
-All members must agree which topics a filter matches, even if its author is hostile. A backtracking
-matcher needs a time limit for that. A slow computer would then refuse a filter that a fast one
-accepts. Here the names are put into one text. A set of positions in it is one large integer, and
-each part of the regex maps the positions where it may begin to those where it may end. No regex
-takes exponential time. Steps are counted, not seconds, and a step is for all names at once: the
-verdict depends on the regex and the names only, not on their order. More topics make a step slower
-and do not add steps, so a cluster cannot outgrow a filter.
+All members must agree on the topics that a filter matches, even if its author is malicious. A
+backtracking matcher would need a time limit, and a slow computer would then refuse a filter that a
+fast one accepts. So this module joins the names to one text. A set of positions in it is one large
+integer, and each part of the regex maps the positions where it may begin to those where it may end.
+No regex takes exponential time. Steps are counted instead of seconds, and each step is for all
+names. So the result depends only on the regex and the names, not on their order. More topics make a
+step slower but do not add steps, so a filter does not fail because the cluster grows.
 
 Back references, atomic groups and possessive repetitions cannot be matched like this. The module
 ``re`` matches a regex that has them, if there are at most ``MAX_WAYS`` ways to match it.
@@ -22,22 +22,22 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 ALPHABET: Final = string.ascii_letters + string.digits + "._-"
-"""The characters of topics' names."""
+"""The characters of topic names."""
 MAX_WAYS: Final = 1_000
 """Maximum number of ways in which a regex may match a name, if ``re`` is used."""
 MAX_STEPS: Final = 50_000
 """Maximum number of steps of a regex. All names take part in each step."""
 MAX_LIST_STEPS: Final = 200_000
-"""Steps after which the names in a list are not looked up one by one any more."""
+"""Maximum number of steps for looking up the names in a list one at a time."""
 _LONGEST: Final = 255
 _SHARED_DEPTH: Final = 8
-"""How many times alternatives may part again after a beginning that they share."""
+"""How many times alternatives may branch again after a shared beginning."""
 
 LISTS: Final = re.compile(r"(?:[A-Za-z0-9_.|-]|\\[.-]|\[\.\])*")
 _WORD: Final = frozenset(ALPHABET) - frozenset(".-")
 
 Node = tuple[Any, ...]
-"""Part of a regex:
+"""A part of a regex:
 
 - ``("char", set)``: one of these characters;
 - ``("place", which)``: ``^`` start, ``$`` end, ``b`` boundary of a word, ``B`` no boundary;
@@ -54,11 +54,11 @@ class TooManyStepsError(Exception):
 
 
 class TooManyWaysError(ValueError):
-    """A regex is not a set of positions, so matching it could take long."""
+    """A regex that cannot be matched with sets of positions has too many ways to match."""
 
 
 class Names:
-    """Legal names of topics, as one text: bit ``i`` of a set represents position ``i`` in it."""
+    """Valid topic names, joined to one text. Bit ``i`` of a set represents position ``i`` in it."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
@@ -73,7 +73,7 @@ class Names:
         self.boundaries = (word << 1 ^ word) & self.everywhere
 
     def at(self, characters: frozenset[str]) -> int:
-        """The positions at which these characters are."""
+        """Return the positions of these characters."""
         if (positions := self._sets.get(characters)) is None:
             table = {
                 ord(character): "1" if character in characters else "0"
@@ -84,7 +84,7 @@ class Names:
         return positions
 
     def ending_at(self, ends: int) -> list[bool]:
-        """For each name, whether its end is in the set."""
+        """Return for each name whether its end is in the set."""
         bits = f"{ends & self.ends:0{self.size}b}"[::-1] if self.size else ""
         inside, end = [], -1
         for name in self.names:
@@ -97,7 +97,7 @@ class Program:
     """A compiled regex.
 
     ``is_set``: it has no back reference, atomic group or possessive repetition. Raises
-    TooManyWaysError, and ValueError if ``re`` does not compile what only it can match.
+    TooManyWaysError, and ValueError if only ``re`` can match it, but cannot compile it.
     """
 
     def __init__(self, node: Node, is_set: bool) -> None:
@@ -117,7 +117,7 @@ class Program:
                 raise ValueError(str(error)) from None
 
     def matches(self, names: Names) -> list[bool]:
-        """For each name, whether the regex matches all of it. Raises TooManyStepsError."""
+        """Return for each name whether the regex matches all of it. Raises TooManyStepsError."""
         if self._backtracking is not None:
             return [self._backtracking.fullmatch(name) is not None for name in names.names]
         return names.ending_at(_Walk(names).go(self._node, names.starts, False))
@@ -130,12 +130,12 @@ class Program:
 class NameList:
     """A regex that only lists names, such as ``a|b.c``, matched by set lookup.
 
-    ``LISTS`` matches the regexes that it accepts.
+    ``LISTS`` matches the supported regexes.
     """
 
     def __init__(self, pattern: str) -> None:
         self._wanted: dict[int, dict[tuple[int, ...], set[str]]] = {}
-        """By length and places of any characters, which are ``?`` here."""
+        """Names by length and positions of wildcards, which are ``?``."""
         plain = pattern.replace("[.]", r"\.").replace(r"\-", "-")
         plain = "\n".join(part.replace(".", "?") for part in plain.split(r"\."))
         for name in dict.fromkeys(plain.replace("\n", ".").split("|")):
@@ -143,7 +143,7 @@ class NameList:
             self._wanted.setdefault(len(name), {}).setdefault(places, set()).add(name)
 
     def matches(self, names: Names) -> list[bool]:
-        """For each name, whether it is in the list. Raises TooManyStepsError."""
+        """Return for each name whether it is in the list. Raises TooManyStepsError."""
         steps, inside = 0, []
         for name in names.names:
             rows = self._wanted.get(len(name), {})
@@ -236,7 +236,7 @@ class _Walk:
 
 
 def sequence(parts: Sequence[Node]) -> Node:
-    """Return the node for parts that follow one another."""
+    """Return a node for consecutive parts."""
     return parts[0] if len(parts) == 1 else ("all", tuple(parts))
 
 
@@ -248,10 +248,7 @@ _SINGLE: Final[dict[str, Node]] = {
 
 
 def _shared(node: Node, depth: int) -> Node:
-    """Return an equal regex in which alternatives share a common beginning: it counts once.
-
-    Groups are left out.
-    """
+    """Return an equivalent regex in which alternatives share a beginning, which counts once."""
     match node:
         case "group", _, part:
             return _shared(part, depth)
@@ -284,7 +281,7 @@ def _tree(rows: list[tuple[Node, ...]], depth: int) -> Node:
 
 
 def _ways(node: Node) -> int:
-    """In how many ways a backtracking matcher may go through a regex; at most MAX_WAYS + 1."""
+    """Return in how many ways a backtracking matcher may match a regex; at most MAX_WAYS + 1."""
     ways = 1
     match node:
         case "all", parts:
@@ -306,7 +303,7 @@ def _ways(node: Node) -> int:
 
 
 def _source(node: Node) -> str:
-    """The regex in the dialect of ``re``."""
+    """Return the regex in the dialect of ``re``."""
     match node:
         case "char", characters:
             return f"[{re.escape(''.join(sorted(characters)))}]" if characters else "(?!)"

@@ -1,8 +1,8 @@
-"""Topic filters: a white list or a black list, which is a regex over whole topic names.
+"""Topic filters: a whitelist or a blacklist, which is a regex for whole topic names.
 
-Every member evaluates every other member's filter against its own list of topics, so the result
-must be the same everywhere. Patterns are untrusted input: the steps of matching are limited, see
-`name_sets`. Pure functions; any thread may call them.
+Every member evaluates every other member's filter with its own list of topics, so the result must
+be the same everywhere. Patterns are untrusted input, so the number of matching steps is limited;
+see `name_sets`. Pure functions; any thread may call them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _BLANKS: Final = "".join(map(chr, range(33)))  # what Java's String.trim removes
 def clean_regex(raw: str) -> str:
     """Return a filter's text as the JVM reads it (Scala TopicFilter).
 
-    Trimmed; each comma becomes ``|``; blanks go; quotes around it go. So ``a{1,2}`` becomes
-    ``a{1|2}``, which is invalid: a filter cannot use bounded repetition.
+    The text is trimmed, each comma is replaced by ``|``, and blanks and surrounding quotes are
+    removed. So ``a{1,2}`` becomes ``a{1|2}``, which is invalid: a filter cannot use bounded
+    repetition.
     """
     text = raw.strip(_BLANKS).replace(",", "|").replace(" ", "")
     return text.lstrip("\"'").rstrip("\"'")
@@ -35,7 +36,7 @@ def clean_regex(raw: str) -> str:
 
 @dataclass(frozen=True)
 class TopicFilter:
-    """A white list or black list: ``regex`` is normalised, and ``pattern`` is the kind of list.
+    """A whitelist or blacklist. ``regex`` is normalised, and ``pattern`` is the kind of list.
 
     Use `Whitelist` and `Blacklist`. Raises ConfigError if Java would not compile the regex.
     """
@@ -106,7 +107,7 @@ def selected(subscription: Subscription, names: Names, exclude_internal: bool) -
 def _select(
     pattern: Pattern, program: Program | NameList, names: Names, exclude_internal: bool
 ) -> list[str]:
-    """Return the names a filter means. Raises TooManyStepsError."""
+    """Return the names that a filter selects. Raises TooManyStepsError."""
     wanted = pattern is Pattern.WHITE_LIST
     # DEVIATION-21: the JVM lets a regex run indefinitely.
     return [

@@ -1,7 +1,7 @@
-"""Value types shared by every layer. No behaviour beyond parsing and ordering; no IO.
+"""Value types for all layers. No behaviour beyond parsing and ordering; no IO.
 
-Ordering follows Java: thread ids compare as whole strings (``String.compareTo``), so
-``g_c-10`` sorts before ``g_c-2``; partitions compare as integers.
+The order is that of Java: thread ids compare as whole strings (``String.compareTo``), so ``g_c-10``
+sorts before ``g_c-2``; partitions compare as integers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TopicPartition(NamedTuple):
 
 
 class ConsumerThreadId(NamedTuple):
-    """One stream of one member: the text stored in an owner znode is ``<consumer>-<stream>``."""
+    """One stream of one member. The text in an owner znode is ``<consumer>-<stream>``."""
 
     consumer: str
     stream: int
@@ -52,7 +52,7 @@ class Pattern(Enum):
 class Subscription:
     """One member's subscription.
 
-    ``topics`` maps topic to number of streams for ``STATIC``; for a filter it has exactly one
+    For ``STATIC``, ``topics`` maps topics to numbers of streams. For a filter it has exactly one
     entry, the cleaned regex and the number of streams.
     """
 
@@ -62,9 +62,10 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """Where a broker can be reached: ``host`` and ``port`` of the listener to use.
+    """The address of a broker: ``host`` and ``port`` of the listener to use.
 
-    ``others``: its other listeners of the same protocol, to try if that one takes no connection.
+    ``others``: its other listeners with the same protocol, to try if that one does not accept a
+    connection.
     """
 
     broker_id: int
@@ -78,4 +79,4 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"}
 
 
 class UnusableFilterError(Exception):
-    """A filter cannot be used. The text gives the reason."""
+    """A filter is unusable. The text gives the reason."""

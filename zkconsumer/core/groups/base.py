@@ -6,9 +6,9 @@ lost partitions and requested commits, leaves, and ends. The subclass decides ho
 gets partitions: ``ClassicMachine`` for the classic protocol, ``Kip848Machine`` for
 KIP-848.
 
-Same contract as ``zkconsumer.core.zookeeper.machine``: it handles any event in any state, late
-answers are dropped and counted, and ``held`` is what may be delivered. The owner thread is the only
-caller.
+It has the same contract as ``zkconsumer.core.zookeeper.machine``: it handles any event in any
+state, late answers are dropped and counted, and ``held`` has the partitions that may be delivered.
+The owner thread is the only caller.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class GroupMachine(Machine[State, Any, Any]):
     """The state machine of one member. ``on`` handles an event and returns the commands.
 
     ``generation`` is -1 outside the group; KIP-848 calls it the member epoch. ``held`` maps the
-    member's partitions to the stream of each; ``rejoins`` counts how often it joined, ``lost`` the
-    partitions that it lost. ``assigned`` is how many the last assignment gives to the member.
-    ``obstacle`` is why nothing can be assigned to it, and ``misread`` why its topic filter is not
-    evaluated; both may be empty.
+    member's partitions to their streams; ``rejoins`` counts joins, ``lost`` the lost partitions.
+    ``assigned`` is the number of partitions in the last assignment. ``obstacle`` is why nothing
+    can be assigned to the member, and ``misread`` why its topic filter is not evaluated; both may
+    be empty.
     """
 
     REACTIONS: ClassVar[Mapping[int, Row]] = by_code(TABLE)
@@ -107,30 +107,30 @@ class GroupMachine(Machine[State, Any, Any]):
 
     @property
     def kept(self) -> frozenset[TopicPartition]:
-        """The member's partitions that it is not releasing."""
+        """The member's partitions, except those that it is releasing."""
         return frozenset(self.held) - self._releasing.partitions
 
     # -- what the protocols do differently
 
     @abstractmethod
     def _load(self) -> None:
-        """Begin to join."""
+        """Start to join."""
 
     @abstractmethod
     def _pursue(self, goal: Goal) -> None:
-        """Do what only this protocol does."""
+        """Carry out a goal that only this protocol has."""
 
     @abstractmethod
     def _send_heartbeat(self) -> None:
-        """Send one now, if this is a member and the coordinator is known."""
+        """Send a heartbeat now, if this is a member and the coordinator is known."""
 
     @abstractmethod
     def _rejoin(self) -> None:
-        """Join again, because the group or the subscription has changed."""
+        """Rejoin, because the group or the subscription has changed."""
 
     @abstractmethod
     def _read_again(self, token: int) -> None:
-        """Read topics again, to notice changes that are not reported."""
+        """Read topics again, to detect changes that are not reported."""
 
     @abstractmethod
     def _reread_done(self, event: Any) -> None:
@@ -141,11 +141,11 @@ class GroupMachine(Machine[State, Any, Any]):
         self._emit(commands.FetchOffsets(token, partitions))
 
     def _is_joining(self) -> bool:
-        """Whether the group may continue in a generation of which this member does not know yet."""
+        """Whether the group may have a new generation that this member does not know yet."""
         return False
 
     def _may_leave(self) -> bool:
-        """Whether the member must report to the coordinator that it leaves."""
+        """Whether the member must tell the coordinator that it leaves."""
         return bool(self.member_id) and self.spec.instance_id is None
 
     def _leave(self) -> None:
@@ -194,7 +194,7 @@ class GroupMachine(Machine[State, Any, Any]):
             self._go(Goal.LOAD)
 
     def _go(self, goal: Goal) -> None:
-        """Do ``goal`` next, after finding the coordinator when it is not known."""
+        """Pursue ``goal`` next, after finding the coordinator if it is unknown."""
         self._goal = goal
         if not self._lookup.known:
             if self._lookup.token is None:
@@ -227,7 +227,7 @@ class GroupMachine(Machine[State, Any, Any]):
             self._back_off(self._goal)
 
     def _find_while_waiting(self) -> None:
-        """Look for a lost coordinator in a state that waits for something else: a member that waits
+        """Search a lost coordinator in a state that waits for something else. A member that waits
         for its listener must send heartbeats, and the listener may wait for a commit."""
         lost = not self._lookup.known and self.generation >= 0 and self.state in WAITING
         if lost and self._lookup.token is None and not self._lookup.paused:
@@ -252,9 +252,9 @@ class GroupMachine(Machine[State, Any, Any]):
         self._timer("backoff", times * self.spec.backoff)
 
     def _coordinator_lost(self) -> None:
-        """Requests in flight will not be answered; join, or remain a member.
+        """Join, or remain a member, because requests in flight will not be answered.
 
-        In other states the failure of the awaited request leads to the next one, or
+        In other states the failure of the expected answer leads to the next request, or to
         ``_find_while_waiting``.
         """
         goal = Goal.LOAD if self.state in BETWEEN else Goal.REST
@@ -297,7 +297,7 @@ class GroupMachine(Machine[State, Any, Any]):
         self._back_off(Goal.LOAD)
 
     def _react(self, what: Reaction, event: events.RequestFailed, goal: Goal) -> None:
-        """Carry out the table's reaction to an awaited answer."""
+        """Carry out the table's reaction to an expected answer."""
         match what:
             case Reaction.PROCEED | Reaction.RETRY | Reaction.TAKE_ID | Reaction.REFUSE:
                 self._back_off(goal)
@@ -314,7 +314,7 @@ class GroupMachine(Machine[State, Any, Any]):
                 self._fail(event.code, event.detail)
 
     def _look_for_obstacle(self, event: events.TopicsLoaded, named: tuple[str, ...] | None) -> bool:
-        """Note why nothing can be assigned; whether a topic may not be described.
+        """Record why nothing can be assigned. Return whether a topic may not be described.
 
         ``named``: the topics subscribed to by name; ``None`` for a filter.
         """
@@ -337,7 +337,7 @@ class GroupMachine(Machine[State, Any, Any]):
         return bool(denied)
 
     def faults(self) -> Iterator[Fault]:
-        """The member's current faults. Any thread."""
+        """Return the member's current faults. Any thread."""
         if self.obstacle:
             yield Fault(Trouble.UNASSIGNABLE, self.obstacle)
         if self.misread:
@@ -461,7 +461,7 @@ class GroupMachine(Machine[State, Any, Any]):
         )
 
     def _notify(self, state: State, call: Callable[[int], Any]) -> None:
-        """Call the listener and wait for it, unless it waits for this member to leave."""
+        """Call the listener and wait for it, unless it is waiting for this member to leave."""
         token = self._await(state)
         if self._in_listener:
             self._answer(token, ListenerDone(token))
@@ -482,7 +482,7 @@ class GroupMachine(Machine[State, Any, Any]):
             self._go(Goal.LOAD)
 
     def _lose(self, expelled: bool) -> None:
-        """The group continued without this member: nothing may be delivered or committed."""
+        """Handle that the group continued without this member: deliver and commit nothing."""
         self.generation = -1
         self._beat = None
         self._releasing = Release()
@@ -498,7 +498,7 @@ class GroupMachine(Machine[State, Any, Any]):
         self._notify(State.NOTIFYING_LOST, lambda token: NotifyLost(token, lost))
 
     def _drop_all(self) -> frozenset[TopicPartition]:
-        """Drop all held partitions; return them and those that the listener expects to be
+        """Drop all held partitions. Return them, and those that the listener expects to be
         fetched."""
         held = frozenset(self.held)
         announced = (
@@ -578,7 +578,7 @@ class GroupMachine(Machine[State, Any, Any]):
         self._answer_commits()
 
     def _may_commit(self) -> bool:
-        """Whether a commit that was asked for may be sent in this state."""
+        """Whether a requested commit may be sent in this state."""
         return self.state in COMMIT_STATES
 
     def _obstacle(self, tp: TopicPartition, _: int) -> str | None:

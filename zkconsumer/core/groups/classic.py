@@ -1,7 +1,7 @@
 """ClassicMachine: one member of a group on the broker's coordinator, by the classic protocol.
 
-It decides when to join, sync and join again; ``GroupMachine`` does the rest. The owner thread is
-the only caller.
+It decides when to join, sync and rejoin; ``GroupMachine`` does the rest. The owner thread is the
+only caller.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ClassicMachine(GroupMachine):
     """The state machine of one classic member. See ``GroupMachine``.
 
     It joins with ``offer``, which may change; without one, with the strategies of ``spec``. While
-    it joins, it keeps its partitions only if all strategies of the offer are cooperative. With any
-    other, the leader may assign them to another member, which delivers at once.
+    it joins, it keeps its partitions only if all strategies of the offer are cooperative.
+    Otherwise the leader may assign them to another member, which delivers immediately.
     """
 
     spec: ClassicSpec
@@ -53,7 +53,8 @@ class ClassicMachine(GroupMachine):
 
     @property
     def joined_offer(self) -> JoinOffer | None:
-        """The offer with which the member joined the current generation; ``None`` if it has not."""
+        """The offer with which the member joined the current generation; ``None`` if it has not
+        joined."""
         return self._accepted_offer if self.generation >= 0 else None
 
     # -- joining -----------------------------------------------------------------------------------
@@ -82,8 +83,9 @@ class ClassicMachine(GroupMachine):
             self._join()
 
     def _subscribed(self, known: Mapping[str, int]) -> dict[str, int] | None:
-        """The topics of the subscription, with their streams. A filter that cannot be evaluated any
-        more, because topics were added, keeps those that it had; ``None``: it had none."""
+        """Return the topics of the subscription, with their streams. A filter that can no longer
+        be evaluated, because topics were added, keeps its earlier topics; ``None`` if it had none.
+        """
         before = self.misread
         try:
             topics = self.spec.topics(known)
@@ -193,7 +195,8 @@ class ClassicMachine(GroupMachine):
         self._emit(commands.LoadTopics(token, self._topics_to_reread()))
 
     def _topics_to_reread(self) -> tuple[str, ...] | None:
-        """Own topics, or all for a filter; the leader's also those of the other members."""
+        """Return the member's own topics, or all for a filter. The leader also reads those of the
+        other members."""
         own = self.spec.topics_named
         return None if own is None else tuple(sorted({*own, *self._round.wanted}))
 
@@ -225,15 +228,17 @@ class ClassicMachine(GroupMachine):
         return self.state in BETWEEN or self._committed_in != self.generation
 
     def _may_commit(self) -> bool:
-        """Also while a cooperative member joins: it keeps its partitions and delivers. The
-        coordinator accepts commits of the generation until all members have joined."""
+        """Whether a requested commit may be sent. A cooperative member may commit while it
+        joins, because it keeps its partitions and delivers. The coordinator accepts commits of
+        the generation until all members have joined."""
         joins = self.state in JOIN_STATES and self._goal is Goal.LOAD
         if joins and self.held:
             return self.generation != self._stale
         return super()._may_commit()
 
     def _lapsed(self, event: events.MembershipLapsed) -> None:
-        """Join again without the partitions: other members may have had them meanwhile."""
+        """Rejoin without the partitions, because other members may have owned them in the
+        meantime."""
         if self.state is State.JOINING and self.held:
             self._lose(expelled=False)
 

@@ -24,7 +24,8 @@ class FindCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class LoadTopics:
-    """Read how many partitions ``topics`` have; ``None`` means all. Answer: ``TopicsLoaded``."""
+    """Read the number of partitions of ``topics``; ``None`` means all topics. Answer:
+    ``TopicsLoaded``."""
 
     token: int
     topics: tuple[str, ...] | None
@@ -32,7 +33,7 @@ class LoadTopics:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """Ask to be a member; ``protocols`` are strategies in order of preference, with metadata.
+    """Request membership. ``protocols`` are strategies in order of preference, with metadata.
 
     Answer: ``Joined``, when all members have joined.
     """

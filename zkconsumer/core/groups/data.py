@@ -1,5 +1,4 @@
-"""The data of a member on the coordinator, grouped by what changes together. No membership
-logic."""
+"""Data of a member on the coordinator, grouped by what changes together. No membership logic."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ class Purpose(Enum):
 class Lookup:
     """Whether the coordinator is ``known``, and the search that runs during another state, if any.
 
-    ``token`` is that of the search; while ``paused`` none begins. ``unproved``: since the last
-    coordinator was lost, brokers have only named ones that do not coordinate the group.
+    ``token`` is that of the search; while ``paused`` no search begins. ``unproved``: since the
+    last coordinator was lost, brokers have only named brokers that do not coordinate the group.
     """
 
     known: bool = False
@@ -45,10 +44,10 @@ class Lookup:
     paused: bool = False
 
     def lost(self) -> bool:
-        """Record that the coordinator is not known; return whether that was recorded before.
+        """Record that the coordinator is unknown. Return whether that was already recorded.
 
-        Brokers name the previous coordinator until they have learnt that it has failed, so the
-        second search waits.
+        Brokers name the previous coordinator until they know that it has failed, so the second
+        search waits.
         """
         self.known = False
         before, self.unproved = self.unproved, True
@@ -59,8 +58,8 @@ class Lookup:
 class Round:
     """The result of the last JoinGroup.
 
-    ``topics`` has the number of partitions of each topic that this member knows. Only the leader
-    has ``members``, and computes the ``assignments``.
+    ``topics`` has the number of partitions of each known topic. Only the leader has ``members``,
+    and computes the ``assignments``.
     """
 
     leads: bool = False
@@ -71,16 +70,16 @@ class Round:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Topics that the members subscribe to."""
+        """Topics to which the members subscribe."""
         return frozenset(topic for member in self.members for topic in topics_of(member))
 
 
 @dataclass(slots=True)
 class Release:
-    """The release in progress; without ``partitions`` there is none.
+    """The release in progress. There is none if ``partitions`` is empty.
 
     ``stopped_at`` has their final positions, and ``uncommitted`` those that are not stored yet.
-    ``late``: the time for the release is over. ``fault`` is the last answer to a commit.
+    ``late``: the time for the release has passed. ``fault`` is the last answer to a commit.
     """
 
     partitions: frozenset[TopicPartition] = frozenset()

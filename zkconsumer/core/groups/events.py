@@ -14,7 +14,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member as the leader sees it; ``metadata`` is its subscription in bytes."""
+    """One member in the leader's data. ``metadata`` is its subscription in bytes."""
 
     member_id: str
     instance_id: str | None
@@ -23,7 +23,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The member is to join its group."""
+    """The member must join its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class OffsetsFetched:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCommitted:
-    """A commit was answered; ``NONE`` if it is stored, otherwise another ``ErrorCode``."""
+    """A commit was answered: ``NONE`` if it is stored, otherwise another ``ErrorCode``."""
 
     token: int
     codes: Mapping[TopicPartition, int]
@@ -84,7 +84,7 @@ class OffsetsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswered:
-    """A heartbeat was answered with ``code``; ``UNREACHABLE`` when there was no answer."""
+    """A heartbeat was answered with ``code``; ``UNREACHABLE`` if there was no answer."""
 
     token: int
     code: int
@@ -101,7 +101,7 @@ class Left:
 class RequestFailed:
     """A command to the brokers failed: an ``ErrorCode``, or ``UNREACHABLE``.
 
-    ``member_id`` is the id to join with, where the code is MEMBER_ID_REQUIRED.
+    ``member_id`` is the id with which to join, if the code is MEMBER_ID_REQUIRED.
     """
 
     token: int
@@ -112,19 +112,18 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class PollExpired:
-    """The application has worked on one message, or the listener has run, for longer than
-    ``max.poll.interval.ms``."""
+    """The application or the listener has been busy for longer than ``max.poll.interval.ms``."""
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipLapsed:
-    """JoinGroup was answered, but so late that the coordinator may have removed the member before.
-    (A KIP-848 group does not refuse such a JoinGroup.)"""
+    """JoinGroup was answered so late that the coordinator may have removed the member in the
+    meantime. A KIP-848 group does not refuse such a JoinGroup."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollResumed:
-    """The application, which was too slow, asks for messages again."""
+    """The application, which was too slow, requests messages again."""
 
 
 Event = (

@@ -1,9 +1,9 @@
 """Kip848Machine: one member of a group by KIP-848. Events in, commands out.
 
-It decides when to join, what to report to the coordinator, and how to change from its partitions to
-the assigned ones. ``GroupMachine`` does the rest. Heartbeats run at the same time: the answer to
-any of them may contain another assignment, which is processed when the current step is done. The
-owner thread is the only caller.
+It decides when to join, what to report to the coordinator, and how to change to the assigned
+partitions. ``GroupMachine`` does the rest. Heartbeats continue during that: any answer may contain
+another assignment, which is processed when the current step is done. The owner thread is the only
+caller.
 
 Two members never read the same partition, because:
 
@@ -46,19 +46,19 @@ Owned = Mapping[str, tuple[int, ...]]
 """Partition numbers, sorted, by topic id."""
 
 FENCED_JOINS: Final = 2
-"""A member whose join is fenced this many times takes another member id."""
+"""Number of fenced joins after which a member takes another member id."""
 MAX_PAUSES: Final = 32
-"""The longest pause between two joins, as a multiple of ``rebalance.backoff.ms``."""
+"""Longest pause between two joins, as a multiple of ``rebalance.backoff.ms``."""
 IDLE_BEATS: Final = 3
-"""A member that is still assigned nothing in the answer to this heartbeat asks for its topics. In
-answers to earlier ones that is normal: other members release partitions for it."""
+"""Number of the heartbeat after whose answer a member without an assignment reads its topics.
+Earlier it is normal to have none, because other members release partitions for it."""
 NAMES_AGAIN: Final = 1.0
 """Seconds until the name of an unknown topic id is requested again."""
 
 
 class Kip848Machine(GroupMachine):
     """The state machine of one KIP-848 member; see ``GroupMachine``. ``generation`` is the member
-    epoch, -1 outside of the group."""
+    epoch, -1 outside the group."""
 
     REACTIONS: ClassVar[Mapping[int, Row]] = ROWS
     spec: Kip848Spec
@@ -78,16 +78,16 @@ class Kip848Machine(GroupMachine):
         self._idle = 0  # heartbeats answered since nothing is assigned
         self._fenced = 0  # joins refused with FENCED_MEMBER_EPOCH, one after the other
         self._unreleased: int | None = None
-        """Another member has the instance id. 0: waiting; else the last token before that was over,
-        because the answer to an earlier heartbeat may be late."""
+        """Set while another member has the instance id. 0: waiting; otherwise the last token
+        before the wait ended, because the answer to an earlier heartbeat may be late."""
 
     @property
     def releasing(self) -> bool:
-        """Whether the coordinator waits for partitions of this member."""
+        """Whether the coordinator waits for this member to release partitions."""
         return any(not self._is_target(tp) for tp in (*self.held, *self._starting))
 
     def awaits(self, token: int) -> bool:
-        """Whether the heartbeat with ``token`` is in flight and its answer still counts."""
+        """Whether the heartbeat with ``token`` is in flight and its answer is still valid."""
         return self._beat is not None and self._beat[0] == token
 
     # -- joining ---------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class Kip848Machine(GroupMachine):
         self._send_heartbeat()
 
     def _rejoin(self) -> None:
-        """Wait for an assignment: the coordinator never asks a member to join again."""
+        """Wait for an assignment, because the coordinator never asks a member to rejoin."""
 
     def _may_leave(self) -> bool:
         return self._entered
@@ -127,7 +127,7 @@ class Kip848Machine(GroupMachine):
     # -- heartbeats ------------------------------------------------------------------------------
 
     def _owned(self) -> Owned:
-        """The partitions that this member has, or may begin to read without asking."""
+        """Return the partitions that this member has, or may begin to read without asking."""
         owned: dict[str, set[int]] = {
             topic: set(numbers) for topic, numbers in self._target.items()
         }
@@ -167,7 +167,8 @@ class Kip848Machine(GroupMachine):
         super()._search_done(event)
 
     def _unanswered(self) -> None:
-        """The search has ended the heartbeat in flight; the coordinator may have received it."""
+        """Record that the search ended the heartbeat in flight, which the coordinator may have
+        received."""
         self._wait_anew()
         if self._beat is not None:
             self._beat = self._said = None
@@ -242,10 +243,10 @@ class Kip848Machine(GroupMachine):
         self._back_off(Goal.LOAD, min(2**self._fenced, MAX_PAUSES))
 
     def _change_id(self) -> None:
-        """Leave under the member id that the coordinator refuses, and join under a new one.
+        """Leave with the member id that the coordinator refuses, and join with a new one.
 
         Brokers 4.0 and 4.1 refuse epoch 0 of a member that missed two epochs, until its session
-        timeout is over.
+        expires.
         """
         old, self.member_id = self.member_id, str(uuid5(NAMESPACE_OID, self.member_id))
         text = f"the coordinator does not let member {old} join again: joining as {self.member_id}"
@@ -254,7 +255,8 @@ class Kip848Machine(GroupMachine):
         self._emit(LeaveGroup(self._await(State.LEAVING), old))
 
     def _wait_anew(self) -> None:
-        """A coordinator that takes over counts the session timeout of all members from then on."""
+        """Restart the wait, because a coordinator that takes over restarts the session timeout of
+        all members."""
         self._unreleased = None
         self._timers.pop("instance", None)
 
@@ -277,7 +279,7 @@ class Kip848Machine(GroupMachine):
     # -- from what it has to what it is assigned -------------------------------------------------
 
     def _rest(self) -> None:
-        """Process the assignment: release the removed partitions first, then begin the new ones."""
+        """Process the assignment: release the removed partitions first, then start the new ones."""
         self.state, self._awaited = State.STABLE, None
         if self.closing:
             self._finish_closing()
@@ -335,7 +337,7 @@ class Kip848Machine(GroupMachine):
             self._timer("names", NAMES_AGAIN)
 
     def _read_again(self, token: int) -> None:
-        """The coordinator does not report why it assigns nothing: so topics are read by name."""
+        """Read topics by name, because the coordinator does not report why it assigns nothing."""
         if self.assigned or self.spec.topics_named is None:
             self._emit(commands.ReadTopicNames(token, tuple(sorted(self._target))))
         else:
@@ -360,7 +362,7 @@ class Kip848Machine(GroupMachine):
         super()._offsets_failed(event)
 
     def _extend(self) -> None:
-        """Partitions are released: the coordinator waits for that."""
+        """Extend the lease: partitions are released, for which the coordinator waits."""
         self._send_heartbeat()
         self._go(Goal.REST)
 

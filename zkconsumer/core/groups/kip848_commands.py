@@ -20,10 +20,10 @@ from zkconsumer.core.groups.commands import (
 
 @dataclass(frozen=True, slots=True)
 class MemberHeartbeat:
-    """Join (``epoch`` 0), acknowledge, or stay. Answer: ``MemberHeartbeatAnswered``.
+    """Join (``epoch`` 0), acknowledge, or remain a member. Answer: ``MemberHeartbeatAnswered``.
 
     ``owned``: partitions by topic id that the member has or may begin to use; ``None``: as in the
-    last heartbeat that was answered. ``full``: send the subscription too, and ask for the whole
+    last heartbeat that was answered. ``full``: also send the subscription, and request the whole
     assignment; always with ``owned``.
     """
 

@@ -27,7 +27,7 @@ from zkconsumer.core.groups.events import (
 class MemberHeartbeatAnswered:
     """A heartbeat was answered with ``code``; ``UNREACHABLE`` when there was no answer.
 
-    ``epoch``: the member's from now on. ``interval``: seconds until the next heartbeat.
+    ``epoch``: the member's epoch from now on. ``interval``: seconds until the next heartbeat.
     ``assignment``: partitions by topic id; ``None``: as before.
     """
 

@@ -1,7 +1,7 @@
-"""The reaction of a KIP-848 member to each error code, for each request: data.
+"""Reactions of a KIP-848 member to each error code, for each request: data.
 
-Source: ConsumerHeartbeatRequestManager and CommitRequestManager of Kafka 4.0, but for
-UNRELEASED_INSTANCE_ID, which the Java consumer does not send again.
+Source: ConsumerHeartbeatRequestManager and CommitRequestManager of Kafka 4.0, except for
+    UNRELEASED_INSTANCE_ID, after which the Java consumer does not retry.
 """
 
 from __future__ import annotations
@@ -134,4 +134,4 @@ HINTS: Final[Mapping[int, str]] = {
     "of migratable members gets one from the first classic member after zkmigrate live finalize",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "raise the broker's group.consumer.max.size",
 }
-"""The reaction to an error that ends the member."""
+"""Advice for errors that end the member."""

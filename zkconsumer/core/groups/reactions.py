@@ -1,5 +1,5 @@
-"""A member's reaction to each error code, for each request: data, from which the reference page is
-generated."""
+"""Reactions of a member to each error code, for each request: data, from which the reference page
+is generated."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups import events
 
 UNREACHABLE: Final = ErrorCode.UNKNOWN_SERVER_ERROR
-"""The code of a request without an answer. A broker that answers with it failed, too."""
+"""Code of a request without an answer. A broker that answers with it has failed, too."""
 
 
 class Request(Enum):
-    """Which request is answered."""
+    """The request that is answered."""
 
     FIND = "FindCoordinator"
     JOIN = "JoinGroup"
@@ -59,8 +59,8 @@ _ALL: Final = tuple(Request)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One error code and the reactions to it. A request that is not in ``reactions`` never gets it;
-    the reaction is then ``FATAL``, or ``REFUSE`` for a commit."""
+    """One error code and the reactions to it. Requests that are not in ``reactions`` never get
+    this code; if one does, the reaction is ``FATAL``, or ``REFUSE`` for a commit."""
 
     code: int
     meaning: str
@@ -70,14 +70,12 @@ class Row:
 def each(
     every: Iterable[Request], reaction: Reaction, **others: Reaction
 ) -> dict[Request, Reaction]:
-    """Return one reaction for all requests. ``others``: the requests, by name, with other
-    reactions."""
+    """Return one reaction for all requests. ``others``: requests, by name, with other reactions."""
     return dict.fromkeys(every, reaction) | {Request[name]: what for name, what in others.items()}
 
 
 def away(every: Iterable[Request]) -> tuple[Row, ...]:
-    """Return the rows about a coordinator that cannot answer, or cannot answer yet, in both
-    protocols.
+    """Return the rows for both protocols about a coordinator that cannot answer, or not yet.
 
     ``every``: the requests of the protocol.
     """

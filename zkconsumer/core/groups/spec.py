@@ -1,4 +1,4 @@
-"""The settings of a member on the coordinator, fixed for its life."""
+"""The settings of a member on the coordinator, which never change."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _INTERNAL: Final = INTERNAL_TOPICS | {"__share_group_state"}
 class GroupSpec:
     """Settings for both protocols. Times are in seconds.
 
-    ``commit_attempts``: how often a commit is sent when the coordinator moves or still loads; the
-    one before a release is sent again for ``release_timeout``.
+    ``commit_attempts``: how often a commit is sent while the coordinator moves or loads. The
+    commit before a release is retried for ``release_timeout``.
     """
 
     group: str
@@ -45,7 +45,7 @@ class GroupSpec:
         """Seconds for which the commit before a release is retried after its first failure.
 
         Half the rebalance timeout, so that the other half is left for the listener and for joining
-        in time. A member that leaves has its session timeout, which ``shutdown`` waits for.
+        in time. A leaving member has its session timeout, for which ``shutdown`` waits.
         """
         half = self.rebalance_timeout / 2
         return min(half, self.session_timeout) if leaving else half
@@ -53,7 +53,7 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicSpec(GroupSpec):
-    """Settings of a classic member. ``strategies``: its offer by default."""
+    """Settings of a classic member. ``strategies``: its default offer."""
 
     strategies: tuple[Strategy, ...]
 
@@ -64,11 +64,11 @@ class ClassicSpec(GroupSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kip848Spec(GroupSpec):
-    """Settings of a KIP-848 member. ``member_id``: chosen by the member, and kept for its life.
+    """Settings of a KIP-848 member. ``member_id``: chosen by the member, and never changed.
 
-    ``assignor``: the coordinator's (``uniform``, ``range``); ``None``: the coordinator chooses.
-    ``heartbeat_interval``: used until the coordinator sends another one. ``session_timeout``: the
-    coordinator's, which it does not send.
+    ``assignor``: an assignor of the coordinator (``uniform``, ``range``); ``None``: the
+    coordinator chooses. ``heartbeat_interval``: used until the coordinator sends another one.
+    ``session_timeout``: that of the coordinator, which does not send it.
     """
 
     member_id: str
@@ -83,9 +83,9 @@ class Kip848Spec(GroupSpec):
         return next(iter(self.subscription.topics))
 
     def topics(self, assigned: Collection[str]) -> dict[str, int]:
-        """Number of streams of each topic that is assigned and to be read.
+        """Return the number of streams of each assigned topic that is to be read.
 
-        The coordinator has evaluated the pattern, and it assigns internal topics too.
+        The coordinator has evaluated the pattern, and also assigns internal topics.
         """
         if self.subscription.pattern is Pattern.STATIC:
             return {

@@ -1,4 +1,4 @@
-"""The states of a member on the coordinator and their legal answers, as data."""
+"""The states of a member on the coordinator and their expected answers, as data."""
 
 from __future__ import annotations
 

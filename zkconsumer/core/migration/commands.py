@@ -1,4 +1,4 @@
-"""Events and commands of a migratable member beyond those of its two machines: data."""
+"""Events and commands of a migratable member in addition to those of its two machines: data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LiveRegistered:
 
 @dataclass(frozen=True, slots=True)
 class ModeLoaded:
-    """Answer to ``ReadMode``. ``fault``: the reason why the mode cannot be used."""
+    """Answer to ``ReadMode``. ``fault``: why the mode is unusable."""
 
     mode: Mode
     version: int
@@ -37,7 +37,7 @@ class ModeLoaded:
 
 @dataclass(frozen=True, slots=True)
 class AckStored:
-    """Answer to ``StoreAck``. ``fault``: the reason why it is not stored."""
+    """Answer to ``StoreAck``. ``fault``: why the acknowledgement is not stored."""
 
     version: int
     fault: str = ""
@@ -62,7 +62,8 @@ class ReadMode:
 class StoreAck:
     """Store that the member acts on this version of the mode. Answer: ``AckStored``.
 
-    ``epoch``: of the registration; ``member_id``: on the coordinator, for people.
+    ``epoch``: that of the registration. ``member_id``: the id on the coordinator, for information
+    only.
     """
 
     version: int

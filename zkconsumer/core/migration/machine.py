@@ -1,13 +1,13 @@
 """LiveMachine: the decisions of a migratable member in its group's mode. Events in, commands out.
 
 It knows the mode, the member's state on the coordinator, the coordinator's assignment, and the
-owner znodes that the member holds. It decides which partitions may be claimed and delivered, which
-must be released, and when the mode is acknowledged. Rules:
+member's owner znodes. It decides which partitions may be claimed and delivered, which must be
+released, and when the mode is acknowledged. Rules:
 
 1. Total: any event is legal at any time; nothing raises.
 2. Without a session, or before the mode was read in it, nothing is delivered or claimed.
-3. A mode that is older than the one known is dropped and counted (``stale_modes``).
-4. ``TakeBack`` is emitted for as long as it is not done, every other command once for each change.
+3. A mode that is older than the known one is dropped and counted (``stale_modes``). 4.
+``TakeBack`` is emitted until it is done, every other command once for each change.
 
 The owner thread is the only caller.
 """
@@ -31,12 +31,13 @@ NONE: Final[Partitions] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The ZooKeeper session has ended, and the owner znodes with it."""
+    """The ZooKeeper session has ended, and with it the owner znodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModeRead:
-    """The mode, read in the current session. ``version``: of its znode, -1 if there is none."""
+    """The mode, read in the current session. ``version``: that of its znode, -1 if
+    there is none."""
 
     mode: Mode
     version: int
@@ -44,8 +45,8 @@ class ModeRead:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The member has registered and read the mode in the same transaction. Its acknowledgement,
-    which the registration contains, is not stored yet."""
+    """The member has registered and read the mode in the same transaction. The acknowledgement in
+    the registration is not stored yet."""
 
     mode: Mode
     version: int
@@ -61,12 +62,12 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The member is no longer in the coordinator's group: it has left, or was removed."""
+    """The member is no longer in the coordinator's group, because it left or was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The member has the owner znodes of these partitions now."""
+    """The partitions whose owner znodes the member has now."""
 
     partitions: Partitions
 
@@ -117,11 +118,11 @@ Command = TakeBack | ChangeClaims | Join | Acknowledge
 class LiveMachine:
     """The state machine of one migratable member. ``on(event)`` returns the commands, in order.
 
-    Readable by the owner thread at any time: ``mode`` (``None``: not read in this session),
-    ``version``, ``joined`` (the offer; ``None``: not in the coordinator's group), ``assigned``,
-    ``held``, ``delivered`` (the partitions that may be delivered), ``giving_up`` (those that are
-    held and must be released), ``acknowledged``, ``departures`` (how often the member has left the
-    coordinator's group).
+    The owner thread may read at any time: ``mode`` (``None``: not read in this session),
+        ``version``, ``joined`` (the offer; ``None``: not in the coordinator's group),
+        ``assigned``, ``held``, ``delivered`` (the partitions that may be delivered),
+        ``giving_up`` (held partitions that must be released), ``acknowledged``, ``departures``
+        (how often the member has left the coordinator's group).
     """
 
     def __init__(self) -> None:
@@ -141,7 +142,7 @@ class LiveMachine:
         self._commands: list[Command] = []
 
     def on(self, event: Event) -> list[Command]:
-        """Handle one event; return the resulting commands."""
+        """Handle one event. Return the resulting commands."""
         self._commands = []
         handler = self.ANYWHERE.get(type(event))
         if handler is not None:
@@ -225,7 +226,7 @@ class LiveMachine:
         self.giving_up |= partitions
 
     def _claims_depend_on(self, mode: Mode) -> tuple[object, ...]:
-        """Return the state that claims depend on, in addition to the group in ZooKeeper."""
+        """Return the state on which claims depend, in addition to the group in ZooKeeper."""
         rule = RULES[mode]
         if rule.follows is Follows.COORDINATOR:
             return mode, self.joined is None, self.assigned, self.giving_up

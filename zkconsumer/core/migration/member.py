@@ -1,9 +1,9 @@
-"""LiveMember: one migratable member: two machines, and one that decides between them.
+"""LiveMember: one migratable member, with two machines and one that decides between them.
 
 Events in, commands out, like every machine; one ``MemberLoop`` runs it. The ZooKeeper side holds
-and delivers partitions, in every mode. The coordinator's side is a member that fetches nothing: its
-partitions are those that the mode lets the ZooKeeper side claim, and it releases one only after the
-owner znode. The member's thread is the only caller.
+and delivers partitions, in every mode. The coordinator's side is a member that fetches nothing.
+Its partitions are those that the mode allows the ZooKeeper side to claim, and it releases each
+only after the owner znode. The member's thread is the only caller.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, deci
 
 @dataclass(frozen=True, slots=True)
 class LiveClaims:
-    """A ``ClaimRule`` by the mode, which ``live`` knows, and the coordinator's assignment, from
+    """A ``ClaimRule`` that uses the mode, from ``live``, and the coordinator's assignment, from
     ``group``."""
 
     spec: MemberSpec
@@ -102,10 +102,10 @@ KEPT_OUT: Final = (
     "it), or another member has not seen the group's mode yet (this ends by itself)"
 )
 _GROUP: Final = "group:"
-"""How the names of the coordinator's side's timers begin."""
+"""Prefix of the timer names of the coordinator's side."""
 _MODE, _ACK = "live:mode", "live:acknowledge"
 _AGAIN: Final = 1.0
-"""Seconds until what ZooKeeper has refused is tried again."""
+"""Seconds until an operation that ZooKeeper refused is tried again."""
 
 
 class LiveMember:
@@ -118,8 +118,8 @@ class LiveMember:
         spec: the member in ZooKeeper.
         group_spec: the member on the coordinator. Its strategies are those that only migratable
             members know.
-        mode_path: the znode whose changes are followed.
-        usual: strategies of the configuration, offered where plain consumers may join.
+        mode_path: the znode of the mode, which is watched.
+        usual: strategies of the configuration, which are offered when plain consumers may join.
     """
 
     def __init__(
@@ -147,13 +147,14 @@ class LiveMember:
         self._owned = NONE
         self._needs_group = False
         self._ack: int | None = None
-        """The mode's version that is to be acknowledged in ZooKeeper."""
+        """Version of the mode that must be acknowledged in ZooKeeper."""
         self._noted = ""
-        """The member id on the coordinator that the acknowledgement names."""
+        """The coordinator's member id in the acknowledgement."""
         self._timers: dict[str, int] = {}
         self._timer_token = 0
         self._faults: tuple[str, ...] | None = None
-        """Offsets not stored when the ZooKeeper side ended, and why; ``None``: not ended."""
+        """Offsets that were not stored when the ZooKeeper side ended, and why; ``None`` if it has
+        not ended."""
         self.closing = False
 
     @property
@@ -164,7 +165,7 @@ class LiveMember:
     # -- events ----------------------------------------------------------------------------------
 
     def on(self, event: Any) -> list[Any]:
-        """Handle one event; return the resulting commands."""
+        """Handle one event. Return the resulting commands."""
         self._out = []
         self._take(event)
         self._settle()
@@ -203,7 +204,7 @@ class LiveMember:
                 self._to_rebalance(event)
 
     def _settle(self) -> None:
-        """Pass each machine's results to the others until no more follow."""
+        """Pass each machine's results to the others until there are no more."""
         following = True
         while following:
             while self._todo:
@@ -235,7 +236,7 @@ class LiveMember:
         return True
 
     def _give_back(self) -> bool:
-        """Let the coordinator have partitions whose owner znodes are released."""
+        """Give partitions back to the coordinator whose owner znodes are released."""
         if self._giving_back is None:
             return False
         token, partitions = self._giving_back
@@ -337,7 +338,8 @@ class LiveMember:
             self._of_group(command)
 
     def _of_group(self, command: Any) -> None:
-        """The commands of the coordinator's side: it fetches nothing and calls no listener."""
+        """Return the commands of the coordinator's side, which fetches nothing and calls no
+        listener."""
         match command:
             case group_commands.FetchOffsets(token, partitions):
                 offsets: Mapping[TopicPartition, int | None] = dict.fromkeys(partitions)

@@ -1,4 +1,5 @@
-"""Scripts of a migratable member: as in a ZooKeeper group, except where the mode matters."""
+"""Scripts of a migratable member. They differ from those of a ZooKeeper group only where the mode
+matters."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ from zkconsumer.core.zookeeper.znodes import encode_registration
 from zkconsumer.errors import ZnodeFormatError
 
 _NAMED: Final = 5
-"""How many members or partitions a message names."""
+"""Number of members or partitions that a message names."""
 
 Scripts = Callable[[Any, ScriptContext], MemberScript[Any]]
 
@@ -79,7 +80,7 @@ def scripts_of(paths: LivePaths, live: LiveMachine) -> Scripts:
 
 
 def _mode_of(paths: LivePaths) -> Script[tuple[Mode, int]]:
-    """Read the mode and leave a watch; a group without the znode gets one."""
+    """Read the mode and leave a watch. If the group has no mode znode, create it."""
     while True:
         try:
             mode, version = yield from read_mode(paths, watch=True)
@@ -103,8 +104,8 @@ def _register(
 ) -> Script[LiveRegistered | events.RegistrationRefused]:
     """Register in both places, in one transaction that checks the version of the mode.
 
-    So a new session begins with the mode that holds. As in a ZooKeeper group, the session that owns
-    the znodes decides, also after success.
+    So a new session begins with the current mode. As in a ZooKeeper group, the session that owns
+    the znodes decides, even after success.
     """
     spec = ctx.spec
     path, mine = spec.paths.member(spec.consumer_id), paths.member(spec.consumer_id)
@@ -140,7 +141,7 @@ def _register(
 def _deregister(
     command: commands.Deregister, ctx: ScriptContext, paths: LivePaths
 ) -> Script[events.Deregistered]:
-    """Delete both registrations, but only those that this session made."""
+    """Delete both registrations, but only if this session created them."""
     path = ctx.spec.paths.member(ctx.spec.consumer_id)
     for znode in (paths.member(ctx.spec.consumer_id), path):
         while True:
@@ -172,7 +173,7 @@ def _store_ack(command: StoreAck, ctx: ScriptContext, paths: LivePaths) -> Scrip
 
 
 def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
-    """Claim owner znodes; begin at the higher of both offsets."""
+    """Claim owner znodes. Start at the higher of both offsets."""
 
     def choose(tp: TopicPartition, claim: Claim, stored: int | None) -> Claim:
         chosen = kafka_storage.higher(claim, stored)
@@ -189,9 +190,9 @@ def _claim_first(
 ) -> MemberScript[events.Claimed]:
     """Claim owner znodes in a group whose mode was never changed.
 
-    No migratable member has committed to Kafka there. If the group has higher offsets in Kafka,
-    they are those of members with ``offsets.storage=kafka``, or of an earlier use of the group; the
-    member does not guess which.
+    No migratable member of such a group has committed to Kafka. Higher offsets in Kafka come from
+    members with ``offsets.storage=kafka``, or from an earlier use of the group; the member does
+    not guess which.
     """
     claimed = yield from ownership.claim(command, ctx)
     if claimed.unregistered or not claimed.claims:
@@ -210,11 +211,12 @@ def _claim_first(
 def _commit(
     command: commands.Commit, ctx: ScriptContext, live: LiveMachine
 ) -> MemberScript[events.Committed]:
-    """Store positions in Kafka, then in ZooKeeper: a plain consumer must not find an older one.
+    """Store positions in Kafka, then in ZooKeeper, because a plain consumer must not find older
+    ones.
 
-    Kafka takes them only from a member of the present generation, and ZooKeeper only from the
-    owner. What Kafka refuses is not stored in ZooKeeper either. Positions from before an expulsion
-    are not stored: others may have had the partitions in between.
+    Kafka accepts them only from a member of the current generation, and ZooKeeper only from the
+    owner. Positions that Kafka refuses are not stored in ZooKeeper either. Positions from before an
+    expulsion are not stored, because other members may have owned the partitions in between.
     """
     departures = live.departures
     owned = yield from kafka_storage.confirm_owners(command, ctx)
@@ -250,7 +252,7 @@ def ahead_in_kafka(partitions: Set[str]) -> str:
     """Return the obstacle that only Kafka has the newest offsets of the group; ``None`` if
     ZooKeeper has them.
 
-    If its members have stored them there, they are the only right ones.
+    If the group's members have stored them in Kafka, only these are valid.
     """
     return (
         f"offsets are higher in Kafka than in ZooKeeper: {named(partitions)}: if members store "

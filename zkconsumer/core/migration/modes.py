@@ -1,4 +1,4 @@
-"""The modes of a group that can be moved while it runs, and what each allows: data and predicates.
+"""The modes of a group in a live move, and what each allows: data and predicates.
 
 A group goes through the modes one at a time, in either direction. The mode znode contains the
 current one. ``tests/model/test_live_move_model.py`` checks the protocol, and that its rules are
@@ -17,13 +17,14 @@ class Mode(Enum):
     """The mode of a group. The value is the content of the mode znode."""
 
     ZOOKEEPER = "zookeeper"
-    """ZooKeeper's assignment counts; legacy consumers may be members."""
+    """Members follow ZooKeeper's assignment. Legacy consumers may be members."""
     LOCKED = "locked"
-    """ZooKeeper's assignment counts; neither legacy nor plain Kafka consumers can join."""
+    """Members follow ZooKeeper's assignment. Neither legacy nor plain Kafka consumers can join."""
     KAFKA = "kafka"
-    """The coordinator's assignment counts; neither legacy nor plain Kafka consumers can join."""
+    """Members follow the coordinator's assignment. Neither legacy nor plain Kafka consumers can
+    join."""
     OPEN = "open"
-    """The coordinator's assignment counts; plain Kafka consumers may be members."""
+    """Members follow the coordinator's assignment. Plain Kafka consumers may be members."""
 
 
 class Follows(Enum):
@@ -37,7 +38,7 @@ class Offer(Enum):
     """The assignment strategies that a migratable member offers to the coordinator."""
 
     OWN = "own"
-    """One strategy that other clients do not know, so that the coordinator refuses them."""
+    """One strategy that other clients do not support, so that the coordinator refuses them."""
     USUAL = "usual"
     """The strategies of its configuration."""
 
@@ -46,7 +47,7 @@ class Offer(Enum):
 class Rule:
     """The rules of a mode. ``legacy``: whether legacy consumers can register.
 
-    ``refusing``: whether only a member whose offer keeps plain consumers out may claim and deliver.
+    ``refusing``: whether only members whose offer keeps plain consumers out may claim and deliver.
     """
 
     follows: Follows
@@ -84,7 +85,7 @@ def may_claim(mode: Mode, joined: Offer | None, assigned: bool) -> bool:
     """Whether a member may claim the owner znode of a partition.
 
     Args:
-        mode: what the member has read.
+        mode: the mode that the member has read.
         joined: its offer as a member of the coordinator's group; ``None``: it is not a member.
         assigned: whether the coordinator assigns the partition to it.
     """
@@ -103,7 +104,7 @@ def may_deliver(mode: Mode, joined: Offer | None, assigned: bool, owner: bool) -
 def may_give_back(mode: Mode, joined: Offer | None, owner: bool) -> bool:
     """Whether a member may let the coordinator assign the partition to another member.
 
-    A plain consumer would deliver it at once, so the owner znode is released before. While the
+    A plain consumer would deliver it immediately, so the owner znode is released first. While the
     member follows ZooKeeper and keeps plain consumers out, no member uses the coordinator's
     assignment.
     """

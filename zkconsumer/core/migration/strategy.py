@@ -22,13 +22,13 @@ OWN_PREFIX: Final = "zkconsumer-live-"
 class OwnStrategy:
     """Assigns exactly as the members do in ZooKeeper, so that a move changes no owner.
 
-    Partitions are kept while joining: the owner znodes, not the coordinator, make sure that none is
-    delivered twice. A coordinator that has KIP-848 members in the group takes them for free unless
-    the subscription names them, and those members do not look at owner znodes.
+    Partitions are kept while joining, because the owner znodes, not the coordinator, make sure
+    that none is delivered twice. A coordinator with KIP-848 members in the group treats partitions
+    as free unless the subscription names them, and those members ignore owner znodes.
 
     Args:
         assignor: ``range`` or ``roundrobin``, as in ZooKeeper.
-        hash_form: how ``roundrobin`` writes a partition that it hashes.
+        hash_form: the text of a partition that ``roundrobin`` hashes.
     """
 
     assignor: str = "range"

@@ -1,9 +1,9 @@
-"""Znodes of a group that can be moved while it runs: paths and texts, byte by byte. Pure.
+"""Znodes of a group in a live move: paths and exact contents. Pure.
 
-``/consumers/GROUP/live/mode``: the group's mode, persistent. It is written only if its version is
-the one that was read; its version is the number of the mode. A group without it is in ZooKeeper.
+``/consumers/GROUP/live/mode``: the group's mode, persistent. It is written only if its version has
+not changed; its version is the number of the mode. A group without it is in ZooKeeper.
 ``/consumers/GROUP/live/members/MEMBER``: a migratable member, ephemeral, with the number of the
-mode that it has acknowledged. Legacy consumers look at neither.
+mode that it has acknowledged. Legacy consumers ignore both.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MAX_BYTES: Final = 64 * 1024
 _INT32: Final = 2**31 - 1
 LIVE_USER: Final = "zkconsumer-live:member"
 """The digest user with which migratable members log in to ZooKeeper. It is not a secret. It only
-distinguishes them from legacy consumers, which do not know it, while the group's ``ids`` are
+distinguishes them from legacy consumers, which do not use it, while the group's ``ids`` are
 locked."""
 LIVE_CREDENTIAL: Final = "zkconsumer-live:" + b64encode(sha1(LIVE_USER.encode()).digest()).decode()
-"""The user as an entry of an access list, with ZooKeeper's scheme ``digest``."""
+"""The user as an entry of an ACL, with ZooKeeper's scheme ``digest``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def encode_member(acknowledged: int | None, member_id: str = "") -> bytes:
 
     Args:
         acknowledged: the number of a mode, if any.
-        member_id: on the coordinator, for people.
+        member_id: the id on the coordinator, for information only.
     """
     if acknowledged is not None and not 0 <= acknowledged <= _INT32:
         raise ValueError(f"{acknowledged} is not a version of a znode")
@@ -79,7 +79,7 @@ def encode_member(acknowledged: int | None, member_id: str = "") -> bytes:
 
 
 def member_id_of(data: bytes) -> str:
-    """Return the id on the coordinator that a member's content names, or an empty text."""
+    """Return the coordinator's member id in a member's znode, or an empty text."""
     try:
         member_id = json.loads(data.decode())["member_id"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -118,7 +118,7 @@ def _refuse(path: str, reason: str) -> NoReturn:
 
 
 def read_mode(paths: LivePaths, watch: bool = False) -> Script[tuple[Mode, int]]:
-    """Return the mode and its version: ``ZOOKEEPER`` and -1 in a group that has no mode znode.
+    """Return the mode and its version, or ``ZOOKEEPER`` and -1 if the group has no mode znode.
 
     Raises ZnodeFormatError.
     """

@@ -1,1 +1,1 @@
-"""A member of a legacy group, whose state is in ZooKeeper: its machine, and its scripts."""
+"""A member of a legacy group, whose state is in ZooKeeper: its machine and its scripts."""

@@ -1,7 +1,7 @@
-"""The cluster as its brokers describe it, in the shape of the znodes below ``/brokers``. Pure.
+"""The brokers' description of the cluster, in the form of the znodes below ``/brokers``. Pure.
 
-A cluster without ZooKeeper (KRaft) keeps no such znodes, and all that reads them is left as it is:
-``answer`` replies to their reading from a ``ClusterView``. Any thread.
+A cluster without ZooKeeper (KRaft) has no such znodes. So that their readers need no change,
+``answer`` replies to them from a ``ClusterView``. Any thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PartitionView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic. ``topic_id`` is empty where brokers have none (before 2.8)."""
+    """One topic. ``topic_id`` is empty if brokers have none (before 2.8)."""
 
     topic_id: str
     partitions: Mapping[int, PartitionView]
@@ -52,7 +52,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A broker's view of its cluster; ``cluster_id`` is ``None`` before 0.10.1."""
+    """A broker's view of its cluster. ``cluster_id`` is ``None`` before 0.10.1."""
 
     cluster_id: str | None = None
     brokers: tuple[BrokerEndpoint, ...] = ()
@@ -69,8 +69,8 @@ def is_cluster_path(path: str, ids_only: bool = False) -> bool:
 
 
 def is_of_cluster(op: ZkOp | OffsetOp, ids_only: bool = False) -> bool:
-    """Whether an operation reads znodes whose data the brokers have. No operation reads these and
-    others."""
+    """Whether an operation reads znodes whose data the brokers have. No operation reads both these
+    and others."""
     if isinstance(op, GetMany):
         return bool(op.paths) and is_cluster_path(op.paths[0], ids_only)
     if isinstance(op, Exists | GetData | GetChildren):

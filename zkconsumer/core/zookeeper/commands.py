@@ -1,7 +1,7 @@
 """Every output of the machine of a ZooKeeper group's member.
 
-Commands with a ``token`` are answered by exactly one event that repeats it, unless the session ends
-first. The ZooKeeper part of a command is a script (``zkconsumer.core.zookeeper.scripts``).
+A command with a ``token`` is answered by exactly one event that repeats it, unless the session
+ends first. The ZooKeeper part of a command is a script (``zkconsumer.core.zookeeper.scripts``).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from zkconsumer.core.zookeeper.known import NOTHING, Known
 class Register:
     """Create the registration znode. Answer: ``Registered`` or ``RegistrationRefused``.
 
-    ``epoch`` is the data version it must reach: the number of earlier sessions of this member. It
-    lets a multi check that the session which made a decision is still the one that acts.
+    ``epoch`` is the data version that the znode must reach: the number of earlier sessions of this
+    member. With it a multi checks that the session that made a decision is still the current one.
     """
 
     token: int
@@ -29,7 +29,7 @@ class Register:
 
 
 class Scope(Enum):
-    """What ``LoadView`` reads. The legacy order reads twice, before and after the release."""
+    """The part of the group that ``LoadView`` reads. The legacy order reads twice."""
 
     ALL = "everything"
     OWN = "own registration and brokers"
@@ -40,10 +40,10 @@ class Scope(Enum):
 class LoadView:
     """Read the group and set the watches. Answer: ``ViewLoaded``.
 
-    ``epoch`` is the version of this member's registration unless another process wrote to it. Data
-    in ``known`` is not read again. ``zxid`` is the transaction whose watch event triggered this
-    rebalance; ``None``: something else did, or ZooKeeper did not send it. Later attempts of the
-    rebalance have the same.
+    ``epoch`` is the version of this member's registration, unless another process wrote to it.
+    Data in ``known`` is not read again. ``zxid`` is the transaction whose watch event triggered
+    this rebalance. It is ``None`` if there was another trigger, or if ZooKeeper did not send it.
+    Later attempts of the rebalance have the same value.
     """
 
     token: int
@@ -55,14 +55,14 @@ class LoadView:
 
 @dataclass(frozen=True, slots=True)
 class LoadBrokers:
-    """Read the brokers and watch their list. Answer: ``BrokersLoaded``."""
+    """Read the brokers, and watch their list. Answer: ``BrokersLoaded``."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOwners:
-    """Find out which held partitions have lost their owner znode. Answer: ``OwnersChecked``."""
+    """Find held partitions that have lost their owner znode. Answer: ``OwnersChecked``."""
 
     token: int
     partitions: frozenset[TopicPartition]
@@ -93,7 +93,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPartitions:
-    """Create owner znodes and read offsets, fenced. Answer: ``Claimed``."""
+    """Create owner znodes and read offsets, with fencing. Answer: ``Claimed``."""
 
     token: int
     epoch: int

@@ -1,7 +1,7 @@
-"""A member's partitions in a rebalance: which it may own, its claims and commits, their results,
-and what prevents them.
+"""A member's claims and commits in a rebalance, their results, and the obstacles to them.
 
-The part of the machine between ``Machine`` and ``RebalanceMachine``; run by the same thread.
+This is the part of the machine between ``Machine`` and ``RebalanceMachine``; the same thread runs
+it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, deci
 
 
 class ClaimRule(Protocol):
-    """Which partitions a member should own and may claim. Called on the machine's thread.
+    """Decides which partitions a member should own and may claim. Called on the machine's thread.
 
-    The machine gets ``RulesChanged`` when the rule would answer differently.
+    The machine gets ``RulesChanged`` when the rule's answers may have changed.
     """
 
     def decide(self, view: GroupView, held: Mapping[TopicPartition, Claim]) -> Decision:
-        """Return the partitions that the member should own, and the assignment that gives them.
+        """Return the partitions that the member should own, and the assignment on which this is
+        based.
 
-        ``held``: what it owns now.
+        ``held``: the partitions that it owns now.
         """
 
     def may_claim(self, partition: TopicPartition) -> bool:
@@ -42,13 +43,13 @@ class ClaimRule(Protocol):
 
     @property
     def stores_in_kafka(self) -> bool:
-        """Whether commits also store offsets in Kafka, which may lack offsets that ZooKeeper
-        has."""
+        """Whether commits also store offsets in Kafka, which may lack offsets that
+        ZooKeeper has."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """The rule of a group that is in ZooKeeper only, where its own assignment applies."""
+    """The rule of a group that is only in ZooKeeper, whose own assignment applies."""
 
     spec: MemberSpec
 
@@ -75,7 +76,7 @@ def owner_of(text: str, session: int | None) -> str:
 
 
 def consumer_of(text: str) -> str:
-    """Return the member that an owner znode's text names, or the text itself."""
+    """Return the member in an owner znode's text, or the text itself."""
     try:
         return ConsumerThreadId.parse(text).consumer
     except ValueError:
@@ -115,11 +116,11 @@ class Committing(Machine[State, Event, Command]):
 
     @abstractmethod
     def _pull_trigger(self) -> None:
-        """Read the group again, as soon as the member rests: something may have changed."""
+        """Read the group again as soon as the member is idle: something may have changed."""
 
     @abstractmethod
     def _script_failed(self, event: events.ScriptFailed) -> None:
-        """Handle that the awaited command could not be carried out."""
+        """Handle that the command in progress failed."""
 
     # -- see ``Machine``
 
@@ -171,7 +172,7 @@ class Committing(Machine[State, Event, Command]):
         }
 
     def _doubt_claims(self) -> None:
-        """Trust no version, and look for owner znodes of all that this session has claimed: the
+        """Trust no version, and search owner znodes for all claims of this session, because the
         servers may have been restored from a backup."""
         if not self.profile.cleans_up:
             return
@@ -184,8 +185,8 @@ class Committing(Machine[State, Event, Command]):
                 self._unknown_claims.setdefault(tp, thread)
 
     def _hold(self, tp: TopicPartition, claim: Claim, token: int, grown: int) -> None:
-        """Hold ``tp`` by ``claim``, the result of command ``token``, whose version has grown by at
-        least ``grown``."""
+        """Hold ``tp`` with ``claim``, the result of command ``token``. The version has grown by
+        at least ``grown``."""
         before = self._versions.get(tp)
         if before is not None and (claim.version is None or claim.version < before + grown):
             now = "is gone" if claim.version is None else f"went back to {claim.version}"
@@ -203,8 +204,8 @@ class Committing(Machine[State, Event, Command]):
         self.held[tp] = replace(claim, unchecked=True) if token <= self._doubted else claim
 
     def _emit_release(self, token: int, claims: Mapping[TopicPartition, Claim]) -> None:
-        """Release these. Only in a mixed group could the owner znode of another library's member
-        be in their place while nothing else has changed."""
+        """Release these partitions. Only in a mixed group may another library's member have put
+        its owner znode in their place without another change."""
         mixed = self.view is None or self.view.mixed
         self._emit(commands.Release(token, self.registered_epoch, claims, mixed))
 
@@ -232,7 +233,7 @@ class Committing(Machine[State, Event, Command]):
         self.obstacle = text
 
     def faults(self) -> Iterator[Fault]:
-        """The member's current faults. Any thread."""
+        """Return the member's current faults. Any thread."""
         for tp, text in sorted(self.blocked.copy().items()):
             owner = owner_of(text, self.blockers.get(tp))
             yield Fault(Trouble.BLOCKED, f"{owner} owns {tp}", str(tp), owner)
@@ -242,7 +243,7 @@ class Committing(Machine[State, Event, Command]):
             yield Fault(Trouble.MISREAD, text, path)
 
     def _disown(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop holding these. The next attempt releases their owner znodes."""
+        """Stop holding these partitions. The next attempt releases their owner znodes."""
         for tp in partitions:
             self._unknown_claims[tp] = self.held.pop(tp).thread
 
@@ -276,7 +277,7 @@ class Committing(Machine[State, Event, Command]):
         return remembered.position
 
     def _resumed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the remembered positions of the partitions that are held."""
+        """Return the remembered positions of the held partitions."""
         resumed = {tp: self._resumed_at(tp) for tp in partitions if tp in self.held}
         return {tp: position for tp, position in resumed.items() if position is not None}
 
@@ -339,8 +340,7 @@ class Committing(Machine[State, Event, Command]):
             proceed()
 
     def _note_committed(self, event: events.Committed) -> list[str]:
-        """Store new fencing tokens; drop partitions that turned out to belong to another
-        session."""
+        """Store new fencing tokens, and drop partitions that belong to another session."""
         for tp, claim in event.claims.items():
             if tp in self.held:
                 reset = tp in self._reset_meanwhile

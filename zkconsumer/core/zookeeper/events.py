@@ -1,7 +1,7 @@
 """Every input of the machine of a ZooKeeper group's member. Data, never subclassed.
 
-An event that answers a command repeats its ``token``; the machine drops answers it no longer waits
-for. Partitions are ``TopicPartition``; offsets are always the next offset to read.
+An event that answers a command repeats its ``token``; the machine drops answers that it no longer
+expects. Partitions are ``TopicPartition``; offsets are always the next offset to read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from zkconsumer.core.zookeeper.view import GroupView
 class Claim:
     """A partition held by this member.
 
-    ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is no
-    offset znode. ``committed`` is the offset stored there, ``None`` if there is none. It is
-    ``invalidated`` when ``auto.offset.reset`` has replaced it; then a lower one may be stored. It
-    ``lags`` in ZooKeeper when ``committed`` is the higher offset in Kafka; then it is stored there
-    even if it does not change. It is ``unchecked`` if the connection was re-established since
-    ``version`` was read: the servers may have been restored from a backup, which uses versions
-    again. Then the owner znode and the offset are read before the next commit.
+    ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is
+    no offset znode. ``committed`` is the stored offset, ``None`` if there is none. The claim is
+    ``invalidated`` if ``auto.offset.reset`` has replaced that offset; then a lower one may be
+    stored. It ``lags`` if ``committed`` is a higher offset in Kafka; then that is stored in
+    ZooKeeper even if it does not change. It is ``unchecked`` if the connection was re-established
+    since ``version`` was read, because servers restored from a backup reuse versions. Then the
+    owner znode and the offset are read before the next commit.
     """
 
     thread: ConsumerThreadId
@@ -37,7 +37,7 @@ class Claim:
     unchecked: bool = False
 
     def would_regress(self, position: int) -> bool:
-        """Whether a commit of ``position`` would go backwards."""
+        """Whether a commit of ``position`` would lower the stored offset."""
         return self.committed is not None and not self.invalidated and position < self.committed
 
     def is_behind(self, position: int) -> bool:
@@ -62,7 +62,7 @@ class SessionResumed:
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The session has ended: registration and owner znodes are gone or will soon be."""
+    """The session has ended: registration and owner znodes are gone or soon will be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class ScriptFailed:
-    """A script did not finish: the session ended, or ZooKeeper or Kafka refused an operation.
-    ``path``: the znode at fault, if any. ``detail``: the reason."""
+    """A script did not finish, because the session ended, or ZooKeeper or Kafka refused an
+    operation. ``path``: the znode that caused it, if any. ``detail``: the reason."""
 
     token: int
     code: Code
@@ -99,7 +99,7 @@ class ScriptFailed:
 
     @property
     def text(self) -> str:
-        """The failure in one line."""
+        """The failure as one line."""
         return self.detail or f"{self.path or 'ZooKeeper'}: {self.code.value}"
 
 
@@ -120,7 +120,7 @@ class RegistrationRefused:
 
 @dataclass(frozen=True, slots=True)
 class ViewLoaded:
-    """One pass of reads over the group is complete; ``known`` is the data it was built from."""
+    """One pass of reads over the group is complete. ``known`` has the data of the view."""
 
     token: int
     view: GroupView
@@ -145,7 +145,7 @@ class OwnersChecked:
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """``auto.offset.reset`` chose a position in place of ``old``, which is not in the log.
+    """``auto.offset.reset`` replaced the position ``old``, which is not in the log.
 
     The stored offset is then ignored, and a lower position may replace it. Otherwise the next
     member would skip the messages between the two. ``old`` is ``None`` if no offset was stored, so
@@ -161,10 +161,10 @@ class OffsetReset:
 class Committed:
     """Result of ``Commit``.
 
-    ``claims`` has the new claim of each partition that is stored now. ``fenced`` are partitions
-    that another session owns. ``broken`` are those whose offset znode cannot be used (with the
-    reason). ``foreign`` are those where another process wrote an offset although this member owns
-    them. ``unregistered``: this member's registration was missing, so nothing more was written.
+    ``claims`` has the new claim of each stored partition. ``fenced`` are partitions that another
+    session owns. ``broken`` are those whose offset znode is unusable, with the reason. ``foreign``
+    are those to which another process wrote an offset although this member owns them.
+    ``unregistered``: this member's registration was missing, so nothing more was written.
     """
 
     token: int
@@ -177,8 +177,8 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Owner znodes of this session were deleted; ``foreign`` ones were not this session's to
-    delete.
+    """Owner znodes of this session were deleted. ``foreign`` ones belonged to another session and
+    were kept.
 
     ``unregistered``: this member's registration was missing, so some znodes may remain.
     """
@@ -193,10 +193,9 @@ class Claimed:
     """Outcome of ``ClaimPartitions``.
 
     ``blocked`` maps partitions owned by others to the owner znode's text; ``broken`` maps
-    partitions whose offset znode cannot be used to the reason. ``unregistered`` as in
-    ``Committed``. ``sessions`` has the session of each blocking owner znode; 0 if it is not
-    ephemeral. ``outdated`` are claimed partitions whose offset was stored before their topic was
-    created.
+    partitions whose offset znode is unusable to the reason. ``unregistered`` as in ``Committed``.
+    ``sessions`` has the session of each blocking owner znode; 0 if it is not ephemeral.
+    ``outdated`` are claimed partitions whose offset was stored before their topic was created.
     """
 
     token: int
@@ -210,7 +209,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class BlockersWatched:
-    """Watches on blocking owner znodes are set; ``gone``: one had already been deleted."""
+    """Watches on blocking owner znodes are set. ``gone``: one had already been deleted."""
 
     token: int
     gone: bool

@@ -1,19 +1,18 @@
 """A member's copy of its group's data, and when it must read it again. Pure.
 
-After a change of the group, every member reads it again. Most of the group has not changed, and the
-member can know that without reading it:
+After a change of the group, every member reads it again. Most of the group has not changed, and
+the member can detect that without reading it:
 
 - Registrations: the list of members is read each time, and its stat counts the creations and
-  deletions of children. Each name that appeared or disappeared takes at least one. A registration
-  that was replaced takes two, and the names stay the same. So if the count has grown by just the
-  number of names that appeared or disappeared, all other registrations are the ones that were read.
+  deletions of children. Each name that appeared or disappeared counts at least one. A replaced
+  registration counts two, with the same name. So if the count has grown exactly by the number of
+  names that appeared or disappeared, all other registrations are unchanged.
 - Topics and the list of brokers: a watch was left on them. They have not changed as long as the
-  watch has not fired and its connection lasts.
+  watch has not fired and its connection exists.
 
-Periodic reading makes up for lost watch events. It also finds a registration whose data was
-rewritten in place, which no list shows. It reads the member's own registration each time and the
-others in rotation (``ROTATION``), so that a large group at rest does not read all of itself again
-and again.
+Periodic reads compensate for lost watch events. They also find a registration whose data was
+rewritten in place, which no list shows. They read the member's own registration each time and the
+others in rotation (``ROTATION``), so that a large idle group is not read completely each time.
 
 Owned by the machine's thread.
 """
@@ -33,10 +32,11 @@ ROTATION = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """Znodes as one pass of reads showed them.
+    """Znodes from one pass of reads.
 
-    ``brokers`` by name, ``None``: not known. ``registrations`` of the members in ``listing`` by
-    consumer id, without those that had gone when they were read. ``topics`` that exist, by name.
+    ``brokers``: by name, ``None`` if unknown. ``registrations``: those of the members in
+    ``listing`` by consumer id, without those that had disappeared when they were read.
+    ``topics``: existing topics by name.
     """
 
     brokers: Mapping[str, Node] | None = None
@@ -45,8 +45,8 @@ class Known:
     topics: Mapping[str, Node] = field(default_factory=dict)
 
     def registrations_still(self, now: Listing) -> Mapping[str, Node]:
-        """The ``registrations`` that have not changed, according to a list of members read
-        later."""
+        """Return the ``registrations`` that have not changed, according to a later list of
+        members."""
         before = self.listing
         if before is None or before.czxid != now.czxid:
             return {}
@@ -77,16 +77,17 @@ class Knowledge:
         self._refresh_forced = False
 
     def invalidate(self, path: str) -> None:
-        """Have the data of ``path`` read again, because a watch on it fired."""
+        """Require ``path`` to be read again, because a watch on it fired."""
         self._invalidated.add(path)
 
     def reconnected(self) -> None:
-        """Set all watches again: a new connection may have lost them. Read all registrations again:
-        a restored server may have used the same count of changes for others."""
+        """Require all watches to be set again, because a new connection may have lost them, and
+        all registrations to be read again, because a restored server may have reused the same
+        count of changes."""
         self._reconnected = True
 
     def force_refresh(self) -> None:
-        """Begin the periodic read."""
+        """Start the periodic read."""
         self._refresh_forced = True
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Why none of a broker's listeners can be used. Loaded when that is so."""
+"""Explains why none of a broker's listeners is usable. Loaded only in that case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from zkconsumer.config.security_keys import PROTOCOLS, ListenerChoice
 
 _SHOWN: Final = 8
-"""At most this many listeners are listed."""
+"""Maximum number of listeners in the text."""
 
 
 def why_unusable(
@@ -19,8 +19,8 @@ def why_unusable(
 ) -> str:
     """Return a text with the listeners that a broker offers instead, and with the fix.
 
-    ``listeners`` are all of the broker's: name, protocol, host and port; ``named`` those of the
-    wanted name.
+    ``listeners`` are all listeners of the broker (name, protocol, host and port), ``named`` those
+    with the wanted name.
     """
     more = len(listeners) - _SHOWN
     offered = ", ".join(map(_text, listeners[:_SHOWN])) + (f" and {more} more" if more > 0 else "")

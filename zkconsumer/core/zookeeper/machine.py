@@ -1,8 +1,8 @@
-"""RebalanceMachine: the only place where the state of a member's rebalance changes.
+"""RebalanceMachine: holds the state of a member's rebalance, which only this machine changes.
 
 Events in, commands out. One thread owns a machine; watches, timers, sessions and users only post
-events to that thread's mailbox. The rules of every ``Machine`` apply: because of the tokens, a late
-``FetchingStopped`` of an earlier session cannot answer the stop of the next one. Two more rules:
+events to that thread's mailbox. The rules of every ``Machine`` apply. Because of the tokens, a late
+``FetchingStopped`` from an earlier session cannot answer the stop of the next one. Two more rules:
 
 1. ``SessionLost`` is legal everywhere; it drops all partitions without a commit and remembers their
    positions, so that a claim which finds the stored offset unchanged continues from there. (The JVM
@@ -81,10 +81,10 @@ class RebalanceMachine(Committing):
 
     ``rule`` decides which partitions the member claims; without it, the group's assignment does.
 
-    Readable by the owner thread at any time: ``state``, ``held`` (claims by partition),
-    ``fetching`` (partitions being delivered), ``blocked`` (partitions others own, with the owner's
-    text), ``blockers`` (their sessions), ``view`` (the last one), ``quarantined`` (registrations
-    left out: path and reason), ``obstacle`` (why nothing can be assigned to this member, or empty),
+    The owner thread may read at any time: ``state``, ``held`` (claims by partition), ``fetching``
+    (partitions being delivered), ``blocked`` (partitions that others own, with the owner's text),
+    ``blockers`` (their sessions), ``view`` (the last one), ``quarantined`` (registrations left
+    out: path and reason), ``obstacle`` (why nothing can be assigned to this member, or empty),
     ``decision``, ``attempts``, ``failed_attempts``, ``stale_answers``.
     """
 
@@ -179,7 +179,7 @@ class RebalanceMachine(Committing):
             self._load_view(self._early, self._due.zxid)
 
     def _register_again(self) -> None:
-        """The registration is missing. The rebalance under way begins again, for its old cause."""
+        """Register again. The current rebalance restarts with its earlier cause."""
         self._due.group, self._due.zxid = True, self._cause
         self._register()
 
@@ -255,12 +255,12 @@ class RebalanceMachine(Committing):
             self._schedule_attempt()
 
     def _schedule_attempt(self) -> None:
-        """Begin at once, or, when the last attempt began a moment ago, with further changes."""
+        """Start an attempt now or, right after the last one, later with further changes."""
         if "coalesce" not in self._timers:
             self._timer("coalesce", 0.0)
 
     def _collect_changes(self) -> None:
-        """Let no attempt begin for a moment. Changes that arrive meanwhile cause one."""
+        """Delay the next attempt briefly. Changes that arrive until then cause one attempt."""
         if wait := self.profile.coalesce(self.spec.coalesce):
             self._timer("coalesce", wait, wait)
 
@@ -295,7 +295,7 @@ class RebalanceMachine(Committing):
         self._view(requested)
 
     def _view(self, requested: int | None = None) -> None:
-        """Wait for the view with this token; ``None``: request one."""
+        """Wait for the view with this token; ``None``: request a view."""
         self._attempt += 1
         self.attempts += 1
         if self.profile.recovers or self._attempt == 1:
@@ -456,7 +456,7 @@ class RebalanceMachine(Committing):
         self._emit(commands.ClaimPartitions(token, self.registered_epoch, wanted))
 
     def _claim_rest(self) -> None:
-        """Claim again the partitions that were blocked, without reading the group again."""
+        """Claim the blocked partitions again, without reading the group again."""
         self._due.claims = False
         if self.blocked:
             self._claim()
@@ -487,7 +487,7 @@ class RebalanceMachine(Committing):
             self._start()
 
     def _release_forbidden(self) -> None:
-        """Stop holding what the rules forbid since it was claimed; the next attempt releases it."""
+        """Stop holding partitions that the rules forbid. The next attempt releases them."""
         forbidden = [tp for tp in self.held.keys() - self.fetching if not self._rule.may_claim(tp)]
         if forbidden:
             self._disown(forbidden)
@@ -518,7 +518,7 @@ class RebalanceMachine(Committing):
         return self.held[tp].committed if position is None else position
 
     def _listener_failed(self, event: ListenerDone) -> bool:
-        """Report a listener that raises; return whether that fails the attempt."""
+        """Report a listener that raised. Return whether this fails the attempt."""
         if event.error is None:
             return False
         self._emit(Report("listener-error", event.error))

@@ -2,8 +2,8 @@
 
 A script is a generator: it yields one ``ZkOp``, or several as ``Pipelined``, and is sent one
 ``Reply``. The live driver (``zkconsumer.zk.driver``) and the simulator
-(``zkconsumer.sim.servers.zk``) carry out the same objects, so both interleave op for op. All paths
-are relative to the chroot.
+(``zkconsumer.sim.servers.zk``) carry out the same objects, so both interleave operations in the
+same way. All paths are relative to the chroot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def session_text(session: int) -> str:
 
 
 class Code(Enum):
-    """Why an operation failed. After ``CONNECTION_LOSS`` it may have been applied or not."""
+    """Why an operation failed. After ``CONNECTION_LOSS`` it may or may not have been applied."""
 
     NO_NODE = "no node"
     NODE_EXISTS = "node exists"
@@ -48,8 +48,8 @@ class Code(Enum):
 class Stat:
     """The part of a znode's stat that decisions use. ``ephemeral_owner`` 0: persistent.
 
-    ``mtime_ms`` is the server's clock at the last change, for people and tools; the simulator
-    leaves it 0.
+    ``mtime_ms`` is the server's time of the last change, for display and tools; in the simulator
+    it is 0.
     """
 
     czxid: int
@@ -61,7 +61,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A znode's data and stat as one read returned them."""
+    """A znode's data and stat from one read."""
 
     data: bytes
     stat: Stat
@@ -69,7 +69,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """Reply: ``Stat``, or ``None`` if the znode does not exist. Its watch fires on creation too."""
+    """Reply: ``Stat``, or ``None`` if the znode does not exist. Its watch also fires on
+    creation."""
 
     path: str
     watch: bool = False
@@ -77,7 +78,7 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class GetData:
-    """Reply: ``Node``, or failure ``NO_NODE`` (then no watch is left)."""
+    """Reply: ``Node``, or failure ``NO_NODE``, which leaves no watch."""
 
     path: str
     watch: bool = False
@@ -85,10 +86,10 @@ class GetData:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Child names, in no particular order, and how often the list has changed.
+    """Child names, in no particular order, and the number of changes of the list.
 
-    ``changes`` counts each creation and each deletion of a child since the znode itself was created
-    by transaction ``czxid`` (the stat's ``cversion``; 32 bits, then it starts again).
+    ``changes`` counts each creation and deletion of a child since the znode itself was created by
+    transaction ``czxid`` (the stat's ``cversion``, 32 bits, with overflow).
     """
 
     names: tuple[str, ...]
@@ -110,10 +111,11 @@ class GetChildren:
 
 @dataclass(frozen=True, slots=True)
 class GetMany:
-    """Many independent reads, pipelined. Not a snapshot: each path is read at a different moment.
+    """Many independent reads, pipelined. They are not a snapshot, because each path is read at a
+    different time.
 
     Reply: tuple of ``Node | None`` in the order of ``paths``; ``None`` for a znode that does not
-    exist. With ``watch`` each znode that exists gets a data watch. With ``children``, which only
+    exist. With ``watch``, each existing znode gets a data watch. With ``children``, which only
     tools use and which cannot be combined with a watch, the reply has the names of each znode's
     children in place of the ``Node``.
     """
@@ -213,7 +215,7 @@ class Pipelined:
 
     ZooKeeper carries out a session's requests in the order in which they were sent, so a read that
     follows a write sees it. Reply: ``Ok`` with a tuple of the replies. Each operation succeeds or
-    fails on its own. Drivers never see this: the runner of the script sends the parts.
+    fails on its own. Drivers never get this object, because the script's runner sends the parts.
     """
 
     ops: tuple[ZkOp, ...]
@@ -221,9 +223,9 @@ class Pipelined:
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsets:
-    """Read offsets that the group has stored in Kafka. Not an operation of ZooKeeper.
+    """Read offsets that the group has stored in Kafka. Not a ZooKeeper operation.
 
-    Reply: tuple of ``int | None`` in the order of ``partitions``; ``None`` where none is stored.
+    Reply: tuple of ``int | None`` in the order of ``partitions``; ``None`` if none is stored.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -231,9 +233,9 @@ class FetchOffsets:
 
 @dataclass(frozen=True, slots=True)
 class StoreOffsets:
-    """Store offsets in Kafka. Not an operation of ZooKeeper.
+    """Store offsets in Kafka. Not a ZooKeeper operation.
 
-    Reply: tuple of ``str | None`` in the order of ``positions``: why one was refused.
+    Reply: tuple of ``str | None`` in the order of ``positions``: why an offset was refused.
     """
 
     positions: tuple[tuple[TopicPartition, int], ...]
@@ -243,10 +245,10 @@ OffsetOp = FetchOffsets | StoreOffsets
 
 
 class Permit(Enum):
-    """Whether a member may send an operation on offsets in Kafka now, or the reason why not.
+    """Whether a member may send an operation on offsets in Kafka now, or why not.
 
-    Kafka stores the offset of any client. So the member itself must be sure, before each attempt,
-    that no other member can have claimed the partitions and committed more.
+    Kafka stores offsets of any client. So before each attempt the member itself must be certain
+    that no other member can have claimed the partitions and committed later offsets.
     """
 
     GRANTED = ""
@@ -257,7 +259,7 @@ class Permit(Enum):
 
 
 Permission = Callable[[], Permit]
-"""Asked right before an attempt is sent. Any thread."""
+"""Called right before an attempt is sent. Any thread."""
 
 
 def always() -> Permit:
@@ -282,16 +284,16 @@ Value = (
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """The operation was applied; ``value`` is described in the operation's class."""
+    """The operation was applied. ``value`` is described in the operation's class."""
 
     value: Value = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The operation failed. ``index`` is the position of the failing op inside a ``Multi``.
+    """The operation failed. ``index`` is the position of the failed operation in a ``Multi``.
 
-    ``detail`` explains more if the code alone is not enough (Kafka's refusals).
+    ``detail`` gives more information if the code is not enough (refusals by Kafka).
     """
 
     code: Code

@@ -1,7 +1,7 @@
 """The two profiles of a ``RebalanceMachine``: the decisions in which the JVM's consumer differs.
 
-``Modern`` is the default. ``Scala`` repeats Scala 1.1.1 ``ZKRebalancerListener``, faults included.
-Data and pure functions; nothing here keeps state.
+``Modern`` is the default. ``Scala`` behaves like Scala 1.1.1 ``ZKRebalancerListener``, including
+its faults. Data and pure functions, without state.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Final
 from zkconsumer.core.zookeeper.view import MemberSpec
 
 EPOCHS: Final = 64
-"""Registration versions start again after this many sessions (see ``commands.Register``)."""
+"""Number of sessions after which registration versions restart (see ``commands.Register``)."""
 
 
 LEAST_PAUSE: Final = 0.1
-"""Seconds between attempts that are repeated indefinitely, even with ``rebalance.backoff.ms=0``."""
+"""Shortest time in seconds between attempts that are repeated indefinitely, even with
+``rebalance.backoff.ms=0``."""
 
 
 class Modern:
@@ -30,23 +31,23 @@ class Modern:
     """Read every znode in every attempt."""
     # DEVIATION-10: the JVM forgets what it owned and read, and reads on meanwhile.
     forgets_positions = False
-    """Neither drop partitions when the session is lost, nor remember how far they had got."""
+    """When the session is lost, keep partitions and do not remember positions."""
     # DEVIATION-14: the JVM trusts its watches alone.
     rereads = True
     """Read everything again from time to time, in case a watch was lost."""
     lowers_offsets = False
     """Commit a position that is below the committed offset."""
     recovers = True
-    """Register again, and claim later what is blocked. Otherwise each of these fails the attempt,
-    which drops the triggers that came before it, not those of the attempts that follow."""
+    """Register again, and claim blocked partitions later. Otherwise each of these fails the
+    attempt, which drops the triggers from before it, but not later ones."""
     # DEVIATION-17: in the JVM a listener that raises fails the attempt.
     needs_listener = False
-    """A listener that raises fails the attempt."""
+    """Fail an attempt if the listener raises."""
     # DEVIATION-06: the JVM gives up after rebalance.max.retries attempts, yet stays registered.
     gives_up = False
     """Fail after ``rebalance.max.retries`` attempts, until the next change."""
     reports_refusals = True
-    """What ZooKeeper refuses at the start is an error of the application's call."""
+    """Report what ZooKeeper refuses at the start as an error of the application's call."""
     # DEVIATION-15: the JVM leaves owner znodes and registration to the session's end.
     cleans_up = True
     """Delete owner znodes that a claim with unknown outcome may have left, and, when the member
@@ -57,12 +58,12 @@ class Modern:
         return (sessions - 1) % EPOCHS
 
     def takeover_wait(self, session_timeout: float) -> float:
-        """Return how long another session's registration may be that of a former session of this
+        """Return how long another session's registration may belong to an earlier session of this
         member."""
         return 1.5 * session_timeout + 1
 
     def coalesce(self, wait: float) -> float:
-        """Return how long changes are collected before an attempt begins."""
+        """Return how long changes are collected before an attempt starts."""
         return wait
 
     def pause(self, backoff: float) -> float:
@@ -70,7 +71,7 @@ class Modern:
         return max(backoff, LEAST_PAUSE)
 
     def jitter(self, backoff: float) -> float:
-        """Return by how much a pause between attempts may be longer than the minimum."""
+        """Return by how much a pause between attempts may exceed the minimum."""
         return backoff / 2
 
 
@@ -102,7 +103,7 @@ class Scala(Modern):
         return 0.0
 
     def pause(self, backoff: float) -> float:
-        """Implement ``Modern.pause``: attempts are counted."""
+        """Implement ``Modern.pause``. The number of attempts is limited instead."""
         return backoff
 
     def jitter(self, backoff: float) -> float:

@@ -84,8 +84,9 @@ class Remembered:
 class Registration:
     """The session and its registration.
 
-    ``session`` is ``None`` between sessions, ``number`` counts them. ``confirmed``: as far as is
-    known, the registration is this session's. ``refusals``: consecutive refusals by another's.
+    ``session`` is ``None`` between sessions, ``number`` counts them. ``confirmed``: as far as
+    known, the registration is this session's. ``refusals``: number of consecutive refusals because
+    of another session's registration.
     """
 
     session: int | None = None
@@ -96,11 +97,12 @@ class Registration:
 
 @dataclass(slots=True)
 class Triggers:
-    """Work to do as soon as the member rests. Flags, so that triggers coalesce.
+    """Work to do as soon as the member is idle. Triggers are flags, so that they coalesce.
 
     ``group``: read the group again. ``zxid``: the transaction whose watch event was the first
     reason for that; ``None``: there was another reason, or ZooKeeper did not send it. ``claims``:
-    claim again what other members owned. ``owners``: compare the owner znodes in the next pass.
+    claim partitions again that other members owned. ``owners``: compare the owner znodes in the
+    next pass.
     """
 
     group: bool = False
@@ -121,9 +123,9 @@ class Brokers:
 
 @dataclass(slots=True)
 class Release:
-    """The partitions that were stopped to be released, and their final positions.
+    """Partitions that were stopped for a release, and their final positions.
 
-    ``unwanted``: claims with unknown outcome that are released with them.
+    ``unwanted``: claims with unknown outcome that are released together with them.
     """
 
     partitions: frozenset[TopicPartition] = frozenset()
@@ -133,8 +135,8 @@ class Release:
 
 @dataclass(slots=True)
 class Closing:
-    """Whether the member leaves. ``wanted``: as soon as fetching has stopped. ``faults``: errors
-    while leaving."""
+    """Whether the member is leaving. ``wanted``: leave as soon as fetching has stopped.
+    ``faults``: errors while leaving."""
 
     wanted: bool = False
     faults: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """One member's view of its group, and the decision it derives from it. Pure.
 
-A ``GroupView`` is put together from many separate reads, so two members may hold different views at
-the same time (a torn view). Owner znodes arbitrate; a decision is only a claim on partitions.
+A ``GroupView`` is built from many separate reads, so two members may have different views at the
+same time. Owner znodes arbitrate; a decision is only a request to claim partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths, topic_path
 class Assignor:
     """The assignment strategy of the group; nothing in ZooKeeper records it.
 
-    ``name`` is ``range`` or ``roundrobin``; ``hash_form`` matters for ``roundrobin`` only.
+    ``name`` is ``range`` or ``roundrobin``; ``hash_form`` is used only for ``roundrobin``.
     """
 
     name: str = "range"
@@ -35,7 +35,7 @@ class Assignor:
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """The settings of a member, fixed for its life.
+    """The settings of a member, which never change.
 
     ``scala`` selects exact legacy behaviour. ``kafka_storage`` and ``dual_commit`` mean
     ``offsets.storage=kafka`` and ``dual.commit.enabled``. Times are in seconds. ``max_attempts`` is
@@ -70,17 +70,18 @@ _Assignment = tuple[
 
 @dataclass(frozen=True)
 class GroupView:
-    """The group as one pass of reads showed it.
+    """The group, from one pass of reads.
 
-    ``registered``: whether this member's own registration existed. ``members`` maps consumer
-    id to topic to number of streams, filters already expanded, members and topics in the order in
-    which ZooKeeper lists them (of a static registration: of its JSON). ``quarantined`` maps the
-    path of each znode that could not be used (registration, topic, broker) to the reason; its
-    content is left out. All members leave out the same. If a member used the znode before, it
-    keeps what it used: the topics of a filter, the partitions of a topic. ``foreign``: the ones
-    that are members of another library, ascending. ``partitions`` maps topic to its partitions,
-    ascending. ``doubtful`` maps the path of each registration that other members may read
-    differently to the reason. ``mixed``: some registration is not of this library.
+    ``registered``: whether this member's own registration existed. ``members`` maps consumer id to
+    topic to number of streams, filters already expanded, members and topics in the order in which
+    ZooKeeper lists them (of a static registration: of its JSON). ``quarantined`` maps the path of
+    each unusable znode (registration, topic, broker) to the reason; its content is left out. All
+    members leave out the same znodes. A member that used the znode before keeps its earlier
+    content: the topics of a filter, the partitions of a topic. ``foreign``: quarantined
+    registrations of members of other libraries, in ascending order. ``partitions`` maps topic to
+    its partitions, ascending. ``doubtful`` maps the path of each registration that other members
+    may read differently to the reason. ``mixed``: whether a registration belongs to another
+    library.
     """
 
     registered: bool
@@ -94,8 +95,8 @@ class GroupView:
 
     @cached_property
     def _assignments(self) -> dict[Any, _Assignment]:
-        """The assignments computed from it so far: simulated members that read the same share a
-        view."""
+        """Cache of the assignments computed from this view. Simulated members with the same reads
+        share a view."""
         return {}
 
 
@@ -104,7 +105,8 @@ class Decision:
     """An assignment. ``mine``: the partitions that this member should own. ``assignment``: those of
     all members, as far as known.
 
-    With ``range`` the assignment covers only topics this member subscribes to, as in the JVM.
+    With ``range`` the assignment covers only topics to which this member subscribes, as in the
+    JVM.
     """
 
     mine: Mapping[TopicPartition, ConsumerThreadId]
@@ -143,7 +145,7 @@ def obstacle(view: GroupView, spec: MemberSpec) -> str:
 
 
 def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:
-    """Compute which member should own which partition. A member that is missing from the view owns
+    """Compute which partitions each member should own. A member that is missing in the view owns
     nothing."""
     own_topics = view.members.get(consumer_id, {})
     key = (assignor, frozenset(own_topics) if assignor.name == "range" else None)
@@ -179,10 +181,10 @@ def assign(
 def _threads(
     members: Mapping[str, Mapping[str, int]], only: Collection[str] | None
 ) -> dict[str, Sequence[ConsumerThreadId]]:
-    """Thread ids by topic, of all topics or of those in ``only``.
+    """Return thread ids by topic, for all topics or those in ``only``.
 
-    Topics with the same threads share one list. With a few distinct subscriptions there are few
-    lists, and the assignors order each of them once.
+    Topics with the same threads share one list, so with few distinct subscriptions the assignors
+    sort few lists.
     """
     alike: dict[int, tuple[Mapping[str, int], list[str]]] = {}
     for member, topics in members.items():

@@ -1,9 +1,10 @@
-"""Paths and contents of the znodes of a legacy group: strict writers, readers as the JVM's.
+"""Paths and contents of the znodes of a legacy group, with strict writers, and readers like the
+JVM's.
 
-Every znode is untrusted input: anyone who reaches ZooKeeper may write ``/consumers``. A reader
-either returns a checked value or raises ZnodeFormatError, quickly, whatever the bytes are. What a
-reader accepts follows Scala 1.1.1 (with its JSON parser Jackson), apart from the size limits below.
-Pure functions; any thread may call them. All paths are relative to the chroot.
+Every znode is untrusted input, because any client of ZooKeeper may write below ``/consumers``. For
+any bytes, a reader quickly returns a checked value or raises ZnodeFormatError. Readers accept the
+same input as Scala 1.1.1 (with its JSON parser Jackson), except for the size limits below. Pure
+functions; any thread may call them. All paths are relative to the chroot.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ BROKER_IDS: Final = "/brokers/ids"
 BROKER_TOPICS: Final = "/brokers/topics"
 
 MAX_ZNODE_BYTES: Final = 64 * 1024
-"""Largest registration or broker znode that is read; larger ones are refused unparsed."""
+"""Largest size of a registration or broker znode. Larger ones are refused without parsing."""
 MAX_TOPIC_ZNODE_BYTES: Final = 1024 * 1024
-"""Largest topic znode that is read: ZooKeeper's own default limit, as partitions can be many."""
+"""Largest size of a topic znode, which is ZooKeeper's default limit for any znode."""
 MAX_TOPICS: Final = 1_000
 """Maximum number of topics in one registration."""
 MAX_STREAMS: Final = 1_000
 """Maximum number of streams for one topic in one registration."""
 MAX_DEPTH: Final = 16
-"""Deepest nesting of JSON that is accepted."""
+"""Largest accepted nesting of JSON."""
 
 _LEGAL = re.compile(r"[A-Za-z0-9._-]{1,255}")  # 255: the limit of Kafka 0.8; later ones say 249
 _MEMBER = re.compile(r"[!-.0-~]{1,512}")  # visible ASCII but '/'; the JVM checks nothing here
@@ -39,9 +40,9 @@ _PROTOCOL = re.compile(r"[A-Z0-9_]{1,40}")
 _ENDPOINT = re.compile(r"([^:/]*)://\[?([0-9A-Za-z%._:-]{1,255}?)\]?:([0-9]{1,5})")
 _CLIENT: Final = "zkconsumer"
 _OLD_PROTOCOLS: Final = {"PLAINTEXTSASL": "SASL_PLAINTEXT"}
-"""Names in the registrations of Hortonworks' brokers."""
+"""Protocol names in the registrations of Hortonworks' brokers."""
 _MORE_LISTENERS: Final = 4
-"""Further listeners of a broker that are tried."""
+"""Largest number of further listeners of a broker that are tried."""
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 
@@ -54,8 +55,9 @@ def is_legal_topic(name: str) -> bool:
 def is_legal_group(name: str) -> bool:
     """Return whether ZooKeeper can store a group of this name, of up to 255 characters.
 
-    The JVM's and this library's members take the names of topics only. Other clients do not check,
-    and neither does Kafka, so a group of any such name may have to be read, moved or deleted.
+    The JVM's and this library's members accept only names that are valid for topics. Other clients
+    and Kafka do not check names, so tools must be able to read, move or delete a group with any
+    such name.
     """
     short = 0 < len(name) <= 255 and max(name) <= "\uffff"
     return short and "/" not in name and _ZK_REFUSES.search(name) is None
@@ -64,7 +66,7 @@ def is_legal_group(name: str) -> bool:
 def child_number(name: str) -> int | None:
     """Return the broker or partition number in a child's name, or ``None``.
 
-    Other names are not valid, nor are those that only Python reads as numbers, such as ``01``.
+    Other names are invalid, including names that only Python reads as numbers, such as ``01``.
     """
     if not (name.isascii() and name.isdigit()) or len(name) > 10:
         return None
@@ -82,9 +84,9 @@ def topic_path(topic: str) -> str:
 
 
 class GroupPaths:
-    """The paths of one group. Raises ConfigError when the group's name cannot be in a path.
+    """The paths of one group. Raises ConfigError if the group's name cannot be in a path.
 
-    A topic or member name that does not fit raises ZnodeFormatError naming its parent. Topics:
+    An invalid topic or member name raises ZnodeFormatError, which names its parent. Topics:
     ``[A-Za-z0-9._-]``, up to 255. Groups: see ``is_legal_group``. Members: visible ASCII without
     ``/``, up to 512, since the JVM does not check ``consumer.id``; they may begin with the group's
     name. Never ``.`` or ``..``.
@@ -166,7 +168,7 @@ def encode_registration(
 ) -> bytes:
     """Return the bytes of a registration; the timestamp is a string, which old readers need.
 
-    ``ours``: record that the member uses this library (``is_ours``). The JVM does not read that.
+    ``ours``: record that the member uses this library (``is_ours``), which the JVM ignores.
 
     Quotes and backslashes in a regex are escaped once, as JSON requires (Kafka 1.0.1 to 1.1 escapes
     twice and so cannot match its own pattern). Raises ConfigError for a subscription that members
@@ -212,10 +214,10 @@ def decode_registration(path: str, data: bytes) -> Subscription:
 
     Raises ZnodeFormatError where Scala 1.1.1 fails its rebalance (bad JSON, missing pattern or
     subscription, a count that is not an integer of at least 1, a topic that cannot be in a path)
-    and beyond the limits of this module. As there: version and timestamp are not looked at, an
-    unknown pattern or an empty subscription counts as static, a filter with several regexes counts
-    with the first only, text after the JSON value is ignored, and JSON that does not parse is tried
-    again with every backslash doubled.
+    and beyond the limits of this module. As in Scala, version and timestamp are ignored, an
+    unknown pattern or an empty subscription counts as static, only the first of several regexes in
+    a filter is used, text after the JSON value is ignored, and invalid JSON is parsed again with
+    every backslash doubled.
     """
     document = _parse_object(path, data, MAX_ZNODE_BYTES, retry=True)
     topics, pattern = document.get("subscription"), document.get("pattern")
@@ -243,8 +245,8 @@ def decode_registration(path: str, data: bytes) -> Subscription:
 
 
 def other_regexes(path: str, data: bytes) -> list[str]:
-    """Return the regexes of a topic filter after the first one; empty for other registrations,
-    and for those that cannot be read."""
+    """Return the regexes of a topic filter after the first one; empty for other or unreadable
+    registrations."""
     if b"_list" not in data:  # spares static ones the decoding
         return []
     try:
@@ -279,7 +281,7 @@ def is_ours(data: bytes) -> bool:
 def encode_offset(offset: int) -> bytes:
     """Return the bytes of a committed offset. Raises ValueError outside 0 to 2^63-1."""
     if not 0 <= offset <= _INT64:
-        raise ValueError(f"{offset} is not an offset that can be committed")
+        raise ValueError(f"{offset} is not a valid offset for a commit")
     return b"%d" % offset
 
 
@@ -297,13 +299,13 @@ def decode_offset(path: str, data: bytes) -> int:
 def decode_broker(
     path: str, broker_id: int, data: bytes, wanted: ListenerChoice = NO_SECURITY.listener
 ) -> BrokerEndpoint:
-    """Return where a broker's listener is (registrations of version 1 and later).
+    """Return the address of a broker's listener (registrations of version 1 and later).
 
-    Version 1 has host and port, and is PLAINTEXT; later ones list endpoints, of which the first one
-    of the protocol counts (Scala Broker.createBroker). Further ones of the protocol may be internal
-    or external listeners, so they are tried too, unless a name chooses one.
+    Version 1 has host and port, and is PLAINTEXT. Later versions list endpoints, of which the
+    first with the protocol is used (Scala Broker.createBroker). Others with the protocol may be
+    internal or external listeners, so they are tried, too, unless a name selects one.
 
-    Raises ZnodeFormatError when there is none. Its text lists the broker's listeners.
+    Raises ZnodeFormatError if there is none. Its text lists the broker's listeners.
     """
     document = _parse_object(path, data, MAX_ZNODE_BYTES)
     version = document.get("version")
@@ -348,10 +350,10 @@ class Listener(NamedTuple):
 
 
 def decode_topic(path: str, data: bytes) -> tuple[int, ...]:
-    """Return a topic's partition numbers, ascending; none when ``partitions`` is missing.
+    """Return a topic's partition numbers in ascending order; none if ``partitions`` is missing.
 
-    Scala 1.1.1 also takes JSON that does not parse for a topic without partitions; here that raises
-    ZnodeFormatError, so that the caller can say so and then treat it the same way.
+    Scala 1.1.1 treats invalid JSON as a topic without partitions. This function raises
+    ZnodeFormatError, so that the caller can report it before it does the same.
     """
     partitions = _parse_object(path, data, MAX_TOPIC_ZNODE_BYTES).get("partitions", {})
     if not isinstance(partitions, dict):
@@ -383,7 +385,7 @@ def _parse_object(path: str, data: bytes, limit: int, *, retry: bool = False) ->
 
 
 def _parse_json(text: str) -> object:
-    """Parse the first JSON value of a text, as Jackson does: what follows the value is ignored."""
+    """Parse the first JSON value of a text, as Jackson does. Text after the value is ignored."""
     value: object = _JSON.raw_decode(text.lstrip(" \t\r\n"))[0]
     return value
 
@@ -438,7 +440,7 @@ def _has_surrogate(text: str) -> bool:
 
 
 def _short(value: str | bytes) -> str:
-    """Quote foreign text for a message: ASCII only, control characters escaped, cut to a size."""
+    """Quote untrusted text for a message: ASCII, control characters escaped, limited length."""
     quoted = ascii(value[:60])
     return quoted if len(value) <= 60 else f"{quoted}... ({len(value)} long)"
 

@@ -1,8 +1,8 @@
 """Awaited: the items of a stream, for ``async for``. Runs on the event loop's thread.
 
-It takes items as every other call does, through ``Reader``, and only without waiting there. asyncio
-cancels a coroutine where it is suspended. An item is taken after the last such point, so it is
-either not taken at all, or its caller has it.
+It takes items through ``Reader``, as every other call does, but never waits there. asyncio cancels
+a coroutine where it is suspended. An item is taken after the last such point, so it is either not
+taken, or the caller receives it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from zkconsumer.runtime.undisturbed import Alarm
 
 _T = TypeVar("_T")
 _TURN: Final = 0.01
-"""Seconds after which other coroutines may run, although there are more items."""
+"""Seconds after which other coroutines may run although more items are available."""
 
 
 class Awaited(AsyncIterator[_T]):
     """An asynchronous iterator.
 
     Args:
-        items: takes without waiting, and yields ``nothing`` if there is no item.
+        items: takes items without waiting, and yields ``nothing`` if there is no item.
         alarm: the alarm of the stream's queue.
         limit: seconds to wait for an item; ``None`` waits indefinitely.
-        waited: returns the item for a call that has waited so long, or raises.
+        waited: returns the item after the limit has passed, or raises.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Awaited(AsyncIterator[_T]):
         alarm, waiter = self._alarm, _Waiter(loop)
         if isinstance(alarm.also, _Waiter) and alarm.also.waits:
             raise InUseError(
-                "another task waits for this stream: use one task for each stream, and ask for as "
+                "another task waits for this stream: use one task for each stream, and create as "
                 "many streams as there are tasks"
             )
         timer = None if self._limit is None else loop.call_later(self._limit, waiter.end)
@@ -88,7 +88,7 @@ class _Waiter:
         self._task = asyncio.current_task()
         self.news = asyncio.Event()
         self.over = False
-        """Whether the time is over."""
+        """Whether the time limit has passed."""
 
     def __call__(self) -> None:
         try:
@@ -97,12 +97,12 @@ class _Waiter:
             pass  # the loop is closed
 
     def end(self) -> None:
-        """The time is over."""
+        """Record that the time limit has passed."""
         self.over = True
         self.news.set()
 
     @property
     def waits(self) -> bool:
-        """Whether its task continues to wait."""
+        """Return whether its task must continue to wait."""
         task = self._task
         return not (task is None or task.done() or task.cancelling() or self._loop.is_closed())

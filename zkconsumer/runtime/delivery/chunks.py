@@ -1,4 +1,4 @@
-"""The chunks that wait for the consuming thread, and the positions of the partitions they are of.
+"""Chunks that are queued for the consuming thread, and the positions of their partitions.
 
 One ``PartitionTopicInfo`` for each claim: a partition that is lost and claimed again gets a new
 one, so that late events cannot reach the new claim. The docstring of each attribute names the
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class Run:
     """Decoded messages of one partition, which ``rest`` yields one at a time.
 
-    To take one is a single step of a list's iterator. It needs no lock, because the interpreter
-    runs one thread at a time and switches between steps only. Everything else follows from its
-    position.
+    Taking a message is a single step of a list iterator. This needs no lock, because the
+    interpreter runs one thread at a time and switches only between steps. All counts are derived
+    from the iterator's position.
 
     Args:
         messages: what to deliver.
@@ -50,13 +50,13 @@ class Run:
         self.before = before
         self.columns = columns
         self.noted = 0
-        """How many of the taken messages the reader has recorded as delivered."""
+        """Number of taken messages that the reader has recorded as delivered."""
         self.base = 0
-        """How many messages were taken before the last list."""
+        """Number of messages taken before the last list."""
         self.singly = False
-        """Whether single messages are taken at present, not lists."""
+        """Whether messages are currently taken one at a time, not as lists."""
         self.dropped = False
-        """Whether those not taken were dropped, because the partition was revoked."""
+        """Whether the remaining messages were dropped because the partition was revoked."""
 
     def begin(self, singly: bool) -> None:
         """Make the messages available, one at a time or as a list."""
@@ -74,7 +74,7 @@ class Run:
 
     @property
     def delivered(self) -> int:
-        """Number of messages delivered up to the last one taken."""
+        """Number of messages delivered, including the last one taken."""
         return self.before + self.taken * (1 if self.columns is None else self.columns.num_rows)
 
     @property
@@ -84,13 +84,13 @@ class Run:
         return self.messages[taken - 2].offset + 1 if taken > 1 else None
 
     def drain(self) -> None:
-        """Drop the messages that are not taken."""
+        """Drop the messages that were not taken."""
         left = len(list(self.rest))  # one step
         del self.messages[len(self.messages) - left :]
         self.dropped = True
 
     def from_index(self, first: int) -> Run:
-        """Return a run of the messages from this one on, none of them taken."""
+        """Return a run of the messages from this index on, with none of them taken."""
         rows = 1 if self.columns is None else self.columns.num_rows
         return Run(self.messages[first:], self.before + first * rows, self.columns)
 
@@ -101,8 +101,8 @@ class PartitionTopicInfo:
     Args:
         topic: name of the topic.
         partition: number of the partition.
-        start_offset: offset to read first, as committed; ``None`` (or a negative number, which
-            old tools may have stored) when there is none: then ``auto.offset.reset`` decides.
+        start_offset: offset to read first, as committed; ``None``, or a negative number (which old
+            tools may have stored), if there is none. Then ``auto.offset.reset`` decides.
     """
 
     __slots__ = (
@@ -135,28 +135,28 @@ class PartitionTopicInfo:
         self.topic_partition = TopicPartition(topic, partition)
         self._consumed: int | None = start_offset
         self.run: Run | None = None
-        """Messages that are taken without the lock at present. Written under the stream's lock."""
+        """Messages currently taken without the lock. Written under the stream's lock."""
         self.fetched_offset: int | None = start_offset
         """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
         self.finished_offset = 0
         """Offset after the last chunk that was consumed. Written under the stream's lock."""
         self.high_watermark: int | None = None
-        """The content of the last answer. Written by the partition's fetch worker."""
+        """High watermark in the last answer. Written by the partition's fetch worker."""
         self.last_stable_offset: int | None = None
-        """With ``read_committed``: the first offset of the oldest open transaction, or else the
+        """With ``read_committed``: the first offset of the oldest open transaction, otherwise the
         high watermark. Written by the partition's fetch worker."""
         self.answered_at: float | None = None
-        """When a broker last answered for it, in seconds of the fetcher's clock; ``None``: not yet.
-        Written by the partition's fetch worker."""
+        """When a broker last answered for the partition, in seconds of the fetcher's clock;
+        ``None``: never. Written by the partition's fetch worker."""
         self.answers = 0
-        """How often a broker has answered for it. Written by the partition's fetch worker."""
+        """Number of brokers' answers for the partition. Written by its fetch worker."""
         self.epochs: PartitionEpochs | None = None
-        """Leader epochs, if brokers know them. Written by the leader finder."""
+        """Leader epochs, if the brokers support them. Written by the leader finder."""
         self.fault: Fault | None = None
-        """Why the last attempt to fetch it failed, until one succeeds. Written by the fetch worker
-        and the leader finder, of which one has the partition at a time."""
+        """Why the last attempt to fetch the partition failed; cleared by a success. Written by
+        the fetch worker and the leader finder; only one of them has the partition at a time."""
         self.leader_from: BrokerEndpoint | None = None
-        """The broker that answered the last question for its leader. Written by the leader
+        """The broker that last answered which broker leads the partition. Written by the leader
         finder."""
         self.resets = 0
         """How often ``auto.offset.reset`` chose the position. Written by the fetch worker."""
@@ -165,19 +165,19 @@ class PartitionTopicInfo:
         thread after all earlier chunks. Written under the stream's lock: set by
         ``ChunkQueue.reset``, cleared by the consuming thread."""
         self.reset_back = False
-        """Whether that position is before the one that was fetched last: the log was truncated, and
-        what is in the queue may still be in it."""
+        """Whether that position is below the last fetched offset: the log was truncated, and
+        queued messages may still be in the log."""
         self.revoked = False
-        """No more messages are delivered. Written by ``StreamControl.revoke``."""
+        """Whether delivery has been stopped. Written by ``StreamControl.revoke``."""
         self.stopped = False
-        """No more chunks are enqueued. Written by ``FetchTable.remove``."""
+        """Whether enqueuing has been stopped. Written by ``FetchTable.remove``."""
 
     def failed(self, text: str) -> None:
         """Whether the last attempt to fetch the partition failed."""
         self.fault = Fault(Trouble.FETCHING, text, str(self.topic_partition))
 
     def revoke(self) -> None:
-        """Deliver no more messages. The caller has the stream's lock."""
+        """Stop delivering messages. The caller holds the stream's lock."""
         self.revoked = True
 
     @property
@@ -200,9 +200,10 @@ class PartitionTopicInfo:
     def position(self) -> int | None:
         """The position that a commit stores; ``None`` until known.
 
-        A reset counts at once (as in Scala 1.1.1 ConsumerFetcherThread.handleOffsetOutOfRange): the
-        positions before it are no longer in the log. If it went back, the messages before it are,
-        and those that are not consumed yet must not be skipped.
+        A reset takes effect at once (as in Scala 1.1.1
+        ConsumerFetcherThread.handleOffsetOutOfRange), because the earlier positions are no longer
+        in the log. A backward reset does not: the queued messages may be in the log and must not
+        be skipped.
         """
         reset = self.pending_reset
         consumed = self.consumed_offset
@@ -219,7 +220,7 @@ class PartitionTopicInfo:
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything readable is consumed, although ``lag`` may not be 0 (``scala``)."""
+        """Whether every readable message is consumed, even if ``lag`` is not 0 (``scala``)."""
         return 0 in (self.lag, self._left_after(self.finished_offset))
 
     def _left_after(self, position: int | None) -> int | None:
@@ -238,26 +239,26 @@ class PartitionTopicInfo:
 class Chunk:
     """Record bytes of one partition from one answer; decoded by the consuming thread.
 
-    An empty chunk moves the consumed offset to ``fetch_offset`` (a reset reaches the consumer after
-    all earlier chunks).
+    An empty chunk moves the consumed offset to ``fetch_offset``: a reset takes effect after all
+    earlier chunks.
     """
 
     info: PartitionTopicInfo
     data: bytes
     fetch_offset: int
-    """Records below it are not wanted (a compressed set may begin earlier)."""
+    """First wanted offset. A compressed set may begin earlier."""
     next_offset: int
-    """Offset after the last complete entry; equal to ``fetch_offset`` if there is none."""
+    """Offset after the last complete entry; equal to ``fetch_offset`` without one."""
     damaged: bool = False
-    """An entry header is invalid: decoding it will raise."""
+    """Whether an entry header is invalid. Decoding the chunk will raise."""
 
 
 class ChunkQueue:
     """Queue of at most ``capacity`` chunks (Scala: a LinkedBlockingQueue for each stream).
 
-    There are two ways to add chunks. ``offer`` refuses a chunk if there is no room (scala profile).
-    ``put`` relies on fetchers to request more only while the queue is not ``full``, so the queue
-    may also hold the chunks of one answer.
+    There are two ways to add chunks. ``offer`` refuses a chunk if there is no room (scala
+    profile). ``put`` relies on fetchers to request more only while the queue is not ``full``, so
+    the queue may exceed ``capacity`` by the chunks of one answer.
     """
 
     def __init__(self, capacity: int, lock: Lock) -> None:
@@ -265,17 +266,17 @@ class ChunkQueue:
             raise ValueError(f"a queue needs room for at least one chunk, not {capacity}")
         self.capacity = capacity
         self.changed = threading.Condition(lock)
-        """Notified, with the lock held, when messages are acknowledged or dropped. The threads that
+        """Notified, with the lock held, when messages are acknowledged or dropped. Threads that
         release partitions wait for it."""
         self.alarm = Alarm()
-        """Set when there may be news for the consuming thread, which waits for that."""
+        """Set when the consuming thread, which waits for it, should check for changes."""
         self.on_space: Callable[[], None] | None = None
-        """Called after the queue ceased to be full, possibly more than once. It takes no lock, as
-        the consuming thread calls it. Written by the fetcher manager."""
+        """Called after the queue stopped being full, possibly more than once. It must not take a
+        lock, as the consuming thread calls it. Written by the fetcher manager."""
         self.closed = False
-        """No more chunks are enqueued. Written by ``close``, under the lock."""
+        """Whether the queue accepts no more chunks. Written by ``close``, under the lock."""
         self.current: Chunk | None = None
-        """The chunk that messages are taken from at present. Written under the lock."""
+        """The chunk from which messages are currently taken. Written under the lock."""
         self._chunks: deque[Chunk] = deque()
         self._freed = False
 
@@ -292,17 +293,17 @@ class ChunkQueue:
         return len(self._chunks) >= self.capacity
 
     def has(self, info: PartitionTopicInfo) -> bool:
-        """Whether a chunk of this partition waits."""
+        """Whether a chunk of this partition is queued."""
         with self.changed:
             return any(chunk.info is info for chunk in self._chunks)
 
     def put(self, chunk: Chunk) -> bool:
-        """Append a chunk without waiting; return whether it was still wanted."""
+        """Append a chunk without waiting. Return whether the chunk was still wanted."""
         with self.changed:
             return self._append(chunk)
 
     def offer(self, chunk: Chunk) -> bool:
-        """Append a chunk if there is room; return false if there is none and the chunk is still
+        """Append a chunk if there is room. Return false if there is no room and the chunk is still
         wanted."""
         with self.changed:
             if self.full and self._wants(chunk):
@@ -313,7 +314,7 @@ class ChunkQueue:
     def reset(self, info: PartitionTopicInfo, offset: int, *, at_once: bool) -> None:
         """Let ``info`` continue at ``offset``, which ``auto.offset.reset`` has chosen.
 
-        The new position reaches the consuming thread after all earlier chunks, or without delay if
+        The new position reaches the consuming thread after all earlier chunks, or immediately if
         there are none, or with ``at_once``. Ignored once ``info`` was stopped or revoked.
         """
         chunk = Chunk(info, b"", offset, offset)
@@ -332,7 +333,7 @@ class ChunkQueue:
             info.fetched_offset, info.finished_offset = offset, 0
 
     def fence(self) -> None:
-        """Return when every ``put`` in progress has seen ``PartitionTopicInfo.stopped``."""
+        """Wait until every ``put`` in progress has seen ``PartitionTopicInfo.stopped``."""
         with self.changed:
             pass
 
@@ -347,8 +348,8 @@ class ChunkQueue:
         return chunk
 
     def settle(self) -> None:
-        """Finish a ``take`` that a signal handler has interrupted: remove the current chunk from
-        the waiting ones. The caller has the same duties as for ``take``."""
+        """Complete a ``take`` that a signal handler interrupted: remove the current chunk from
+        the queue. The caller has the same duties as for ``take``."""
         chunks = self._chunks  # the handler may have called ``shutdown``
         if chunks and chunks[0] is self.current:
             if self.full:
@@ -374,7 +375,7 @@ class ChunkQueue:
         return was_full and self.on_space is not None
 
     def after_fork(self, lock: Lock) -> None:
-        """Replace the lock, in a child process."""
+        """Replace the lock in a child process."""
         self.changed = threading.Condition(lock)
 
     def tell_space(self) -> None:

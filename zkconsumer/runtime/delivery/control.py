@@ -1,9 +1,9 @@
 """StreamControl: the runtime's side of one stream. The application's side is ``KafkaStream``.
 
 Fetcher threads fill its queue; the connector's threads revoke, wait and shut down. One lock for
-each stream guards queue and reader; it is held for moments only, never while decoding. Decoded
+each stream guards queue and reader. It is held only briefly, never while decoding. Decoded
 messages are taken without it: see ``Reader`` and ``Run``. Lock order: a stream's lock before the
-gate's, and none of the fetch table's inside.
+gate's. The fetch table's locks are never taken inside.
 
 ``wait_released``, which blocks, is built on ``release``, which does not. A single thread on virtual
 time uses the latter.
@@ -52,7 +52,7 @@ class StreamControl:
     ) -> None:
         self._lock: Lock = threading.RLock()
         self.queue = ChunkQueue(queue_capacity, self._lock)
-        """Filled by the fetcher manager."""
+        """The queue. The fetcher manager fills it."""
         self.reader = reader(
             self._lock,
             self.queue,
@@ -60,22 +60,22 @@ class StreamControl:
             message_decoder(decoder, key_decoder, value_decoder),
             None if timeout_ms < 0 else timeout_ms / 1000,
         )
-        """Used by the thread that consumes the stream."""
+        """The reader. Used by the thread that consumes the stream."""
 
     @property
     def delivered(self) -> int:
-        """Number of messages delivered to the application so far."""
+        """Total number of messages delivered to the application."""
         with self._lock:
             return self.reader.delivered
 
     @property
     def bytes_begun(self) -> int:
-        """Record bytes of the chunks that the stream has begun to read so far."""
+        """Total record bytes of the chunks that the stream has begun to read."""
         return self.reader.bytes_begun
 
     def revoke(self, infos: Iterable[PartitionTopicInfo]) -> None:
-        """Deliver nothing more of ``infos``: once this returns, none of their messages is handed
-        out. Never blocks."""
+        """Stop delivering messages of ``infos``. Never blocks. After this returns, none of their
+        messages is handed out."""
         revoked = set(infos)
         with self._lock:
             for info in revoked:
@@ -92,14 +92,15 @@ class StreamControl:
         """Wait until the application has acknowledged its messages of ``infos``.
 
         A message is unacknowledged from its delivery until the application asks for the next one.
-        After the call ``consumed_offset`` of ``infos`` is final, whatever the call returns. A
-        message that is still unacknowledged counts as not consumed.
+        After the call, ``consumed_offset`` of ``infos`` is final, whether it returns true or
+        false. A message that is still unacknowledged counts as not consumed.
 
         Args:
             infos: partitions that were revoked.
-            deadline: ``time.monotonic()`` seconds. The call does not wait if ``thread`` itself has
-                the message, or if the thread that had it has ended.
-            thread: identifier of the thread that the call is made for; without it, the calling one.
+            deadline: ``time.monotonic()`` seconds. The call does not wait if ``thread`` itself
+                holds the message, or if the thread that had it has ended.
+            thread: identifier of the thread that the call is made for; without it, the calling
+                one.
 
         Returns:
             false when the deadline passed.
@@ -118,8 +119,8 @@ class StreamControl:
         """Return whether the application has acknowledged its messages of ``infos``, without
         waiting.
 
-        If so, ``consumed_offset`` of ``infos`` is final. ``force`` makes it final in any case: an
-        unacknowledged message counts as not consumed.
+        If so, ``consumed_offset`` of ``infos`` is final. ``force`` makes it final without
+        acknowledgement: an unacknowledged message counts as not consumed.
         """
         with self._lock:
             return self._release(set(infos), force=force)
@@ -134,7 +135,7 @@ class StreamControl:
 
     @property
     def in_hand(self) -> MessageAndMetadata | None:
-        """The unacknowledged message; ``None`` while the application waits for one."""
+        """The unacknowledged message; ``None`` while the application waits for the next one."""
         with self._lock:
             return self.reader.in_hand
 
@@ -150,14 +151,15 @@ class StreamControl:
         self.queue.alarm.set()
 
     def after_fork(self, error: Exception) -> None:
-        """Raise ``error`` in a child process, where a thread that does not exist may have the
+        """Raise ``error`` in a child process, where a thread that no longer exists may hold the
         lock."""
         self._lock = threading.RLock()
         self.queue.after_fork(self._lock)
         self.reader.after_fork(error, self._lock)
 
     def lend(self) -> list[Callable[[], object]]:
-        """Release the stream's lock if the calling thread has it; the result takes it again."""
+        """Release the stream's lock if the calling thread holds it; the result acquires it
+        again."""
         return lend(self._lock)
 
     def shutdown(self) -> None:

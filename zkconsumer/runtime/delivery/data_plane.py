@@ -1,7 +1,7 @@
-"""DataPlane: which stream gets which partition, and the position of each partition.
+"""DataPlane: assigns partitions to streams and tracks positions.
 
-Owns the partition infos of all partitions that this member holds or has just stopped. Called by the
-connector's loop; any thread may read ``positions``, ``lags`` and the measurements.
+Owns the partition infos of all partitions that this member holds or has just stopped. Called by
+the connector's loop; any thread may read ``positions``, ``lags`` and the measurements.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zkconsumer.runtime.delivery.control import StreamControl
 
 
 class Fetching(Protocol):
-    """The part of ``ConsumerFetcherManager``, or of the simulator's, that a data plane needs."""
+    """The methods of ``ConsumerFetcherManager``, or of the simulator's, that a data plane needs."""
 
     @property
     def counts(self) -> FetchCounts:
@@ -50,11 +50,11 @@ class DataPlane:
 
     Args:
         manager: fetches; started and stopped by this object.
-        streams: topic to its streams by index. Filter subscriptions give the streams that all
-            topics share under the topic ``None``.
-        release_wait: seconds to wait for messages in the application's hands.
-        when_stopped: waits for a ``Stopping`` without blocking, and calls the function it gets with
-            the final positions.
+        streams: topic to its streams by index. With a filter subscription, all topics share the
+            streams under the topic ``None``.
+        release_wait: seconds to wait for unacknowledged messages.
+        when_stopped: waits for a ``Stopping`` without blocking, and calls the function it gets
+            with the final positions.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class DataPlane:
         self.messages = Meter(lambda: sum(stream.delivered for stream in every))
         self.bytes = Meter(lambda: sum(stream.bytes_begun for stream in every))
         self._lock = threading.RLock()
-        """Held by threads that write the two below. Those that only read take a list in one step,
-        without it: a signal handler may raise on them."""
+        """Held by threads that write the next two attributes. Threads that only read copy the
+        list in one step without the lock, because a signal handler may raise in them."""
         self._held: dict[TopicPartition, tuple[PartitionTopicInfo, StreamControl]] = {}
         self._stopped: dict[TopicPartition, PartitionTopicInfo] = {}
 
@@ -93,7 +93,7 @@ class DataPlane:
     def start(
         self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
     ) -> None:
-        """Fetch and deliver each partition from its offset, to the stream of its thread id."""
+        """Fetch each partition from its offset, and deliver it to the stream of its thread id."""
         started: dict[PartitionTopicInfo, ChunkQueue] = {}
         with self._lock:
             for tp, (thread, offset) in partitions.items():
@@ -109,7 +109,7 @@ class DataPlane:
         partitions: Iterable[TopicPartition],
         done: Callable[[dict[TopicPartition, int]], object],
     ) -> None:
-        """Deliver no more messages of ``partitions``.
+        """Stop delivering messages of ``partitions``.
 
         ``done`` is called with their final positions when the application has acknowledged all of
         their messages, or the release wait has passed.
@@ -117,13 +117,13 @@ class DataPlane:
         self._when_stopped(self.stopping(partitions), done)
 
     def stopping(self, partitions: Iterable[TopicPartition]) -> Stopping:
-        """Deliver no more messages of ``partitions``; the result shows when that is complete."""
+        """Stop delivering messages of ``partitions``. The result shows when that is complete."""
         return Stopping(self._revoke(partitions, keep=True), self._release_wait)
 
     def let_go(self, thread: int) -> None:
         """Stop waiting for the unacknowledged message of the thread with this identifier.
 
-        It counts as not consumed; nothing more is delivered in that stream.
+        The message counts as not consumed, and the stream delivers nothing more.
         """
         for stream, infos in _by_stream(self.partitions()).items():
             if stream.held_by(thread):
@@ -131,18 +131,18 @@ class DataPlane:
                 stream.wait_released(infos, monotonic(), thread)
 
     def lend(self) -> list[Callable[[], object]]:
-        """Release the streams' locks that the calling thread has; the result takes them again."""
+        """Release the streams' locks of the calling thread. The result acquires them again."""
         return [restore for stream in self._every_stream for restore in stream.lend()]
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Deliver no more messages of ``partitions``; forget them; return their positions."""
+        """Stop delivering ``partitions``, forget them, and return their positions."""
         dropped = frozenset(partitions)
         positions = _positions(info for info, _ in self._revoke(dropped, keep=False))
         self.forget(dropped)
         return positions
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget released partitions: they no longer count in ``positions``."""
+        """Forget released partitions. They no longer appear in ``positions``."""
         with self._lock:
             for tp in partitions:
                 self._stopped.pop(tp, None)
@@ -171,11 +171,11 @@ class DataPlane:
             stream.after_fork(error)
 
     def held(self, partition: TopicPartition) -> PartitionTopicInfo:
-        """Return the state of a partition that is started. Raises ``KeyError``."""
+        """Return the state of a started partition. Raises ``KeyError``."""
         return self._held[partition][0]
 
     def partitions(self) -> list[tuple[PartitionTopicInfo, StreamControl]]:
-        """The partitions held, each with its stream."""
+        """The held partitions, each with its stream."""
         return list(self._held.values())
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -185,12 +185,12 @@ class DataPlane:
         return _positions([*stopped, *(info for info, _ in held)])
 
     def lags(self) -> dict[TopicPartition, int]:
-        """The ``PartitionTopicInfo.lag`` of each partition where it is known."""
+        """The ``PartitionTopicInfo.lag`` of each partition whose lag is known."""
         infos = [info for info, _ in self.partitions()]
         return {info.topic_partition: lag for info in infos if (lag := info.lag) is not None}
 
     def lag_age(self) -> float:
-        """Seconds since the oldest answer from which a lag is computed; 0 without one."""
+        """Age in seconds of the oldest answer from which a lag is computed; 0 if there is none."""
         with self._lock:
             infos = [info for info, _ in self._held.values()]
         times = [at for info in infos if (at := info.answered_at) is not None]
@@ -198,7 +198,7 @@ class DataPlane:
 
     @property
     def queued_chunks(self) -> int:
-        """Chunks in the queues of all streams."""
+        """Number of queued chunks in all streams."""
         return sum(len(stream.queue) for stream in self._every_stream)
 
     def measure(self) -> None:
@@ -207,14 +207,14 @@ class DataPlane:
         self.bytes.rate()
 
     def close(self, timeout: float = 2.0) -> None:
-        """End fetchers and all streams; wait at most ``timeout`` seconds for their threads."""
+        """Stop the fetchers and all streams. Wait at most ``timeout`` seconds for their threads."""
         self._manager.shutdown(timeout)
         for stream in self._every_stream:
             stream.shutdown()
 
 
 class Stopping:
-    """Partitions that are stopped, and whose messages may be unacknowledged."""
+    """Stopped partitions that may have unacknowledged messages."""
 
     # DEVIATION-08: the JVM releases while the application still works on a message.
 
@@ -226,7 +226,7 @@ class Stopping:
         self._release_wait = release_wait
 
     def __call__(self) -> dict[TopicPartition, int]:
-        """Wait until all messages are acknowledged, at most the release wait; return final
+        """Wait, at most for the release wait, until all messages are acknowledged. Return final
         positions."""
         deadline = monotonic() + self._release_wait
         for stream, infos in self._by_stream.items():
@@ -234,10 +234,9 @@ class Stopping:
         return _positions(self._infos)
 
     def poll(self, *, force: bool = False) -> dict[TopicPartition, int] | None:
-        """Return the final positions, or ``None`` while messages are unacknowledged, without
-        waiting.
+        """Return the final positions, or ``None`` while messages are unacknowledged. Never waits.
 
-        With ``force`` they are final: an unacknowledged message counts as not consumed.
+        With ``force`` the positions are final: an unacknowledged message counts as not consumed.
         """
         released = [stream.release(infos, force=force) for stream, infos in self._by_stream.items()]
         return _positions(self._infos) if all(released) else None

@@ -1,11 +1,12 @@
-"""HandOut: iterators that know whether their caller got the last item, whatever a signal does.
+"""HandOut: iterators that know whether their caller received the last item, even if a signal
+handler raises.
 
-A signal handler may raise between any two bytecodes of the main thread. What an iterator has taken
-then must be either with its caller, or be taken back. With ``__next__`` as a function no code can
-know: an exception at its ``return`` is not met by any ``try``. A ``yield`` is, and the caller has
-the item as soon as the ``yield`` has been carried out. So the items come from a generator, and
-``__next__`` is the generator's own: there is no Python code between its ``yield`` and the caller.
-Any thread may use ``refuse`` and ``is_refusal``.
+A signal handler may raise between any two bytecodes of the main thread. Then an item that an
+iterator has taken must either reach the caller or be put back. If ``__next__`` were a function, no
+code could know: no ``try`` catches an exception at its ``return``. A ``try`` does catch one at a
+``yield``, and the caller has the item as soon as the ``yield`` is complete. So the items are
+produced by a generator, and ``__next__`` is the generator's own: there is no Python code between
+its ``yield`` and the caller. Any thread may use ``refuse`` and ``is_refusal``.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from zkconsumer.errors import UsageError
 
 _T = TypeVar("_T")
 _READING: Final = frozenset({__name__, "zkconsumer.runtime.delivery.reader"})
-"""Modules whose functions read a stream. No signal handler is in them."""
+"""Modules with the functions that read a stream. No signal handler is defined in them."""
 
 
 class HandOut(Iterator[_T], AsyncIterable[_T]):
-    """An iterator over what a generator yields, for ``for`` and ``async for``.
+    """An iterator over a generator's items, for ``for`` and ``async for``.
 
     An exception ends a generator, but not this iterator: another generator is ready beforehand.
 
     Args:
-        items: makes a generator for this iterator. It yields anything once, then the items.
-            Everything after the first ``yield`` is inside a ``try``. However it ends, except with
-            ``GeneratorExit``, it calls ``renew`` after beginning and puts the spare in its place:
-            ``self.__next__ = self.spare or self.ready()``, and ``self.spare = None``.
+        items: makes a generator for this iterator. Its first yielded value is ignored; the items
+            follow. Everything after the first ``yield`` is inside a ``try``. Whenever a started
+            generator ends, except with ``GeneratorExit``, it calls ``renew`` and replaces itself
+            with the spare: ``self.__next__ = self.spare or self.ready()``, and ``self.spare =
+            None``.
         awaited: makes the iterator for ``async for``.
     """
 
@@ -50,7 +52,7 @@ class HandOut(Iterator[_T], AsyncIterable[_T]):
         self._items = items
         self._awaited = awaited
         self.spare: Callable[[], _T] | None = None
-        """The next generator's ``__next__``, if it is made already."""
+        """The spare generator's ``__next__``, if there is one."""
         self.__next__ = self.ready()  # type: ignore[method-assign]
 
     def __iter__(self) -> HandOut[_T]:
@@ -60,13 +62,13 @@ class HandOut(Iterator[_T], AsyncIterable[_T]):
         return self._awaited()
 
     def ready(self) -> Callable[[], _T]:
-        """A generator that has been started, so that its ``try`` catches exceptions."""
+        """Return a generator that has been started, so that its ``try`` catches exceptions."""
         items = self._items(self)
         next(items)
         return items.__next__
 
     def renew(self) -> None:
-        """Make a spare generator, unless there is one."""
+        """Create a spare generator, unless there is one."""
         if self.spare is None:
             self.spare = self.ready()
 
@@ -96,8 +98,7 @@ def refuse() -> NoReturn:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the error is from the call that the calling function made, and not from a signal
-    handler."""
+    """Whether the error is from the calling function's own call, not from a signal handler."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_globals.get("__name__") in _READING:
         place = place.tb_next

@@ -39,7 +39,7 @@ def integer_decoder(data: bytes) -> int:
 def message_decoder(
     decoder: Decoder | None, key_decoder: Decode, value_decoder: Decode
 ) -> MessageDecoder:
-    """Return a decoder for messages whose keys and values these decoders read."""
+    """Return a decoder for messages that reads keys and values with these decoders."""
     if key_decoder is bytes_decoder and value_decoder is bytes_decoder:
         return MessageDecoder(decoder, None)
     return MessageDecoder(decoder, (key_decoder, value_decoder))

@@ -1,12 +1,13 @@
-"""The reader of a stream: what is delivered, what counts as consumed (Scala: ConsumerIterator).
+"""The reader of a stream. It tracks which messages are delivered and consumed (Scala:
+ConsumerIterator).
 
-There is one way to take an item, ``_items``, for messages, lists of messages and columns, whether
-the call waits or not. The consuming thread searches, decodes and takes; other threads revoke,
-release and shut down, through ``StreamControl``. All state is guarded by the stream's lock, except
-that items are taken without it (``Run``).
+All items are taken through ``_items``: messages, lists of messages and columns, with or without
+waiting. The consuming thread searches, decodes and takes; other threads revoke, release and shut
+down, through ``StreamControl``. All state is guarded by the stream's lock, except that items are
+taken without it (``Run``).
 
-A batch is a list of messages of one partition, taken in one step after one look at the gate. It is
-unacknowledged as a whole, as a single message is.
+A batch is a list of messages of one partition, taken in one step after one check of the gate. It
+is unacknowledged as a whole, as a single message is.
 
 A signal handler may raise at any point of the consuming thread, or call this library. So
 
@@ -51,7 +52,7 @@ Decoded = tuple[list[MessageAndMetadata], RecordBatch]
 """Messages; with a batch, one that stands for them."""
 
 _ONE_AT_A_TIME: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
-"""Whether the interpreter runs one thread at a time, which taking without the lock requires."""
+"""Whether the interpreter runs one thread at a time, as taking without the lock requires."""
 _NOTHING: Final[Iterator[Any]] = iter(())
 _DATA_FAULTS: Final = (InvalidMessageError, MessageSizeTooLargeError, CodecUnavailableError)
 _T = TypeVar("_T")
@@ -63,14 +64,14 @@ class Found(Enum):
     READY = "ready"
     """Items are available."""
     NOTHING = "nothing"
-    """There are none now."""
+    """No items are available now."""
     END = "end"
-    """There will be none."""
+    """No more items will follow."""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """The arguments of the iterator of one way to read.
+    """The arguments of an iterator for one way of reading.
 
     Args:
         most: largest number of messages that one item has.
@@ -78,7 +79,7 @@ class Request:
         schema: items are ``RecordBatch`` objects with these columns.
         timeout: seconds to wait for an item. Without it, ``consumer.timeout.ms`` raises.
         wait: whether the call waits at all.
-        nothing: makes the item for a call that has waited in vain, or must not wait.
+        nothing: makes the item for a call that found no message in time.
     """
 
     nothing: Callable[[], Any]
@@ -89,7 +90,7 @@ class Request:
     wait: bool = True
 
     def waited(self, limit: float | None) -> Any:
-        """The item for a call that has waited in vain. With ``consumer.timeout.ms`` it raises."""
+        """Return the item if no message arrived in time. With ``consumer.timeout.ms`` it raises."""
         if self.wait and self.timeout is None:
             raise ConsumerTimeoutError(
                 f"no message within consumer.timeout.ms = {round((limit or 0) * 1000)}"
@@ -131,7 +132,7 @@ class Reader:
         self._given_up: MessageAndMetadata | None = None  # still worked on, not held any more
         self._holder = 0
         self._searcher = 0
-        """The thread that is in ``_fill``."""
+        """The thread that is currently in ``_fill``."""
         self.failure: Exception | None = None
         """See ``StreamControl.failure``."""
         self._fault: Exception | None = None
@@ -157,7 +158,7 @@ class Reader:
         return Awaited(polled, Found.NOTHING, self._queue.alarm, limit, request.waited)
 
     def _items(self, request: Request, owner: HandOut[Any]) -> Generator[Any, None, None]:
-        """Take the requested items, one by one. Nothing is taken in any other way."""
+        """Take the requested items, one at a time. Items are taken only in this method."""
         # Without the lock: taking is one step of an iterator, which no thread can divide, and how
         # far the run is shows which message is in hand and which ones are consumed (``_note``).
         # A revoke takes the rest out of the same run, so nothing is left here.
@@ -231,13 +232,13 @@ class Reader:
         return force
 
     def is_past_waiting_for(self, thread: int) -> bool:
-        """Whether ``thread`` has the unacknowledged message, or the thread that had it has
+        """Whether ``thread`` holds the unacknowledged message, or the thread that held it has
         ended."""
         return self._holder == thread or not _is_alive(self._holder)
 
     @property
     def delivered(self) -> int:
-        """See ``StreamControl.delivered``. It is computed when it is read."""
+        """See ``StreamControl.delivered``. Computed on each read."""
         return self._run.delivered
 
     def held_by(self, thread: int) -> bool:
@@ -262,7 +263,7 @@ class Reader:
             owner.__next__ = owner.ready()  # type: ignore[method-assign]
 
     def drop_chunk(self) -> None:
-        """End the delivery of the current chunk."""
+        """Stop delivering the current chunk."""
         self._info.run = None  # it would report that all is taken
         self._run.drain()
         self._note()
@@ -270,17 +271,17 @@ class Reader:
         self._queue.end_current()
 
     def end_now(self) -> None:
-        """Deliver nothing more."""
+        """Stop delivering messages."""
         self.drop_chunk()
         self._ended = True
 
     # -- searches: on the consuming thread, under the lock ---------------------------------------
 
     def _fill(self, request: Request, owner: HandOut[Any]) -> Found:
-        """Make items available, waiting for them as ``request`` asks.
+        """Make items available, waiting for them if ``request`` allows.
 
-        ``owner``: the iterator whose generator calls this. Other calls of its ``__next__`` are
-        refused meanwhile.
+        ``owner``: the iterator whose generator calls this. Its other calls of ``__next__`` are
+        refused during this call.
         """
         lock, thread, begun = self._lock, get_ident(), False
         if lock._is_owned():
@@ -316,9 +317,10 @@ class Reader:
     def _result_of(
         self, request: Request, deadline: float | None
     ) -> tuple[Found, Exception | None]:
-        """The result of a search, or the error that makes the stream fail.
+        """Return the result of a search, or the error that makes the stream fail.
 
-        Errors are raised without the lock: a signal handler may raise while they pass.
+        Errors are returned, not raised under the lock, because a signal handler may raise while
+        they propagate.
         """
         cause = self.failure
         if cause is not None:
@@ -359,10 +361,10 @@ class Reader:
             self._again()
 
     def _search(self, wanted: int = 1) -> Found:
-        """Have at least one message in the run. Releases the lock to decode.
+        """Put at least one message into the run. Releases the lock while decoding.
 
-        Where it decodes, it decodes ``wanted`` messages if the chunk has so many. Raises an error
-        of the data, with the lock held.
+        Decodes ``wanted`` messages if the chunk has that many. Raises an error of the data, with
+        the lock held.
         """
         while not self._ended and self._fault is None:
             if self._run.left > 0:
@@ -380,7 +382,7 @@ class Reader:
         return Found.END
 
     def _begin(self, chunk: Chunk) -> None:
-        """Make ``chunk`` the one that messages are taken from."""
+        """Make ``chunk`` the one from which messages are taken."""
         info = chunk.info
         self._queue.settle()
         self._info = info
@@ -405,9 +407,9 @@ class Reader:
         return _as_columns(*where, self._schema)
 
     def _decode_more(self, chunk: Chunk, wanted: int) -> None:
-        """Decode the chunk's next messages, without the lock meanwhile.
+        """Decode the chunk's next messages, without holding the lock.
 
-        That is one list of the decoder's, and further ones until there are ``wanted`` messages.
+        Takes lists from the decoder until there are ``wanted`` messages.
         """
         lists = self._lists
         messages: list[MessageAndMetadata] | None = None
@@ -442,7 +444,7 @@ class Reader:
         self._decoding = False
 
     def _again(self) -> None:
-        """Decode the current chunk again, from the consumed offset on."""
+        """Decode the current chunk again, starting at the consumed offset."""
         chunk = self._queue.current
         if chunk is not None and chunk is self._begun:
             start = chunk.info.consumed_offset
@@ -452,7 +454,7 @@ class Reader:
         self._decoding = False
 
     def _finish(self, chunk: Chunk) -> None:
-        """All of the chunk's messages are consumed, and so are the gaps between and after them."""
+        """Count all of the chunk's messages as consumed, with the gaps between and after them."""
         if chunk.next_offset > (chunk.info.consumed_offset or 0):
             chunk.info.consumed_offset = chunk.next_offset
         self._end_chunk(chunk)
@@ -469,8 +471,8 @@ class Reader:
     # -- what is in hand -------------------------------------------------------------------------
 
     def _unlock(self, request: Request) -> None:
-        """Let the run's messages be taken without the lock: one after another, or all in one item.
-        Taking an item takes its messages from the run, in one step."""
+        """Make the run's messages available without the lock, one at a time or all in one item.
+        Taking an item takes its messages from the run in one step."""
         run, self._asked = self._run, request
         run.begin(not (request.lists or request.schema is not None))
         items: Iterator[Any] = run.rest
@@ -493,7 +495,7 @@ class Reader:
             run.noted = taken
 
     def _take_back(self) -> None:
-        """The last call was interrupted: what it took has not reached its caller."""
+        """Put back the messages of an interrupted call, which its caller has not received."""
         self._note()
         run, held, given = self._run, self._held, self._given
         if isinstance(given, list):
@@ -525,8 +527,8 @@ class Reader:
 def take(items: HandOut[_T]) -> _T:
     """Return the next item. Raises ``StopIteration`` after the end.
 
-    A ``for`` statement takes it: a signal handler may raise as soon as a call of ``next`` returns,
-    before the caller has the item.
+    The item is taken with a ``for`` statement, because a signal handler may raise after ``next``
+    returns and before the caller has the item.
     """
     try:
         for item in items:

@@ -1,4 +1,4 @@
-"""The reader as Scala 1.1.1 has it, for the profile ``scala``: see ``Reader``."""
+"""The reader with the semantics of Scala 1.1.1, for the profile ``scala``: see ``Reader``."""
 
 from __future__ import annotations
 

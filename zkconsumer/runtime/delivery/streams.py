@@ -1,11 +1,11 @@
 """KafkaStream: the application's side of a stream (Scala: KafkaStream, ConsumerIterator).
 
-One application thread iterates a stream. Every way to read asks the stream's ``Reader`` for the
-next item: a message, a list of messages, or columns.
+One application thread iterates a stream. Every method of reading requests the next item from the
+stream's ``Reader``: a message, a list of messages, or columns.
 
-When a message counts as consumed: in the default profile when the next one is asked for or with
-``mark_consumed``, so that a commit never covers a message the application still works on; in the
-scala profile when it is returned.
+In the default profile a message counts as consumed when the next one is requested, or with
+``mark_consumed``. So a commit never covers a message that the application is still processing. In
+the scala profile a message counts as consumed when it is returned.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class KafkaStream:
     while another thread searches for a message raises ``UsageError``, or Python's own
     ``ValueError: generator already executing``.
 
-    In a coroutine use ``async for``, also on what ``batches`` and ``arrow_batches`` return. It may
-    be cancelled at any time: a message that it has not received is delivered next. A call while
-    another task waits for the stream may raise ``UsageError``.
+    In a coroutine use ``async for``, also on what ``batches`` and ``arrow_batches`` return. The
+    coroutine may be cancelled at any time: a message that it has not received is delivered next. A
+    call while another task waits for the stream may raise ``UsageError``.
 
     Every call that looks for a message may raise:
 
@@ -59,8 +59,8 @@ class KafkaStream:
     def try_next(self) -> MessageAndMetadata | None:
         """Return the next message, or ``None`` if there is none now. Never waits.
 
-        Otherwise like ``next`` on the iterator: it counts the current message as consumed, raises
-        the same errors, and raises ``StopIteration`` after ``shutdown``.
+        Otherwise it is like ``next`` on the iterator: it counts the current message as consumed,
+        raises the same errors, and raises ``StopIteration`` after ``shutdown``.
         """
         return take(self._control.reader.polled)
 
@@ -131,9 +131,11 @@ class KafkaStream:
 
 def _check_most(max_messages: int) -> None:
     if max_messages < 1:
-        raise ValueError(f"max_messages is {max_messages}: give at least 1")
+        raise ValueError(f"max_messages is {max_messages}: it must be at least 1")
 
 
 def _check_timeout(timeout: float | None) -> None:
     if timeout is not None and timeout < 0:
-        raise ValueError(f"timeout is {timeout}: give seconds, or None")
+        raise ValueError(
+            f"timeout is {timeout}: use a number of seconds that is not negative, or None"
+        )

@@ -6,6 +6,6 @@
     leaders.LeaderFinder: choose -> ask any broker -> take: partitions to the workers of leaders
     worker.FetchWorker:   choose -> ask its broker -> take: chunks to queues, or mark failed
 
-Nothing but ``threads`` starts a thread or waits, and nothing but ``broker_io`` uses a socket. The
-simulator runs the same table, workers and leader finder on virtual time.
+Only ``threads`` starts threads or waits, and only ``broker_io`` uses sockets. The simulator runs
+the same table, workers and leader finder on virtual time.
 """

@@ -1,4 +1,4 @@
-"""The one place where fetching meets sockets: ``BrokerPort`` over a connection to one broker.
+"""The sockets of fetching: implements ``BrokerPort`` with a connection to one broker.
 
 Belongs to one thread, which blocks in it; any other thread may call ``abort``.
 """
@@ -33,7 +33,7 @@ QUICK_S: Final = 2.0
 
 
 class BrokerIO:
-    """A ``BrokerPort`` with real brokers. It keeps the connection to the broker asked last.
+    """A ``BrokerPort`` with real brokers. It keeps the connection to the broker used last.
 
     Args:
         config: the member's configuration.
@@ -56,10 +56,10 @@ class BrokerIO:
         self._committed = config.isolation_level == READ_COMMITTED
         self._lock = threading.Lock()
         self._connection: BrokerConnection | None = None
-        """Written by the thread that asks, under the lock; ``abort`` reads it."""
+        """Written by the thread that sends requests, under the lock; ``abort`` reads it."""
         self._aborted = False
         self._session = FetchSession()
-        """With the broker that was asked last. Used by the thread that asks."""
+        """Fetch session with the broker used last. Only the thread that sends requests uses it."""
         self._last_wanted: Sequence[Want] | None = None
 
     def fetch(self, request: FetchRequest) -> Sequence[Got]:
@@ -120,9 +120,9 @@ class BrokerIO:
             self._connection.close()
 
     def _ask(self, endpoint: BrokerEndpoint, send: Callable[[BrokerConnection], _T]) -> _T:
-        """Send; retry once if an earlier connection turns out to be closed.
+        """Send a request. Retry once if an earlier connection turns out to be closed.
 
-        There is no retry if the answer is late: with a broker that hangs, that would take twice the
+        There is no retry after a timeout, because a broker that hangs would then take twice the
         timeout.
         """
         connection = self._connect(endpoint)
@@ -155,6 +155,6 @@ class BrokerIO:
 
 
 def _unheard(request: FetchRequest) -> list[tuple[str, int]]:
-    """The partitions of a request whose log's end the member does not know yet."""
+    """Return the partitions of a request whose log end is not known to the member yet."""
     states = request.states.items()
     return [key for key, state in states if state.info.high_watermark is None]

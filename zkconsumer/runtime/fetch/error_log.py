@@ -1,9 +1,9 @@
-"""FetchLog: what fetching logs. An error is logged when it is new, not each time it is repeated.
+"""FetchLog: the log lines of fetching. An error is logged when it is new, not each time it recurs.
 
-A partition whose broker has died, or that may not be read, fails several times a second, and so do
-hundreds of others at the same moment. So an error of a partition is logged once, as a warning when
-it is repeated, and every ``REMINDER_S`` while it lasts. The partitions that one step of a thread
-reports alike share a line.
+If a broker has died or reading is not authorized, hundreds of partitions may fail several times a
+second. So an error of a partition is logged once, as a warning when it recurs, and then every
+``REMINDER_S`` while it lasts. Partitions for which one step of a thread reports the same share a
+line.
 
 Any thread may call it. A thread's events are logged by its ``flush``.
 """
@@ -24,14 +24,14 @@ from zkconsumer.runtime.membership.loop import partitions_text
 REMINDER_S: Final = 30.0
 """Seconds until an error that lasts is logged again."""
 _KEPT: Final = 20
-"""Different errors of one partition that are remembered."""
+"""Number of different errors of one partition that are remembered."""
 _ERRORS: Final = frozenset({FetchEventKind.LEADER_LOST, FetchEventKind.METADATA_FAILED})
 
 
 @dataclass(slots=True)
 class _Error:
-    """An error of a partition: how often it has occurred in a row, and when it was logged and seen
-    last."""
+    """An error of a partition: how often it occurred in a row, and when it was last logged and
+    last seen."""
 
     count: int = 0
     logged: float = 0.0
@@ -40,7 +40,7 @@ class _Error:
 
 @dataclass(slots=True)
 class _State:
-    """What was logged about a partition."""
+    """The errors logged for a partition."""
 
     broker: int | None = None
     failed: bool = False
@@ -62,24 +62,24 @@ class FetchLog:
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()
-        """Held for moments, and not while a line is logged."""
+        """Held only briefly, and not while a line is logged."""
         self._states: dict[TopicPartition | None, _State] = {}
         self._waiting: dict[int, list[FetchEvent]] = {}
-        """By thread."""
+        """Events that are not logged yet, by thread."""
 
     def add(self, event: FetchEvent) -> None:
-        """Record an event of this thread's step."""
+        """Record an event from this thread's step."""
         with self._lock:
             self._waiting.setdefault(threading.get_ident(), []).append(event)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that are not fetched any more."""
+        """Forget partitions that are no longer fetched."""
         with self._lock:
             for tp in partitions:
                 self._states.pop(tp, None)
 
     def flush(self) -> None:
-        """Log the events of this thread's step."""
+        """Log the events from this thread's step."""
         lines: dict[tuple[int, str], list[TopicPartition]] = {}
         with self._lock:
             for event in self._waiting.pop(threading.get_ident(), ()):
@@ -97,7 +97,7 @@ class FetchLog:
                 self._log(level, several.replace("{}", partitions_text(partitions)))
 
     def _level(self, event: FetchEvent) -> int | None:
-        """The level of its line; ``None``: there is nothing new to log."""
+        """Return the log level of an event's line; ``None`` if there is nothing new to log."""
         match event.kind:
             case FetchEventKind.PARTITION_FAILED | FetchEventKind.LOG_CHANGED:
                 return logging.WARNING
@@ -131,7 +131,7 @@ class FetchLog:
 
 
 def _shared(event: FetchEvent) -> str:
-    """The line with ``{}`` in place of the partition."""
+    """Return the log line with ``{}`` in place of the partition."""
     if event.partition is None:
         return event.detail
     name = str(event.partition)

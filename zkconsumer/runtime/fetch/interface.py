@@ -1,7 +1,6 @@
-"""What the parts of fetching give each other, and need from outside. Data and ports only.
+"""Data and ports that the parts of fetching share: requests, waits and events.
 
-Requests to brokers and waits, which workers and the leader finder choose, and the events that they
-report.
+Workers and the leader finder choose requests to brokers and waits, and report events.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from zkconsumer.runtime.fetch.table import PartitionFetchState
 
 
 class BrokerPort(Protocol):
-    """Access of one worker or of the leader finder to the brokers. Calls may block.
+    """Access to the brokers for one worker or the leader finder. Calls may block.
 
     Every call raises ``BrokerUnavailableError`` when there is no connection or it was lost, and
     ``BrokerError`` when the broker refused the request or its answer cannot be read.
@@ -34,8 +33,8 @@ class BrokerPort(Protocol):
         ...
 
     def epoch_ends(self, request: EpochsRequest) -> EpochEnds:
-        """Return where the last epoch that was read ends at its present leader; ``None`` if the
-        leader cannot say."""
+        """Return where the last epoch that was read ends at its current leader; ``None`` if
+        unknown to the leader."""
         ...
 
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:
@@ -69,7 +68,7 @@ class OffsetsRequest:
     endpoint: BrokerEndpoint
     states: Mapping[TopicPartition, PartitionFetchState]
     earliest: bool
-    """The start of the log; otherwise its end."""
+    """Whether to return the start of the log; otherwise its end."""
 
     def ask(self, broker: BrokerPort) -> Mapping[TopicPartition, int | BrokerError]:
         """Send this request through ``port``."""
@@ -93,8 +92,9 @@ WorkerRequest = FetchRequest | OffsetsRequest | EpochsRequest
 
 @dataclass(frozen=True, slots=True)
 class LeadersRequest:
-    """Ask one broker which brokers lead partitions. ``check``: these partitions are being fetched
-    already, perhaps from the wrong broker. ``quick``: another one can soon be asked instead."""
+    """Ask one broker which brokers lead partitions. ``check``: these partitions are being fetched,
+    perhaps from the wrong broker. ``quick``: use a short timeout, because other brokers can be
+    asked."""
 
     endpoint: BrokerEndpoint
     infos: Collection[PartitionTopicInfo]
@@ -103,7 +103,7 @@ class LeadersRequest:
 
     @property
     def topics(self) -> set[str]:
-        """The topics to ask about."""
+        """The topics of these partitions."""
         return {info.topic for info in self.infos}
 
     def ask(self, broker: BrokerPort) -> ClusterMetadata:
@@ -113,7 +113,7 @@ class LeadersRequest:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until woken, or for ``seconds``, then choose again: there is no request to send."""
+    """Wait until woken, or for ``seconds``, then choose again. There is no request to send."""
 
     seconds: float | None
     """``None``: only when woken."""
@@ -121,7 +121,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """End the worker, which has been idle for long, unless the table has work for it."""
+    """End the worker, which has been idle for a long time, unless the table has work for it."""
 
 
 class FetchEventKind(Enum):
@@ -138,12 +138,12 @@ class FetchEventKind(Enum):
     PARTITION_FAILED = "partition failed"
     """Its bytes are damaged or a message is too large: fetching ended, the iterator will raise."""
     BROKER_FAILED = "broker failed"
-    """A request to ``broker`` failed as a whole."""
+    """A request to ``broker`` failed for all partitions."""
     RECOVERED = "recovered"
     """The partition is fetched again after an error."""
     METADATA_FAILED = "metadata failed"
-    """No broker returned the leader of the partition, or of any. The next attempt is after
-    ``refresh.leader.backoff.ms``."""
+    """No broker returned the leader of the partition, or no broker answered. The next attempt is
+    after ``refresh.leader.backoff.ms``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """The leader finder as steps (Scala: LeaderFinderThread): choose, ask, take.
 
 It asks one broker about all partitions without a leader (a request that never creates a topic),
-another one if that fails or if its answer turns out to be wrong, and assigns each partition to its
-leader's worker. A partition that has no leader is asked for again after
-``refresh.leader.backoff.ms``. When the table wants the leaders checked, it compares them with the
-answer of any broker: a broker that is cut off from its cluster answers fetches without an error.
-No step blocks. One thread at a time.
+another broker if that fails or the answer turns out to be wrong, and assigns each partition to its
+leader's worker. For a partition without a leader, it asks again after
+``refresh.leader.backoff.ms``. If the table requires a check of the leaders, it compares them with
+the answer of any broker, because a broker that is cut off from its cluster answers fetches without
+an error. No step blocks. One thread at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LeaderFinder:
         table: the partitions and brokers.
         backoff: seconds.
         report: called with every ``FetchEvent``, without locks.
-        clock: the present time in seconds, as for ``FetchTable``.
+        clock: the current time in seconds, as for ``FetchTable``.
         rng: chooses the broker to ask.
     """
 
@@ -56,9 +56,9 @@ class LeaderFinder:
         self._rng = rng
         self._answered_last: BrokerEndpoint | None = None
         self._failed: set[BrokerEndpoint] = set()
-        """Brokers that have been asked since the last answer, in vain."""
+        """Brokers that have failed to answer since the last answer."""
         self._all_failed = False
-        """Whether that is all of them. The network may be slow, so none is asked quickly."""
+        """Whether no broker answered. Then no short timeout is used, as the network may be slow."""
 
     def choose(self) -> LeadersRequest | Wait:
         """Return the next action."""
@@ -120,8 +120,8 @@ class LeaderFinder:
             self._report(FetchEvent(FetchEventKind.LEADER_FOUND, tp, broker, detail))
 
     def _compare(self, request: LeadersRequest, answer: ClusterMetadata) -> None:
-        """Look for the leader of each partition that is fetched from another broker than this
-        answer names. This broker may be the one that is wrong, so it is not asked first then."""
+        """Invalidate partitions that are fetched from another broker than this answer names.
+        This answer may be wrong, so its broker is not asked first next time."""
         named = {
             info: leader
             for info in request.infos

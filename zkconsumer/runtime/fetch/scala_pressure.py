@@ -17,7 +17,7 @@ class WaitForRoom:
 
     def __init__(self) -> None:
         self._backlog: deque[tuple[PartitionFetchState, Chunk]] = deque()
-        """Chunks of the last answer that found no room yet, in order."""
+        """Chunks of the last answer that did not fit into the queue yet, in order."""
 
     def ready(self) -> bool:
         """Implement ``BackPressure.ready``."""
@@ -35,5 +35,5 @@ class WaitForRoom:
         self.ready()
 
     def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
-        """Implement ``BackPressure.max_bytes``: there is no limit."""
+        """Implement ``BackPressure.max_bytes``. There is no limit."""
         return 0x7FFFFFFF

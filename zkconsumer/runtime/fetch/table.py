@@ -2,12 +2,12 @@
 ConsumerFetcherManager's partitionMap and noLeaderPartitionSet, AbstractFetcherThread's
 PartitionFetchState).
 
-Decisions only: no IO, no thread, and no clock (the caller passes the time). Any thread may call it.
-Its lock is held for moments, and no lock of a stream or queue is taken inside it.
+Decisions only: no IO, no thread, and no clock (the caller passes the time). Any thread may call
+it. Its lock is held only briefly, and no lock of a stream or queue is taken inside it.
 
-Every partition is in one place: without a leader (the leader finder looks for one), in the share
-of one worker, or failed (not fetched any more). The table remembers which workers get work by a
-change; ``take_news`` returns them to the caller, which wakes their threads.
+Every partition is in one of three states: without a leader (the leader finder searches it),
+assigned to one worker, or failed (no longer fetched). The table records which workers have new
+work; ``take_news`` returns them to the caller, which wakes their threads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WorkerKey(NamedTuple):
 
 
 LEADER_FINDER: Final = WorkerKey(-1, -1)
-"""Stands for the leader finder in a set of workers with new work."""
+"""Key of the leader finder in a set of workers with new work."""
 
 
 class PartitionFetchState:
@@ -43,14 +43,14 @@ class PartitionFetchState:
         self.info = info
         self.queue = queue
         self.worker: WorkerKey | None = None
-        """Who fetches it; ``None`` while it has no leader, and once it was stopped or has failed.
-        Written by the table, under its lock."""
+        """The worker that fetches the partition; ``None`` while it has no leader, and after it was
+        stopped or failed. Written by the table, under its lock."""
         self.retry_at = 0.0
-        """Without a leader: from when on to look for one. Written by the table, under its lock."""
+        """When to search for a missing leader. Written by the table, under its lock."""
         self.unresolved = info.fetched_offset is None
         """Whether ``auto.offset.reset`` must choose the position first. Written by its worker."""
         self.lost = ""
-        """Why the position is no longer in the log, if it is not. Written by its worker."""
+        """Why the position is no longer in the log, if so. Written by its worker."""
 
 
 class Work(NamedTuple):
@@ -58,7 +58,7 @@ class Work(NamedTuple):
 
     endpoint: BrokerEndpoint
     states: Sequence[PartitionFetchState]
-    """In request order: partitions that were served last are at the end."""
+    """The partitions in request order. Those served last are at the end."""
     left_out: int
     """Number of the worker's other partitions, whose queues are full."""
 
@@ -68,9 +68,9 @@ class _Share:
 
     def __init__(self, endpoint: BrokerEndpoint) -> None:
         self.endpoint = endpoint
-        """Where the broker listens. Written when a partition is assigned: it may have moved."""
+        """Address of the broker. Updated at each assignment, as the broker may have moved."""
         self.states: dict[PartitionTopicInfo, PartitionFetchState] = {}
-        """The partitions, in the order to ask for them."""
+        """The partitions, in request order."""
 
 
 class FetchTable:
@@ -95,7 +95,7 @@ class FetchTable:
     # For the data plane.
 
     def set_brokers(self, brokers: Iterable[BrokerEndpoint]) -> None:
-        """Replace the registered brokers, and look for missing leaders at once."""
+        """Replace the registered brokers, and search for missing leaders immediately."""
         with self._lock:
             self._brokers = {broker.broker_id: broker for broker in brokers}
             for state in self._leaderless.values():
@@ -120,10 +120,8 @@ class FetchTable:
                 self._news.add(LEADER_FINDER)
 
     def remove(self, infos: Iterable[PartitionTopicInfo]) -> None:
-        """Stop fetching ``infos``. When this returns, none of their chunks is enqueued any more.
-
-        Waits for no request: late answers are dropped. Unknown partitions are ignored.
-        """
+        """Stop fetching ``infos``. After this returns, none of their chunks is enqueued. Does not
+        wait for requests; late answers are dropped. Unknown partitions are ignored."""
         wanted = list(infos)
         for info in wanted:
             info.stopped = True
@@ -142,20 +140,19 @@ class FetchTable:
             queue.fence()
 
     def close(self) -> None:
-        """Stop everything; ``add`` raises from now on."""
+        """Stop everything. ``add`` raises from now on."""
         with self._lock:
             self._closed = True
             infos = list(self._states)
         self.remove(infos)
 
     def queue_has_room(self) -> None:
-        """Record that a queue has room: workers may fetch the partitions that they had to leave
-        out."""
+        """Record that a queue has room: workers may fetch the partitions that they left out."""
         with self._lock:
             self._news.update(self._shares)
 
     def check_leaders(self) -> None:
-        """Have the leaders of all partitions looked up again."""
+        """Require a new lookup of all partitions' leaders."""
         with self._lock:
             if self._shares:
                 self._check = True
@@ -177,7 +174,7 @@ class FetchTable:
             return news
 
     def busy(self) -> set[WorkerKey]:
-        """Return the workers that have something to do now."""
+        """Return the workers that have work now."""
         with self._lock:
             busy = {key for key, share in self._shares.items() if share.states}
             return busy | {LEADER_FINDER} if self._leaderless else busy
@@ -191,11 +188,8 @@ class FetchTable:
             return self._brokers
 
     def due(self, now: float) -> tuple[Sequence[PartitionTopicInfo], float | None]:
-        """Return the partitions whose leaders must be found; if there are none, also the time of
-        the next.
-
-        ``None`` means not before the table changes. Without brokers nothing is due.
-        """
+        """Return the partitions whose leaders must be found now, and the time of the next search.
+        ``None`` means: not before the table changes. Without brokers nothing is due."""
         with self._lock:
             if not (self._leaderless and self._brokers):
                 return (), None
@@ -203,7 +197,7 @@ class FetchTable:
             return infos, min(state.retry_at for state in self._leaderless.values())
 
     def take_check(self) -> Sequence[PartitionTopicInfo]:
-        """Return once the partitions whose leaders must be checked."""
+        """Return the partitions whose leaders must be checked, and clear the requirement."""
         with self._lock:
             wanted, self._check = self._check, False
             if not wanted:
@@ -213,8 +207,9 @@ class FetchTable:
     def contradict(
         self, leaders: Mapping[PartitionTopicInfo, int]
     ) -> list[tuple[PartitionTopicInfo, int]]:
-        """Take partitions away from workers whose broker does not lead them according to a newer
-        list. Return these partitions with that broker. Their leaders are looked up at once."""
+        """Take partitions away from workers whose broker does not lead them according to newer
+        metadata. Return these partitions with that broker. Their leaders are looked up
+        immediately."""
         lost: list[tuple[PartitionTopicInfo, int]] = []
         with self._lock:
             for info, leader in leaders.items():
@@ -233,7 +228,7 @@ class FetchTable:
     ) -> list[PartitionTopicInfo]:
         """Assign partitions to the workers of their leaders.
 
-        Returns those that were assigned: some may have been stopped in the meantime.
+        Return those that were assigned, because some may have been stopped in the meantime.
         """
         assigned: list[PartitionTopicInfo] = []
         with self._lock:
@@ -251,7 +246,7 @@ class FetchTable:
         return assigned
 
     def postpone(self, infos: Iterable[PartitionTopicInfo], until: float) -> None:
-        """Look for the leaders of ``infos`` again at the time ``until``."""
+        """Search for the leaders of ``infos`` again at the time ``until``."""
         with self._lock:
             for info in infos:
                 state = self._leaderless.get(info)
@@ -273,7 +268,7 @@ class FetchTable:
             return Work(share.endpoint, states, len(share.states) - len(states))
 
     def served(self, states: Iterable[PartitionFetchState]) -> None:
-        """Record that these partitions had data, so that the worker's others are first next
+        """Record that these partitions had data, so that the worker requests its others first next
         time."""
         with self._lock:
             for state in states:
@@ -284,7 +279,7 @@ class FetchTable:
     def mark_failed(
         self, key: WorkerKey, states: Collection[PartitionFetchState], retry_at: float
     ) -> list[PartitionTopicInfo]:
-        """Take partitions away from worker ``key``, and look for their leaders from ``retry_at``
+        """Take partitions away from worker ``key``, and search for their leaders from ``retry_at``
         on. Return those that the worker still had, because some may have been stopped."""
         lost: list[PartitionTopicInfo] = []
         with self._lock:

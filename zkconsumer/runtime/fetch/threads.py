@@ -1,11 +1,11 @@
 """The threads of fetching, and their interface for the member (Scala: ConsumerFetcherManager).
 
-The only module of the package that starts threads and waits: each thread steps one worker, or the
-leader finder, and does its IO. They share the table. Any thread may call the manager.
+Only this module of the package starts threads and waits. Each thread steps one worker, or the
+leader finder, and does its IO. The threads share the table. Any thread may call the manager.
 
-A thread sleeps until its alarm is set. After every change of the table, the thread that changed it
-takes the table's news and sets the alarms. An alarm is cleared before each ``choose``, so that no
-news is lost in between.
+A thread sleeps until its alarm is set. After every change of the table, the thread that made it
+calls ``take_news`` and sets the alarms. An alarm is cleared before each ``choose``, so that no
+change is missed.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from zkconsumer.runtime.undisturbed import Alarm
 _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS: Final = 2.0
-"""How long the threads may take to end, unless the caller passes a timeout."""
+"""Seconds that the threads may take to end, unless the caller passes a timeout."""
 _AFTER_OWN_ERROR_S: Final = 1.0
 LEADERS_MAX_AGE_S: Final = 300.0
-"""Seconds after which the leaders of all partitions are looked up again, or up to half of them
-earlier, so that not all members do it at once."""
+"""Longest time in seconds until all partitions' leaders are looked up again. Each member
+shortens it by up to half at random, so that not all members do it at once."""
 
 
 class ConsumerFetcherManager:
@@ -74,22 +74,22 @@ class ConsumerFetcherManager:
         self._table = FetchTable(config.num_consumer_fetchers)
         self._said = FetchLog(logging.getLogger("zkconsumer.member").log)
         self._check_at = time.monotonic() + random.uniform(0.5, 1.0) * LEADERS_MAX_AGE_S
-        """When the leaders are looked up again. The watchdog's thread."""
+        """When the leaders are looked up again. Used by the watchdog's thread."""
         self._lock = threading.Lock()
         self._threads: dict[WorkerKey, _Thread] = {}
-        """Guarded by the lock, which is held for moments; the table's lock may be taken inside."""
+        """Guarded by the lock, which is held only briefly; the table's lock may be taken inside."""
         self._closed = False
         """Written under the lock."""
         self._room = False
-        """Whether a queue is not full any more, and the table does not know it yet."""
+        """Whether a queue has room that the table does not know about yet."""
 
     def set_brokers(self, brokers: Sequence[BrokerEndpoint]) -> None:
-        """Set the registered brokers, and look for missing leaders at once."""
+        """Set the registered brokers, and search for missing leaders immediately."""
         self._table.set_brokers(brokers)
         self._wake()
 
     def start(self, assignments: Mapping[PartitionTopicInfo, ChunkQueue]) -> None:
-        """Fetch partitions in addition to those already fetched; returns at once.
+        """Fetch partitions in addition to those already fetched. Returns immediately.
 
         Raises:
             ConnectorClosedError: after ``shutdown``.
@@ -101,18 +101,16 @@ class ConsumerFetcherManager:
         self._wake()
 
     def stop(self, infos: Iterable[PartitionTopicInfo]) -> None:
-        """Stop fetching ``infos``. When this returns, none of their chunks is enqueued any more.
-
-        Waits for no request: late answers are dropped. Unknown partitions are ignored.
-        """
+        """Stop fetching ``infos``. After this returns, none of their chunks is enqueued. Does not
+        wait for requests; late answers are dropped. Unknown partitions are ignored."""
         stopped = list(infos)
         self._table.remove(stopped)
         self._said.forget(info.topic_partition for info in stopped)
         self._wake()
 
     def shutdown(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Stop everything and end the threads. May be repeated; waits ``timeout`` seconds at most
-        for threads that hang in a connection attempt, which can do no harm any more."""
+        """Stop everything and end the threads. May be repeated; waits at most ``timeout`` seconds
+        for threads that hang in a connection attempt; these have no effect any more."""
         self._table.close()
         with self._lock:
             self._closed = True
@@ -128,8 +126,8 @@ class ConsumerFetcherManager:
         """Check the leaders from time to time, and start threads that have ended too early or could
         not be started. Called once a second.
 
-        A thread that continues for another one steps the same worker. Raises RuntimeError when the
-        process may have no more threads.
+        A replacement thread steps the same worker. Raises RuntimeError if the process cannot start
+        more threads.
         """
         if time.monotonic() >= self._check_at:
             self._check_at += random.uniform(0.5, 1.0) * LEADERS_MAX_AGE_S
@@ -152,8 +150,8 @@ class ConsumerFetcherManager:
         return self._table.requests_to(broker)
 
     def _queue_has_room(self) -> None:
-        """The threads update the table themselves: the caller is a consuming thread, on which a
-        signal handler may raise. So it takes no lock."""
+        """Note that a queue has room; the threads update the table themselves. The caller is a
+        consuming thread, on which a signal handler may raise, so it takes no lock."""
         self._room = True
         for thread in list(self._threads.values()):
             thread.alarm.set()
@@ -165,7 +163,7 @@ class ConsumerFetcherManager:
             self._wake()
 
     def _wake(self) -> None:
-        """Wake the threads of all that have news in the table; start those that are missing."""
+        """Wake the threads of all workers with new work, and start missing threads."""
         news = self._table.take_news()
         if not news:
             return
@@ -179,14 +177,14 @@ class ConsumerFetcherManager:
                 thread.alarm.set()
 
     def _start(self, key: WorkerKey, worker: FetchWorker | LeaderFinder | None = None) -> _Thread:
-        """Start a thread that steps ``worker`` (without it, a new one). Under the lock."""
+        """Start a thread that steps ``worker``, or a new worker. Called under the lock."""
         thread = self._make(key, worker)
         thread.start()
         self._threads[key] = thread
         return thread
 
     def _make(self, key: WorkerKey, worker: FetchWorker | LeaderFinder | None = None) -> _Thread:
-        """The thread that steps ``worker``; without it, a new one."""
+        """Return a thread for ``worker``, or for a new worker if it is None."""
         config, clock = self._config, time.monotonic
         broker = BrokerIO(config, self._client_id, self.counts, self._security)
         if key == LEADER_FINDER:
@@ -201,10 +199,8 @@ class ConsumerFetcherManager:
         return _Thread(name, self._run, key, worker, broker)
 
     def _run(self, thread: _Thread) -> None:
-        """Step until shutdown, or until the worker has been idle for long.
-
-        No error ends it, unless it meets the few lines here: ``check`` then starts a thread again.
-        """
+        """Step until shutdown, or until the worker has been idle for a long time. Errors do not
+        end the loop, except in the few lines of this method; ``check`` then starts a new thread."""
         try:
             while True:
                 thread.alarm.clear()
@@ -231,7 +227,7 @@ class ConsumerFetcherManager:
             return retired
 
     def _report(self, event: FetchEvent) -> None:
-        """Log an event and hand it to the connector."""
+        """Log an event and pass it to the connector."""
         _log.debug("%s: %s", event.kind.value, event.detail)
         self._said.add(event)
         if self._on_event is not None:
@@ -242,7 +238,7 @@ class ConsumerFetcherManager:
 
 
 class _Thread(threading.Thread):
-    """Steps one worker or the leader finder. No error ends it."""
+    """Steps one worker or the leader finder. Errors do not end it."""
 
     def __init__(
         self,
@@ -256,7 +252,7 @@ class _Thread(threading.Thread):
         self.key = key
         self.broker = broker
         self.alarm = Alarm()
-        """Set by any thread that finds news for this worker; cleared by this thread."""
+        """Set by any thread that has work for this worker; cleared by this thread."""
         self.worker: Any = worker  # its requests fit its answers, which types cannot tell
         self._aborted = False
 
@@ -284,7 +280,7 @@ class _Thread(threading.Thread):
             self.worker.fail(request, BrokerError(f"fetching: {exc!r}"))
 
     def abort(self) -> None:
-        """End the thread soon, also out of a request. Any thread."""
+        """End the thread soon, even during a request. Any thread."""
         self._aborted = True
         self.broker.abort()
         self.alarm.set()

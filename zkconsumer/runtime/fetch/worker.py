@@ -1,13 +1,13 @@
 """One broker's fetcher as steps (Scala: ConsumerFetcherThread): choose, ask, take.
 
-``choose`` returns the next request to the broker, or how long to wait. The caller sends it, and
-passes the answer to ``take`` or the error to ``fail``. No step blocks. After any error the
-partitions concerned go to the leader finder. One thread at a time.
+``choose`` returns the next request to the broker, or how long to wait. The caller sends the
+request, and passes the answer to ``take`` or the error to ``fail``. No step blocks. After any
+error the affected partitions are handed to the leader finder. One thread at a time.
 
-When a stream's queue is full, the default profile leaves its partitions out of the next request, so
-a slow stream does not delay others, and keeps one answer as a whole. In the ``scala`` profile the
-worker sends no request until all chunks of the last answer are enqueued: the JVM's thread blocks on
-the full queue meanwhile.
+When a stream's queue is full, the default profile leaves its partitions out of the next request,
+so a slow stream does not delay others, and enqueues every answer completely. In the ``scala``
+profile the worker sends no request until all chunks of the last answer are enqueued: the JVM's
+thread blocks on the full queue then.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class BackPressure(Protocol):
     """How a worker handles full queues. Used by one worker."""
 
     asks_when_full: bool
-    """Whether a partition is requested although its queue is full."""
+    """Whether a partition is requested even if its queue is full."""
     resets_at_once: bool
-    """Whether a reset moves the consumed position while older chunks are still in the queue."""
+    """Whether a reset moves the consumed position although older chunks are still in the queue."""
 
     def ready(self) -> bool:
-        """Enqueue what had no room before; return whether the next request may be sent."""
+        """Enqueue chunks that did not fit before. Return whether the next request may be sent."""
 
     def put(self, state: PartitionFetchState, chunk: Chunk) -> None:
-        """Enqueue a chunk, or keep it until there is room. It counts as fetched."""
+        """Enqueue a chunk, or keep it until there is room. Either way it counts as fetched."""
 
     def max_bytes(self, states: Iterable[PartitionFetchState]) -> int:
         """Return how many bytes the next answer may contain."""
@@ -82,7 +82,7 @@ class LeaveOutFull:
 
 
 def back_pressure_of(config: ConsumerKeys) -> BackPressure:
-    """Return the policy of a worker's profile."""
+    """Return the back pressure of a worker's profile."""
     if config.profile != "scala":
         return LeaveOutFull(config)
     from zkconsumer.runtime.fetch.scala_pressure import WaitForRoom
@@ -92,20 +92,20 @@ def back_pressure_of(config: ConsumerKeys) -> BackPressure:
 
 _RECREATED: Final = "the topic was deleted and created again"
 IDLE_S: Final = 30.0
-"""A worker that had no partitions for this time is ended."""
+"""Seconds without partitions after which a worker ends."""
 PAUSE_S: Final = 0.025
-"""Shortest time between a request with an empty answer and the same request again."""
+"""Shortest time in seconds between a request with an empty answer and its repetition."""
 
 
 class FetchWorker:
     """Fetches the partitions that the table assigns to ``key``.
 
     Args:
-        table: what to fetch.
+        table: the partitions to fetch.
         key: the worker's name in the table.
         config: the member's configuration.
         report: called with every ``FetchEvent``, without locks.
-        clock: the present time in seconds, as for ``FetchTable``.
+        clock: the current time in seconds, as for ``FetchTable``.
         idle: seconds without partitions until it retires.
     """
 
@@ -130,9 +130,9 @@ class FetchWorker:
         self._idle_since: float | None = None
         self._asked_at = 0.0
         self._fruitless: Sequence[PartitionFetchState] | None = None
-        """The partitions of the last request, if its answer was empty."""
+        """Partitions of the last request, if its answer was empty."""
         self._again: FetchRequest | None = None
-        """The last request: it is repeated while there are no other partitions to request."""
+        """The last request. It is repeated while there are no other partitions to request."""
 
     def choose(self) -> WorkerRequest | Wait | Retire:
         """Return the next action."""
@@ -297,7 +297,7 @@ class FetchWorker:
                 self._reset(state, offset)
 
     def _take_ends(self, request: EpochsRequest, answer: EpochEnds) -> None:
-        """Continue at the first offset where the leader's log may differ from what was read."""
+        """Continue at the first offset where the leader's log may differ from the records read."""
         for tp, state in request.states.items():
             epochs, position = state.info.epochs, state.info.fetched_offset
             if epochs is None or position is None or not self._has(state):
@@ -346,7 +346,7 @@ class FetchWorker:
 
 
 def _changed(state: PartitionFetchState) -> bool:
-    """Whether a new leader must be asked for the position; a recreated topic has a new one."""
+    """Return whether a new leader must be asked for the position, or a recreated topic's."""
     epochs = state.info.epochs
     if epochs is not None and epochs.take_recreated():
         state.unresolved, state.lost = True, _RECREATED

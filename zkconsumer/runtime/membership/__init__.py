@@ -1,1 +1,1 @@
-"""A member's loop, and what carries out its commands in ZooKeeper and at the coordinator."""
+"""A member's loop, and what carries out its commands in ZooKeeper and on the coordinator."""

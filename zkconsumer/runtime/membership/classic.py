@@ -1,10 +1,10 @@
 """BrokerCoordination: carries out a member's commands at the group coordinator.
 
-Owns the requests in flight, the lease that acknowledged heartbeats give, and the watch on the
+Owns the requests in flight, the lease that acknowledged heartbeats extend, and the check of the
 application's progress (``max.poll.interval.ms``). Runs on the host's thread; answers arrive on the
-threads of the request lines. One line is for requests that may wait for other members (JoinGroup,
-SyncGroup) and all others. A second one is for heartbeats, so that neither a rebalance nor the
-application delays them, and for commits while JoinGroup waits.
+threads of the request lines. A second line carries heartbeats, so that neither a rebalance nor the
+application delays them, and commits while JoinGroup waits. The first line carries all other
+requests, of which JoinGroup and SyncGroup may wait for other members.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zkconsumer.runtime.gate import LEASE, DeliveryGate
 from zkconsumer.runtime.membership.loop import Host, MemberPort
 
 _MEMBER: Final = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
-"""Answers to a heartbeat by which the coordinator treats this member as live."""
+"""Error codes of heartbeats with which the coordinator still treats this member as live."""
 _AWAY: Final = ENDED | {State.OUTSIDE}
 
 
@@ -34,7 +34,7 @@ class RequestLine(Protocol):
     """One connection to the coordinator (``zkconsumer.runtime.membership.line.ServerLine``)."""
 
     coordinator: Any
-    """The group's coordinator, to which requests are sent. One line finds it for both."""
+    """The group's coordinator, to which requests are sent. One of the lines finds it for both."""
 
     def submit(
         self,
@@ -45,8 +45,8 @@ class RequestLine(Protocol):
         """Carry out ``command`` after those submitted before.
 
         ``on_answer`` takes the event, and when the request was sent: seconds on the lease's clock,
-        microseconds since 1970. Any thread may call it. A commit asks ``permission`` right before
-        it is sent.
+        microseconds since 1970. Any thread may call it. ``permission`` is checked right before a
+        commit is sent.
         """
 
     def interrupt(self) -> None:
@@ -60,31 +60,31 @@ class RequestLine(Protocol):
 
 
 class Progress(Protocol):
-    """The part of a stream that shows the application's progress."""
+    """The methods of a stream that show the application's progress."""
 
     @property
     def in_hand(self) -> object | None:
-        """The record that the application is processing."""
+        """Return the record that the application is processing."""
 
 
 class Called(Protocol):
-    """The part of a listener that shows the application's progress."""
+    """The methods of a listener that show the application's progress."""
 
     @property
     def since(self) -> float | None:
-        """When the present call began, on the host's clock; ``None`` between calls."""
+        """When the current call began, on the host's clock; ``None`` between calls."""
 
 
 class BrokerCoordination:
-    """The coordinator's side of one member.
+    """The part of a member that works with the coordinator.
 
     Args:
         spec: the member.
         host: runs the member.
         gate: kept open while the coordinator is certain to treat this member as live.
         requests, heartbeats: lines to the coordinator.
-        streams: their application must make progress.
-        listener: its calls must return.
+        streams: must make progress.
+        listener: must return from its calls.
         observer: called with every request.
     """
 
@@ -100,9 +100,9 @@ class BrokerCoordination:
         observer: GroupObserver | None = None,
     ) -> None:
         self.committed = 0
-        """Offsets stored; written by the host's thread."""
+        """Number of offsets stored. Written by the host's thread."""
         self.last_fault = ""
-        """Why the latest answered request failed; empty if it did not. Host's thread."""
+        """Why the latest answered request failed; empty if it succeeded. Host's thread."""
         self._spec = spec
         self._host = host
         self._gate = gate
@@ -113,22 +113,22 @@ class BrokerCoordination:
         self.observer = observer
         self._member: MemberPort[GroupMachine]
         self._settled_at = -math.inf
-        """Seconds on the lease's clock when the coordinator was last asked in a settled generation.
-        Written by the lines' threads."""
+        """When the last request of a settled generation was sent, in seconds on the lease's
+        clock. Written by the lines' threads."""
         self._synced: tuple[str, int] | None = None
-        """Member id and generation of the last assignment. Written by the line of requests."""
+        """Member id and generation of the last assignment. Written by the request line's thread."""
         self._proof: commands.SyncGroup | None = None
-        """A request that proves membership; no event for the machine. Heartbeats' line only."""
+        """A request that proves membership, without an event. Heartbeat line only."""
         self._joining: int | None = None
-        """Token of a JoinGroup that is not answered."""
+        """Token of the JoinGroup in flight."""
         self._unacknowledged: dict[Progress, tuple[object, float]] = {}
-        """The record that each stream's application works on, and since when it was seen."""
+        """The record that each stream's application is processing, and since when."""
         self._slow = False
 
     # -- the host's thread ---------------------------------------------------------------------
 
     def begin(self, member: MemberPort[GroupMachine]) -> None:
-        """Implement ``Coordination.begin``: the member joins."""
+        """Implement ``Coordination.begin``: start joining."""
         self._member = member
         if self._streams or self._listener is not None:
             member.every(min(1.0, self._spec.rebalance_timeout / 5), self._watch_progress)
@@ -136,7 +136,7 @@ class BrokerCoordination:
 
     @property
     def coordinator(self) -> Any:
-        """The broker to which requests are sent; ``None`` while it is not known."""
+        """The broker to which requests are sent; ``None`` while it is unknown."""
         return self._requests.coordinator
 
     def stamp(self) -> tuple[int, int]:
@@ -236,11 +236,12 @@ class BrokerCoordination:
         self._host.post(partial(self._take_answer, command, event, sent_us))
 
     def _prove(self, beat: commands.Heartbeat) -> None:
-        """The lease has expired, so the group may have continued without this member.
+        """Prove membership after the lease has expired, because the group may have continued
+        without this member.
 
-        A coordinator that still loads the group answers each heartbeat with NONE, whoever sends it.
-        It does not answer SyncGroup so. In a generation that is settled, SyncGroup changes nothing:
-        it returns the assignment to members only.
+        A coordinator that is still loading the group answers every heartbeat with NONE, but not a
+        SyncGroup. In a settled generation SyncGroup changes nothing, and returns the assignment to
+        members only.
         """
         settled = (beat.member_id, beat.generation) == self._synced
         if settled and self._proof is None:
@@ -248,12 +249,9 @@ class BrokerCoordination:
             self._send(self._heartbeats, self._proof)
 
     def confirm(self, sent: float, code: int) -> None:
-        """Extend the lease: the coordinator treated this member as live when it got a request sent
-        at ``sent``.
-
-        While it waits for members to join again (REBALANCE_IN_PROGRESS), it does so for the
-        rebalance timeout and then continues without those that have not.
-        """
+        """Extend the lease: the coordinator treated this member as live when it received a request
+        sent at ``sent``. If it waits for members to rejoin (REBALANCE_IN_PROGRESS), it waits for
+        the rebalance timeout, and then continues without those that have not rejoined."""
         if code == ErrorCode.NONE:
             self._settled_at = max(self._settled_at, sent)
         until = sent + self._spec.session_timeout * LEASE

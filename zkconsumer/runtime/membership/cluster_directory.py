@@ -1,7 +1,7 @@
 """ClusterDirectory: answers a member's reads below ``/brokers`` from the brokers' answers.
 
-So a member does not need the tree that brokers in ZooKeeper mode maintain there. Data that it read
-with a watch is compared whenever the brokers are asked again. Runs on the host's thread;
+So a member does not need the tree that brokers in ZooKeeper mode maintain. Data that was read with
+a watch is compared whenever the brokers are asked again. Runs on the host's thread;
 ``ClusterPort``, which asks the brokers, may answer on any thread.
 """
 
@@ -23,16 +23,16 @@ from zkconsumer.core.zookeeper.ops import OffsetOp, Reply, ZkOp
 from zkconsumer.runtime.membership.loop import Host
 
 _RETRY: Final = 1.0
-"""Seconds until brokers that gave no answer are asked again."""
+"""Seconds until the brokers are asked again after a failure."""
 
 
 class ClusterPort(Protocol):
-    """A connection that asks the brokers for the cluster
+    """A connection for reading the cluster from the brokers
     (``zkconsumer.runtime.membership.line``)."""
 
     def submit(self, request: None, on_answer: Callable[..., object]) -> None:
-        """Ask for the cluster, and call ``on_answer`` once with it or with the reason why not, on
-        any thread."""
+        """Request the cluster. Call ``on_answer`` once, on any thread, with the cluster or the
+        reason of the failure."""
 
     def close(self) -> None:
         """Abandon the request in progress."""
@@ -44,7 +44,7 @@ class ClusterDirectory:
     Args:
         host: runs the member.
         port: asks the brokers.
-        ids_only: topics are read in ZooKeeper, and the brokers are asked only for their addresses.
+        ids_only: read topics from ZooKeeper, and ask the brokers only for their addresses.
         on_watch: called with a path whose watch fires.
     """
 
@@ -56,7 +56,7 @@ class ClusterDirectory:
         on_watch: Callable[[str], object],
     ) -> None:
         self.fault = ""
-        """Why the brokers gave no answer, until they give one. Any thread may read it."""
+        """Why the brokers have not answered; cleared by an answer. Any thread may read it."""
         self._host = host
         self._port = port
         self._ids_only = ids_only
@@ -67,7 +67,7 @@ class ClusterDirectory:
         self._asking = False
 
     def takes(self, op: ZkOp | OffsetOp) -> bool:
-        """Whether this directory, and not ZooKeeper, answers an operation."""
+        """Whether this directory, not ZooKeeper, answers an operation."""
         return is_of_cluster(op, self._ids_only)
 
     def submit(self, op: ZkOp | OffsetOp, on_reply: Callable[[Reply], object]) -> None:

@@ -1,7 +1,7 @@
-"""KafkaOffsets: the offsets in Kafka of a member in ZooKeeper, also of a migratable one.
+"""KafkaOffsets: offsets in Kafka for members in ZooKeeper and migratable members.
 
-Owns the search for the coordinator, and the retries. It is stepped: it runs on the host's thread,
-reads no clock and never waits; a ``RequestLine`` carries the requests.
+Owns the search for the coordinator, and the retries. It runs on the host's thread in steps, reads
+no clock and never waits; a ``RequestLine`` carries the requests.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ from zkconsumer.runtime.membership.classic import RequestLine
 from zkconsumer.runtime.membership.loop import Host
 
 BATCH: Final = 2000
-"""Partitions in one commit: the coordinator stores it as one batch of limited size."""
+"""Partitions in one commit. The coordinator stores a commit as one batch of limited size."""
 _LOOK: Final = 0.05
-"""Seconds, at least, until a permission that was not given is asked for again: no request is sent
-meanwhile, and the configured pause may be 0."""
+"""Shortest time in seconds until a refused permission is checked again, because the configured
+backoff may be 0."""
 _NEXT_GENERATION: Final = frozenset(
     {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID}
 )
-"""A commit that is refused so may succeed as the member of the next generation."""
+"""Error codes of commits that may succeed in the next generation."""
 _NOT_YET: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT}
 )
 _STAYS: Final = _NEXT_GENERATION | _NOT_YET
-"""After these codes the coordinator is not searched for again."""
+"""Error codes after which the coordinator is not searched again."""
 
 
 class Committer(NamedTuple):
-    """The identity with which offsets are committed; by default, not that of a member."""
+    """The identity with which offsets are committed. The default is not that of a member."""
 
     member_id: str = ""
     generation: int = -1
     """-1: not a member."""
     departures: int = 0
-    """How often the member has left the coordinator's group. Positions from before are not stored:
-    another member may have had the partitions in between."""
+    """How often the member has left the coordinator's group. Positions from before are not
+    stored, because other members may have owned the partitions in between."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """An operation. ``until``: when the last attempt is sent, on the host's clock."""
+    """An operation. ``until``: latest time for an attempt, on the host's clock."""
 
     op: OffsetOp
     on_reply: Callable[[Reply], object]
@@ -79,11 +79,11 @@ class KafkaOffsets:
 
     Args:
         host: runs the member.
-        line: carries the requests, and no others.
-        group: ``group.id``, for people.
-        timeout: seconds after which an operation is not repeated any more.
+        line: carries only these requests.
+        group: ``group.id``, for messages.
+        timeout: seconds after which an operation is not retried.
         backoff: seconds between attempts.
-        committer: called before each commit, for a member of the coordinator's group.
+        committer: returns the identity for each commit of a member of the coordinator's group.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class KafkaOffsets:
         self._found = False
         """Whether the line knows the coordinator."""
         self._latest = math.inf
-        """No attempt is sent later, on the host's clock, except the first one of an operation."""
+        """Latest time for attempts, except an operation's first, on the host's clock."""
         self._closed = False
 
     def submit(
@@ -113,15 +113,15 @@ class KafkaOffsets:
     ) -> None:
         """Carry out ``op``; call ``on_reply`` once, on the host's thread.
 
-        ``permission`` is asked right before each attempt is sent.
+        ``permission`` is checked right before each attempt is sent.
         """
         until, departures = self._until(), self._committer().departures
         left = dict(op.positions) if isinstance(op, StoreOffsets) else {}
         self._send(_Job(op, on_reply, permission, until, departures, left))
 
     def leave(self) -> None:
-        """Set one deadline for the operation in progress and the last commit, because the member
-        leaves."""
+        """Set one deadline for the operation in progress and the last commit, as the member is
+        leaving."""
         self._latest = self._until()
 
     def interrupt_ended(self) -> None:
@@ -129,13 +129,13 @@ class KafkaOffsets:
         self._line.interrupt_ended()
 
     def close(self) -> None:
-        """Abandon the operation in progress. Operations that were not sent yet are never sent."""
+        """Abandon the operation in progress. Operations that are still queued are never sent."""
         self._closed = True
         self._line.interrupt()
         self._line.close()
 
     def _until(self) -> float:
-        """When the last attempt of an operation that begins now is sent."""
+        """Return the latest time for an attempt of an operation that begins now."""
         return min(self._host.now() + self._timeout, self._latest)
 
     def _send(self, job: _Job) -> None:
@@ -205,7 +205,7 @@ class KafkaOffsets:
             self._finish(job)
 
     def _passes(self, code: int) -> bool:
-        """Whether a request that got this code may succeed a moment later."""
+        """Whether a request with this error code may succeed when retried."""
         again = AWAY | _NOT_YET | {UNREACHABLE}
         return code in again or (self._is_member and code in _NEXT_GENERATION)
 
@@ -218,7 +218,7 @@ class KafkaOffsets:
         return f"{tp}: {name_of(code)}"
 
     def _again(self, job: _Job, why: str, pause: float) -> None:
-        """Send it again after a pause, unless its time has passed."""
+        """Retry after a pause, unless the deadline has passed."""
         # DEVIATION-28: the JVM searches and reads indefinitely, and retries only some commits.
         left = job.until - self._host.now()
         if left > 0:
@@ -231,7 +231,7 @@ class KafkaOffsets:
             )
 
     def _fail(self, job: _Job, why: str) -> None:
-        """No attempt follows. Positions that are stored already count."""
+        """End an operation without further attempts. Positions that are stored count."""
         if isinstance(job.op, StoreOffsets) and len(job.left) < len(job.op.positions):
             job.faults.update(dict.fromkeys(job.left, why))
             self._finish(job)

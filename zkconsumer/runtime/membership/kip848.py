@@ -1,7 +1,7 @@
 """ConsumerGroupCoordination: carries out a KIP-848 member's commands at its coordinator.
 
-Like ``BrokerCoordination``, on the same threads. Only the lease differs: each answered heartbeat
-proves that the coordinator treats this member as live.
+It works like ``BrokerCoordination``, on the same threads. Only the lease differs: each answered
+heartbeat proves that the coordinator treats this member as live.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zkconsumer.runtime.membership.classic import BrokerCoordination
 
 
 class ConsumerGroupCoordination(BrokerCoordination):
-    """Carries out a KIP-848 member's commands. Arguments as of ``BrokerCoordination``."""
+    """Carries out a KIP-848 member's commands. Arguments: see ``BrokerCoordination``."""
 
     def carry_out(self, command: Any) -> None:
         """Send the request of a command."""
@@ -36,10 +36,11 @@ class ConsumerGroupCoordination(BrokerCoordination):
         super()._answered(command, event, sent, sent_us)
 
     def _beaten(self, command: Any, event: Any, sent: float, sent_us: int) -> None:
-        """On the host's thread, because the machine knows whether the coordinator waits.
+        """Extend the lease after a heartbeat. Runs on the host's thread, because only the machine
+        knows whether the coordinator waits.
 
         The coordinator waits for the rebalance timeout until this member has released the removed
-        partitions, and then continues without it. It cannot have begun to wait before the last
+        partitions, and then continues without it. The wait cannot have begun before the last
         heartbeat after which nothing had to be released.
         """
         machine = self._member.machine

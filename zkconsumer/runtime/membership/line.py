@@ -1,7 +1,7 @@
 """ServerLine: one member's requests to one server, one at a time, on a thread of their own.
 
-The thread starts with the first request. An error that the client does not expect ends it, and the
-member fails.
+The thread starts with the first request. An error that the client does not expect ends the thread,
+and the member fails.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from zkconsumer.runtime.gate import CLOCK, clock_gettime
 from zkconsumer.runtime.membership.threads import check_lives
 
 OnAnswer = Callable[[Any, float, int], object]
-"""Takes the answer, and when the request was sent: seconds on the lease's clock, and microseconds
-since 1970."""
+"""Takes the answer and the time at which the request was sent: seconds on the lease's clock, and
+microseconds since 1970."""
 
 
 class Client(Protocol):
@@ -26,16 +26,16 @@ class Client(Protocol):
     call the other methods."""
 
     def execute(self, request: Any, permission: Permission, /) -> Any:
-        """Send a request; return its answer, or one with the reason why there is none.
+        """Send a request. Return its answer, or an answer with the reason of the failure.
 
-        ``permission`` is asked right before each attempt is sent.
+        ``permission`` is checked right before each attempt is sent.
         """
 
     def interrupt(self) -> object:
         """Make the attempt in flight fail."""
 
     def close(self) -> object:
-        """End the request in progress; later ones fail."""
+        """Abandon the request in progress. Later ones fail."""
 
 
 class ServerLine:
@@ -65,7 +65,7 @@ class ServerLine:
         """Carry out ``request`` after those submitted before; call ``on_answer`` on the line's
         thread.
 
-        ``permission`` is asked right before each attempt is sent.
+        ``permission`` is checked right before each attempt is sent.
         """
         self._waiting.put((request, on_answer, permission))
         with self._starting:
@@ -74,7 +74,7 @@ class ServerLine:
 
     @property
     def coordinator(self) -> Any:
-        """The broker that gets requests to the group's coordinator, if the client has one."""
+        """The broker that receives requests to the group's coordinator, if the client has one."""
         return self._client.coordinator
 
     @coordinator.setter

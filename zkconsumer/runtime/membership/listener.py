@@ -14,7 +14,7 @@ from zkconsumer.runtime.membership.threads import MemberThread
 logger = logging.getLogger("zkconsumer.member")
 
 GroupListener: TypeAlias = Any
-"""Any object with some of the methods that ``ListenerCalls`` names."""
+"""Any object with some of the methods listed in ``ListenerCalls``."""
 
 
 class ConsumerRebalanceListener(Protocol):
@@ -33,11 +33,11 @@ class ConsumerRebalanceListener(Protocol):
     def before_starting_fetchers(
         self, consumer_id: str, assignment: Mapping[str, Mapping[int, ConsumerThreadId]]
     ) -> None:
-        """Called with the owner of each partition, by topic, as far as this member knows."""
+        """Called with the owner of each partition, by topic, as known to this member."""
 
 
 class ListenerCalls:
-    """Calls the methods that a listener has, one after another.
+    """Calls the methods of a listener, one at a time.
 
     ``before_releasing_partitions`` and ``before_starting_fetchers`` are those of
     ``ConsumerRebalanceListener``. With ``newer``, also ``on_partitions_revoked``,
@@ -61,9 +61,9 @@ class ListenerCalls:
         self._host = host
         self._lock = threading.Lock()
         self.since: float | None = None
-        """When the present call began; ``None`` between calls. Written by the calling thread."""
+        """When the current call began; ``None`` between calls. Written by the calling thread."""
         self.thread: int | None = None
-        """The thread that is in a call. Written by that thread."""
+        """The thread that runs the current call. Written by that thread."""
 
     def releasing(self, partitions: frozenset[TopicPartition], leaving: bool, done: Done) -> None:
         """Implement ``ListenerPort.releasing``. The legacy method is not called at shutdown, as in

@@ -1,8 +1,6 @@
-"""LiveCoordination: both coordinations of a migratable member, its delivery gate.
-
-Owns which of the two leases delivery needs. Runs on the host's thread; leases are extended by the
-threads that hear from the servers.
-"""
+"""LiveCoordination: both coordinations of a migratable member, and its delivery gate. It decides
+which of the two leases delivery requires. Runs on the host's thread; leases are extended by the
+threads that receive the servers' answers."""
 
 from __future__ import annotations
 
@@ -21,10 +19,11 @@ from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
 
 
 class DualGate(DeliveryGate):
-    """A delivery gate that is open while the ZooKeeper session lives and, if the mode requires it,
-    the membership.
+    """A delivery gate that is open while the required leases are valid.
 
-    ``zookeeper`` and ``group`` are the two leases; each is extended and closed by its coordination.
+    The lease of the ZooKeeper session is always required, that of the group membership in some
+    modes. ``zookeeper`` and ``group`` are the two leases; each is extended and closed by its
+    coordination.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ def committer(member: LiveMember) -> Committer:
 
 
 class _ZooKeeperSide:
-    """See ``MemberPort``: the member as the ZooKeeper side sees it."""
+    """See ``MemberPort``: the view of the member for the ZooKeeper side."""
 
     def __init__(self, member: MemberPort[LiveMember]) -> None:
         self.machine = member.machine.rebalance
@@ -97,7 +96,7 @@ class _ZooKeeperSide:
 
 
 class _GroupSide:
-    """See ``MemberPort``: the member as the coordinator's side sees it."""
+    """See ``MemberPort``: the view of the member for the coordinator's side."""
 
     def __init__(self, member: MemberPort[LiveMember]) -> None:
         self._member = member
@@ -112,7 +111,7 @@ class _GroupSide:
         self._member.post(FromGroup(event))
 
     def commit_consumed(self) -> None:
-        """Commits of a migratable member are carried out by ZooKeeper's side."""
+        """Do nothing: the ZooKeeper side commits for a migratable member."""
 
 
 class LiveCoordination:
@@ -120,7 +119,7 @@ class LiveCoordination:
 
     Args:
         zookeeper, group: the two sides; their leases are those of ``gate``.
-        offsets: commits as the member of the group; ``zookeeper`` uses it.
+        offsets: commits with the identity of the group's member; used by ``zookeeper``.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """MemberLoop: carries out the commands of a member's machine, in ZooKeeper and in Kafka.
 
-Owns the machine, its timers and the commit requests that wait for an answer. It is stepped: a
-``Host`` runs its actions one at a time, on one thread in production and on virtual time in the
-simulator. It starts no thread, reads no clock and never waits. Data plane and listener may wait for
-the application, and answer by a callback. A ``Coordination``, ZooKeeper's or the group
-coordinator's, carries out commands for the servers.
+Owns the machine, its timers and the commit requests in flight. A ``Host`` runs its actions one at
+a time, on one thread in production and on virtual time in the simulator. It starts no thread,
+reads no clock and never waits. Data plane and listener may wait for the application, and answer by
+a callback. A ``Coordination``, for ZooKeeper or for the group coordinator, carries out the
+servers' part.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ WARNINGS = frozenset(
 )
 
 CommitFuture = Future[tuple[str, ...]]
-"""Its result is the errors; empty if all offsets are stored."""
+"""The result of a commit: its errors, or nothing if all offsets are stored."""
 
 SHUT_DOWN = "the connector is shut down"
-"""The reason why a commit is refused after a normal shutdown."""
+"""Why a commit is refused after a normal shutdown."""
 
 _logger = logging.getLogger("zkconsumer.member")
 
 _SHOWN = 5
-"""How many partitions a log line names."""
+"""Number of partitions that a log line names."""
 _END_SECONDS = 5.0
-"""How long threads and connections may take to end."""
+"""Seconds that threads and connections may take to end."""
 
 MachineT = TypeVar("MachineT", bound="Machine")
 MachineT_co = TypeVar("MachineT_co", bound="Machine", covariant=True)
@@ -78,7 +78,7 @@ Done = Callable[[str | None], object]
 
 
 class Machine(Protocol):
-    """The part of a member's machine that the loop needs."""
+    """The methods of a member's machine that the loop needs."""
 
     @property
     def state(self) -> Any:
@@ -89,49 +89,49 @@ class Machine(Protocol):
         """Whether the member is leaving its group."""
 
     def on(self, event: Any) -> list[Any]:
-        """Handle one event; return the resulting commands."""
+        """Handle one event. Return the resulting commands."""
 
 
 class Host(Protocol):
-    """The process that a member runs in: its mailbox, timers and clocks."""
+    """The environment of a member: its mailbox, timers and clocks."""
 
     random: Random
 
     def post(self, action: Action) -> None:
-        """Run ``action`` on the loop's thread, after everything posted before. Any thread."""
+        """Run ``action`` on the loop's thread, after all actions posted before. Any thread."""
 
     def after(self, seconds: float, action: Action) -> Action:
-        """Run ``action`` on the loop's thread, ``seconds`` from now; call the result to cancel.
+        """Run ``action`` on the loop's thread ``seconds`` from now. Calling the result cancels it.
 
         The loop's thread only.
         """
 
     def now(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Return seconds on a monotonic clock."""
 
     def lease_now(self) -> float:
-        """Seconds on the clock of the ``DeliveryGate``; it also counts suspension."""
+        """Return seconds on the clock of the ``DeliveryGate``, which also counts suspension."""
 
     def log(self, level: int, text: str, error: BaseException | None = None) -> None:
         """Log a line about the member."""
 
     def wall_us(self) -> int:
-        """Microseconds since 1970 (in a simulation, since its beginning), for journals."""
+        """Return microseconds since 1970 (in a simulation, since its beginning), for journals."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, for znodes."""
+        """Return milliseconds since 1970, for znodes."""
 
 
 class DataPort(Protocol):
-    """The part of fetchers and streams that the loop needs: see ``DataPlane``."""
+    """The methods of fetchers and streams that the loop needs: see ``DataPlane``."""
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
-        """Set the existing brokers."""
+        """Set the registered brokers."""
 
     def start(
         self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
     ) -> None:
-        """Fetch and deliver. Must not block."""
+        """Fetch and deliver partitions. Must not block."""
 
     def stop(
         self, partitions: Iterable[TopicPartition], done: Callable[[dict[TopicPartition, int]], Any]
@@ -143,19 +143,19 @@ class DataPort(Protocol):
         """
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Stop delivering these partitions at once; return their positions, and forget these."""
+        """Stop delivering these partitions at once, forget them, and return their positions."""
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget the positions of stopped partitions, which were released."""
+        """Forget the positions of stopped partitions that were released."""
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Consumed offsets of all partitions held."""
+        """Return the consumed offsets of all held partitions."""
 
     def fail(self, error: Exception) -> None:
         """Raise ``error`` in all streams when the application requests the next message."""
 
     def close(self, timeout: float) -> None:
-        """End all streams and fetchers; wait at most ``timeout`` seconds for their threads."""
+        """End all streams and fetchers. Wait at most ``timeout`` seconds for their threads."""
 
 
 class ListenerPort(Protocol):
@@ -176,7 +176,7 @@ class ListenerPort(Protocol):
 
 
 class MemberPort(Protocol[MachineT_co]):
-    """A member as a ``Coordination`` sees it: see ``MemberLoop``."""
+    """The interface of a member to a ``Coordination``: see ``MemberLoop``."""
 
     @property
     def machine(self) -> MachineT_co:
@@ -191,7 +191,7 @@ class MemberPort(Protocol[MachineT_co]):
         """Called with every event and command."""
 
     def take(self, event: Any) -> None:
-        """Give the machine an event and carry out its commands."""
+        """Pass an event to the machine, and carry out its commands."""
 
     def post(self, event: Any) -> None:
         """Pass an event to the machine. Any thread."""
@@ -200,40 +200,39 @@ class MemberPort(Protocol[MachineT_co]):
         """Run ``action`` regularly."""
 
     def commit_consumed(self) -> None:
-        """Commit automatically, in addition to the regular times."""
+        """Commit automatically, in addition to the regular interval."""
 
 
 class Coordination(Protocol[MachineT_contra]):
-    """The services that decide about ownership. Carries out a machine's commands there."""
+    """The servers that decide about ownership: carries out a machine's commands."""
 
     def begin(self, member: MemberPort[MachineT_contra]) -> None:
         """Start. From now on, answers and timers run as actions of the host."""
 
     def carry_out(self, command: Any) -> None:
-        """Carry out a command that only this kind of coordination has. Must not block."""
+        """Carry out a command that is specific to this coordination. Must not block."""
 
     def stamp(self) -> tuple[int, int]:
-        """The fields that the journal adds to each entry: session or generation, and attempt."""
+        """Return the fields that the journal adds to entries: session or generation, attempt."""
 
     def close(self, timeout: float) -> None:
-        """End sessions and connections within ``timeout`` seconds; abandon requests in flight."""
+        """End sessions and connections within ``timeout`` seconds. Abandon requests in flight."""
 
 
 class Observer(Protocol):
-    """Called with every event and command of the machine, in order. Must be quick."""
+    """Receives every event and command of the machine, in order. Must be quick."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """Take an event before the machine receives it."""
+        """Record an event before the machine receives it."""
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:
-        """Take a command that the machine issued."""
+        """Record a command that the machine issued."""
 
 
 class CommitRequests:
-    """Commits that were requested and not answered. Each is answered once, even if the member
-    fails.
+    """Commit requests without an answer.
 
-    Any thread may use it.
+    Each is answered once, even if the member fails. Any thread may use it.
     """
 
     def __init__(self) -> None:
@@ -243,8 +242,8 @@ class CommitRequests:
         self._ended: str | None = None
 
     def ask(self) -> tuple[int, CommitFuture]:
-        """Return the number and the future of a new request, which is answered at once after
-        ``end``."""
+        """Return the number and the future of a new request. After ``end`` it is answered
+        immediately."""
         future: CommitFuture = Future()
         with self._lock:
             number = next(self._numbers)
@@ -255,19 +254,19 @@ class CommitRequests:
         return number, future
 
     def answer(self, number: int, faults: tuple[str, ...]) -> None:
-        """Answer a request, unless it is answered already."""
+        """Answer a request, unless it is already answered."""
         with self._lock:
             future = self._waiting.pop(number, None)
         if future is not None:
             _resolve(future, faults)
 
     def waits(self, number: int) -> bool:
-        """Whether a request is not answered yet."""
+        """Whether a request has no answer yet."""
         return number in self._waiting
 
     def end(self, reason: str) -> None:
-        """Answer all requests, and all later ones, with ``reason``. Only the first reason
-        counts."""
+        """Answer all requests, and all later ones, with ``reason``. Only the first
+        reason is used."""
         with self._lock:
             if self._ended is None:
                 self._ended = reason
@@ -278,7 +277,7 @@ class CommitRequests:
 
 
 def _resolve(future: CommitFuture, faults: tuple[str, ...]) -> None:
-    """Set the result. A user's callback that raises ``SystemExit`` does not end anything else."""
+    """Set the result. A user's callback that raises ``SystemExit`` ends nothing else."""
     try:
         future.set_result(faults)
     except BaseException:
@@ -310,7 +309,7 @@ class MemberLoop(Generic[MachineT]):
         self.started: Future[commands.AnswerStart] = Future()
         """The result of the first rebalance."""
         self.closed: Future[tuple[str, ...]] = Future()
-        """The errors at the end. An exception is a bug in this library."""
+        """The errors when the member ended. An exception is a bug in this library."""
         self.reports: Counter[str] = Counter()
         """How often each event was reported; written by the loop's thread."""
         self.rebalances = rebalances
@@ -320,15 +319,15 @@ class MemberLoop(Generic[MachineT]):
         self.observer = observer
         self._commits = CommitRequests()
         self._limits: dict[int, tuple[float, str]] = {}
-        """When each commit that waits must be answered, with which text; the oldest first."""
+        """Deadline of each commit in flight, and its answer then; the oldest first."""
         self._timers: dict[str, Action] = {}
-        """How to cancel the last timer of each name."""
+        """Functions that cancel the last timer of each name."""
         self._ending = threading.RLock()
-        """Held by the thread that ends the member at once, without the machine."""
+        """Held by the thread that ends the member without using the machine."""
         self.ended = False
-        """Whether no more commands are carried out."""
+        """Whether commands are no longer carried out."""
         self.failure: Exception | None = None
-        """Why the member has failed, and its streams raise."""
+        """Why the member failed. Its streams raise this error."""
         self.left = False
         """Whether everything has ended: streams, threads, connections."""
 
@@ -348,8 +347,8 @@ class MemberLoop(Generic[MachineT]):
 
         Args:
             positions: the offset to store for each partition.
-            strict: partitions that are not held are an error.
-            limit: seconds after which the result is this text, if there is none by then.
+            strict: treat partitions that are not held as an error.
+            limit: seconds to wait for a result, and the text that is the result after that.
         """
         number, future = self._commits.ask()
         self.post(events.CommitRequested(number, positions, strict))
@@ -380,7 +379,7 @@ class MemberLoop(Generic[MachineT]):
         self.coordination.begin(self)
 
     def every(self, seconds: float, action: Action) -> None:
-        """Run ``action`` regularly, for the first time ``seconds`` from now."""
+        """Run ``action`` regularly; the first time is ``seconds`` from now."""
 
         def again() -> None:
             if not self.ended:
@@ -390,7 +389,7 @@ class MemberLoop(Generic[MachineT]):
         self.host.after(seconds, again)
 
     def take(self, event: Any) -> None:
-        """Give the machine an event and carry out its commands."""
+        """Pass an event to the machine, and carry out its commands."""
         if self.ended:
             return
         observer = self.observer
@@ -408,15 +407,15 @@ class MemberLoop(Generic[MachineT]):
             self._carry_out(command)
 
     def faults(self) -> Iterator[Fault]:
-        """The fault that ended the member, if any. Any thread."""
+        """Return the fault that ended the member, if any. Any thread."""
         if (error := self.failure) is not None:
             yield Fault(Trouble.FAILED, str(error), error=error)
 
     def crashed(self, error: BaseException) -> None:
         """Leave the group after a fault in this library, so that no idle member remains.
 
-        Any thread. Each step is taken whether or not the steps before it succeed. The first fault
-        counts: an error after the end follows from the end.
+        Any thread. Each step is taken even if an earlier step fails. Only the first fault is kept,
+        because later errors result from it.
         """
         with self._ending:
             if self.left:
@@ -459,17 +458,15 @@ class MemberLoop(Generic[MachineT]):
                 future.set_exception(failure)
 
     def _limit(self, number: int, seconds: float, text: str) -> None:
-        """Answer a commit with ``text`` when these seconds have passed, the same for all commits.
-
-        One timer is enough for all commits that wait.
-        """
+        """Answer a commit with ``text`` after these seconds. The time is the same for all commits,
+        so one timer is enough."""
         if self._commits.waits(number):
             self._limits[number] = self.host.now() + seconds, text
             if len(self._limits) == 1:
                 self.host.after(seconds, self._over)
 
     def _over(self) -> None:
-        """The limit of the oldest commits has passed."""
+        """Answer the oldest commits, whose time limit has passed."""
         now = self.host.now()
         while self._limits:
             number, (until, text) = next(iter(self._limits.items()))
@@ -481,8 +478,8 @@ class MemberLoop(Generic[MachineT]):
             self.take(events.CommitAbandoned(number))
 
     def commit_consumed(self) -> None:
-        """Commit automatically, in addition to the regular times; do nothing without automatic
-        commits."""
+        """Commit automatically, in addition to the regular interval. Does nothing without
+        automatic commits."""
         if self._auto_commit_interval is not None:
             self._auto_commit()
 
@@ -546,7 +543,7 @@ class MemberLoop(Generic[MachineT]):
                 listener.starting(assignment, done)
 
     def _fail(self, code: int, text: str) -> None:
-        """The servers refuse for good: the streams raise, the connector is still to be shut."""
+        """Make the streams raise after a permanent refusal. The connector must be shut down."""
         unsupported = code == ErrorCode.UNSUPPORTED_VERSION
         error = UnsupportedBrokerError(text) if unsupported else BrokerError(text)
         self.failure = error
@@ -557,7 +554,7 @@ class MemberLoop(Generic[MachineT]):
             self.started.set_exception(error)
 
     def _end(self, timeout: float = _END_SECONDS) -> None:
-        """Stop delivery, leave the servers. By the loop's thread, or to abandon the member."""
+        """Stop delivery and disconnect. Called by the loop's thread, or to abandon the member."""
         self.gate.end()
         self.data.close(timeout / 2)
         self.coordination.close(timeout / 2)
@@ -573,7 +570,7 @@ class MemberLoop(Generic[MachineT]):
 
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """Return the number of partitions and the names of the first ones."""
+    """Return the number of partitions, and the names of the first ones."""
     names = [str(tp) for tp in sorted(partitions)]
     more = ", ..." if len(names) > _SHOWN else ""
     noun = "partition" if len(names) == 1 else "partitions"

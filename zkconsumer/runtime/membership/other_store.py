@@ -1,10 +1,8 @@
-"""The clients for a group in ZooKeeper whose offsets are in Kafka, or may be.
+"""Clients for groups in ZooKeeper that have, or may have, offsets in Kafka.
 
-With ``offsets.storage=kafka`` its offsets are there. Otherwise a member looks once for those that
-are there instead.
-
-A client with other settings may have committed there, such as pykafka, or a JVM consumer with
-``offsets.storage=kafka``. A member that stores offsets in ZooKeeper does not see them and starts by
+With ``offsets.storage=kafka`` the offsets are in Kafka. Otherwise a member checks once whether a
+client with other settings has committed to Kafka, such as pykafka, or a JVM consumer with
+``offsets.storage=kafka``. A member that stores offsets in ZooKeeper ignores those and starts by
 ``auto.offset.reset``. Runs on a thread that ends after one answer.
 """
 
@@ -31,9 +29,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("zkconsumer.member")
 
 _OFFSETS_TOPIC: Final = Exists(f"{BROKER_TOPICS}/__consumer_offsets")
-"""Without this topic no offset is in Kafka, and to ask for one would create it."""
+"""Without this topic Kafka has no offsets, and a request for one would create it."""
 _MOST: Final = 1_000
-"""Partitions that are asked for."""
+"""Largest number of partitions to request."""
 
 
 def offset_client(
@@ -66,7 +64,7 @@ def look_into_kafka(
     zk: ZkPort,
     session_id: int,
 ) -> None:
-    """Look for offsets of partitions that have none in ZooKeeper, on a thread of its own."""
+    """Search Kafka for offsets of partitions that have none in ZooKeeper, on a separate thread."""
     from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 
     def answered(reply: Reply) -> None:
@@ -85,8 +83,7 @@ def look_into_kafka(
 def _warn_of_offsets_in_kafka(
     group: str, client: GroupCoordinators, partitions: Iterable[TopicPartition]
 ) -> None:
-    """Warn if the group has offsets of ``partitions`` in Kafka, because it has none in
-    ZooKeeper."""
+    """Warn if the group has offsets of ``partitions`` in Kafka but not in ZooKeeper."""
     try:
         stored = client.stored(group, sorted(partitions)[:_MOST])
     except ZkConsumerError as error:

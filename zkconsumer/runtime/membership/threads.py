@@ -3,12 +3,12 @@
 ``MemberThread`` is the production ``Host`` of ``zkconsumer.runtime.membership.loop``. The simulator
 has another (``zkconsumer.sim``), on virtual time.
 
-``Watchdog`` detects when a thread that a member depends on ends or hangs. Its thread,
-``<consumer id>_watchdog``, checks the others every ``PERIOD`` seconds. It restarts those that can
-be restarted: fetcher threads, the leader finder, the journal's thread. If any other thread has
-ended, or the member's own thread has been in one step for ``HUNG`` seconds, the member fails: it
-leaves its group, and its streams raise ConnectorFailedError. The member's thread in turn checks
-whether the watchdog is alive.
+``Watchdog`` detects when a thread that a member depends on ends or hangs. Its thread, ``<consumer
+id>_watchdog``, checks the others every ``PERIOD`` seconds. It restarts threads that can be
+restarted: fetcher threads, the leader finder, the journal's thread. If any other thread has ended,
+or the member's own thread has been in one step for ``HUNG`` checks, the member fails: it leaves
+its group, and its streams raise ConnectorFailedError. The member's thread in turn checks whether
+the watchdog is alive.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def has_ended(thread: threading.Thread) -> bool:
 
 
 def check_lives(thread: threading.Thread) -> None:
-    """Raise RuntimeError if a thread has ended too early."""
+    """Raise RuntimeError if a thread has ended unexpectedly."""
     if has_ended(thread):
         raise RuntimeError(f"the thread {thread.name} has ended unexpectedly")
 
@@ -67,27 +67,27 @@ class MemberThread:
         self._name = name
         self._mailbox: queue.SimpleQueue[Action] = queue.SimpleQueue()
         self._due: list[tuple[float, int, list[Action]]] = []
-        """When, a number for comparison, and the action; it does nothing once it is cancelled."""
+        """Timers: due time, a number that breaks ties, and the action, if not cancelled."""
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        """Held while another thread is started, and while those are checked."""
+        """Held while another thread is started, and while threads are checked."""
         self._beside: set[threading.Thread] = set()
         self.turn = 0
-        """Odd while the thread is in a step. Written by the thread."""
+        """Odd during a step of the thread. Written by the thread."""
 
     # -- any thread ----------------------------------------------------------------------------
 
     def start(self, member: MemberLoop[Any]) -> None:
-        """Start ``member``. Actions that were posted before are run first."""
+        """Start ``member``. Actions that were posted before run first."""
         self._thread = start_new(f"{self._name}_loop", lambda: self._run(member))
 
     def post(self, action: Action) -> None:
-        """Run ``action`` on the thread, after everything posted before."""
+        """Run ``action`` on the thread, after all actions posted before."""
         self._mailbox.put(action)
 
     def aside(self, work: Action) -> None:
-        """Run ``work``, which may block, on its own thread. An exception in it ends the loop."""
+        """Run ``work``, which may block, on a separate thread. An exception in it ends the loop."""
 
         def run() -> None:
             try:
@@ -111,7 +111,7 @@ class MemberThread:
         return self._thread is not None and has_ended(self._thread)
 
     def check(self) -> None:
-        """Raise RuntimeError if work on another thread has ended without an answer."""
+        """Raise RuntimeError if work on a separate thread has ended without an answer."""
         with self._lock:
             for thread in list(self._beside):
                 if has_ended(thread) and thread in self._beside:
@@ -128,11 +128,11 @@ class MemberThread:
 
     @property
     def is_this_thread(self) -> bool:
-        """Whether the calling thread is this one."""
+        """Whether this is the calling thread."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def join(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for the thread to end. Return whether it has."""
+        """Wait up to ``timeout`` seconds for the thread to end. Return whether it has ended."""
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
@@ -140,11 +140,11 @@ class MemberThread:
         return not thread.is_alive()
 
     def now(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Return seconds on a monotonic clock."""
         return time.monotonic()
 
     def lease_now(self) -> float:
-        """Seconds on the clock of the ``DeliveryGate``."""
+        """Return seconds on the clock of the ``DeliveryGate``."""
         return clock_gettime(CLOCK)
 
     def log(self, level: int, text: str, error: BaseException | None = None) -> None:
@@ -152,23 +152,23 @@ class MemberThread:
         logger.log(level, "%s", text, exc_info=error)
 
     def wall_us(self) -> int:
-        """Microseconds since 1970."""
+        """Return microseconds since 1970."""
         return time.time_ns() // 1000
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     # -- the thread ----------------------------------------------------------------------------
 
     def after(self, seconds: float, action: Action) -> Action:
-        """Run ``action`` on this thread, ``seconds`` from now; call the result to cancel."""
+        """Run ``action`` on this thread ``seconds`` from now. Calling the result cancels it."""
         actions = [action]
         heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), actions))
         return actions.clear
 
     def every(self, seconds: float, action: Action) -> None:
-        """Run ``action`` regularly, for the first time ``seconds`` from now."""
+        """Run ``action`` regularly; the first time is ``seconds`` from now."""
 
         def again() -> None:
             self.after(seconds, again)
@@ -205,10 +205,10 @@ class MemberThread:
 
 
 PERIOD: Final = 1.0
-"""Seconds between two checks. A thread that has ended is noticed within this time."""
+"""Seconds between checks. An ended thread is noticed within this time."""
 HUNG: Final = 60
-"""Looks for which the member's thread may be in one step. Looks are counted, not seconds, so a
-process that was stopped or a machine that was suspended does not count as hung."""
+"""Number of checks for which the member's thread may be in one step. Checks are counted instead of
+seconds, so a process that was stopped or a machine that was suspended does not count as hung."""
 
 Check = Callable[[], object]
 """Restarts a thread that has ended, if that is possible; otherwise raises."""
@@ -238,14 +238,14 @@ class Watchdog:
         self._looks = 0
 
     def start(self) -> None:
-        """Start the thread, or start it again if it has ended."""
+        """Start the thread, or restart it if it has ended."""
         with self._lock:
             lives = self._thread is not None and self._thread.is_alive()
             if not lives and not self._ended.is_set():
                 self._thread = start_new(self._name, self._run)
 
     def end(self) -> None:
-        """End the thread soon."""
+        """Let the thread end soon."""
         self._ended.set()
 
     def _run(self) -> None:
@@ -268,7 +268,7 @@ class Watchdog:
             raise RuntimeError(f"the member's thread has not finished a step for {HUNG} s")
 
     def _fail(self, error: BaseException) -> None:
-        """Have the member fail: on its own thread if that is able to, otherwise on this one."""
+        """Make the member fail: on its own thread if possible, otherwise on this one."""
         if not self._host.dead:
             self._host.crash(error)
             self._ended.wait(PERIOD)

@@ -1,8 +1,8 @@
 """ZooKeeperCoordination: carries out a member's commands in ZooKeeper.
 
-Owns the session as the member sees it, the scripts in progress and the lease. Runs on the host's
-thread. ``SessionSignals`` report the session and watches. Scripts run one operation at a time, so a
-lost session overtakes a script in progress.
+Owns the member's view of the session, the scripts in progress and the lease. Runs on the host's
+thread. ``SessionSignals`` report the session and watches. Scripts run one operation at a time, so
+a lost session interrupts a script in progress.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
 
 HOLD: Final = 1.0
-"""Seconds without delivery after the connection is lost, unless a server answers: another client
-may have closed the session. At most a sixth of the session timeout."""
+"""Seconds without delivery after the connection is lost, unless a server answers. Another client
+may have closed the session in that time. At most a sixth of the session timeout."""
 
 
 class ZkPort(Protocol):
@@ -64,44 +64,44 @@ class ZkPort(Protocol):
     ) -> None:
         """Carry out ``op``; call ``on_reply`` once, on any thread.
 
-        ``resumed``: how often the caller knows that the session was resumed. A ``Multi`` whose
-        caller knows less than happened before it is sent is not sent: its answer is
-        ``CONNECTION_LOSS``. What was read before may not hold any more, because the servers may
-        have been restored from a backup, which uses versions again.
+        ``resumed``: the number of resumptions of the session that the caller knows about. If there
+        were more before a ``Multi`` is sent, it is not sent, and its answer is
+        ``CONNECTION_LOSS``. Earlier reads may be invalid, because servers that were restored from
+        a backup reuse versions.
         """
 
     def ping(self, on_answer: Callable[[], object]) -> None:
         """Ping the server, and call ``on_answer`` when it answers."""
 
     def close(self, timeout: float) -> None:
-        """End the session, within ``timeout`` seconds even if the servers do not answer."""
+        """End the session within ``timeout`` seconds, even if the servers do not answer."""
 
 
 @dataclass(slots=True)
 class Running:
-    """A script in progress, in its session."""
+    """A script in progress, in one session."""
 
     command: Any
     script: MemberScript[Event]
     session_id: int
     ops: Sequence[ZkOp | OffsetOp] = ()
-    """Wait for their answers."""
+    """The operations in flight."""
     replies: dict[int, Reply] = field(default_factory=dict)
     """Replies to ``ops`` that have arrived, by position."""
     sent_us: int = 0
-    """When ``ops`` were sent, microseconds since 1970."""
+    """When ``ops`` were sent, in microseconds since 1970."""
 
 
 def rebalance_counts() -> RebalanceCounts:
-    """Return counts of a ZooKeeper member's rebalances, all 0."""
+    """Return rebalance counts for a ZooKeeper member, all 0."""
     return RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING})
 
 
 class SessionSignals:
     """Passes sessions and fired watches from a ZooKeeper client to a member.
 
-    The client begins before there is a member. Its reports act on the gate at once, and wait in the
-    host's mailbox until the member begins.
+    The client starts before there is a member. Its reports change the gate immediately, and wait
+    in the host's mailbox until the member starts.
 
     Args:
         host: runs the member.
@@ -110,17 +110,17 @@ class SessionSignals:
 
     def __init__(self, host: Host, gate: DeliveryGate) -> None:
         self.drops = 0
-        """How often the connection has dropped. Written by the client's thread."""
+        """How often the connection was lost. Written by the client's thread."""
         self._host = host
         self._gate = gate
         self._coordination: ZooKeeperCoordination
 
     def begin(self, coordination: ZooKeeperCoordination) -> None:
-        """Report to ``coordination`` from now on. The host's thread."""
+        """Report to ``coordination`` from now on. The host's thread only."""
         self._coordination = coordination
 
     def on_session(self, event: SessionEvent, session_id: int) -> None:
-        """Pass on that the session was opened, resumed or lost. The client's thread."""
+        """Report that the session was opened, resumed or lost. The client's thread only."""
         # At once; the loop takes the event later.
         if event is SessionEvent.LOST:
             self._gate.close()
@@ -130,8 +130,7 @@ class SessionSignals:
         self._host.post(lambda: self._coordination.session_changed(event, session_id))
 
     def on_watch(self, path: str, zxid: int | None = None) -> None:
-        """Pass on that a watch on ``path`` fired, by transaction ``zxid`` if that is known. Any
-        thread."""
+        """Report that a watch on ``path`` fired, with transaction ``zxid`` if known. Any thread."""
         self._host.post(lambda: self._coordination.watch_fired(path, zxid))
 
 
@@ -141,10 +140,10 @@ class ZooKeeperCoordination:
     Args:
         host: runs the member.
         gate: kept open while the session is certain to be alive.
-        zk: the client. It reports to ``signals``.
+        zk: the client, which reports to ``signals``.
         session_timeout: seconds, as configured; the server may grant less.
-        offsets: stores offsets in Kafka, if they are stored there.
-        directory: finds the brokers, if ZooKeeper does not list them.
+        offsets: stores offsets in Kafka, if configured.
+        directory: finds the brokers if ZooKeeper does not list them.
         directory_interval: seconds after which ``directory`` asks the brokers again.
         scripts: the script for each command.
         listener: chooses the listener of a registered broker to connect to.
@@ -174,22 +173,22 @@ class ZooKeeperCoordination:
         self.pauses: dict[TopicPartition, float] = {}
         """See ``ScriptContext``."""
         self.sessions = 0
-        """Sessions opened so far. Host's thread."""
+        """Number of sessions opened. Host's thread."""
         self._host = host
         self._gate = gate
         self._session_timeout = session_timeout
         self._listener = listener
         self._observer: MemberObserver | None = None
-        """Called with every operation: the member's."""
+        """The member's observer, called with every operation."""
         self._member: MemberPort[RebalanceMachine]
         self._context: ScriptContext | None = None
         """``None`` while there is no session."""
         self._last: ScriptContext | None = None
-        """The context of the present or last session."""
+        """The context of the current or last session."""
         self._resumed = 0
-        """How often the present session was resumed."""
+        """How often the current session was resumed."""
         self._opened_at = 0.0
-        """When the session was opened, on the clock of the lease."""
+        """When the session was opened, on the lease's clock."""
         self._scripts: dict[int, Running] = {}
         self._numbers = itertools.count(1)
 
@@ -211,7 +210,7 @@ class ZooKeeperCoordination:
 
     @property
     def disconnections(self) -> int:
-        """Number of times that the connection dropped."""
+        """Number of times that the connection was lost."""
         return self._signals.drops
 
     @property
@@ -241,11 +240,11 @@ class ZooKeeperCoordination:
         self.zk.close(timeout)
 
     def watch_fired(self, path: str, zxid: int | None) -> None:
-        """Handle a watch on ``path`` that fired."""
+        """Handle a fired watch on ``path``."""
         self._member.take(events.Changed(path, zxid))
 
     def session_changed(self, event: SessionEvent, session_id: int) -> None:
-        """Handle a session that was opened, resumed or lost."""
+        """Handle that the session was opened, resumed or lost."""
         member = self._member
         if event is SessionEvent.OPENED:
             spec, last = member.machine.spec, self._last
@@ -291,10 +290,8 @@ class ZooKeeperCoordination:
         self._host.log(logging.INFO, text)
 
     def _permit(self, op: OffsetOp, session_id: int) -> Permit:
-        """See ``Permission``: an offset is stored only while the session is certain to be alive.
-
-        A lost session shuts the gate before the next one opens it. So the gate is read first.
-        """
+        """See ``Permission``: an offset is stored only while the session is certainly alive. A
+        lost session closes the gate before the next session opens it, so the gate is read first."""
         if self._gate.always_open:
             return Permit.GRANTED  # the JVM has no lease
         sure = self._gate.is_open
@@ -303,7 +300,8 @@ class ZooKeeperCoordination:
         return Permit.GRANTED if sure or not isinstance(op, StoreOffsets) else Permit.WAIT
 
     def _release(self, drops: int) -> None:
-        """No server has answered since the connection was lost: deliver until the lease expires.
+        """Resume delivery until the lease expires, although no server has answered since the
+        connection was lost.
 
         While no server answers, no other client can close the session either.
         """
@@ -311,7 +309,7 @@ class ZooKeeperCoordination:
             self._gate.release()
 
     def _ping(self) -> None:
-        """Prove that the session lives: it is valid from the moment the request was sent."""
+        """Prove that the session is alive. It was valid when the request was sent."""
         context = self._context
         if context is None or self._gate.always_open:
             return
@@ -326,7 +324,7 @@ class ZooKeeperCoordination:
 
     @property
     def _lease(self) -> float:
-        """Seconds for which the session is certain to live without a request."""
+        """Return the seconds for which the session certainly survives without a request."""
         return min(self._session_timeout, self.zk.session_timeout)
 
     def _answered(self, number: int, position: int, reply: Reply) -> None:

@@ -1,8 +1,8 @@
-"""Health: whether a member does its work, and if not, why.
+"""Health: whether a member works, and if not, why.
 
-``HealthMonitor`` checks a member once a second, on the watchdog's thread, and records since when
-each problem has lasted and when each partition last made progress. Any thread may call ``read``,
-which waits only for locks that are held for moments.
+``HealthMonitor`` checks a member once a second, on the watchdog's thread, and records when each
+problem began and when each partition last made progress. Any thread may call ``read``, which waits
+only for locks that are held briefly.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from zkconsumer.runtime.observation.stalled import OpenTransactions
 
 MIN_SECONDS: Final = 30.0
-"""Default number of seconds that a problem must have lasted to count."""
+"""Default number of seconds that a problem must last before it is reported."""
 
 _AT_ONCE: Final = frozenset(
     {Trouble.FAILED, Trouble.STREAM_FAILED, Trouble.CLOSED, Trouble.NOT_STARTED}
 )
 _PAUSE: Final = 5.0
-"""Seconds between two looks after which the process must have been stopped."""
+"""Seconds between two checks that mean that the process was stopped in between."""
 _FINAL: Final = frozenset({Trouble.FAILED, Trouble.STREAM_FAILED})
 _LOGGED_ELSEWHERE: Final = frozenset({Trouble.FAILED, Trouble.CLOSED, Trouble.NOT_STARTED})
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The condition of a member at one time."""
+    """The condition of a member at one moment."""
 
     state: str
-    """The member's state, named as in ``Metrics.state``."""
+    """The member's state, with the names of ``Metrics.state``."""
     registered: bool
     """Whether the member is in its group, as far as it knows."""
     entitled: bool
@@ -48,12 +48,12 @@ class Health:
     owned: int
     """Number of partitions that it owns."""
     delivering: bool
-    """Whether it owns partitions and delivery does not pause."""
+    """Whether it owns partitions and delivery is not paused."""
     progress: Mapping[TopicPartition, float]
-    """For each owned partition, the seconds since a message of it was consumed or a broker
-    answered that there is none."""
+    """For each owned partition, the seconds since a message was consumed or a broker answered that
+    there was none."""
     reasons: tuple[Reason, ...]
-    """The problems, worst first."""
+    """The problems, the worst first."""
 
     @property
     def ok(self) -> bool:
@@ -74,18 +74,18 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The state of a member's machine, in a group of any kind."""
+    """The state of a machine, for a member in ZooKeeper or in Kafka."""
 
     state: str
     doing: str
-    """The state in words."""
+    """The state as a phrase for messages."""
     registered: bool
     settled: bool
     """Whether no rebalance is in progress."""
     assigned: int
     owned: int
     faults: tuple[Fault, ...] = ()
-    """The faults of the member itself, its partitions and the registrations that it reads."""
+    """Faults of the member itself, its partitions, and the registrations that it reads."""
 
     @property
     def failure(self) -> Fault | None:
@@ -95,7 +95,7 @@ class Membership:
 
 @dataclass(slots=True)
 class _Seen:
-    """How far a partition was, and since when."""
+    """The position of a partition, and since when it is there."""
 
     position: int | None
     answers: int
@@ -115,36 +115,32 @@ class Sources:
     """Whether the rebalance listener is being called."""
     group: str
     servers: str
-    """The server's name, for people."""
+    """The servers' name in messages."""
     refusals: Callable[[], Sequence[str]] = tuple
-    """The brokers that do not accept this member, or that it does not accept."""
+    """The brokers that refuse this member, or that it refuses."""
     clock: Callable[[], float] = field(default=time.monotonic)
     log: Callable[[int, str], object] = field(default=logging.getLogger("zkconsumer.member").log)
     """Logs a line with a level."""
 
 
 class HealthMonitor:
-    """Watches one member that has streams.
-
-    Args:
-        sources: where to look.
-    """
+    """Monitors one member with streams. Args: sources: where to read its values."""
 
     def __init__(self, sources: Sources) -> None:
         self._from = sources
         self._lock = threading.RLock()
-        """Held for moments, and while no other lock is held."""
+        """Held only briefly, and while no other lock is held."""
         self._faults = Faults()
         self._seen: dict[PartitionTopicInfo, _Seen] = {}
         self._waits: OpenTransactions | None = None
         self._looked = sources.clock()
         self._logged: frozenset[Trouble] = frozenset()
-        """The troubles that the log reports at present. Written by the watchdog's thread."""
+        """The troubles that are currently logged. Written by the watchdog's thread."""
         self.lasting = 0
-        """How many faults there were at the last look. Written by the watchdog's thread."""
+        """The number of faults at the last check. Written by the watchdog's thread."""
 
     def look(self) -> None:
-        """Take a sample, and log what has changed. Called once a second."""
+        """Take a sample, and log changes. Called once a second."""
         reasons = {reason.trouble: reason for reason in self.read(MIN_SECONDS).reasons}
         self.lasting = sum(reason.count for reason in reasons.values())
         for trouble, reason in reasons.items():
@@ -156,7 +152,7 @@ class HealthMonitor:
         self._logged = frozenset(reasons)
 
     def read(self, min_seconds: float) -> Health:
-        """Return the current health. A problem counts after ``min_seconds``."""
+        """Return the current health. A problem is reported after ``min_seconds``."""
         sources, now = self._from, self._from.clock()
         member = sources.membership()
         partitions = list(sources.partitions())
@@ -205,7 +201,7 @@ class HealthMonitor:
         )
 
     def _leave_out_pause(self, now: float) -> None:
-        """Nothing was observed while the process was stopped, so that time does not count."""
+        """Exclude the time for which the process was stopped, because nothing was observed."""
         pause = now - self._looked
         self._looked = now
         if pause > _PAUSE:
@@ -230,7 +226,7 @@ class HealthMonitor:
         return {info: now - progress.at for info, progress in seen.items()}
 
     def _current(self, member: Membership, is_open: bool) -> Iterator[Fault]:
-        """All faults at this moment, however new they are; the worst kind first."""
+        """Return all current faults, even new ones; the worst kind first."""
         servers, group = self._from.servers, self._from.group
         if member.failure is not None:
             yield member.failure

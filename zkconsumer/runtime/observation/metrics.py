@@ -1,7 +1,5 @@
-"""The metrics: each declared once, as a field of ``Metrics``.
-
-The snapshot, the Prometheus exporter and the reference page are made from the fields. Pure.
-"""
+"""The metrics, declared as fields of ``Metrics``. The snapshot, the Prometheus exporter and the
+reference page are generated from the fields. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +19,11 @@ class Kind(Enum):
     """How a metric's value changes."""
 
     COUNTER = "counter"
-    """Starts at 0 with the connector and never goes down."""
+    """Starts at 0 with the connector and never decreases."""
     GAUGE = "gauge"
     """The current value."""
     HISTOGRAM = "histogram"
-    """A ``HistogramValue``: how often values were at or below each bound."""
+    """A ``HistogramValue``: the number of values at or below each bound."""
     STATE = "state"
     """The name of a state of the member's machine."""
 
@@ -39,8 +37,8 @@ class Declared:
     unit: str
     meaning: str
     jvm: str | None
-    """``domain:type=T,name=N`` of the matching MBean of the JVM consumer; otherwise the metric is
-    ours."""
+    """``domain:type=T,name=N`` of the matching MBean of the JVM consumer; ``None`` if there is
+    none."""
     in_zookeeper: bool
     """Whether it exists only for groups in ZooKeeper. For other groups it stays 0."""
 
@@ -73,7 +71,7 @@ class Metrics:
     """A connector's metrics at one moment. ``declared()`` returns the kind, unit and meaning of
     each.
 
-    Source of those with a JVM name: Scala 1.1.1 ``KafkaMetricsGroup.consumerMetricNameList``.
+    Source of metrics with a JVM name: Scala 1.1.1 ``KafkaMetricsGroup.consumerMetricNameList``.
     """
 
     messages: int = _metric(
@@ -311,8 +309,8 @@ class Metrics:
     )
 
     def as_dict(self) -> dict[str, int | float | str]:
-        """Return a flat mapping for JSON and logs: ``lag.TOPIC-PARTITION``; for a histogram
-        ``.count`` and ``.sum``."""
+        """Return a flat mapping for JSON and logs, with keys such as ``lag.TOPIC-PARTITION``. A
+        histogram has ``.count`` and ``.sum``."""
         flat: dict[str, int | float | str] = {}
         for metric in declared():
             value = getattr(self, metric.name)
@@ -327,7 +325,7 @@ class Metrics:
 
 
 def declared() -> Sequence[Declared]:
-    """All metrics, in the order of the fields of ``Metrics``."""
+    """Return all metrics, in the order of the fields of ``Metrics``."""
     return [
         Declared(field.name, *field.metadata["declared"]) for field in dataclasses.fields(Metrics)
     ]

@@ -1,4 +1,4 @@
-"""Takes the snapshot of a connector's metrics. Any thread may call it; it never waits."""
+"""Takes snapshots of a connector's metrics. Any thread may call it; it never waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def before_streams(zk: ZkDriver, closed: bool) -> Metrics:
-    """Return the metrics of a connector without streams; ``closed``: it was shut down."""
+    """Return the metrics of a connector without streams. ``closed``: it was shut down."""
     return Metrics(
         zookeeper_operations=zk.operations,
         zookeeper_connected=int(zk.connected),
@@ -81,7 +81,7 @@ def of_group_member(
 def _of_streams(
     gate: DeliveryGate, plane: DataPlane, rebalances: RebalanceCounts, faults: int
 ) -> Metrics:
-    """Fetching and delivery, in a group of any kind."""
+    """Return the metrics of fetching and delivery, for any kind of group."""
     lag, fetches = plane.lags(), plane.fetch_counts
     return Metrics(
         messages=plane.messages.total,

@@ -1,7 +1,7 @@
-"""What is wrong with a member, in words, and why partitions make no progress.
+"""Texts about a member's problems, and reasons why partitions make no progress.
 
-Loaded when there is something, or with ``isolation.level=read_committed``. No threads of its own:
-its owner, the ``HealthMonitor``, guards ``OpenTransactions`` with its lock.
+Loaded when there is a problem, or with ``isolation.level=read_committed``. It has no threads; the
+``HealthMonitor`` guards ``OpenTransactions`` with its lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ADVICE: Final = {
 
 
 def in_words(trouble: Trouble, faults: list[tuple[Fault, float]], now: float) -> str:
-    """Return the faults of one kind in one line, the oldest first."""
+    """Return the faults of one kind as one line, the oldest first."""
     fault, since = faults[0]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     match trouble:
@@ -44,8 +44,8 @@ def in_words(trouble: Trouble, faults: list[tuple[Fault, float]], now: float) ->
 
 
 def remedy(failure: Exception) -> str:
-    """Return what to do about a stream that has failed. Only a message that no member can read is
-    to be skipped."""
+    """Return what to do about a stream that has failed. Only a message that no member can read
+    should be skipped."""
     if isinstance(failure, InvalidMessageError):
         return (
             "fetch it again with a new connector; if that fails as well, commit an offset behind "
@@ -80,8 +80,8 @@ def stalled(
 
 
 def _waits(info: PartitionTopicInfo, stream: StreamControl) -> bool:
-    """Whether it waits for the application: its messages are fetched, or the stream's queue has no
-    room for them. A stream may have partitions of several brokers."""
+    """Whether a partition waits for the application: its messages are fetched, or the stream's
+    queue is full. A stream may have partitions from several brokers."""
     consumed = info.fetched_offset in (info.position, info.finished_offset)
     if not consumed or stream.queue.has(info):
         return True
@@ -89,7 +89,7 @@ def _waits(info: PartitionTopicInfo, stream: StreamControl) -> bool:
 
 
 def _advice(fault: str) -> str:
-    """What to do about an error that does not pass by itself."""
+    """Return what to do about an error that does not resolve itself."""
     for error, advice in _ADVICE.items():
         if error in fault:
             return f": {advice}"
@@ -102,17 +102,17 @@ def _names(infos: list[PartitionTopicInfo]) -> str:
 
 
 class _Wait(NamedTuple):
-    """A partition waits for the transaction that begins at offset ``at``."""
+    """A partition that waits for the transaction that begins at offset ``at``."""
 
     at: int
     since: float
     until: float
-    """When a broker last confirmed it: it is not asked while the queue is full."""
+    """When a broker last confirmed it; it is not asked while the queue is full."""
     answers: int
 
 
 class OpenTransactions:
-    """The open transactions that keep messages of one member's partitions from being fetched."""
+    """Open transactions that prevent a member from fetching messages."""
 
     def __init__(self) -> None:
         self._waits: dict[PartitionTopicInfo, _Wait] = {}
@@ -133,14 +133,14 @@ class OpenTransactions:
         self._waits = waits
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude a time in which nothing was observed."""
+        """Exclude a period in which nothing was observed."""
         self._waits = {
             info: wait._replace(since=wait.since + seconds, until=wait.until + seconds)
             for info, wait in self._waits.items()
         }
 
     def reasons(self, min_seconds: float) -> list[Reason]:
-        """Return the partitions that have waited long enough for the same transaction, as one
+        """Return the partitions that have waited long enough for an open transaction, as one
         reason."""
         waits = self._waits
         infos = [info for info, wait in waits.items() if wait.until - wait.since >= min_seconds]
@@ -158,7 +158,7 @@ class OpenTransactions:
 
 
 def _offset(info: PartitionTopicInfo) -> int | None:
-    """The last stable offset, if all before it is fetched and there is more after it."""
+    """Return the last stable offset, if all before it is fetched and more data follows."""
     fetched, stable, end = info.fetched_offset, info.last_stable_offset, info.high_watermark
     if fetched is None or stable is None or end is None:
         return None

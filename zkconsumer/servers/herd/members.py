@@ -1,4 +1,4 @@
-"""Many members of one group in a process, which fetch nothing: the members of a herd.
+"""A process with many members of one group that fetch nothing, for studies of the herd effect.
 
 It is its own process (``python -m zkconsumer.servers.herd.members``). It reads commands as JSON
 lines from stdin and answers each with a line on stdout: ``{"start": [name, ..]}``, ``{"stop":
@@ -61,7 +61,7 @@ class HerdSettings:
 
     @classmethod
     def from_json(cls, text: str) -> HerdSettings:
-        """Read what ``as_json`` has written."""
+        """Parse a result of ``as_json``."""
         zookeeper, chroot, herd = json.loads(text)
         return cls(zookeeper, chroot, HerdGroup(**herd))
 
@@ -146,7 +146,7 @@ class HerdMember:
         host.start(self.loop)
 
     def status(self) -> tuple[str, int]:
-        """State of the member and number of its partitions, as another thread sees them."""
+        """Return the member's state and its number of partitions. Called by another thread."""
         machine = self.loop.machine
         return machine.state.name, len(machine.held)
 
@@ -166,7 +166,7 @@ class Process:
         self._pool = ThreadPoolExecutor(16)
 
     def obey(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out one request; return the answer."""
+        """Carry out one request. Return the answer."""
         if names := order.get("start"):
             made = self._pool.map(
                 lambda name: HerdMember(self._settings, name, self._journal), names

@@ -110,7 +110,7 @@ class Pack:
         return self.answer()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -145,7 +145,8 @@ class HerdRun:
         self._own_requests = 0
 
     def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
-        """Start the members, let them settle, trigger the event, measure. Raises ClusterError."""
+        """Start the members, wait until they settle, trigger the event, and measure. Raises
+        ClusterError."""
         herd = self.herd
         with self._client() as client, ExitStack() as stack:
             self._prepare(client)
@@ -258,7 +259,8 @@ class HerdRun:
     def _settle(
         self, client: KazooClient, progress: Callable[[str], object], quiet: bool = False
     ) -> None:
-        """Wait until all members rest, and all partitions are held or some member gave up."""
+        """Wait until all members are idle, and all partitions are held or some member has given
+        up."""
         wanted = self.herd.partitions * len(self._topics)
         owners = [CHROOT + self._paths.owners_topic(topic) for topic in self._topics]
         since: float | None = None
@@ -283,7 +285,8 @@ class HerdRun:
             self._revive(client, progress)
 
     def _revive(self, client: KazooClient, progress: Callable[[str], object]) -> None:
-        """Members of the scala profile that gave up at the start try again at the next change."""
+        """Make members of the scala profile that gave up at the start try again at the next
+        change."""
         for _ in range(10):
             path = f"{CHROOT}{self._paths.ids}/nudge"
             client.create(path, b"")
@@ -342,7 +345,7 @@ class HerdRun:
     # -- looking
 
     def _owned_by_others(self, client: KazooClient) -> set[TopicPartition]:
-        """Partitions of members that keep no journal."""
+        """Return the number of partitions of members without a journal."""
         partitions = set()
         for topic in self._topics:
             for number in range(self.herd.partitions):
@@ -353,7 +356,7 @@ class HerdRun:
         return partitions
 
     def _idle_rate(self) -> float:
-        """Packets a second that the group at rest sends: pings."""
+        """Return the packets per second that the idle group sends, which are pings."""
         began, first = time.monotonic(), server_counters(self.herd.port)
         time.sleep(min(3.0, max(1.0, self.herd.session_timeout / 3)))
         last = server_counters(self.herd.port)
@@ -420,7 +423,7 @@ def run_herd(
     progress: Callable[[str], object] = lambda text: None,
     jvm: JvmHerd | None = None,
 ) -> Measures:
-    """Run one change; journals are written below ``directory``. Raises ClusterError.
+    """Run one change. Journals are written below ``directory``. Raises ClusterError.
 
     With ``jvm`` members, partitions that they own at the end are left out of the figures.
     """

@@ -1,4 +1,4 @@
-"""Topics through the brokers, as clusters without ZooKeeper want it. Any thread.
+"""Topics through the brokers, as clusters without ZooKeeper require. Any thread.
 
 Each function opens a short connection of kafka-python's admin client.
 """
@@ -23,7 +23,7 @@ def create_topic(
     replication: int,
     config: Mapping[str, str],
 ) -> None:
-    """Create a topic; return when every broker knows its leaders."""
+    """Create a topic. Return when every broker knows its leaders."""
     asked: dict[str, Any] = {"num_partitions": partitions, "replication_factor": replication}
     with _admin(ports, name) as admin:
         admin.create_topics({name: {**asked, "configs": dict(config)}})
@@ -38,7 +38,7 @@ def add_partitions(ports: Sequence[int], name: str, total: int) -> None:
 
 
 def delete_topic(ports: Sequence[int], name: str) -> None:
-    """Delete a topic; return when no broker knows it any more."""
+    """Delete a topic. Return when no broker has it any more."""
     with _admin(ports, name) as admin:
         admin.delete_topics([name])
     wait_until_unknown(ports, name)
@@ -46,13 +46,13 @@ def delete_topic(ports: Sequence[int], name: str) -> None:
 
 @contextmanager
 def _admin(ports: Sequence[int], topic: str) -> Iterator[KafkaAdminClient]:
-    """Give an admin client; errors of kafka-python leave as ``ClusterError``."""
+    """Yield an admin client. Errors of kafka-python are raised as ``ClusterError``."""
     client = None
     try:
         client = KafkaAdminClient(bootstrap_servers=[f"127.0.0.1:{port}" for port in ports])
         yield client
     except TopicAlreadyExistsError:
-        raise ClusterError(f"topic {topic} exists already") from None
+        raise ClusterError(f"topic {topic} already exists") from None
     except UnknownTopicOrPartitionError:
         raise ClusterError(f"topic {topic} does not exist") from None
     except KafkaError as error:

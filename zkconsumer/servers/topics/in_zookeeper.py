@@ -1,4 +1,4 @@
-"""Topics through ZooKeeper, the one way that brokers of every generation understand.
+"""Topics through ZooKeeper, which brokers of every generation support.
 
 Each function opens its own short ZooKeeper session; any thread.
 """
@@ -25,7 +25,7 @@ def zookeeper_session(zookeeper: str) -> Iterator[KazooClient]:
     """Yield a connected kazoo client for ``HOST:PORT[/CHROOT]``, whose session is closed at the
     end.
 
-    Errors of kazoo leave as ``ClusterError``.
+    Errors of kazoo are raised as ``ClusterError``.
     """
     client = KazooClient(zookeeper, timeout=10.0)
     try:
@@ -46,14 +46,14 @@ def create_topic(
     replication: int,
     config: Mapping[str, str],
 ) -> None:
-    """Create a topic, with replicas assigned in rotation; return when every broker knows its
+    """Create a topic, with replicas assigned in rotation. Return when every broker knows its
     leaders."""
     with zookeeper_session(zookeeper) as client:
         replicas = _replicas(client, 0, partitions, replication)
         content = {"version": 1, "config": dict(config)}
         settings, path = f"/config/topics/{name}", f"/brokers/topics/{name}"
         if client.exists(path) is not None:
-            raise ClusterError(f"topic {name} exists already")
+            raise ClusterError(f"topic {name} already exists")
         _write(client, settings, content)
         try:
             client.create(path, _json({"version": 1, "partitions": replicas}))
@@ -81,7 +81,7 @@ def add_partitions(zookeeper: str, ports: Sequence[int], name: str, total: int) 
 
 
 def delete_topic(zookeeper: str, ports: Sequence[int], name: str) -> None:
-    """Delete a topic; return when it is gone from ZooKeeper and from every broker."""
+    """Delete a topic. Return when it is gone from ZooKeeper and from every broker."""
     path, order = f"/brokers/topics/{name}", f"/admin/delete_topics/{name}"
     with zookeeper_session(zookeeper) as client:
         if client.exists(path) is None:
@@ -133,7 +133,7 @@ def wait_for_leaders(ports: Sequence[int], name: str, partitions: int) -> None:
 
 
 def wait_until_unknown(ports: Sequence[int], name: str) -> None:
-    """Return when no broker knows the topic any more. Raises ``ClusterError``."""
+    """Return when no broker has the topic any more. Raises ``ClusterError``."""
 
     def unknown_everywhere() -> bool:
         views = [read_metadata(port) for port in ports]

@@ -1,4 +1,4 @@
-"""Actions on the topics of a cluster, wherever its servers run. Used from one thread."""
+"""Operations on the topics of a cluster, with or without ZooKeeper. Used from one thread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from zkconsumer.servers.topics import at_brokers, in_zookeeper
 class _Broker(Protocol):
     @property
     def port(self) -> int:
-        """Its port, at 127.0.0.1."""
+        """The server's port on 127.0.0.1."""
 
     @property
     def running(self) -> bool:
-        """Whether its process lives."""
+        """Whether the server's process is running."""
 
 
 class TopicVerbs(ABC):
@@ -51,8 +51,8 @@ class TopicVerbs(ABC):
     ) -> None:
         """Create a topic and return when every partition has a leader that all brokers know.
 
-        ``config`` holds topic settings such as ``cleanup.policy``. Raises ``ClusterError`` when
-        the topic exists.
+        ``config`` has topic settings such as ``cleanup.policy``. Raises ``ClusterError`` if the
+        topic exists.
         """
         if self.kraft:
             ports = self._live_ports()
@@ -70,7 +70,7 @@ class TopicVerbs(ABC):
         in_zookeeper.add_partitions(self.zookeeper, self._live_ports(), name, total)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and return when no broker knows it any more."""
+        """Delete a topic, and return when no broker has it any more."""
         if self.kraft:
             at_brokers.delete_topic(self._live_ports(), name)
             return

@@ -1,7 +1,7 @@
-"""The rules of every simulated group: their table, and the judge of a group.
+"""The rules of every simulated group: their table, and the observer that checks them.
 
-``Observer`` follows a group's history (owners, offsets, deliveries) and records each violation of a
-rule as it happens. The rules of delivery, of records and of a group at rest are checked by tests
+``Observer`` follows a group's history (owners, offsets, deliveries) and records each violation of
+a rule as it happens. The rules of delivery, of records and of an idle group are checked by tests
 (``tests/sim/runs``). Times are in seconds.
 """
 
@@ -107,16 +107,16 @@ class Violation:
 
 
 class Records(Protocol):
-    """What has happened to each record of the brokers' logs, if members read from such logs."""
+    """The history of each record in the brokers' logs, if members read from such logs."""
 
     def committed(self, tp: TopicPartition, offset: int) -> tuple[str, str] | None:
-        """Record that ``offset`` was stored; return the rule that this breaks, with a line about
+        """Record that ``offset`` was stored. Return the rule that this violates, with a line about
         it."""
 
 
 @dataclass(slots=True)
 class _Delivery:
-    """One session's reading of one partition, from ``started`` to ``stopped``."""
+    """One session's delivery of one partition, from ``started`` to ``stopped``."""
 
     active: bool = True
     #: Messages delivered after another session had become the owner.
@@ -125,11 +125,11 @@ class _Delivery:
 
 @dataclass(slots=True)
 class Observer:
-    """Checks the rules of one group. Pass it each event in the order of time.
+    """Checks the rules of one group. Pass it each event in chronological order.
 
-    ``violations`` are rules broken by members of the default profile, ``allowed`` those broken by
-    ``legacy_sessions`` as ``ALLOWED_LEGACY`` permits. ``records``: the fate of each record,
-    where members read from simulated logs.
+    ``violations`` are those of members of the default profile, ``allowed`` those of
+    ``legacy_sessions`` that ``ALLOWED_LEGACY`` permits. ``records``: the history of each record,
+    if members read from simulated logs.
     """
 
     records: Records | None = None
@@ -159,7 +159,7 @@ class Observer:
     _may_lower: Counter[tuple[TopicPartition, str]] = field(default_factory=Counter)
 
     def note(self, rule: str, at: float, session: int, text: str) -> None:
-        """Record that the member in ``session`` has broken ``rule``."""
+        """Record that the member in ``session`` has violated ``rule``."""
         violation = Violation(rule, at, text)
         if session in self.legacy_sessions and rule in ALLOWED_LEGACY:
             self.allowed.append(violation)
@@ -167,7 +167,7 @@ class Observer:
             self.violations.append(violation)
 
     def session_begins(self, session: int, member: str) -> None:
-        """Record that the session is ``member``'s."""
+        """Record that the session belongs to ``member``."""
         self._names[session] = member
 
     def session_ended(self, session: int) -> None:
@@ -184,7 +184,7 @@ class Observer:
         """Record that the servers have started with older data: live ``sessions``, owners and,
         where they are in ZooKeeper, ``committed`` offsets.
 
-        A member that reads a partition cannot know who owns it, until it has asked.
+        A member that reads a partition does not know who owns it until it has asked.
         """
         self._ended = (self._ended | self._names.keys()) - set(sessions)
         self._excused |= {*self._reading, *self.owners.items()}
@@ -212,8 +212,8 @@ class Observer:
         """Record that ``by`` changed the owner of ``tp`` to ``owner`` (``None``: deleted the owner
         znode).
 
-        ``by`` 0 is an administrator: the previous owner is excused until it claims again.
-        ``fenced``: there is an offset znode, whose version a release checks.
+        ``by`` 0 is an administrator: the previous owner's violations are ignored until it claims
+        again. ``fenced``: there is an offset znode, whose version a release checks.
         """
         before = self.owners.pop(tp, None)
         if before is not None and before not in self._ended:
@@ -271,8 +271,8 @@ class Observer:
             self.note(broken[0], at, by, f"{broken[1]}, by {by}")
 
     def stored(self, tp: TopicPartition) -> int:
-        """Return the offset that a claim would read, with two stores the larger one; -1 if there is
-        none.
+        """Return the offset that a claim would read (with two stores, the larger one); -1 if there
+        is none.
 
         Only ZooKeeper refuses a late commit of a previous owner, so Kafka may have the larger
         offset.
@@ -280,7 +280,7 @@ class Observer:
         return max(self.committed.get(tp, -1), self.in_kafka_too.get(tp, -1))
 
     def reset(self, tp: TopicPartition, member: str) -> None:
-        """Record the position that ``auto.offset.reset`` chose in place of one that is out of
+        """Record the position that ``auto.offset.reset`` chose to replace one that is out of
         range."""
         self._may_lower[tp, member] += 1
         self.resets[tp] += 1
@@ -288,7 +288,7 @@ class Observer:
     def started(
         self, at: float, tp: TopicPartition, session: int, position: int, member: str = ""
     ) -> None:
-        """Record that ``member`` begins to deliver ``tp`` at ``position`` in ``session``."""
+        """Record that ``member`` starts to deliver ``tp`` at ``position`` in ``session``."""
         self._names[session] = member
         stored = self._by_owner.get(tp, 0)
         excused = self._may_lower[tp, member] > 0
@@ -303,14 +303,15 @@ class Observer:
         reading.active = True
 
     def stopped(self, tp: TopicPartition, session: int) -> None:
-        """Record that the member which reads ``tp`` in ``session`` delivers no more of its
+        """Record that the member which delivers ``tp`` in ``session`` stops delivering its
         messages."""
         reading = self._reading.get((tp, session))
         if reading is not None:
             reading.active = False
 
     def delivered(self, at: float, tp: TopicPartition, session: int, first: int, last: int) -> None:
-        """Record that the application got the messages ``first`` to ``last``, one at a time."""
+        """Record that the application received the messages ``first`` to ``last``, one
+        at a time."""
         self.deliveries += last - first + 1
         reading = self._reading.setdefault((tp, session), _Delivery())
         if self.owners.get(tp) == session or (tp, session) in self._excused:

@@ -1,11 +1,11 @@
-"""Reads of a whole group's registrations in one step, with the counts of reads one by one.
+"""Simulates reads of all of a group's registrations in one step, but counts them separately.
 
-When one member joins a legacy group of 10,000, every member reads 10,001 registrations, one after
-the other: 10^8 reads. Nearly all of them return the same. So the real script runs once for each
-state of the tree, on the committed znodes. Every member that starts the same reads in the same
-state gets the same replies, at the same cost, and the same view, after the time that the reads
-take. If the znodes change meanwhile, each reading member gets, in its own script, the replies of
-the reads that were served before the change, and continues one by one.
+When a member joins a legacy group of 10,000, every member reads 10,001 registrations one by one,
+which is 10^8 reads with mostly the same results. So the real script runs once for each state of the
+tree, on the committed znodes. Every member that starts the same reads in the same state gets the
+same replies, at the same cost, and the same view, after the time that the reads take. If the znodes
+change in the meantime, each reading member gets, in its own script, the replies to the reads that
+were served before the change, and continues one by one.
 
 Runs inside kernel events. Only for ensembles without followers and with steady latency.
 """
@@ -64,7 +64,7 @@ class Load:
     """Chains of reads that share one server, which takes ``read_us`` for each.
 
     A single chain needs a round trip and a service time for each read. If all chains together
-    request more than the server can do, all become equally slower.
+    request more than the server can serve, all slow down equally.
     """
 
     def __init__(self, kernel: Kernel, read_us: int) -> None:
@@ -87,8 +87,8 @@ class Load:
         return round((self.slowdown - 1.0) * (round_trip_us + self.read_us))
 
     def start(self, reads: int, cycle_us: int, first_us: int, done: Callable[[], None]) -> Chain:
-        """Begin a chain of ``reads``. The first is served after ``first_us``, each other one
-        ``cycle_us`` later. Call ``done`` when the last is answered."""
+        """Start a chain of ``reads``. The first is served after ``first_us``, each further one
+        ``cycle_us`` later. ``done`` is called when the last is answered."""
         self._advance()
         self._count += 1
         chain = Chain(self._kernel.now_us, self._progress, cycle_us, first_us, reads, done)
@@ -159,8 +159,8 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """The cost of a memo's first steps: znodes read, and for each parent znode the first path read
-    below it and the cost of all reads there."""
+    """Cost of a memo's first steps: znodes read, and for each parent znode the first path read
+    below it and the cost of all its reads."""
 
     reads: int
     costs: Mapping[str, tuple[str, Cost]]
@@ -185,20 +185,20 @@ class _Memo:
 
     event: events.ViewLoaded
     steps: tuple[tuple[GetMany, ...], ...]
-    """Each element is sent together."""
+    """Steps. The reads of a step are sent together."""
     replies: tuple[tuple[Reply, ...], ...]
     tail: tuple[ZkOp, ...]
     _spent: list[_Spent] = field(default_factory=lambda: [_Spent(0, {})])
-    """Element ``n``: what the first ``n`` steps cost. Every member that reads the same uses it: to
-    add the costs up again for each member takes time that grows with the square of the group."""
+    """Element ``n``: the cost of the first ``n`` steps. It is shared by all members with the same
+    reads, because adding up the costs for each member would take quadratic time."""
 
     @property
     def reads_each(self) -> int:
-        """Znodes read by each step."""
+        """Number of znodes read by each step."""
         return sum(len(op.paths) for op in self.steps[0])
 
     def spent(self, steps: int) -> _Spent:
-        """What the first ``steps`` steps cost."""
+        """Return the cost of the first ``steps`` steps."""
         for number in range(len(self._spent) - 1, steps):
             self._spent.append(self._spent[-1].plus(self.steps[number], self.replies[number]))
         return self._spent[steps]
@@ -233,7 +233,7 @@ class BulkMember(Protocol):
         """The client of the simulated ZooKeeper."""
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
-        """Pass a reply to its script."""
+        """Pass a reply to the member's script."""
 
     def finish(self, script: MemberScript[Event], event: Event) -> None:
         """End a script without running it."""
@@ -256,7 +256,7 @@ class BulkViews:
         self._below = paths.ids + "/"
         self.load = Load(zk.kernel, round(zk.service[0] * 1e6) if zk.service else 0)
         self.bulk_reads = 0
-        """Reads that were not simulated one by one."""
+        """Number of reads that were not simulated individually."""
         self._version = 0
         self._memos: dict[object, _Memo | None] = {}
         self._loading: dict[BulkMember, _Loading] = {}
@@ -271,7 +271,7 @@ class BulkViews:
     def expect(
         self, member: BulkMember, command: commands.LoadView, script: MemberScript[Event]
     ) -> None:
-        """Record that ``member`` begins to load a view."""
+        """Record that ``member`` starts to load a view."""
         if command.scope is not commands.Scope.OWN:
             self._loading[member] = _Loading(member, command, script, self._version)
 
@@ -297,7 +297,8 @@ class BulkViews:
         return isinstance(op, GetChildren) and op.path == self._ids
 
     def _listed(self, loading: _Loading, reply: Reply) -> None:
-        """The members are listed: begin to read their registrations, unless something changed."""
+        """Handle the list of members: start to read their registrations, unless something has
+        changed."""
         member = loading.member
         if self._loading.get(member) is not loading or member.session != loading.session:
             return
@@ -321,7 +322,7 @@ class BulkViews:
         )
 
     def _alike(self, loading: _Loading) -> bool:
-        """Whether the member reads what others in its place read."""
+        """Whether the member reads what other members would read."""
         if loading.version != self._version:
             return False
         spec = loading.member.spec
@@ -330,7 +331,7 @@ class BulkViews:
         return spec.scala or owner == (loading.session, loading.command.epoch)
 
     def _memo(self, loading: _Loading) -> _Memo | None:
-        """Run the script once on the committed state; ``None`` when it does not end well."""
+        """Run the script once on the committed state. Return ``None`` if it fails."""
         spec, command = loading.member.spec, loading.command
         key = (command.scope, command.known, id(spec.subscription), spec.assignor, spec.scala)
         if key not in self._memos:
@@ -368,7 +369,7 @@ class BulkViews:
     # -- under way
 
     def _read(self, loading: _Loading) -> None:
-        """The last registration is read."""
+        """Handle the last registration."""
         memo = loading.memo
         assert memo is not None
         assert loading.chain is not None
@@ -413,7 +414,8 @@ class BulkViews:
                 self._go_on_alone(loading)
 
     def _go_on_alone(self, loading: _Loading) -> None:
-        """The znodes have changed: give the script the earlier replies, and continue one by one."""
+        """Handle a change of the znodes: pass the earlier replies to the script, and continue one
+        by one."""
         member, memo, chain = loading.member, loading.memo, loading.chain
         assert memo is not None
         served = len(memo.steps)
@@ -446,5 +448,5 @@ class BulkViews:
 
 
 def _whole(replies: Sequence[Reply]) -> Reply:
-    """The replies to a script that has sent these operations together."""
+    """Return the replies to a script that has sent these operations together."""
     return Ok(tuple(replies)) if len(replies) > 1 else replies[0]

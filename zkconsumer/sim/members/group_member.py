@@ -1,7 +1,7 @@
 """A simulated member of a group on a broker: the real loop in virtual time, and its connections.
 
-Owns the brokers' side of the connections and the member's two lines to them, one for requests and
-one for heartbeats. Everything runs inside kernel events.
+Contains the brokers' side of the connections, and the member's two lines to them, one for requests
+and one for heartbeats. Everything runs inside kernel events.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ NOT_COORDINATOR: Final = ErrorCode.NOT_COORDINATOR
 
 
 class Group(Protocol):
-    """A coordinator's group, whichever protocol its members use."""
+    """A group on a coordinator, with members of either protocol."""
 
     loading: bool
-    """Whether the coordinator still reads the group."""
+    """Whether the coordinator is still loading the group."""
 
     @property
     def seats(self) -> Mapping[str, Any]:
@@ -51,18 +51,18 @@ class Group(Protocol):
         """Answer a member's request."""
 
     def resign(self, code: int) -> None:
-        """Make another broker the coordinator. Requests that wait are answered with ``code``."""
+        """Make another broker the coordinator. Pending requests are answered with ``code``."""
 
     def restart(self) -> None:
-        """Restart the sessions of all members."""
+        """Restart the session timeouts of all members."""
 
 
 class Brokers:
     """The brokers of a cluster, one of which is the group's coordinator.
 
-    ``home`` is its number; ``down`` while there is none. Requests queue there and take ``service``
-    seconds each. ``loss`` is the probability that a request, or its answer, is lost with its
-    connection; ``delay`` that an answer is late by up to 5 s.
+    ``home`` is its number; ``down`` while there is none. Requests are queued at the coordinator
+    and take ``service`` seconds each. ``loss`` is the probability that a request, or its answer,
+    is lost with its connection; ``delay`` the probability that an answer is late by up to 5 s.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Brokers:
             reply(failure(command, code))
 
     def fail_over(self, seconds: float, loading: float, dies: bool = True) -> None:
-        """End the coordinator, or its role. After ``seconds`` the other broker takes over, and
-        reads the group for ``loading`` seconds."""
+        """Stop the coordinator, or end its role. After ``seconds`` the other broker takes over,
+        and loads the group for ``loading`` seconds."""
         if self.down:
             return
         self.down = True
@@ -132,12 +132,12 @@ OnAnswer = Callable[[Any, float, int], object]
 
 
 class Line:
-    """One connection of a member (``RequestLine``), which sends one request at a time and answers
+    """One connection of a member (``RequestLine``). It sends one request at a time, and answers
     each once."""
 
     def __init__(self, member: LinesProcess[Any]) -> None:
         self.coordinator = 0
-        """The broker that it regards as the coordinator."""
+        """The broker that this connection treats as the coordinator."""
         self._member = member
         self._waiting: deque[tuple[Any, OnAnswer, Permission]] = deque()
         self._number = 0
@@ -213,7 +213,7 @@ class Line:
 
 
 class LinesProcess(SimProcess[MachineT]):
-    """A member's process and its connections to its group's coordinator.
+    """A member's process, and its connections to its group's coordinator.
 
     A subclass sets ``group_spec``.
     """
@@ -223,9 +223,10 @@ class LinesProcess(SimProcess[MachineT]):
     def _connect(self, cluster: Brokers, lines: int) -> None:
         self.cluster = cluster
         self.trip_us = 1000
-        """Microseconds that a request takes, or its answer."""
+        """Microseconds that a request or its answer needs."""
         self.proved_group = -math.inf
-        """When the last request was sent whose answer proved that the coordinator counts it."""
+        """When the last request was sent whose answer proved that the coordinator treats the
+        member as live."""
         self._lines = tuple(Line(self) for _ in range(lines))
         self._cut_until = -1.0
 
@@ -242,13 +243,13 @@ class LinesProcess(SimProcess[MachineT]):
             self.cluster.members.remove(self)
 
     def crash(self) -> None:
-        """Kill the process. The coordinator notices that by the session timeout."""
+        """Kill the process. The coordinator detects it by the session timeout."""
         super().crash()
         self._leave()
 
     def cut(self, seconds: float) -> None:
-        """Break the connections to brokers, with the requests in flight, and prevent new ones for a
-        while."""
+        """Break the connections to brokers, with the requests in flight, and prevent new
+        connections for a while."""
         self.host.say(f"cut {seconds:.3f}")
         self._cut_until = max(self._cut_until, self._kernel.now + seconds)
         for line in self._lines:
@@ -256,7 +257,7 @@ class LinesProcess(SimProcess[MachineT]):
 
     @property
     def is_cut(self) -> bool:
-        """Whether no connection can be made now."""
+        """Whether no connection is possible now."""
         return self._kernel.now < self._cut_until
 
 
@@ -331,5 +332,5 @@ class SimGroupMember(LinesProcess[GroupMachine]):
 
     @property
     def failed(self) -> str:
-        """The reason why the member cannot continue."""
+        """Why the member cannot continue."""
         return self.plane.failed

@@ -1,6 +1,6 @@
 """A process on virtual time: its mailbox, timers and clocks, and how its application behaves.
 
-Owns the order of what happens in one process. Everything runs inside kernel events, in the thread
+Determines the order of events in one process. Everything runs inside kernel events, in the thread
 that runs the kernel.
 """
 
@@ -22,12 +22,13 @@ EPOCH_MS: Final = 1_500_000_000_000
 class Habits:
     """How a member's process behaves. Pairs are ranges; times are in seconds.
 
-    ``poll``: between two polls, each of up to ``burst`` messages of a stream (of a light member: of
-    a partition). ``stop``: until the first check for an unacknowledged message. ``release_wait``:
-    for that message (``zkconsumer.release.wait.ms``). ``listener``: in the user's listener, which
-    raises with probability ``listener_error``. ``listener_commits``: it commits the partitions that
-    will be released, and waits for the answer. ``commits``: the probability that the application
-    commits after a poll; half of these calls wait for the answer.
+    ``poll``: time between two polls, each of up to ``burst`` messages of a stream (for a light
+    member, of a partition). ``stop``: time until the first check for an unacknowledged message.
+    ``release_wait``: time for that message (``zkconsumer.release.wait.ms``). ``listener``:
+    duration of a call of the user's listener, which raises with probability ``listener_error``.
+    ``listener_commits``: whether the listener commits the partitions that will be released, and
+    waits for the answer. ``commits``: probability that the application commits after a poll; half
+    of these calls wait for the answer.
     """
 
     poll: tuple[float, float] = (0.3, 0.7)
@@ -42,14 +43,14 @@ class Habits:
 
 
 class InjectedFault(Exception):
-    """A fault inside the member, as if its code had raised."""
+    """A fault injected into the member, as if its code had raised."""
 
 
 class SimHost:
     """A process on virtual time: the ``Host`` of ``zkconsumer.runtime.membership.loop``.
 
-    Actions are run one at a time, never within one another. ``alive``: neither crashed nor
-    left. ``paused``: it is suspended, and so are its actions; its timers expire meanwhile.
+    Actions run one at a time, never nested. ``alive``: the process has neither crashed nor left.
+    ``paused``: the process and its actions are suspended; its timers continue to expire.
     """
 
     def __init__(self, kernel: Kernel, name: str, note: Callable[[str], object] | None) -> None:
@@ -61,9 +62,9 @@ class SimHost:
         self.on_fault: Callable[[BaseException], object] = lambda error: None
         """Called when an action has raised ``InjectedFault``."""
         self.on_error: Callable[[Exception], object] | None = None
-        """Called when an action has raised anything else; by default the simulation ends."""
+        """Called when an action has raised another exception. By default the simulation ends."""
         self.on_step: Callable[[], object] = lambda: None
-        """Called when all that was posted is done."""
+        """Called when all posted actions are done."""
         self._note = note
         self._inbox: deque[Callable[[], object]] = deque()
         self._busy = False
@@ -119,7 +120,7 @@ class SimHost:
         return self.kernel.now
 
     def log(self, level: int, text: str, error: BaseException | None = None) -> None:
-        """Implement ``Host.log``: part of the run's history."""
+        """Implement ``Host.log``. The line becomes part of the run's history."""
         self.say(text)
         if error is not None and not isinstance(error, InjectedFault):
             raise error

@@ -1,7 +1,7 @@
-"""Delivery without fetching, for simulations of thousands of members: messages are offsets.
+"""Delivery without fetching, for simulations of thousands of members. Messages are offsets.
 
-Instead of fetchers, queues and streams, a partition has a position, which grows. Whether a member
-may deliver, and what it owns, is as in a member that fetches.
+Instead of fetchers, queues and streams, a partition has a position, which grows. Ownership and
+permission to deliver work as in a member that fetches.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from zkconsumer.sim.members.plane import Plane, PlaneOwner
 
 
 class SimLog:
-    """The messages of all partitions. Each partition grows by ``rate`` messages a second until
+    """The messages of all partitions. Each partition grows by ``rate`` messages per second until
     ``stop``.
 
-    Messages are their offsets. A partition keeps its messages when its topic is deleted.
+    A message is its offset. A partition keeps its messages when its topic is deleted.
     """
 
     def __init__(self, kernel: Kernel, rate: float) -> None:
@@ -48,7 +48,7 @@ class SimLog:
         return self.topics.pop(topic, None) is not None
 
     def stop(self) -> None:
-        """Write no more messages."""
+        """Stop writing messages."""
         self._stopped = self._kernel.now
 
     def plane(self, member: PlaneOwner) -> SimPlane:
@@ -70,8 +70,8 @@ class SimLog:
 
 @dataclass(slots=True)
 class Reading:
-    """A partition that is being delivered. ``position``: the next offset to consume. One message
-    may be unacknowledged.
+    """A partition that is being delivered. ``position``: the next offset to consume. At most one
+    message is unacknowledged.
 
     ``stopping`` is the token of the ``StopFetching`` that ended delivery.
     """
@@ -85,8 +85,7 @@ class Reading:
 class SimPlane(Plane):
     """Fetchers, streams and the application of one member: the ``DataPort`` of its loop.
 
-    Without ``log`` nothing is delivered. ``session``: the number by which the observer knows the
-    member.
+    Without ``log`` nothing is delivered. ``session``: the observer's number for the member.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class SimPlane(Plane):
         self._stalled_until = -1.0
 
     def begin(self) -> None:
-        """Let the application ask for messages from now on."""
+        """Let the application request messages from now on."""
         if self._log is not None:
             self._poll_later()
 
@@ -174,7 +173,7 @@ class SimPlane(Plane):
 
     @property
     def progress(self) -> tuple[Progress, ...]:
-        """The part of a stream that shows the application's progress."""
+        """Return the part of a stream that shows the application's progress."""
         return () if self._log is None else (self,)
 
     @property
@@ -184,28 +183,28 @@ class SimPlane(Plane):
 
     @property
     def in_hand(self) -> object | None:
-        """The record that the application has been processing for suspiciously long
+        """Return the record that the application has been processing for suspiciously long
         (``Progress``)."""
         return self if self._host.now() < self._stalled_until else None
 
     @property
     def may_deliver(self) -> bool:
-        """Whether the application would get a message now."""
+        """Whether the application would receive a message now."""
         return self._log is not None and self._gate.is_open and self.in_hand is None
 
     def stall(self, seconds: float) -> None:
-        """Let the application work on one message for this long."""
+        """Make the application process one message for this long."""
         self._stalled_until = max(self._stalled_until, self._host.now() + seconds)
 
     def deliver_late(self) -> None:
-        """Deliver the message for which the application had passed the lease's check before the
-        process stopped."""
+        """Deliver the message for which the application had checked the lease before the process
+        stopped."""
         for tp, reading in list(self._reading.items())[:1]:
             if reading.stopping is None:
                 self._deliver(tp, reading, 1)
 
     def _take(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Reading]:
-        """End the reading of these; return the positions."""
+        """Stop reading these partitions. Return the positions."""
         taken = {tp: self._reading.pop(tp) for tp in sorted(partitions) if tp in self._reading}
         if self._observer is not None:
             for tp, reading in taken.items():
@@ -213,8 +212,8 @@ class SimPlane(Plane):
         return taken
 
     def _halt(self, number: int, done: Callable[[dict[TopicPartition, int]], object]) -> None:
-        """The fetchers have stopped; an unacknowledged message was finished meanwhile, or was
-        not."""
+        """Handle that the fetchers have stopped. An unacknowledged message may have been finished
+        in the meantime."""
         stopped = [tp for tp, r in self._reading.items() if r.stopping == number]
         positions: dict[TopicPartition, int] = {}
         for tp, reading in self._take(stopped).items():
@@ -238,7 +237,7 @@ class SimPlane(Plane):
         self._poll_later()
 
     def _deliver(self, tp: TopicPartition, reading: Reading, most: int) -> None:
-        """Request messages: the request for the next one acknowledges the last one."""
+        """Request messages. The request for the next message acknowledges the last one."""
         assert self._log is not None
         if reading.in_hand:
             reading.position += 1

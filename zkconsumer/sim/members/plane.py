@@ -1,4 +1,4 @@
-"""What a simulated member delivers with: the interface of its data plane to its process."""
+"""The interface of a simulated member's data plane to its process."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from zkconsumer.sim.members.host import Habits, SimHost
 class Plane(DataPort, Protocol):
     """The ``DataPort`` of a simulated member's loop, and the application that reads from it.
 
-    A plane that is ``judged`` checks the rules of delivery at each step of the process. The last
-    methods below are for such planes; the others need not define them.
+    A ``judged`` plane checks the rules of delivery at each step of the process. The last methods
+    below are only needed for such planes.
     """
 
     judged: bool = False
     failed: str
     """Why the streams have failed; empty if they have not."""
     brokers: tuple[BrokerEndpoint, ...]
-    """The registered brokers, as far as the member knows."""
+    """The registered brokers, as known to the member."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Let the application ask for messages from now on."""
+        """Let the application request messages from now on."""
 
     @property
     @abstractmethod
     def progress(self) -> tuple[Progress, ...]:
-        """The part of a stream that shows the application's progress."""
+        """Return the part of a stream that shows the application's progress."""
 
     @property
     @abstractmethod
@@ -44,11 +44,11 @@ class Plane(DataPort, Protocol):
     @property
     @abstractmethod
     def may_deliver(self) -> bool:
-        """Whether the application would get a message now."""
+        """Whether the application would receive a message now."""
 
     @abstractmethod
     def stall(self, seconds: float) -> None:
-        """Let the application work on one message for this long."""
+        """Make the application process one message for this long."""
 
     @abstractmethod
     def close(self, timeout: float = 0.0) -> None:
@@ -56,12 +56,12 @@ class Plane(DataPort, Protocol):
 
     @abstractmethod
     def deliver_late(self) -> None:
-        """Deliver the message that the stopped process held back, now that it runs again."""
+        """Deliver the message that was held back while the process was stopped."""
 
     # -- of judged planes
 
     def hold_late(self) -> None:
-        """Stop the process between the lease's check and the application."""
+        """Stop the process between the check of the lease and the application."""
         return
 
     def end(self) -> None:
@@ -69,7 +69,7 @@ class Plane(DataPort, Protocol):
         return
 
     def check(self) -> None:
-        """Check the rules that hold whenever the process rests."""
+        """Check the rules that apply whenever the process is idle."""
         return
 
     def resets(self) -> int:
@@ -82,7 +82,7 @@ class Plane(DataPort, Protocol):
 
 
 class PlaneOwner(Protocol):
-    """The process that a data plane belongs to: see ``SimProcess``."""
+    """The process to which a data plane belongs; see ``SimProcess``."""
 
     host: SimHost
     gate: DeliveryGate
@@ -95,10 +95,10 @@ class PlaneOwner(Protocol):
 
 
 class Source(Protocol):
-    """The topics with their records, as members read them."""
+    """The topics and their records, as members read them."""
 
     topics: dict[str, int]
-    """Number of partitions of each topic that exists."""
+    """Number of partitions of each existing topic."""
 
     def plane(self, member: Any) -> Plane:
         """Return the data plane of ``member``, a ``SimProcess``."""

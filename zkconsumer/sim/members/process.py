@@ -1,7 +1,7 @@
 """A member's process on virtual time: the real loop, and its environment in a simulation.
 
-Owns the simulated listener and the faults of a process (pause, crash, internal failure). Everything
-runs inside kernel events, in the thread that runs the kernel.
+Contains the simulated listener and the faults of a process (pause, crash, internal failure).
+Everything runs inside kernel events, in the thread that runs the kernel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SimListener:
     def __init__(self, host: SimHost, habits: Habits, plane: Plane) -> None:
         self.since: float | None = None
         self.commit: Callable[[Mapping[TopicPartition, int]], Future[tuple[str, ...]]]
-        """Asks the member for a commit; set before it begins."""
+        """Requests a commit from the member. Set before the listener is used."""
         self._host = host
         self._habits = habits
         self._plane = plane
@@ -62,7 +62,7 @@ class SimListener:
         self._end(done, "the rebalance listener raised" if raised else None)
 
     def _commit(self, partitions: frozenset[TopicPartition], done: Done) -> None:
-        """Commit the partitions that will be released, and return when that is answered."""
+        """Commit the partitions that will be released, and return when the commit is answered."""
         positions = {tp: n for tp, n in self._plane.positions().items() if tp in partitions}
         self.commit(positions).add_done_callback(lambda _future: self._end(done, None))
 
@@ -74,7 +74,8 @@ class SimListener:
 class SimProcess(Generic[MachineT]):
     """One member's process. Messages are delivered if ``observer`` and ``data`` are given.
 
-    ``loop`` is the real one, as is what carries out its commands. ``data`` decides what delivers.
+    ``loop`` and the classes that carry out its commands are the real ones. ``data`` is the data
+    plane.
     """
 
     loop: MemberLoop[MachineT]
@@ -96,7 +97,7 @@ class SimProcess(Generic[MachineT]):
         self.observer = observer
         self.habits = habits
         self.active_us = 0
-        """When the machine took in its last event."""
+        """When the machine handled its last event."""
         self.closing = False
         """Whether it was asked to leave."""
         self.host = SimHost(kernel, name, note)
@@ -147,7 +148,7 @@ class SimProcess(Generic[MachineT]):
         watchers: Sequence[Any],
     ) -> None:
         self.watchers: Any = _Watchers(self, watchers)
-        """Is called with everything that the member does."""
+        """Called with all actions of the member."""
         self.loop = MemberLoop(
             self.name,
             machine,
@@ -193,13 +194,13 @@ class SimProcess(Generic[MachineT]):
         self.loop.post(events.CloseRequested())
 
     def stall(self, seconds: float) -> None:
-        """Let the application work on one message for this long."""
+        """Make the application process one message for this long."""
         if self.alive:
             self.host.say(f"stall {seconds:.3f}")
             self.plane.stall(seconds)
 
     def crash(self) -> None:
-        """Kill the process. The servers notice that by their timeouts."""
+        """Kill the process. The servers detect it by their timeouts."""
         if self.alive:
             self.host.say("crash")
             self.host.alive = False
@@ -227,20 +228,21 @@ class SimProcess(Generic[MachineT]):
         self.host.work()
 
     def _closed(self, closed: Future[tuple[str, ...]]) -> None:
-        """The machine has left the group: the process ends."""
+        """End the process after the machine has left the group."""
         if closed.exception() is not None:
             return
         self.host.say(f"closed {closed.result()}")
         self.host.alive = False
 
     def broken(self, rule: str, text: str) -> None:
-        """Report a broken ``rule``. ``text`` describes how it was broken."""
+        """Report a violated ``rule``. ``text`` describes the violation."""
         assert self.observer is not None
         self.observer.note(rule, self._kernel.now, self.session, text)
 
 
 class _Watchers:
-    """The observer of a simulated member's loop: passes everything on, notes the history."""
+    """The observer of a simulated member's loop. It passes everything on, and records
+    the history."""
 
     def __init__(self, member: SimProcess[Any], watchers: Sequence[Any]) -> None:
         self._member = member
@@ -248,7 +250,7 @@ class _Watchers:
         self._timers: dict[str, int] = {}
         """Token of the last timer of each name."""
         self._stale = False
-        """Whether the machine receives a timer that was replaced."""
+        """Whether the machine is receiving a timer that was replaced."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
         """See ``Observer``."""

@@ -1,7 +1,7 @@
 """A simulated member of a ZooKeeper group: the real loop and scripts on a ``FakeSession``.
 
-Owns the way from the member's ZooKeeper coordination to the simulated servers. Everything runs
-inside kernel events, in the thread that runs the kernel.
+Connects the member's ZooKeeper coordination to the simulated servers. Everything runs inside
+kernel events, in the thread that runs the kernel.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from zkconsumer.sim.servers.zk import FakeZk, SessionState, WatchEvent
 
 
 class SimZk:
-    """The ``ZkPort`` of a simulated member, which passes everything to a ``FakeSession`` and
-    back."""
+    """The ``ZkPort`` of a simulated member, which passes requests to a ``FakeSession``, and its
+    events back."""
 
     def __init__(self, zk: FakeZk, host: SimHost, session_timeout: float) -> None:
         self.session_timeout = session_timeout
         self.proved = -math.inf
-        """When the last ping of this session was sent that has been answered."""
+        """When the last answered ping of this session was sent."""
         self.late_pings = 0.0
-        """Probability that the client library hands over the answer to a ping late."""
+        """Probability that the client library passes on the answer to a ping late."""
         self.has_brokers = True
-        """Whether the member may look for its cluster here."""
+        """Whether the member may read its cluster from this ZooKeeper."""
         self._zk = zk
         self._host = host
         self._known = 0
@@ -58,7 +58,7 @@ class SimZk:
         on_session: Callable[[SessionEvent, int], object],
         on_watch: Callable[[str, int | None], object],
     ) -> None:
-        """Begin a session. The process gets all events when it runs."""
+        """Start a session. The process receives all events when it runs."""
 
         def lost(session_id: int) -> None:
             self.proved = -math.inf  # not before: the process may be suspended
@@ -119,7 +119,7 @@ class ZkProcess(SimProcess[MachineT]):
     _coordination: ZooKeeperCoordination
 
     def start(self) -> None:
-        """Connect to ZooKeeper; the rest follows from that."""
+        """Connect to ZooKeeper. The member then starts by itself."""
         self._zk.connect(self._on_session, self._signals.on_watch)
         self.loop.begin()
         self.plane.begin()
@@ -146,13 +146,14 @@ class ZkProcess(SimProcess[MachineT]):
     # -- what a fault does
 
     def crash(self) -> None:
-        """Kill the process. Its session lives until its timeout."""
+        """Kill the process. Its session lasts until its timeout."""
         if self.alive:
             super().crash()
             self.client.kill()
 
     def pause(self, seconds: float) -> None:
-        """Suspend the process (SIGSTOP). Longer than the session timeout, this ends the session."""
+        """Suspend the process (SIGSTOP). A suspension longer than the session timeout ends the
+        session."""
         stands = self.alive and not self.paused
         super().pause(seconds)
         timeout = self.spec.session_timeout
@@ -220,7 +221,7 @@ class SimMember(ZkProcess[RebalanceMachine]):
     # -- what a fault does
 
     def crash(self) -> None:
-        """Kill the process. Its session lives until its timeout."""
+        """Kill the process. Its session lasts until its timeout."""
         if self.alive:
             super().crash()
             if self._bulk is not None:

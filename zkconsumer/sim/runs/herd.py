@@ -1,8 +1,8 @@
 """One membership change in a settled group, in virtual time, and its cost.
 
-The group settles first under ideal conditions: all members start in the same instant, messages take
-equally long, servers no time. Then the requested conditions are set, counting begins, and the event
-happens. Everything runs in the caller's thread.
+The group settles first under ideal conditions: all members start at the same time, all messages
+take equally long, and servers need no time. Then the requested conditions are set, counting
+starts, and the event happens. Everything runs in the caller's thread.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ REST = 1e5
 class Herd(HerdGroup):
     """The parameters of a simulation. Times are in seconds.
 
-    ``latency`` is the range of one way between client and server, drawn for each connection;
-    ``service`` is a server's time for one read and one write. ``bulk``: equal reads of many
-    members are simulated once; the counts are the same.
+    ``latency`` is the range of the delay in one direction, drawn for each connection; ``service``
+    is a server's time for one read and one write. ``bulk``: equal reads of many members are
+    simulated once; the counts are the same.
     """
 
     seed: int = 0
@@ -108,15 +108,15 @@ class HerdRun(ABC, Generic[MemberT]):
 
     @abstractmethod
     def _start(self, number: int) -> None:
-        """Start a member, again if it was stopped."""
+        """Start a member, or restart it."""
 
     @abstractmethod
     def _bounce(self) -> None:
-        """A broker stops and starts."""
+        """Stop a broker and start it again."""
 
     @abstractmethod
     def _create_topic(self) -> None:
-        """Topic ``t-new`` is created."""
+        """Create the topic ``t-new``."""
 
     def _name(self, number: int) -> str:
         return member_name(number, self._restarts.get(number, 0))
@@ -145,7 +145,7 @@ class HerdRun(ABC, Generic[MemberT]):
             self._sink.write(event_entry(self.kernel.now_us, name, member))
 
     def _restart(self, number: int) -> None:
-        """Members leave and return one at a time, at a fixed pace."""
+        """Let members leave and return one at a time, at a fixed pace."""
         if number >= self.herd.members:
             return
         self.members[number].close()
@@ -266,7 +266,7 @@ class ZooKeeperRun(HerdRun[SimMember]):
         return MemberCounter(self.tally, name, lambda: self.kernel.now_us)
 
     def _count(self) -> None:
-        """From now on. Settling alone costs more than all that is counted later."""
+        """Start to count. Settling alone costs more than everything that is counted."""
         self.tally.reset(self.kernel.now_us)
         self._counting = True
         for name, watchers in self._to_count:

@@ -1,8 +1,8 @@
-"""Cases of split brain, played in virtual time, each with its interleaving and its result.
+"""Cases of split brain in virtual time, each with its interleaving and its result.
 
-A case is a fixed course of events; latencies, lags and phases are drawn from the seed. ``play``
-looks for the first seed in which the case appears with legacy behaviour, and plays as many seeds
-with ours. Everything runs in the caller's thread.
+A case is a fixed sequence of events; latencies, lags and phases are drawn from the seed. ``play``
+searches the first seed in which the case occurs with legacy behaviour, and runs as many seeds
+with the default profile. Everything runs in the caller's thread.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Stage:
         return self.world.kernel
 
     def write(self, entry: Entry) -> None:
-        """Add a line to the journal, and look for members that want the same partition."""
+        """Add a line to the journal, and check for members that want the same partition."""
         self.entries.append(entry)
         if entry.get("name") != "ClaimPartitions":
             return
@@ -99,7 +99,7 @@ class Stage:
         self.write(event_entry(self.kernel.now_us, name, member, detail))
 
     def join(self, name: str) -> SimMember:
-        """Start one more member."""
+        """Start another member."""
         spec = MemberSpec(
             paths=self.world.paths,
             consumer_id=f"{GROUP}_{name}",
@@ -153,7 +153,7 @@ class Stage:
                 ownership.took(now, tp, change.after.data.decode().rpartition("-")[0])
 
     def broken(self) -> list[str]:
-        """The rules of the group that were broken, as text."""
+        """Return the violated rules of the group as text."""
         observer = self.world.observer
         return [str(v) for v in [*observer.violations, *observer.allowed]]
 
@@ -173,7 +173,7 @@ def _stage(profile: str, seed: int, followers: int = 0, max_lag: float = 0.0) ->
 
 
 def _torn_views(profile: str, seed: int) -> Stage:
-    """Members read from lagging servers, while two more join."""
+    """Let members read from lagging servers while two more join."""
     stage = _stage(profile, seed, followers=3, max_lag=0.9)
     for name in ("A", "B"):
         stage.join(name)
@@ -188,7 +188,7 @@ def _torn_views(profile: str, seed: int) -> Stage:
 
 
 def _zombie_fetcher(profile: str, seed: int) -> Stage:
-    """The network cuts A off for longer than its session lasts; its fetchers still run."""
+    """Cut A off from the network for longer than its session lasts, while its fetchers continue."""
     stage = _two(profile, seed)
     stage.event("cut-off", f"{GROUP}_A", f"no connection to ZooKeeper for {2 * TIMEOUT:g} s")
     stage.members["A"].client.disconnect(2 * TIMEOUT)
@@ -197,7 +197,7 @@ def _zombie_fetcher(profile: str, seed: int) -> Stage:
 
 
 def _two_claims(profile: str, seed: int) -> Stage:
-    """A garbage collection stops A for longer than its session lasts; then A continues as
+    """Stop A by a garbage collection for longer than its session lasts; then A continues as
     before."""
     stage = _two(profile, seed)
     stage.event("pause", f"{GROUP}_A", f"its process is suspended for {1.5 * TIMEOUT:g} s")
@@ -216,7 +216,8 @@ def _two(profile: str, seed: int) -> Stage:
 
 
 def _double_delivery(stage: Stage) -> str:
-    """Who delivered what another member owned, in a few words; empty when at most one message."""
+    """Describe who delivered messages while another member owned the partition; empty for at most
+    one message."""
     violations = [text for text in stage.broken() if " single_delivery: " in text]
     if not violations:
         return ""
@@ -279,8 +280,8 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The result of a case: the number of ``seeds`` that were run, and of those that ``showed``
-    it."""
+    """The result of a case: the number of ``seeds`` that were run, and of those in which it
+    occurred (``showed``)."""
 
     name: str
     profile: str
@@ -293,7 +294,7 @@ class Played:
     entries: list[Entry]
 
     def as_json(self) -> dict[str, Any]:
-        """The result as JSON, without the journal."""
+        """Return the result as JSON, without the journal."""
         keys = ("name", "profile", "seed", "seeds", "showed", "finding", "lines", "timeline")
         return {key: getattr(self, key) for key in keys}
 
@@ -341,7 +342,7 @@ def _list(entry: Entry) -> str:
 
 
 def _say(entry: Entry, late: dict[str, int]) -> str:
-    """One line of the story; empty if it is left out."""
+    """Return one line of the story; empty if it is left out."""
     detail = str(entry.get("detail", ""))
     match entry["name"]:
         case "join":
@@ -382,7 +383,7 @@ def _say(entry: Entry, late: dict[str, int]) -> str:
 
 
 def tell(stage: Stage) -> list[str]:
-    """Return what happened after the event, one line for each relevant step."""
+    """Return the events after the change, one line for each relevant step."""
     late: dict[str, int] = {}
     lines = []
     for entry in stage.entries:

@@ -1,6 +1,6 @@
-"""The surroundings of a simulated ZooKeeper group: servers, brokers, topics, and who is watching.
+"""The environment of a simulated ZooKeeper group: servers, brokers, topics, and an observer.
 
-An observer follows what is committed and what is delivered. Everything runs inside kernel events.
+The observer follows commits and deliveries. Everything runs inside kernel events.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class World:
 
     def begin(self, brokers: Iterable[int]) -> None:
         """Create the first znodes, register ``brokers``, and let the observer follow each
-        commit."""
+        transaction."""
         self.zk.on_commit(self._committed)
         for path in ("/brokers", BROKER_IDS, BROKER_TOPICS, "/consumers"):
             self.do(Create(path))
@@ -80,7 +80,7 @@ class World:
             self.do(Create(topic_path(topic), data))
 
     def _committed(self, zxid: int, txn: Txn) -> None:
-        """Feed the observer from each transaction, in the instant it is committed."""
+        """Pass each transaction to the observer at the moment it is committed."""
         if self.history is not None:
             changes = "; ".join(map(_shown, txn.changes))
             self.history.append(f"{self.kernel.now_us} txn {zxid} {txn.session_id} {changes}")
@@ -105,7 +105,8 @@ class World:
 
 
 def _shown(change: Change) -> str:
-    """A change in a line of the history, without long contents: those of tools have their times."""
+    """Return a change as text for the history, without long contents, because those of tools
+    contain times."""
     if change.acl is not None:
         return f"{change.path} access list {change.acl}"
     if change.after is None:

@@ -1,8 +1,8 @@
 """A broker's group coordinator in virtual time: members, generations, sessions, offsets.
 
-It takes the commands of ``zkconsumer.core.groups`` as requests and answers with its events, so the
-members that speak to it are the real machine. One group. Source of states, codes and rules:
-Kafka 3.9 ``GroupCoordinator`` (groups of the classic protocol). Runs inside kernel events.
+It takes the commands of ``zkconsumer.core.groups`` as requests and answers with its events, so its
+members use the real machine. One group. Source of states, codes and rules: Kafka 3.9
+``GroupCoordinator`` (groups of the classic protocol). Runs inside kernel events.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ ID_REQUIRED: Final = ErrorCode.MEMBER_ID_REQUIRED
 FENCED_INSTANCE: Final = ErrorCode.FENCED_INSTANCE_ID
 
 FIRST_JOIN_SECONDS: Final = 300.0
-"""How long a new member may wait for its first generation."""
+"""Longest time in seconds that a new member may wait for its first generation."""
 
 LENIENCIES: Final = (
     "When a static member comes back to a stable group with other metadata, the group rebalances. "
     "A broker lets it have its former assignment, also where that was the first of the two rounds "
     "of a cooperative rebalance: what another member has given up then waits for the next change.",
 )
-"""How a lenient coordinator differs from a broker."""
+"""Differences between a lenient coordinator and a broker."""
 
 _ANY: Final = "?"
-"""Replaces the leader when it has left, until the next generation has another one."""
+"""Replacement for a leader that has left, until the next generation has another one."""
 
 
 class GroupState(Enum):
-    """The state of a group at its coordinator."""
+    """The state of a group on its coordinator."""
 
     DEAD = "does not exist"
     EMPTY = "no members"
@@ -66,7 +66,7 @@ class GroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The data that survives the broker: written when a group becomes stable, or empty."""
+    """The data that survives the broker, written when a group becomes stable or empty."""
 
     generation: int = 0
     protocol: str = ""
@@ -76,13 +76,13 @@ class _Stored:
 
 
 class GroupCoordinator:
-    """One group. ``topics`` returns how many partitions each topic has now.
+    """One group. ``topics`` returns the current number of partitions of each topic.
 
     Args:
-        initial_delay: ``group.initial.rebalance.delay.ms`` in seconds: how long an empty group
+        initial_delay: ``group.initial.rebalance.delay.ms`` in seconds, for which an empty group
             waits for more members.
         lenient: differ from a broker as described in ``LENIENCIES``.
-        brokers: the brokers that run.
+        brokers: the running brokers.
     """
 
     def __init__(
@@ -97,7 +97,8 @@ class GroupCoordinator:
         self.kernel = kernel
         self.lenient = lenient
         self.misfenced: set[str] = set()
-        """Instance ids whose live holder another coordinator does not know: it is fenced."""
+        """Instance ids whose live holder another coordinator does not know, so that the holder is
+        fenced."""
         self.state = GroupState.DEAD
         self.generation = 0
         self.roster = Roster()
@@ -178,7 +179,7 @@ class GroupCoordinator:
         return REBALANCING if not code and self.state is GroupState.COMPLETING else code
 
     def _is_member(self, name: str, spec: ClassicSpec) -> int:
-        """Why this is not a member of the group, or 0."""
+        """Return why this is not a member of the group, or 0."""
         if spec.instance_id is not None:
             holder = self.roster.instances.get(spec.instance_id)
             if holder is not None and holder != name:
@@ -188,7 +189,7 @@ class GroupCoordinator:
         return 0 if name in self.seats else UNKNOWN_MEMBER
 
     def _known(self, name: str, generation: int, spec: ClassicSpec) -> int:
-        """Why a member of ``generation`` is refused, or 0."""
+        """Return why a member of ``generation`` is refused, or 0."""
         code = self._is_member(name, spec)
         return ILLEGAL_GENERATION if not code and generation != self.generation else code
 
@@ -259,7 +260,7 @@ class GroupCoordinator:
             self._prepare()
 
     def _replace(self, old: str, new: str, command: commands.JoinGroup, spec: ClassicSpec) -> None:
-        """A process has started with the instance id of another: that one is fenced."""
+        """Fence the member whose instance id another process has started to use."""
         seat = self.roster.remove(old)
         assert seat is not None
         self._refuse(seat, FENCED_INSTANCE)
@@ -280,7 +281,7 @@ class GroupCoordinator:
         return events.Joined(token, name, self.generation, self._leader, self._protocol, members)
 
     def _prepare(self) -> None:
-        """All members must join again, within the longest of their rebalance timeouts."""
+        """Make all members rejoin within the longest of their rebalance timeouts."""
         first = self.state is GroupState.EMPTY
         self._before = {}
         self.state = GroupState.PREPARING
@@ -295,7 +296,7 @@ class GroupCoordinator:
             self._arm(self._patience(), self._begin)
 
     def _gather(self, delay: float, left: float) -> None:
-        """Wait ``delay`` seconds for more members, and again as long as new ones join."""
+        """Wait ``delay`` seconds for more members, and again as long as new members join."""
         self._gathering = True
 
         def over() -> None:
@@ -369,7 +370,7 @@ class GroupCoordinator:
                 reply(self._joined(0, name))
 
     def _elect(self, joined: Sequence[str]) -> str:
-        """Who leads after a leader that has gone: a broker takes any of ``joined``."""
+        """Return who leads after the leader has gone. A broker chooses any of ``joined``."""
         return joined[0]
 
     # -- the assignment
@@ -426,12 +427,12 @@ class GroupCoordinator:
         self.kernel.schedule_at_us(due, partial(self._look, name, seat))
 
     def _look_at_new(self, name: str, seat: Seat) -> None:
-        """Has the member waited for its first generation for too long?"""
+        """Expel a member that has waited for its first generation for too long."""
         if seat.new and not seat.gone and self.seats.get(name) is seat:
             self._expel(name)
 
     def _look(self, name: str, seat: Seat) -> None:
-        """Has the member been silent for its session timeout? Who waits for an answer has not."""
+        """Expel a member that was silent for its session timeout, unless it waits for an answer."""
         if seat.gone or self.seats.get(name) is not seat:
             return
         if seat.joining is not None or seat.syncing is not None:
@@ -442,7 +443,7 @@ class GroupCoordinator:
             self._expel(name)
 
     def _drop(self, name: str, left: bool = False) -> Seat | None:
-        """Take a member out of the group; a SyncGroup of it is never answered."""
+        """Remove a member from the group. A SyncGroup from it is never answered."""
         seat = self.roster.remove(name)
         if seat is None:
             return None
@@ -454,7 +455,7 @@ class GroupCoordinator:
         return seat
 
     def _expel(self, name: str, left: bool = False) -> None:
-        """A member has left, or been silent for too long: the others join again."""
+        """Remove a member that left, or was silent for too long. The others rejoin."""
         seat = self._drop(name, left)
         if seat is None:
             return
@@ -482,12 +483,12 @@ class GroupCoordinator:
         )
 
     def resign(self, code: int) -> None:
-        """Hand the group over to another broker. Members that wait for an answer get ``code``."""
+        """Hand the group over to another broker. Waiting members get ``code``."""
         for seat in self.seats.values():
             self._refuse(seat, code)
 
     def restart(self) -> None:
-        """Continue with the stored data only, as after the death of the broker."""
+        """Continue with only the stored data, as after the death of the broker."""
         before = dict(self.roster.instances)
         self.roster.clear()
         self._unsynced.clear()

@@ -1,4 +1,5 @@
-"""What the simulated coordinators of both protocols share: members, topics, offsets, refusals."""
+"""Parts that the simulated coordinators of both protocols share: members, topics, offsets,
+refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from zkconsumer.core.groups.reactions import UNREACHABLE
 from zkconsumer.core.groups.spec import ClassicSpec
 
 Reply = Callable[[Any], object]
-"""Takes the event that answers a request; each kind of member has its own events."""
+"""Called with the event that answers a request. Each kind of member has its own events."""
 Protocols = tuple[tuple[str, bytes], ...]
 
 
@@ -38,20 +39,21 @@ class Seat:
 
 
 class GroupWatch(Protocol):
-    """Receives the coordinator's decisions, for the judges of a group. ``name`` is a member id."""
+    """Receives the coordinator's decisions, for the group's observers. ``name`` is a member id."""
 
     def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:
-        """Record that JoinGroup was received: the member has released all but ``owned``."""
+        """Record that JoinGroup was received. The member has released all partitions except
+        ``owned``."""
 
     def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
-        """Record the leader's assignment, valid from now on in ``generation``."""
+        """Record the leader's assignment, which is valid from now on in ``generation``."""
 
     def removed(self, name: str, left: bool) -> None:
         """Record that the member left (``left``), was expelled, or lost its instance id to another
         process."""
 
     def passed_over(self, name: str, generation: int) -> None:
-        """Record that ``generation`` began without this static member, which may join again."""
+        """Record that ``generation`` began without this static member, which may rejoin."""
 
     def committed(
         self, name: str, generation: int, tp: TopicPartition, before: int | None, after: int
@@ -62,7 +64,7 @@ class GroupWatch(Protocol):
 class Roster:
     """The members by id, in the order of joining. ``instances``: ids of static members.
 
-    ``pending`` are ids that were given out and have not been used yet.
+    ``pending`` are ids that were issued and have not been used yet.
     """
 
     def __init__(self) -> None:
@@ -101,7 +103,7 @@ class Roster:
         seat.protocols = protocols
 
     def supports(self, protocols: Protocols) -> bool:
-        """Whether all members, including the one that asks, offer one of ``protocols``."""
+        """Whether all members, including the requesting one, offer one of ``protocols``."""
         sets = [names for names, count in self._offers.items() if count > 0]
         return bool(_names(protocols).intersection(*sets))
 
@@ -139,7 +141,7 @@ def store_offsets(
 
 
 def failure(command: Any, code: int) -> Any:
-    """Return the answer to ``command`` with error ``code``; ``UNREACHABLE``: no broker has
+    """Return the answer to ``command`` with error ``code``; ``UNREACHABLE`` means that no broker
     answered."""
     match command:
         case Heartbeat(token):

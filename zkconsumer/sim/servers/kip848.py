@@ -1,9 +1,9 @@
 """A broker's side of KIP-848 in virtual time: group epoch, target assignment, reconciliation.
 
 It takes the commands of ``zkconsumer.core.groups.kip848`` as requests and answers with its events,
-so the members that speak to it are the real machine. One group. Source of states, codes and rules:
-Kafka 4 ``GroupMetadataManager`` and ``CurrentAssignmentBuilder``. All of it is stored before it is
-answered, so another broker that takes over knows it. Runs inside kernel events.
+so its members use the real machine. One group. Source of states, codes and rules: Kafka 4
+``GroupMetadataManager`` and ``CurrentAssignmentBuilder``. Everything is stored before it is
+answered, so a broker that takes over has it. Runs inside kernel events.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ AWAY: Final = -2
 
 
 FIRST: Final = 1
-"""Group epoch of a new group, before anyone joins."""
+"""Group epoch of a new group, before any member joins."""
 
 
 class SeatState(Enum):
@@ -51,10 +51,10 @@ class SeatState(Enum):
 
 @dataclass(slots=True, eq=False)
 class MemberSeat:
-    """One member, as the coordinator knows it.
+    """One member in the coordinator's state.
 
     ``since``: the epoch in which each partition was assigned to it. ``phase`` counts its waits for
-    a revocation: the deadline of an earlier one is ignored. ``protocols``: the offer of a member of
+    a revocation; deadlines of earlier waits are ignored. ``protocols``: the offer of a member of
     the classic protocol; ``None`` for other members.
     """
 
@@ -71,13 +71,13 @@ class MemberSeat:
 
 
 class ConsumerGroupCoordinator:
-    """One group. ``topics`` returns how many partitions each topic has now.
+    """One group. ``topics`` returns the current number of partitions of each topic.
 
     Args:
         interval: seconds between two target assignments (``group.consumer.assignment.interval.ms``)
         heartbeat: seconds between heartbeats, as sent to members.
-        watch: called with the decisions.
-        brokers: the brokers that run.
+        watch: receives the decisions.
+        brokers: the running brokers.
         assignor: ``range``; or ``uniform``, a broker's default, for members that all subscribe to
             the same topics.
     """
@@ -110,7 +110,7 @@ class ConsumerGroupCoordinator:
         self._target_at = -interval
         self._seen: object = None
         self._looked: Mapping[str, int] | None = None
-        """The topics when ``_see`` last looked; ``None``: a member has gone since."""
+        """The topics at the last call of ``_see``; ``None`` if a member has gone since."""
         self._ids: dict[str, str] = {}
         self._made = 0
         self._life = 0
@@ -156,8 +156,8 @@ class ConsumerGroupCoordinator:
         return 0 if epoch == seat.epoch else ErrorCode.STALE_MEMBER_EPOCH
 
     def _may_commit(self, name: str, epoch: int, positions: Mapping[TopicPartition, int]) -> int:
-        """The current epoch may commit any partition, an older one only those that the member has
-        kept since."""
+        """Whether offsets may be committed. A member with the current epoch may commit any
+        partition; with an older one, only partitions that it has kept since."""
         code = self._may_fetch(name, epoch)
         if code != ErrorCode.STALE_MEMBER_EPOCH:
             return code
@@ -198,10 +198,10 @@ class ConsumerGroupCoordinator:
         )
 
     def _enter(self, name: str, spec: Kip848Spec) -> MemberSeat | None:
-        """The seat of a member that joins, or joins again; None: its instance id is taken.
+        """Return the seat of a member that joins or rejoins; None if its instance id is in use.
 
-        Also by this member itself, if it is static and has not left: a broker takes no account of
-        the member id then.
+        The id may be in use by this member itself, if it is static and has not left, because a
+        broker ignores the member id then.
         """
         seat = self.seats.get(name)
         if seat is not None and spec.instance_id is None:
@@ -227,7 +227,7 @@ class ConsumerGroupCoordinator:
         return seat
 
     def _holder(self, spec: Kip848Spec) -> str | None:
-        """The member that has the instance id of ``spec``."""
+        """Return the member that has the instance id of ``spec``."""
         if spec.instance_id is None:
             return None
         names = (n for n, seat in self.seats.items() if seat.spec.instance_id == spec.instance_id)
@@ -273,7 +273,7 @@ class ConsumerGroupCoordinator:
         self._target = {name: frozenset(partitions) for name, partitions in given.items()}
 
     def _balance(self, partitions: frozenset[TopicPartition]) -> None:
-        """Give each member its share, and let it keep as much of that as it has.
+        """Assign each member its share. Members keep as many of their partitions as fit into it.
 
         Source: Kafka 4 ``UniformHomogeneousAssignmentBuilder``, whose order of members is a hash
         map's.
@@ -294,14 +294,15 @@ class ConsumerGroupCoordinator:
             self._target[name] = frozenset(own)
 
     def _place(self, name: str) -> tuple[bool, str]:
-        """Static members are first, by instance id. Source: Kafka 4 ``RangeAssignor``."""
+        """Return the sort key: static members first, by instance id. Source: Kafka 4
+        ``RangeAssignor``."""
         instance = self.seats[name].spec.instance_id
         return instance is None, instance or name
 
     def _reconcile(
         self, name: str, seat: MemberSeat, owned: frozenset[TopicPartition] | None
     ) -> None:
-        """Move a member towards its target, as far as it and the others have got."""
+        """Move a member towards its target, as far as it and the other members have progressed."""
         if seat.state is SeatState.UNREVOKED and (owned is None or owned & seat.revoking):
             return
         if seat.state is SeatState.STABLE and seat.epoch == self._target_epoch:
@@ -336,7 +337,8 @@ class ConsumerGroupCoordinator:
     # -- topics
 
     def _look_at_topics(self) -> None:
-        """A topic that is created again has another id. What members want may have changed."""
+        """Check for changed topics. A recreated topic has another id, so subscriptions may have
+        changed."""
         topics = dict(self._topics())
         if topics == self._looked:
             return
@@ -353,7 +355,7 @@ class ConsumerGroupCoordinator:
                 self.generation += 1
 
     def _see(self) -> dict[str, int]:
-        """Ids of the topics that members want, and how many partitions each has."""
+        """Return the ids and numbers of partitions of the topics to which members subscribe."""
         topics = self._topics()
         wanted = {topic for seat in self.seats.values() for topic in self._wanted(seat)}
         return {self._ids[topic]: topics[topic] for topic in wanted if topic in self._ids}
@@ -401,9 +403,9 @@ class ConsumerGroupCoordinator:
         self.kernel.schedule(seat.spec.rebalance_timeout, due)
 
     def _fence(self, name: str) -> None:
-        """Remove a member. The next target is computed at once, so that the epoch shows the judges
-        whether the member acts before or after it joins again. A real broker may wait for its
-        interval."""
+        """Remove a member. The next target is computed immediately, so that the epoch shows
+        observers whether the member acts before or after it rejoins. A real broker may wait for
+        its interval."""
         self._forget(name, left=False)
         self.generation += 1
         self._target_at = -self._interval
@@ -419,7 +421,7 @@ class ConsumerGroupCoordinator:
                 self._watch.passed_over(name, self.generation + 1)
 
     def resign(self, code: int) -> None:
-        """Hand the group over to another broker. No request waits for an answer any longer."""
+        """Hand the group over to another broker. No request waits for an answer any more."""
 
     def restart(self) -> None:
         """Continue on another broker with all data and new timers."""

@@ -1,8 +1,8 @@
 """A simulated ZooKeeper ensemble on virtual time.
 
-Owns the server-side sessions, the commit order and the lag of followers. ``zk_tree`` has the effect
-of a request, ``zk_client`` the clients. Everything runs inside kernel events, in the thread that
-runs the kernel.
+Contains the server-side sessions, the commit order and the lag of followers. ``zk_tree``
+determines the effect of a request, ``zk_client`` has the clients. Everything runs inside kernel
+events, in the thread that runs the kernel.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ class _ServerSession:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What the servers had stored after transaction ``zxid``: znodes, and sessions with their
-    timeouts."""
+    """The servers' data after transaction ``zxid``: znodes, and sessions with their timeouts."""
 
     zxid: int
     tree: Tree
@@ -80,18 +79,18 @@ def _ops_of(op: MultiOp | SetAcl | Multi) -> tuple[MultiOp | SetAcl, ...]:
 class FakeZk:
     """The simulated ensemble.
 
-    ``latency`` is the range, in seconds, of one way between client and server. With ``followers`` >
-    0 each client reads from one of them, and each follower applies a transaction up to ``max_lag``
-    seconds after the leader committed it; a client never sees an older state than it has seen
-    before, and sees its own writes. ``rearm_watches``: a reconnecting client sets its watches again
-    and gets the events that it missed (Java client, ``SetWatches``). False: they are lost without
-    an event (kazoo 2.11, whose users learn it from the state change). ``names_causes``: watch
-    events have the transaction that made the change, as since ZooKeeper 3.9, except those of
-    ``SetWatches``.
+    ``latency`` is the range, in seconds, of the delay in one direction between client and server.
+    With ``followers`` > 0 each client reads from one of them, and each follower applies a
+    transaction up to ``max_lag`` seconds after the leader committed it; a client never sees an
+    older state than it has seen before, and sees its own writes. ``rearm_watches``: a reconnecting
+    client sets its watches again and gets the events that it missed (Java client, ``SetWatches``).
+    False: they are lost without an event (as in kazoo 2.11, whose users see only the state
+    change). ``names_causes``: watch events have the transaction that made the change, as since
+    ZooKeeper 3.9, except those of ``SetWatches``.
 
-    ``service``: seconds that a server works on one read and on one write. Requests queue for it,
-    reads at the server they went to, writes at the leader; ``None``: no time at all. ``steady``:
-    the latency is drawn once for each connection, not for each message.
+    ``service``: seconds that a server works on one read and on one write. Reads are queued at
+    their server, writes at the leader; ``None``: no time. ``steady``: the latency is drawn once
+    for each connection, not for each message.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class FakeZk:
         names_causes: bool = False,
     ) -> None:
         if bool(followers) != (max_lag > 0):
-            raise ValueError("give both followers and max_lag, or neither")
+            raise ValueError("pass both followers and max_lag, or neither")
         if not 0 <= latency[0] <= latency[1]:
             raise ValueError(f"latency must be (low, high) with 0 <= low <= high: {latency}")
         self.kernel = kernel
@@ -127,7 +126,7 @@ class FakeZk:
         self._last_session_id = 0
         self._hooks: list[OnCommit] = []
         self._up_us = 0
-        """When the servers have started again."""
+        """When the servers will have restarted."""
 
     # -- for tests and invariants: the committed state, at once and outside of any session
 
@@ -154,37 +153,37 @@ class FakeZk:
         return listed and replace(listed, names=tuple(sorted(listed.names)))
 
     def paths(self) -> tuple[str, ...]:
-        """All paths as committed, sorted."""
+        """Return all committed paths, sorted."""
         return self._leader.tree.paths()
 
     def do(self, op: MultiOp | SetAcl | Multi) -> Reply:
-        """Carry out a write at once (session 0), as a super user would. Not counted.
+        """Carry out a write immediately (session 0), as a super user would. It is not counted.
 
-        Raises ValueError for an ephemeral, because there is no session.
+        Raises ValueError for an ephemeral znode, because there is no session.
         """
         if any(isinstance(o, Create) and o.ephemeral for o in _ops_of(op)):
             raise ValueError(f"an ephemeral znode needs a session: {op}")
         return self._write(op, 0, None)
 
     def session_alive(self, session_id: int) -> bool:
-        """Whether the server keeps this session."""
+        """Return whether the servers keep this session."""
         return session_id in self._sessions
 
     def on_commit(self, hook: OnCommit) -> None:
-        """Call ``hook(zxid, txn)`` in the instant each transaction is committed."""
+        """Call ``hook(zxid, txn)`` at the moment each transaction is committed."""
         self._hooks.append(hook)
 
     def backup(self) -> Backup:
-        """Return a copy of everything that is committed."""
+        """Return a copy of all committed data."""
         sessions = {number: session.timeout for number, session in self._sessions.items()}
         return Backup(self.zxid, self._leader.tree.copy(), sessions)
 
     def restore(self, backup: Backup, seconds: float, elected: bool) -> None:
-        """Stop all servers; after ``seconds`` they start with the data of ``backup``.
+        """Stop all servers. After ``seconds`` they start with the data of ``backup``.
 
-        A session of the backup continues, or ends one timeout after the start. Those of later are
+        A session in the backup continues, or ends one timeout after the start. Later sessions are
         unknown. ``elected``: a new epoch begins, whose transactions have higher numbers than all
-        before. Otherwise numbers are used again, and a client that has seen higher ones is refused.
+        before. Otherwise numbers are reused, and a client that has seen higher ones is refused.
         """
         for client in self.clients:
             client.disconnect(seconds + self.trip() / 1e6)
@@ -215,7 +214,7 @@ class FakeZk:
     ) -> FakeSession:
         """Connect a new client; ``on_state(CONNECTED, session_id)`` follows one round trip later.
 
-        ``synced``: what it reads is at least as new as what is committed now.
+        ``synced``: its reads return data that is at least as new as the data committed now.
         """
         client = FakeSession(self, session_timeout, on_watch, on_state)
         if synced:
@@ -227,7 +226,8 @@ class FakeZk:
     # -- server side
 
     def set_latency(self, latency: tuple[float, float]) -> None:
-        """Set the latency from now on. Open connections of a ``steady`` ensemble draw a new one."""
+        """Set the latency from now on. Open connections of a ``steady`` ensemble draw a new
+        latency."""
         self._latency = latency
         for client in self.clients:
             connection = client._connection
@@ -282,7 +282,8 @@ class FakeZk:
         self._send_down(watcher, partial(client._on_watch_event, event))
 
     def _send_down(self, connection: Connection, action: Callable[[], object]) -> None:
-        """Queue a message to the client; lost when the connection is closed before it arrives."""
+        """Queue a message to the client. It is lost if the connection is closed before
+        it arrives."""
         due = max(connection.down_us, self.kernel.now_us + self.trip(connection))
         connection.down_us = due
         self.kernel.schedule_at_us(due, lambda: connection.listening and action())
@@ -378,7 +379,7 @@ class FakeZk:
             self._send_down(connection, on_answer)
 
     def _serve(self, connection: Connection, request: Request, path: str | None) -> None:
-        """A queued request is served now."""
+        """Serve a queued request."""
         if connection.session_id not in self._sessions:
             return
         reply = self._process(connection, request.op, path)

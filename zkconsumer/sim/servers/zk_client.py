@@ -1,14 +1,14 @@
 """The client side of the simulated ZooKeeper: sessions, connections, and their faults.
 
-Owns the behaviour of a client library: the order of requests, its memory of watches, and its
-reports to the application when the connection or the session is lost. Everything runs inside kernel
-events, in the thread that runs the kernel; callbacks are called from kernel events only, never from
-within ``submit`` or a fault.
+Simulates a client library: the order of requests, its memory of watches, and its reports to the
+application when the connection or the session is lost. Everything runs inside kernel events, in
+the thread that runs the kernel; callbacks are called from kernel events only, never from within
+``submit`` or a fault.
 
-A ``FakeSession`` behaves like a kazoo 2.11 client: after ``LOST`` it gets a new session by itself;
-what is submitted while ``SUSPENDED`` waits for the connection, and what is submitted between
-``LOST`` and ``CONNECTED`` is carried out by the *new* session. So a request decided under one
-session can be sent by the next one, which the fencing must survive.
+A ``FakeSession`` behaves like a kazoo 2.11 client: after ``LOST`` it opens a new session itself.
+Requests submitted while ``SUSPENDED`` wait for the connection, and those submitted between
+``LOST`` and ``CONNECTED`` are carried out by the *new* session. So a request decided in one
+session can be sent in the next one, which fencing must handle.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from zkconsumer.sim.servers.zk_tree import (
 class SessionState(Enum):
     """The client's knowledge of its session.
 
-    ``CONNECTED``: requests are sent. ``SUSPENDED``: no connection; the session may still be alive
-    or not. ``LOST``: the server has answered that the session ended; its ephemerals are gone.
+    ``CONNECTED``: requests are sent. ``SUSPENDED``: no connection; the session may or may not be
+    alive. ``LOST``: the server has answered that the session ended; its ephemerals are gone.
     """
 
     CONNECTED = "connected"
@@ -57,7 +57,7 @@ class SessionState(Enum):
 
 
 _PAUSE_S = 0.2
-"""Between two attempts to connect of a client that the servers refuse."""
+"""Pause between attempts to connect of a client that the servers refuse."""
 
 OnReply = Callable[[Reply], object]
 OnWatch = Callable[[WatchEvent], object]
@@ -66,8 +66,8 @@ OnState = Callable[[SessionState, int], object]
 
 @dataclass(slots=True)
 class Counters:
-    """What servers did for one client: single reads, write requests (a multi is one), watch events.
-    They continue when the client gets a new session."""
+    """The servers' work for one client: single reads, write requests (a multi is one), watch
+    events. The counts continue when the client gets a new session."""
 
     reads: int = 0
     writes: int = 0
@@ -76,7 +76,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Request:
-    """One submitted operation and, for a GetMany, the answers collected so far."""
+    """One submitted operation and, for a GetMany, the answers that have arrived."""
 
     op: ZkOp | None  # None: close the session
     on_reply: OnReply
@@ -87,9 +87,10 @@ class Request:
 class Connection:
     """One TCP connection: FIFO in each direction, unusable once closed.
 
-    ``in_flight`` counts messages on their way to the server; once the connection broke,
-    ``may_arrive`` says how many of them still get there. ``up_us`` and ``down_us`` are when the
-    last message of each direction arrives. ``trip_us`` is how long each takes, ``None``: drawn.
+    ``in_flight`` counts messages on their way to the server; after the connection broke,
+    ``may_arrive`` is the number of them that still arrive. ``up_us`` and ``down_us`` are the times
+    at which the last message in each direction arrives. ``trip_us`` is the delay of a message;
+    ``None``: drawn at random.
     """
 
     __slots__ = (
@@ -139,7 +140,7 @@ class Server(Protocol):
         """Handle a ping."""
 
     def deliver(self, watcher: Watcher, event: WatchEvent) -> None:
-        """Send the event of a watch that fired to its client."""
+        """Send the event of a fired watch to its client."""
 
     def start_expiry(self, session_id: int) -> None:
         """Start the session timeout: end the session unless the client reconnects in time."""
@@ -152,10 +153,10 @@ class Server(Protocol):
 
 
 class FakeSession:
-    """One client and its present session (``session_id``, 0 if there is none).
+    """One client and its current session (``session_id``, 0 if there is none).
 
-    ``on_reply``, ``on_watch`` and ``on_state`` are called from kernel events. Pauses of the client
-    itself are up to the caller: what happens while it sleeps is handled later.
+    ``on_reply``, ``on_watch`` and ``on_state`` are called from kernel events. The caller simulates
+    pauses of the client: events during a pause are handled later.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class FakeSession:
         self.state = SessionState.SUSPENDED
         self.counters = Counters()
         self.identities: Identities | None = (ANYONE,)
-        """The identities that count in access lists; ``None``: a super user's."""
+        """The identities that ACLs are checked against; ``None``: a super user's."""
         self._zk = zk
         self._kernel = zk.kernel
         self._on_watch = on_watch
@@ -180,7 +181,7 @@ class FakeSession:
         self._seen_zxid = 0
         self._refused_since: float | None = None
         self._resumed = 0
-        """How often the present session was resumed."""
+        """How often the current session was resumed."""
         self._closed = False
         self._killed = False
         self._drops: list[str | None] = []
@@ -193,7 +194,7 @@ class FakeSession:
 
     @property
     def round_trip_us(self) -> int | None:
-        """Round trip of the connection, if all messages take equally long; ``None`` without a
+        """Round trip time of the connection, if all messages take equally long; ``None`` without a
         connection."""
         trip = None if self._connection is None else self._connection.trip_us
         return None if trip is None else 2 * trip
@@ -205,10 +206,10 @@ class FakeSession:
         sent_us: int | None = None,
         resumed: int | None = None,
     ) -> None:
-        """Send ``op``; ``on_reply(reply)`` is called once, unless the client is killed first.
+        """Send ``op``. ``on_reply(reply)`` is called once, unless the client is killed first.
 
         Operations of one client are carried out, and answered, in the order of submission.
-        ``sent_us``: it left, or leaves, at that moment instead of now. ``resumed``: see
+        ``sent_us``: the time at which the operation is sent, if not now. ``resumed``: see
         ``ZkPort.submit``.
         """
         if self._closed:
@@ -231,8 +232,8 @@ class FakeSession:
         self._kernel.schedule_at_us(due, partial(self._zk.pinged, connection, on_answer))
 
     def close(self, on_reply: OnReply = lambda reply: None) -> None:
-        """End the session after everything that was submitted, as a clean stop does. Without a
-        connection, the session is left to its timeout and ``on_reply`` gets CONNECTION_LOSS."""
+        """End the session after all submitted operations, as a clean stop does. Without a
+        connection, the session ends after its timeout and ``on_reply`` gets CONNECTION_LOSS."""
         if self._closed:
             return
         self._closed = True
@@ -247,8 +248,8 @@ class FakeSession:
     # -- faults
 
     def kill(self) -> None:
-        """Kill the client's process. No callback is called any more, and the session ends by its
-        timeout."""
+        """Kill the client's process. No callback is called any more, and the session ends after
+        its timeout."""
         self._killed = self._closed = True
         self._attempt += 1
         self._break()
@@ -277,12 +278,12 @@ class FakeSession:
             self._reconnect = self._kernel.schedule(duration, self._begin_connect)
 
     def expire(self, unnoticed: float = 0.0) -> None:
-        """End the session now, as the server. Its ephemeral znodes disappear at once, and no
-        request in flight is applied.
+        """End the session now, as the server does. Its ephemeral znodes disappear immediately, and
+        no request in flight is applied.
 
-        A connected client does not notice it for ``unnoticed`` more seconds (and one trip);
-        its requests of that time get CONNECTION_LOSS. Then it gets SUSPENDED, LOST and, with a
-        new session, CONNECTED. A disconnected client learns it when it connects.
+        A connected client does not notice this for ``unnoticed`` seconds plus one trip; its
+        requests in that time get CONNECTION_LOSS. Then it gets SUSPENDED, LOST and, with a new
+        session, CONNECTED. A disconnected client notices it when it connects.
         """
         if not self._zk.session_alive(self.session_id):
             return
@@ -329,7 +330,7 @@ class FakeSession:
             self._kernel.schedule_at_us(due, partial(self._zk.arrived, connection, request, path))
 
     def _break(self) -> None:
-        """Both ends lose the connection; requests in flight may partly arrive."""
+        """Break the connection for both ends. Requests in flight may partly arrive."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -341,7 +342,7 @@ class FakeSession:
         self._zk.start_expiry(connection.session_id)
 
     def _notice(self, connection: Connection) -> None:
-        """The client sees that the server closed the connection."""
+        """Let the client notice that the server closed the connection."""
         if self._connection is connection:
             self.disconnect(0)
 
@@ -356,7 +357,7 @@ class FakeSession:
         )
 
     def _adopt(self, connection: Connection) -> None:
-        """The server accepted the connection: old messages die, watches are set again."""
+        """Use the accepted connection: drop old messages, and set watches again."""
         self._connection = connection
         if self._broken is not None:
             self._broken.may_arrive = 0
@@ -377,8 +378,9 @@ class FakeSession:
         self._on_state(SessionState.CONNECTED, self.session_id)
 
     def _on_refused(self, attempt: int) -> None:
-        """The servers know fewer transactions than this client. After two session timeouts it
-        connects as one that has seen none (``zkconsumer.zk.connection``)."""
+        """Handle that the servers have fewer transactions than this client has seen. After two
+        session timeouts it connects as a client that has seen none (``zkconsumer.zk.connection``).
+        """
         if attempt != self._attempt:
             return
         now = self._kernel.now
@@ -400,7 +402,7 @@ class FakeSession:
         self._on_state(SessionState.LOST, lost)
 
     def _on_answer(self, request: Request, path: str | None, reply: Reply, zxid: int) -> None:
-        """An answer arrived: for a GetMany that of the read of ``path``, one of many."""
+        """Handle an answer; for a GetMany, that of the read of ``path``, one of many."""
         self._seen_zxid = max(self._seen_zxid, zxid)
         op = request.op
         if isinstance(op, GetMany) and path is not None:
@@ -448,7 +450,8 @@ class FakeSession:
         self._child_watches.clear()
 
     def _set_watches(self, connection: Connection) -> None:
-        """Like ``SetWatches``: fire what was missed since the last answer, set the rest."""
+        """Set watches like ``SetWatches``: fire events that were missed since the last answer, and
+        set the other watches."""
         server, seen, deliver = connection.server, self._seen_zxid, self._zk.deliver
         tree = server.tree
         for path in self._data_watches:

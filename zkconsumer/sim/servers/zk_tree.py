@@ -1,9 +1,9 @@
 """The server side of the simulated ZooKeeper: znodes, transactions, one-shot watches. No time.
 
-Owns the effect of one request: the error in the answer, the changes of a transaction, and the
-watches that each change fires. ``zk`` decides when that happens. The semantics are those of
-ZooKeeper 3.8 (``PrepRequestProcessor`` for the checks, ``DataTree`` for the watches), kept equal to
-a real server by a differential test. Access lists decide about creations only.
+Determines the effect of one request: the error in the answer, the changes of a transaction, and
+the watches that each change fires. ``zk`` decides when that happens. The semantics are those of
+ZooKeeper 3.8 (``PrepRequestProcessor`` for the checks, ``DataTree`` for the watches), kept equal
+to a real server by a differential test. ACLs are checked only for creations.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ CREATE: Final = 4
 ANYONE: Final = ("world", "anyone")
 """The identity that every client has."""
 OPEN: Final = Acl((AclEntry(31, *ANYONE),), 0)
-"""The access list of a new znode."""
+"""The ACL of a new znode."""
 Identities = Collection[tuple[str, str]]
 """Scheme and id of each identity of a client."""
 
 
 class WatchKind(Enum):
-    """The kinds of watch events: the four event types that a server sends."""
+    """The kinds of watch events, which are the four event types that a server sends."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -50,7 +50,7 @@ class WatchKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """A watch that fired. It fires once: later changes are silent unless it is set again.
+    """A watch that fired. It fires once; later changes cause no event unless it is set again.
 
     ``zxid``: the transaction that made the change; ``None``: the server does not send it.
     """
@@ -73,8 +73,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """A committed transaction. ``session_id`` requested it (0: the test itself). With
-    ``closes_session`` it ends that session and deletes its ephemerals."""
+    """A committed transaction. ``session_id``: the session that requested it (0: the test itself).
+    With ``closes_session`` it ends that session and deletes its ephemerals."""
 
     zxid: int
     session_id: int
@@ -84,8 +84,7 @@ class Txn:
 
 class _Entry:
     """A znode in the tree. ``pzxid`` is the transaction that last created or deleted a child, and
-    ``changes`` counts these transactions' creations and deletions.
-    """
+    ``changes`` counts these transactions' creations and deletions."""
 
     __slots__ = ("acl", "changes", "children", "names", "node", "pzxid")
 
@@ -162,7 +161,7 @@ class Tree:
         return self._entries[path].pzxid
 
     def paths(self) -> tuple[str, ...]:
-        """All paths, sorted."""
+        """Return all paths, sorted."""
         return tuple(sorted(self._entries))
 
     def apply(self, change: Change, zxid: int) -> None:
@@ -193,7 +192,8 @@ class Tree:
 
 
 class _Draft:
-    """The tree as the later operations of one multi see it: the tree plus the earlier ones."""
+    """The tree as seen by the later operations of one multi: the tree plus the earlier
+    operations."""
 
     def __init__(
         self, tree: Tree, zxid: int, session_id: int, identities: Identities | None
@@ -217,7 +217,7 @@ class _Draft:
         self._child_delta[path] = self._child_delta.get(path, 0) + by
 
     def add(self, op: MultiOp | SetAcl) -> Value | Code:
-        """Check ``op``, record its changes, and return its reply value, or why it fails."""
+        """Check ``op`` and record its changes. Return its reply value, or why it fails."""
         node = self._node(op.path)
         if isinstance(op, Create):
             return self._create(op, node)
@@ -274,9 +274,9 @@ def prepare(
     session_id: int,
     identities: Identities | None = None,
 ) -> tuple[tuple[Value, ...], tuple[Change, ...]] | Failed:
-    """Check all of ``ops`` in order, each after the effects of the ones before it.
+    """Check all of ``ops`` in order, each after the effects of the previous ones.
 
-    ``identities``: of the client; ``None``: it is a super user, whom no access list stops.
+    ``identities``: those of the client; ``None``: a super user, for whom ACLs are not checked.
     Returns the reply values and the changes to commit as transaction ``zxid``, or ``Failed`` with
     the index of the first operation that fails; the tree itself is not touched.
     """
@@ -305,22 +305,22 @@ class Replica:
         self.tree = Tree()
         self.zxid = 0
         self.free_us = 0
-        """When it is done with the requests that have arrived (simulated service time)."""
+        """When it has served all requests that have arrived (simulated service time)."""
         self._deliver = deliver
         self._names_causes = names_causes
         self._data: dict[str, dict[Watcher, None]] = {}
         self._child: dict[str, dict[Watcher, None]] = {}
 
     def watch_data(self, path: str, watcher: Watcher) -> None:
-        """Set the watch of exists and getData."""
+        """Set the watch of ``exists`` and ``getData``."""
         self._data.setdefault(path, {})[watcher] = None
 
     def watch_children(self, path: str, watcher: Watcher) -> None:
-        """Set the watch of getChildren."""
+        """Set the watch of ``getChildren``."""
         self._child.setdefault(path, {})[watcher] = None
 
     def forget(self, watcher: Watcher) -> None:
-        """Drop all watches of ``watcher``, whose connection is gone."""
+        """Drop all watches of ``watcher``, whose connection is closed."""
         for table in (self._data, self._child):
             for path in [p for p, watchers in table.items() if watcher in watchers]:
                 del table[path][watcher]

@@ -56,11 +56,11 @@ _WHY: Final = {
 
 
 class FromCluster(NamedTuple):
-    """What was found. ``offsets``: by group, in this cluster. ``undecided``: the plans of groups of
-    which a partition has none. ``notes``: what proves the offsets, by group. ``cluster`` and
-    ``origins``: where they are from. ``unlisted``:
-    partitions without a leader, whose groups could not be listed. ``away``: whether brokers did not
-    answer."""
+    """Offsets found in the other cluster. ``offsets``: by group, translated to this cluster.
+    ``undecided``: plans of groups that have a partition without an offset. ``notes``: what proves
+    the offsets, by group. ``cluster`` and ``origins``: the source of the offsets. ``unlisted``:
+    partitions without a leader, whose groups could not be listed. ``away``: whether brokers did
+    not answer."""
 
     offsets: dict[str, dict[TopicPartition, int]]
     undecided: tuple[GroupPlan, ...]
@@ -71,8 +71,8 @@ class FromCluster(NamedTuple):
     away: bool
 
     def complete(self, plans: Iterable[GroupPlan], names: Mapping[str, str]) -> Iterator[GroupPlan]:
-        """Yield the undecided groups, then plans with their offsets in the other cluster, and what
-        proves those here. ``names``: the names by which the groups were chosen."""
+        """Yield the undecided groups, then plans with the offsets in the other cluster and their
+        proofs. ``names``: the names with which the groups were chosen."""
         yield from self.undecided
         for plan in plans:
             name = names[plan.group]
@@ -89,11 +89,9 @@ def offsets_from(
     servers: Servers,
     progress: Progress,
 ) -> FromCluster:
-    """Find the offsets in this cluster of what groups are to read next in another one.
-
-    ``renames``: from their names there to those here, by which all results are called. Raises
-    BrokerError, MigrationError, UsageError.
-    """
+    """Translate groups' offsets in another cluster to this cluster. ``renames``: from their names
+    in the other cluster to those in this one, which all results use. Raises BrokerError,
+    MigrationError, UsageError."""
     found: dict[str, list[Found]] = {}
     undecided: list[GroupPlan] = []
     alone: dict[str, tuple[str, ...]] = {}
@@ -148,7 +146,8 @@ def offsets_from(
 
 
 class _Names:
-    """The names of this cluster's topics in the other one. ``here``: by the name there."""
+    """The names of this cluster's topics in the other cluster. ``here``: from the other cluster's
+    names to this cluster's."""
 
     def __init__(self, topics: Iterable[str], renames: Sequence[Rename]) -> None:
         self._renames = renames
@@ -159,11 +158,11 @@ class _Names:
                 self.here.setdefault(new, []).append(topic)
 
     def there(self, topic: str) -> str:
-        """Return the name in the other cluster."""
+        """Return a topic's name in the other cluster."""
         return name_there(topic, self._renames)
 
     def back(self, topic: str) -> str:
-        """Return the name here. Raises UsageError if it may be one of two."""
+        """Return a topic's name in this cluster. Raises UsageError if it is ambiguous."""
         found = self.here.get(topic, [topic])
         if len(found) > 1:
             raise click.UsageError(
@@ -179,7 +178,7 @@ def _only_here(
     skipped: frozenset[str],
     names: _Names,
 ) -> list[tuple[TopicPartition, TopicPartition]]:
-    """Return the partitions that have an offset of the group here and none there, by both names."""
+    """Return the partitions with an offset of the group in this cluster only, under both names."""
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which is slow
 
     (state,) = read_states(stores, [group], {}, False)
@@ -206,7 +205,7 @@ def _hidden(
 def _notes(
     pairs: Iterable[tuple[TopicPartition, TopicPartition]], hidden: frozenset[str]
 ) -> tuple[str, ...]:
-    """Return what the other cluster does not have, or may have and not show."""
+    """Return notes on data that the other cluster lacks, or may have without showing it."""
     alone = [str(tp) for tp, there in pairs if there.topic not in hidden]
     notes: list[str] = []
     if alone:

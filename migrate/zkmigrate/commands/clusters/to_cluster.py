@@ -50,8 +50,8 @@ class ToCluster(NamedTuple):
     """The options.
 
     ``lower``: use the lower bound of an offset that is not proven. ``out``: the file to write.
-    ``back``: the offsets are read there, and are for this cluster. ``proofs``: the file with which
-    an interrupted plan continues.
+    ``back``: offsets are translated from the other cluster to this one. ``proofs``: the file from
+    which an interrupted plan continues.
     """
 
     bootstrap: str
@@ -64,7 +64,8 @@ class ToCluster(NamedTuple):
 
 
 def to_cluster_options(command: F) -> F:
-    """Add the options, given to the command as ``elsewhere``: None without another cluster."""
+    """Add the options, which the command receives as ``elsewhere``: None without
+    another cluster."""
 
     @wraps(command)
     def bundled(
@@ -137,8 +138,8 @@ def to_cluster_options(command: F) -> F:
 
 
 class Found(NamedTuple):
-    """A partition with its offset in both clusters. ``now``: the group's offset there. ``kind``:
-    why it is not ready."""
+    """A partition with its offset in both clusters. ``now``: the group's current offset in the
+    other cluster. ``kind``: why it is not ready."""
 
     entry: Entry
     to: TopicPartition
@@ -149,8 +150,8 @@ class Found(NamedTuple):
     why: str
 
     def judged(self, translator: Translator, lower: bool) -> Found:
-        """Return the partition with its verdict, after all others were read. ``lower``: a lower
-        bound is enough."""
+        """Return the partition with its verdict, after all partitions were read. ``lower``: a
+        lower bound is enough."""
         if self.there is None or self.kind is not None:
             return self
         found = translator.judged(self.to.topic, self.there)
@@ -177,7 +178,7 @@ class Found(NamedTuple):
 
     @property
     def planned(self) -> Entry:
-        """The entry of a plan."""
+        """The partition's entry in a plan."""
         found = self.there
         if self.kind is not None or found is None or found.low is None or found.high is None:
             return self.entry
@@ -223,8 +224,8 @@ class Translated(NamedTuple):
 def open_other(
     stores: Stores, elsewhere: ToCluster, servers: Servers
 ) -> Iterator[tuple[OtherCluster, Translator]]:
-    """Open the other cluster, and what translates offsets from or to it. Raises BrokerError,
-    PlanFileError, and UsageError if it is the same."""
+    """Open the other cluster, and the translator of offsets from or to it. Raises BrokerError,
+    PlanFileError, and UsageError if it is the same cluster."""
     from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
     from zkmigrate.stores.translator import Translator
 
@@ -260,7 +261,8 @@ def translate_plans(
 ) -> Translated:
     """Find the offsets of planned groups in another cluster, and print them.
 
-    ``renamed``: the groups' names there, if these differ. Raises BrokerError, UsageError.
+    ``renamed``: the groups' names in the other cluster, if different. Raises BrokerError,
+    UsageError.
     """
     from zkmigrate.stores.group_states import unreadable_group  # loads kafka-python, which is slow
 
@@ -317,7 +319,7 @@ def translate_plans(
 
 
 def write_offsets(plans: Iterable[GroupPlan], out: str, one_group: bool) -> None:
-    """Write the offsets of the groups that are ready into a new file."""
+    """Write the offsets of ready groups to a new file."""
     offsets = {
         OffsetKey(plan.in_kafka, one.there.topic, one.tp.partition): one.there.offset
         for plan in plans
@@ -332,7 +334,7 @@ def write_offsets(plans: Iterable[GroupPlan], out: str, one_group: bool) -> None
 def problems_of(
     group: str, found: Iterable[Found], whys: Mapping[Reason, tuple[str, str]] = WHY
 ) -> tuple[Problem, ...]:
-    """Return a problem for each kind, with the values for ``--skip``."""
+    """Return one problem for each kind, with the values for ``--skip``."""
     by_kind: dict[Reason, list[TopicPartition]] = {}
     for one in found:
         if one.kind is not None:
@@ -435,5 +437,5 @@ def _wanted(
 
 
 def name_there(topic: str, renames: Sequence[Rename]) -> str:
-    """Return a topic's name in the other cluster. The first rule that matches counts."""
+    """Return a topic's name in the other cluster. The first matching rule applies."""
     return next((new for one in renames if (new := one.of(topic)) is not None), topic)

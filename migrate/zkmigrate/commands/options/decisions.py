@@ -30,11 +30,11 @@ _HELP: Final = {
     "source_means": "The record that a number means: the next to read, or the last that was read.",
     "without_offset": "Partitions without any offset; leave: auto.offset.reset decides.",
 }
-"""The decisions that are a choice, in the order of the help."""
+"""Help of the decisions that are a choice, in the order of the help."""
 
 
 _SKIP: Final = re.compile(r"(.+?):([\w.*?\[\]!-]+)(?::([0-9*?\[\]!-]+))?", re.ASCII | re.DOTALL)
-"""A group's name may contain colons, those of topics and partitions do not."""
+"""The format of ``--skip``. A group's name may contain colons; names of topics cannot."""
 
 
 def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[Skip, ...]:
@@ -48,7 +48,7 @@ def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[S
 
 
 def _choice(name: str, values: Sequence[str], what: str) -> Callable[[F], F]:
-    """Return an option that takes one of the values; the first is the default."""
+    """Return an option with these values. The first is the default."""
     shown = values[0] not in ("refuse", "default")
     option = f"--{name.replace('_', '-')}"
     return click.option(
@@ -71,7 +71,7 @@ def rules_in(file: str | None) -> tuple[Rule, ...]:
 
 
 def decisions(command: F) -> F:
-    """Add the decisions of a plan as options, given to the command as ``direction`` and
+    """Add the decisions of a plan as options, which the command receives as ``direction`` and
     ``options``."""
 
     @wraps(command)

@@ -1,4 +1,4 @@
-"""Reads and writes the files named by options, always completely."""
+"""Reads and writes the files that options name, always completely."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_file(path: str) -> bytes:
 
 
 def write_out(path: str, lines: Iterable[str], option: str = "--out") -> str:
-    """Write a new file completely or not at all; return its SHA-256. Raises ConfigError."""
+    """Write a new file completely or not at all. Return its SHA-256. Raises ConfigError."""
     digest = hashlib.sha256()
 
     def chunks() -> Iterator[bytes]:

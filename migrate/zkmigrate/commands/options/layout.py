@@ -1,4 +1,4 @@
-"""The options that read offsets in the layout of another client."""
+"""Options for reading offsets in the layout of another client."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class FromLayout(NamedTuple):
-    """The offsets of one group, in another client's layout. ``znodes``: what was read."""
+    """The offsets of one group in another client's layout. ``znodes``: the znodes that
+    were read."""
 
     place: Place
     group: str
     znodes: Mapping[TopicPartition, ZkOffset] = MappingProxyType({})
 
     def read_next(self, zk: BlockingZk) -> dict[TopicPartition, int]:
-        """Return the next offset of each partition. Raises as ``read``."""
+        """Return the next offset of each partition. Raises the errors of ``read``."""
         last = LAYOUTS[self.place.name].means is Means.LAST
         return {tp: number + last for tp, number in self.read(zk).numbers.items()}
 
@@ -38,7 +39,7 @@ class FromLayout(NamedTuple):
         return {tp: one.offset for tp, one in self.znodes.items() if one.offset is not None}
 
     def read(self, zk: BlockingZk) -> FromLayout:
-        """Return this with the numbers that are stored, at least one. Raises MigrationError,
+        """Return a copy with the stored numbers, at least one. Raises MigrationError,
         ZooKeeperError and ZnodeFormatError."""
         try:
             return self._replace(znodes=read_place(zk, self.place))
@@ -47,7 +48,7 @@ class FromLayout(NamedTuple):
 
 
 def layout_option(command: F) -> F:
-    """Add ``--layout``, given to the command as ``layout``."""
+    """Add ``--layout``, which the command receives as ``layout``."""
 
     @wraps(command)
     def bundled(layout: str | None, which: Selection, **others: Any) -> Any:

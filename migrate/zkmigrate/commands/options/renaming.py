@@ -1,4 +1,4 @@
-"""``--rename``: groups that have another name in the target store, and which groups are chosen."""
+"""``--rename``: other names of groups in the target store, and which groups are chosen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Rename(NamedTuple):
     new: str
 
     def of(self, name: str) -> str | None:
-        """Return a group's new name; ``None`` if the renaming does not apply to that group."""
+        """Return a group's new name; ``None`` if the renaming does not apply to it."""
         if self.old.startswith("/"):
             found = re.fullmatch(self.old[1:-1], name)
             return None if found is None else found.expand(self.new)
@@ -69,7 +69,7 @@ def parse_renames(
 
 
 def _parse_regex(text: str) -> Rename | None:
-    """Parse a renaming by a regular expression, if it is one. No name has a slash."""
+    """Parse a renaming by a regular expression, if it is one. Group names have no slashes."""
     old, slash, new = text.rpartition("/=")
     if not text.startswith("/") or not slash or not new:
         return None
@@ -81,7 +81,7 @@ def _parse_regex(text: str) -> Rename | None:
 
 
 def rename_option(command: F) -> F:
-    """Add ``--rename``, given to the command as ``renames``."""
+    """Add ``--rename``, which the command receives as ``renames``."""
     return click.option(
         "--rename",
         "renames",
@@ -100,13 +100,12 @@ def choose(
     renames: Sequence[Rename],
     listed: Iterable[str] | None = None,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the chosen names with their names in ZooKeeper, and the names that differ in Kafka.
+    """Return the chosen names with their names in ZooKeeper, and the different names in Kafka.
 
-    The second map is from the name in ZooKeeper to the one in Kafka.
-
-    On the way back, groups that are not named are chosen among those that were moved to Kafka, so
-    that no other group of Kafka gets an old consumer's znodes. Each goes back to the name that it
-    was moved from. ``listed``: the chosen groups, if a file names them. Raises MigrationError.
+    The second map is from the name in ZooKeeper to the one in Kafka. On the way back, groups that
+    are not named are chosen among those that were moved to Kafka, so that no other group in Kafka
+    gets an old consumer's znodes. Each goes back to the name that it was moved from. ``listed``:
+    the chosen groups, if a file names them. Raises MigrationError.
     """
     if direction is Direction.ZK_TO_KAFKA:
         known = stores.group_names(Store.ZOOKEEPER)
@@ -143,20 +142,20 @@ def renamed_in(moved: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_once(own: Mapping[str, str]) -> None:
-    """Check that no two chosen names are of one group. Raises MigrationError."""
+    """Check that no two chosen names belong to the same group. Raises MigrationError."""
     twice = [name for name, count in Counter(own.values()).items() if count > 1]
     if twice:
         same = ", ".join(name for name in own if own[name] == twice[0])
-        raise MigrationError(f"{same} are the same group {twice[0]}: name it once")
+        raise MigrationError(f"{same} are the same group, {twice[0]}: name it once")
 
 
 def new_names(
     renames: Sequence[Rename], groups: Iterable[str], known: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the new names of the groups that have one. The first rule that matches a group counts.
+    """Return the new names of the groups that have one.
 
-    ``known``: names of other groups, which no new name may be. Raises MigrationError when two
-    groups would have the same name, or a rule matches no group.
+    The first matching rule applies. ``known``: names of other groups, which must not be used.
+    Raises MigrationError if two groups would have the same name, or a rule matches no group.
     """
     if not renames:
         return {}
@@ -190,7 +189,7 @@ def new_names(
     for name, new in names.items():
         if new in others:
             raise MigrationError(
-                f"--rename: {name} would be called {new}, and there is another group of that name: "
+                f"--rename: {name} would be called {new}, but another group has that name: "
                 "choose another name"
             )
     return names

@@ -1,4 +1,4 @@
-"""Shared by the commands that change groups: the plan, its journal, hooks and other options."""
+"""Options of the commands that change groups: the plan, its journal, hooks and others."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Work(NamedTuple):
         which: the chosen groups.
         execute: False for a dry run.
         wait: seconds to wait for a group's members.
-        parallel: how many groups to work on at a time.
+        parallel: number of groups to work on at a time.
         hooks: commands to run before and after each group.
-        journal: the journal's file, if it was given.
-        note: what the journal records about the command.
-        approved_by: the same.
-        servers: where the servers are.
-        only_problems: no rows of groups that are as they should be.
-        how: the form of the rows.
+        journal: the path of the journal, if given.
+        note: a remark for the journal.
+        approved_by: who approved the command, for the journal.
+        servers: the addresses of the servers.
+        only_problems: hide the rows of groups without a problem.
+        how: the format of the rows.
     """
 
     which: Selection
@@ -70,9 +70,9 @@ def work_options(
     waits: str = "In a live move: how long to wait for a group's members.",
     wait: float = 60.0,
 ) -> Callable[[F], F]:
-    """Add the options of a command that changes groups, given to it as ``work``.
+    """Add the options of a command that changes groups, which it receives as ``work``.
 
-    ``waits``: the help of ``--wait``; empty: no such option.
+    ``waits``: the help of ``--wait``; empty if there is no such option.
     """
 
     def decorate(command: F) -> F:
@@ -117,7 +117,7 @@ def journal_option(command: F) -> F:
 
 
 def journal_path(plan: str | None, journal: str | None) -> Path:
-    """Return the path of a plan's journal, or of a command's without a plan."""
+    """Return the path of the journal of a plan, or of a command without a plan."""
     command = click.get_current_context().command.name
     return Path(journal or (f"zkmigrate-{command}.journal" if plan is None else f"{plan}.journal"))
 
@@ -132,16 +132,15 @@ def load(
 ) -> PlanFile:
     """Return a plan with the chosen groups.
 
-    ``limit``: most groups, of those that are ready, and neither done nor rolled back according to
-    the ``journal``.
-    ``sha256``: the digest that the file must have. ``elsewhere``: it may be for another cluster.
-    Raises PlanFileError.
+    ``limit``: largest number of groups, counting those that are ready, and neither done nor rolled
+    back according to the ``journal``. ``sha256``: the digest that the file must have.
+    ``elsewhere``: accept a plan for another cluster. Raises PlanFileError.
     """
     loaded = plan_file.load(path, elsewhere)
     if sha256 is not None and sha256.lower() != loaded.digest:
         raise PlanFileError(
-            f"{path}: its SHA-256 is {loaded.digest}, not that of --sha256: it is not the plan "
-            "that was approved"
+            f"{path}: its SHA-256 is {loaded.digest}, which differs from --sha256: this is not "
+            "the approved plan"
         )
     if limit is None and which.everything and not which.excluded:
         return loaded
@@ -198,12 +197,11 @@ _HOOKS: Final = (
 
 
 def check_cluster(plan: PlanFile, stores: Stores) -> None:
-    """Check that a plan was made for this cluster, as far as that is known. Raises
-    MigrationError."""
+    """Check that a plan was made for this cluster, if that is known. Raises MigrationError."""
     here = stores.cluster_id()
     if plan.cluster is not None and here is not None and plan.cluster != here:
         raise MigrationError(
-            f"the plan was made for the cluster {plan.cluster}, and this is {here}: correct "
+            f"the plan was made for the cluster {plan.cluster}, but this is {here}: correct "
             "--zookeeper, or make a new plan"
         )
 
@@ -233,9 +231,9 @@ def open_run(
 ) -> Iterator[Run]:
     """Open the journal of a command, unless it is a dry run, and record its start and options.
 
-    A dry run only reads it, and checks that it could be written. ``direction`` and ``plan``, which
-    is the file, are for hooks. ``digest``: of the plan. A command without a plan has a journal of
-    its own. ``idle``: see ``Run``. Raises JournalError.
+    A dry run only reads the journal, and checks that it could be written. ``direction`` and the
+    file ``plan`` are for hooks. ``digest``: that of the plan. A command without a plan has its own
+    journal. ``idle``: see ``Run``. Raises JournalError.
     """
     command = str(click.get_current_context().command.name)
     facts = {
@@ -269,7 +267,7 @@ def open_run(
 
 
 class _ChosenGroups:
-    """Some groups of a plan."""
+    """The chosen groups of a plan."""
 
     def __init__(self, groups: Groups, chosen: set[str]) -> None:
         self._groups = groups

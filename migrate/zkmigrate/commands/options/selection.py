@@ -1,4 +1,4 @@
-"""The options that select groups: ``--group``, ``--groups-from``, ``--groups-regex``, ``--all``,
+"""Options that select groups: ``--group``, ``--groups-from``, ``--groups-regex``, ``--all``,
 ``--exclude``."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zkmigrate.model import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
-"""A group's name may contain ``#``."""
+"""Start of a comment. A group's name may contain ``#``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Selection:
 
     @property
     def options(self) -> dict[str, object]:
-        """The options with which groups were chosen, with the names in a file instead of its
-        name."""
+        """The options that chose the groups, with the names in a file instead of the
+        file's name."""
         given = {
             "group": list(self.groups) or None,
             "groups_regex": self.regex,
@@ -74,7 +74,7 @@ class Selection:
 
     @property
     def only(self) -> str | None:
-        """The name of the only group, if exactly one was named and no glob."""
+        """The name of the only group, if exactly one was named and it is not a glob."""
         return self.groups[0] if len(self.groups) == len(self.names) == 1 else None
 
     @property
@@ -83,16 +83,16 @@ class Selection:
         return bool(self.groups) and len(self.names) == len(self.groups)
 
     def of_store(self, names: Callable[[], list[str]], store: Store) -> list[str]:
-        """Return the chosen groups of a store, at least one. ``names`` lists the groups in the
+        """Return the chosen groups of a store, at least one. ``names`` returns all groups of the
         store."""
         if self.all_named and store is Store.KAFKA:
             return self._without_excluded(self.groups)  # brokers before 0.9 cannot list groups
         return self.among(names(), store.value, "is the chroot right?")
 
     def among(self, known: Sequence[str], where: str, advice: str) -> list[str]:
-        """Return the chosen groups of those that are ``known``, at least one.
+        """Return the chosen groups among the ``known`` ones, at least one.
 
-        Raises MigrationError for a group that is not known, or when none is chosen.
+        Raises MigrationError for an unknown group, or if none is chosen.
         """
         names = set(known)
         chosen: list[str] = []
@@ -106,14 +106,14 @@ class Selection:
                 unknown.append(group)
         if unknown and (self.listed or len(unknown) > 1):
             raise MigrationError(
-                f"{len(unknown)} of the {len(self.groups)} groups that are named are not among the "
-                f"{len(known)} of {where}: {', '.join(unknown)}"
+                f"{len(unknown)} of the {len(self.groups)} named groups are not among the "
+                f"{len(known)} in {where}: {', '.join(unknown)}"
             )
         for group in unknown:
             near = difflib.get_close_matches(group, known, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else advice
             raise MigrationError(
-                f"there is no group {group} among the {len(known)} of {where}: {hint}"
+                f"there is no group {group} among the {len(known)} in {where}: {hint}"
             )
         if self.regex is not None:
             chosen = [name for name in known if re.fullmatch(self.regex, name)]
@@ -121,7 +121,8 @@ class Selection:
             chosen = list(known)
         if not chosen:
             raise MigrationError(
-                f"none of the {len(known)} groups in {where} is chosen, so nothing was checked: "
+                f"none of the {len(known)} groups in {where} matches the selection, so nothing "
+                "was checked: "
                 f"{advice}"
             )
         return self._without_excluded(chosen)
@@ -134,7 +135,7 @@ class Selection:
                 print_notes([f"--exclude {pattern} matches none of the chosen groups"])
             chosen = left
         if not chosen:
-            raise MigrationError("--exclude leaves out every chosen group: nothing was checked")
+            raise MigrationError("--exclude excludes every chosen group: nothing was checked")
         return chosen
 
 
@@ -143,7 +144,7 @@ def _is_glob(group: str) -> bool:
 
 
 def selection(command: F) -> F:
-    """Add the options that choose groups, given to the command as ``which``.
+    """Add the options that choose groups, which the command receives as ``which``.
 
     The default is all groups of the argument PLAN, if there is one.
     """
@@ -196,15 +197,15 @@ def _names_in(file: str) -> list[str]:
     names = [_COMMENT.sub("", line).strip() for line in text.split("\n")]
     groups = list(dict.fromkeys(filter(None, names)))
     if not groups:
-        raise PlanFileError(f"{file} names no group: write one name on each line")
+        raise PlanFileError(f"{file} has no group: write one name per line")
     return groups
 
 
 def offsets_in(file: str, which: Selection) -> dict[str, dict[TopicPartition, int]]:
     """Return the chosen groups' offsets in a file, by group and partition.
 
-    One ``--group`` that is a name says whose they are when the file does not name groups. Raises
-    OffsetsFileError, and MigrationError for a group that is not in the file.
+    If the file does not name groups, a single ``--group`` without a pattern names the group.
+    Raises OffsetsFileError, and MigrationError for a group that is not in the file.
     """
     offsets: dict[str, dict[TopicPartition, int]] = {}
     for key, offset in offset_csv.parse(file, read_file(file), which.only).items():

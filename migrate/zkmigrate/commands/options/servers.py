@@ -1,6 +1,6 @@
-"""Where the servers are, and how the commands open sessions with them.
+"""Options with the servers' addresses, and sessions with the servers.
 
-Each session begins with a line on standard error about the cluster, since ``--zookeeper`` may be
+Each session begins with a line on standard error about the cluster, because ``--zookeeper`` may be
 set in the environment, and several clusters may use one ensemble.
 """
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SAID: Final = f"{__name__}.said"
-"""In the command's context: the line about the cluster was printed."""
+"""Key in the command's context: whether the line about the cluster was printed."""
 
 
 def server_options(command: F) -> F:
-    """Add the options that find and wait for servers, given to the command as ``servers``."""
+    """Add the options that find and wait for servers, which the command receives as ``servers``."""
 
     @wraps(command)
     def bundled(
@@ -78,7 +78,7 @@ def server_options(command: F) -> F:
 
 
 def print_not_looked_at(zk: BlockingZk, servers: Servers) -> None:
-    """Print the places in ZooKeeper where zkmigrate does not look for offsets."""
+    """Print the places in ZooKeeper that zkmigrate does not search for offsets."""
     from zkmigrate.stores.surroundings import not_looked_at
 
     print_notes(f"not looked at: {line}" for line in not_looked_at(zk, servers))
@@ -86,7 +86,7 @@ def print_not_looked_at(zk: BlockingZk, servers: Servers) -> None:
 
 @contextmanager
 def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
-    """Open sessions with ZooKeeper and the brokers; print which brokers cannot be used."""
+    """Open sessions with ZooKeeper and the brokers, and print which brokers are unusable."""
     # Not above: loading kafka-python takes longer than an export or a map of configurations.
     from zkmigrate.stores.sessions import Stores
 
@@ -100,7 +100,7 @@ def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
 def reading(
     servers: Servers, verb: str, bad: str, total: int | None = None
 ) -> Iterator[tuple[Progress, Stores]]:
-    """Open the sessions of a command that only reads, and show its progress; see ``Progress``."""
+    """Open the sessions of a command that only reads, and show its progress. See ``Progress``."""
     with (
         no_collector(),
         Progress(verb, total, bad) as progress,
@@ -119,7 +119,7 @@ def open_zookeeper(servers: Servers) -> Iterator[BlockingZk]:
 
 
 def announce(servers: Servers, zk: BlockingZk, brokers: tuple[BrokerEndpoint, ...] = ()) -> None:
-    """Print on standard error which cluster this is, once for a command.
+    """Print on standard error which cluster this is, once per command.
 
     With ``--json`` the line is an object. Raises MigrationError if it is not the expected one.
     """

@@ -1,4 +1,4 @@
-"""What ``zkmigrate status PLAN`` shows: the stores compared with a plan."""
+"""The output of ``zkmigrate status PLAN``: the stores compared with a plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def look_at_plan(
     only_problems: bool,
     how: How,
 ) -> Look:
-    """Compare both stores with a plan. ``strict``: progress of new consumers is also a problem."""
+    """Compare both stores with a plan. ``strict``: treat progress of new consumers as a problem."""
     from zkmigrate.stores.group_states import read_offsets  # loads kafka-python, which takes long
 
     differing: list[verify.Difference] = []
@@ -44,7 +44,8 @@ def look_at_plan(
             print_notes([str(error)])  # the plan alone says what was to be moved
 
         def ready() -> Iterator[GroupPlan]:
-            """Yield the groups to compare; the others are differences as they are."""
+            """Yield the groups to compare. All others are reported as differences without a
+            comparison."""
             for group in loaded.groups:
                 written = recorded(begun.get(group.group, []))
                 if group.ignored:
@@ -90,5 +91,5 @@ def look_at_plan(
 
 
 def _is_needed(record: dict[str, Any]) -> bool:
-    """Whether a comparison needs a record."""
+    """Whether a comparison needs this record."""
     return "step" in record

@@ -1,7 +1,7 @@
-"""``--metrics-file``: how far a command is, as Prometheus text for node_exporter's textfile
+"""``--metrics-file``: the progress of a command as Prometheus text, for node_exporter's textfile
 collector.
 
-The file is replaced as a whole: when the command begins, every few seconds, and when it ends. The
+The whole file is replaced when the command begins, every few seconds, and when it ends. The
 command counts groups in its own thread, and a second thread writes.
 """
 
@@ -23,9 +23,9 @@ from zkmigrate.apply.outcome import Outcome
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERVAL: Final = 5.0
-"""Seconds between two writes."""
+"""Seconds between writes."""
 _PATH: Final = f"{__name__}.path"
-"""In the command's context: the path, if it was given."""
+"""Key in the command's context: the path, if given."""
 METRICS: Final = {
     "groups": "Groups that the command works on.",
     "groups_ended": "Groups whose work has ended, by outcome.",
@@ -38,7 +38,8 @@ METRICS: Final = {
     "mirror_late_groups": "Of mirror: groups that are not in step; all after a pass that failed.",
     "mirror_pass_time_seconds": "Of mirror: when the last pass ended that did not fail.",
 }
-"""Name, without ``zkmigrate_``, and meaning. All are gauges with the label ``command``."""
+"""Name (without ``zkmigrate_``) and meaning of each metric. All are gauges with the label
+``command``."""
 
 
 def metrics_option(command: F) -> F:
@@ -60,8 +61,8 @@ def metrics_option(command: F) -> F:
 class MetricsFile:
     """The metrics file of a running command.
 
-    Raises ConfigError if it cannot be written at first. A later fault is printed once, and the file
-    is written again as soon as that is possible.
+    Raises ConfigError if the first write fails. A later failure is printed once, and the file is
+    written again as soon as possible.
     """
 
     def __init__(self, path: str, command: str) -> None:
@@ -92,8 +93,8 @@ class MetricsFile:
             self._offsets += offsets
 
     def mirrored(self, groups: Counter[tuple[str, str]], copied: int, late: int) -> None:
-        """Set the results of one pass of ``mirror``: groups by leader and state, number of copied
-        offsets, and of groups not in step."""
+        """Set the results of one pass of ``mirror``: groups by leader and state, and the numbers
+        of copied offsets and of groups that are not in step."""
         with self._lock:
             self._mirrored, self._late, self._passed = groups, late, time.time()
             self._copied += copied
@@ -166,7 +167,7 @@ class MetricsFile:
 
 
 def metrics_file() -> MetricsFile | None:
-    """Return the file of the running command, or ``None`` if it has none."""
+    """Return the metrics file of the running command, or ``None`` if it has none."""
     context = click.get_current_context(silent=True)
     path = None if context is None else context.meta.get(_PATH)
     if context is None or path is None:

@@ -1,6 +1,6 @@
-"""Shows how far a run is, on standard error: a bar on a terminal, JSON lines elsewhere.
+"""Shows the progress of a run on standard error: a bar on a terminal, JSON lines elsewhere.
 
-Standard output is left to the command's rows. Used from one thread.
+Standard output is reserved for the command's rows. Used from one thread.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _NAME: Final = 60
 
 
 class Progress:
-    """Counts and shows the groups that are done. Use as a context manager.
+    """Counts and shows the groups that are done. Use it as a context manager.
 
     Args:
         verb: the action on the groups, such as ``moving``.
-        total: how many groups there are; may be set later.
-        bad: the word for groups that are not as they should be, such as ``failed``.
-        changes: whether groups are changed, so that written offsets count, and an interrupt prints
-            how many groups were.
+        total: number of groups; may be set later.
+        bad: the word for groups with a problem, such as ``failed``.
+        changes: whether groups are changed, so that written offsets are counted, and an interrupt
+            prints the number of changed groups.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Progress:
         self.group(result.group, result.outcome.good, offsets)
 
     def group(self, name: str, good: bool = True, offsets: int = 0) -> None:
-        """Count one more group. ``offsets``: how many were written."""
+        """Count one more group. ``offsets``: number of written offsets."""
         self._done += 1
         self._bad += not good
         self._offsets += offsets
@@ -120,7 +120,7 @@ class Progress:
             self._metrics.pass_failed()
 
     def waiting(self, what: str) -> None:
-        """Show why the command waits. Any thread."""
+        """Show why the command is waiting. Any thread."""
         if self._bar is not None:
             self._show(f"waiting for {printable(what)}")
         else:
@@ -160,9 +160,9 @@ class Progress:
 
 
 def _print(line: str) -> None:
-    """Print a line on standard error, if anybody can read it.
+    """Print a line on standard error if it can be read.
 
-    A terminal that was closed must not end the work on a group in the middle.
+    A closed terminal must not interrupt the work on a group.
     """
     with suppress(OSError):
         click.echo(line, err=True)

@@ -1,4 +1,4 @@
-"""What the commands print as rows, and the schemas of ``--json``.
+"""The rows that commands print, and the schemas of ``--json``.
 
 A JSON document is ``{"schema": NAME, "version": NUMBER, "rows": [...]}``. The version of a schema
 changes when a column is removed or its meaning changes. With ``--watch`` and ``--hold`` each line
@@ -43,7 +43,7 @@ class Column(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """The rows of one kind. ``commands``: those that print them."""
+    """The rows of one kind. ``commands``: the commands that print them."""
 
     version: int
     commands: tuple[str, ...]
@@ -264,11 +264,11 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         ),
     ),
 }  # fmt: skip
-"""The rows of each kind, by the name of their schema."""
+"""The schemas by name."""
 
 
 def format_options(command: F) -> F:
-    """Add ``--json`` and ``--csv``, given to the command as ``how``."""
+    """Add ``--json`` and ``--csv``, which the command receives as ``how``."""
     forms = {"json": "Print a JSON document with the rows.", "csv": "Print CSV with a heading."}
     return flags("how", "table", forms)(command)
 
@@ -276,9 +276,10 @@ def format_options(command: F) -> F:
 def in_form(
     schema: str, rows: Sequence[Sequence[object]], how: How
 ) -> tuple[list[str], list[tuple[object, ...]]]:
-    """Return the columns and cells for a format. Each row has a value for each of the schema's.
+    """Return the columns and cells for a format. Each row has a value for every column of the
+    schema.
 
-    A table leaves out some columns, and shows a group's name in Kafka after its name.
+    A table hides some columns, and shows a group's name in Kafka after its name.
     """
     columns = SCHEMAS[schema].columns
     cells = [tuple(_cell(value, how) for value in row) for row in rows]
@@ -298,7 +299,7 @@ def in_form(
 
 
 def _cell(value: object, how: How) -> object:
-    """Return a value as a cell: reasons and offsets that stay behind are arrays in JSON."""
+    """Return a value as a cell. In JSON, reasons and offsets that stay behind are arrays."""
     if not isinstance(value, tuple):
         return value
     parts = dict.fromkeys(one.value if isinstance(one, Reason) else one for one in value)
@@ -308,7 +309,7 @@ def _cell(value: object, how: How) -> object:
 
 
 def print_table(schema: str, rows: Sequence[Sequence[object]], how: How) -> None:
-    """Print rows on standard output; in JSON as a document with schema and version."""
+    """Print rows on standard output. JSON is a document with schema and version."""
     columns, cells = in_form(schema, rows, how)
     if how != "json":
         print_rows(columns, cells, how)
@@ -324,7 +325,7 @@ def print_table(schema: str, rows: Sequence[Sequence[object]], how: How) -> None
 
 
 def print_json_line(schema: str, columns: Iterable[str], cells: Iterable[object]) -> None:
-    """Print one object, with the current time, on a line of its own."""
+    """Print one object with the current time on its own line."""
     at = datetime.now().astimezone().isoformat(timespec="milliseconds")
     head = {"schema": schema, "version": SCHEMAS[schema].version, "at": at}
     cells_by_name = dict(zip(columns, cells, strict=True))

@@ -1,4 +1,4 @@
-"""``--watch``: repeats a command, and prints what has changed. One thread."""
+"""``--watch``: repeats a command, and prints changes. One thread."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def watch_option(command: F) -> F:
 
 
 def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) -> int:
-    """Check and print, once or until Ctrl-C; return the exit status of the last check."""
+    """Check and print, once or until Ctrl-C. Return the exit status of the last check."""
     if every is None:
         rows = look()
         print_table(rows.schema, rows.rows, how)

@@ -28,26 +28,26 @@ __all__ = ["Committed", "Delivery", "Herd", "Lowered", "Owned", "Records", "Stat
 
 @dataclass(slots=True)
 class Records:
-    """The journals and coordinator's records of a group. Call ``committed`` with all commits after
-    all else has been added."""
+    """The journals and coordinator's records of a group. Call ``committed`` with all commits,
+    after all other data was added."""
 
     group: str
     moves: bool = False
-    """The group has a mode of a live migration."""
+    """Whether the group has a mode of a live migration."""
     registered: list[str] = field(default_factory=list)
-    """The members that ever registered."""
+    """Members that were ever registered."""
     deliveries: list[Delivery] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
     herds: list[Herd] = field(default_factory=list)
-    """Changes that woke ``Limits.herd_members`` members or more."""
+    """Changes that woke at least ``Limits.herd_members`` members."""
     states: list[State] = field(default_factory=list)
-    """In the order of the log."""
+    """States in the order of the log."""
     owned: list[Owned] = field(default_factory=list)
     kafka: list[Lowered] = field(default_factory=list)
-    """Offsets in Kafka that went back."""
+    """Offsets in Kafka that were lowered."""
     _delivered: dict[TopicPartition, Delivered] | None = None
     _past: dict[tuple[TopicPartition, str], Committed] = field(default_factory=dict)
-    """The first commit past all deliveries with the highest offset, by partition and member."""
+    """The first commit with the highest offset past all deliveries, by partition and member."""
 
     def committed(self, commit: Committed) -> None:
         """Compare an owner's commit with the deliveries. Call it in the order of commits."""
@@ -61,7 +61,8 @@ class Records:
                 self._past[partition, commit.member] = first._replace(offset=commit.offset)
 
     def _journaled(self) -> dict[TopicPartition, Delivered]:
-        """What was delivered of each partition, if all members kept journals; else nothing."""
+        """Return the deliveries of each partition if all members kept journals,
+        otherwise nothing."""
         if self._delivered is None:
             complete = journals.are_complete(self.deliveries, self.registered)
             every = journals.by_partition(self.deliveries) if complete else {}

@@ -1,8 +1,8 @@
-"""Rules about groups on the coordinator: storms, members that come and go, two owners at once.
+"""Rules about groups on the coordinator: storms, flapping members, two owners at once.
 
-They read what ``__consumer_offsets`` has about one group. Compaction removes the older records, so
-these rules may find too little, and their counts are lower bounds. The records do not show why a
-member left. So nothing here is proven.
+They read the records of one group in ``__consumer_offsets``. Compaction removes older records, so
+these rules may miss findings, and their counts are lower bounds. The records do not show why a
+member left. So none of these findings is proven.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ OWN_PROTOCOL: Final = "zkconsumer-live-"
 """Prefix of the strategy's name while all members on the coordinator are migratable
 (``zkconsumer.core.migration.strategy.OWN_PREFIX``)."""
 SLOT_MS: Final = 5_000
-"""Epochs of a KIP-848 group within the same five seconds count as one rebalance, because the
-coordinator raises the epoch for each member."""
+"""Milliseconds in which the epochs of a KIP-848 group count as one rebalance, because the
+coordinator increases the epoch for each member."""
 
 
 class State(NamedTuple):
@@ -47,19 +47,19 @@ class State(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sort key of the state in time."""
+        """Sort key for chronological order."""
         return self.ms, self.log_offset
 
     @property
     def place(self) -> str:
-        """Place of its record in the log."""
+        """Place of the state's record in the log."""
         return (
             f"generation {self.generation}, __consumer_offsets-{self.log_partition}, offset "
             f"{self.log_offset}"
         )
 
     def source(self, member: str) -> str | None:
-        """Return what identifies a member across restarts, each of which gives it another id."""
+        """Return the identity of a member across restarts, each of which gives it another id."""
         client, host = self.clients.get(member), self.hosts.get(member)
         if client is None or host is None:
             return None
@@ -68,7 +68,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A state whose generation differs from the one before."""
+    """A state whose generation differs from the previous one."""
 
     state: State
     before: State | None
@@ -92,21 +92,23 @@ class Change:
 
 
 class Owned(NamedTuple):
-    """A time in which a partition belonged to a member: a row of table ``group_ownership``."""
+    """A time in which a partition belonged to a member: a row of the table ``group_ownership``."""
 
     topic: str
     partition: int
     member: str
     session: int | None
     by_znode: bool
-    """It had the owner znode. Else, the coordinator assigned the partition to it."""
+    """Whether the member had the owner znode. Otherwise the coordinator had assigned the partition
+    to it."""
     start: int
     end: int
     start_zxid: int | None
 
 
 class Lowered(NamedTuple):
-    """A commit below the one before: a row of table ``commits`` with ``store`` = kafka."""
+    """A commit of a lower offset than before: a row of the table ``commits`` with ``store`` =
+    kafka."""
 
     topic: str
     partition: int
@@ -120,7 +122,8 @@ class Lowered(NamedTuple):
 def changes_of(states: Iterable[State]) -> Iterator[Change]:
     """Yield the changes of the generation, in the order of the log.
 
-    Without the generations in which all members are migratable: these follow the stages of a move.
+    Generations in which all members are migratable are left out, because these follow the stages
+    of a move.
     """
     before: State | None = None
     emptied = 0
@@ -134,7 +137,7 @@ def changes_of(states: Iterable[State]) -> Iterator[Change]:
 
 
 class _Rebalances(NamedTuple):
-    """Rebalances that a change stands for."""
+    """The rebalances that a change represents."""
 
     change: Change
     times: int
@@ -143,8 +146,9 @@ class _Rebalances(NamedTuple):
 def storms(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[Finding]:
     """Return one finding for each time with many generations.
 
-    The limits are those of storms in ZooKeeper. The coordinator counts generations that no member
-    lived to see, too: of those since the last record, the share within ``storm_seconds`` counts.
+    The limits are those of storms in ZooKeeper. The coordinator also counts generations that no
+    member completed. Of those since the last record, the share within ``storm_seconds`` is
+    counted.
     """
     span = int(limits.storm_seconds * 1000)
     timed = sorted(_timed(changes, span), key=lambda rebalance: rebalance.change.state.order)
@@ -209,15 +213,16 @@ class _Step(NamedTuple):
     state: State
     step: int
     own: int
-    """How many members of the source there were."""
+    """Number of members of the source before the step."""
 
 
 def flapping(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[Finding]:
     """Return one finding for each source whose members left and returned repeatedly while others
     stayed.
 
-    A source may have several members, and a rolling restart replaces each once. So their returns
-    are divided by their number. If the group was empty in between, that is a stop, not a return.
+    A source may have several members, and a rolling restart replaces each once. So the returns are
+    divided by the number of members. If the group was empty in between, it was stopped, and this
+    is not a return.
     """
     span = int(limits.flapping_seconds * 1000)
     steps: defaultdict[str, defaultdict[int, list[_Step]]] = defaultdict(lambda: defaultdict(list))
@@ -240,7 +245,7 @@ def flapping(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[
 
 
 def _sources(state: State | None, members: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """The sources of some members, each with the number of its members in a state."""
+    """Return the sources of some members, each with its number of members in a state."""
     if state is not None and members:
         count = Counter(map(state.source, state.clients))
         for source in map(state.source, members):
@@ -249,8 +254,7 @@ def _sources(state: State | None, members: Iterable[str]) -> Iterator[tuple[str,
 
 
 def _returns(steps: Iterable[_Step]) -> Iterator[State]:
-    """The states in which a member returned: joins that follow no leave are members that are
-    new."""
+    """Return the states in which a member returned. Joins that follow no leave are new members."""
     joins = surplus = new = returns = 0
     for state, step, _ in steps:
         joins += step > 0
@@ -287,13 +291,13 @@ def _records(*states: State) -> tuple[Evidence, ...]:
 def two_owners(
     group: str, owned: Iterable[Owned], moves: bool, coverage: Coverage, limits: Limits
 ) -> Iterator[Finding]:
-    """Return the findings about a partition that the coordinator had assigned to a consumer while a
-    member had its owner znode. ``owned``: the owners of that partition.
+    """Return the findings about a partition that was assigned to a consumer by the coordinator
+    while a member had its owner znode. ``owned``: the owners of that partition.
 
-    The two times are from different clocks. It does not prove that both delivered: a member that
-    the coordinator expels stops by itself, and a member whose session expired had stopped before.
-    In a group that moves while it runs, members notice each other. Other members do not, so there
-    it is more severe; but if the logs begin late, they may not show that the group moves.
+    The two times are from different clocks. It is not proven that both delivered: a member that the
+    coordinator expels stops by itself, and a member whose session expired had stopped before. In a
+    live move, members notice each other. In other groups they do not, so there the finding is more
+    severe. But if the logs begin late, they may not show that the group is in a live move.
     """
     least = int(limits.skew_seconds * 1e6)
     intervals = (Interval(row.member, row.start, row.end, row) for row in owned)

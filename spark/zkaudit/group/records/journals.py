@@ -1,7 +1,7 @@
-"""Rules about what members' journals show: deliveries that overlap, and views that differ.
+"""Rules about members' journals: overlapping deliveries, and different views.
 
-The rows are those of tables ``deliveries`` and ``views``, of one group. Times are microseconds by
-the members' clocks.
+The rows are those of the tables ``deliveries`` and ``views`` for one group. Times are microseconds
+by the members' clocks.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from zkaudit.group.rules.rule import Evidence, Finding
 from zkaudit.limits import Limits
 
 SHOWN: Final = 5
-"""At most this many members are named in a sentence."""
+"""Largest number of members named in a sentence."""
 
 TopicPartition = tuple[str, int]
 
 
 class Delivery(NamedTuple):
-    """A time in which a member delivered messages of a partition: a row of ``deliveries``."""
+    """A time in which a member delivered messages of a partition: a row of the table
+    ``deliveries``."""
 
     topic: str
     partition: int
@@ -45,7 +46,7 @@ class Delivery(NamedTuple):
 
 
 class View(NamedTuple):
-    """A time in which a member acted on a view of the group: a row of ``views``."""
+    """A time in which a member acted on a view of the group: a row of the table ``views``."""
 
     member: str
     start: int
@@ -56,7 +57,7 @@ class View(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A commit by the owner of a partition: a row of ``commits``."""
+    """A commit by the owner of a partition: a row of the table ``commits``."""
 
     topic: str
     partition: int
@@ -69,13 +70,14 @@ class Committed(NamedTuple):
 
 
 class Delivered:
-    """The messages of a partition that the members delivered."""
+    """Messages of a partition that the members delivered."""
 
     def __init__(self, rows: Sequence[Delivery]) -> None:
         self.rows = rows
         self.members = {row.member for row in rows}
         self.reached: int | None = None
-        """The offset up to which messages were delivered; ``None``: the journals do not show it."""
+        """The offset up to which messages were delivered; ``None`` if the journals do
+        not show it."""
         if not any(row.reset or row.end_offset is None for row in rows):
             self.reached = max(row.end_offset or 0 for row in rows)
 
@@ -89,7 +91,7 @@ def by_partition(deliveries: Iterable[Delivery]) -> dict[TopicPartition, list[De
 
 
 def are_complete(deliveries: Iterable[Delivery], registered: Iterable[str]) -> bool:
-    """Whether all members of a group kept journals, each read to its end."""
+    """Whether all members of a group kept journals that were completely read."""
     is_open: dict[str, bool] = dict.fromkeys(registered, True)
     kept: dict[str, bool] = {}
     for row in deliveries:
@@ -101,7 +103,7 @@ def double_deliveries(
     group: str, deliveries: Sequence[Delivery], limits: Limits
 ) -> Iterator[Finding]:
     """Return the findings about two members that delivered from one partition at the same time, or
-    the same messages."""
+    delivered the same messages."""
     skew = max(int(limits.skew_seconds * 1e6), 1)
     reported: list[tuple[frozenset[str], int, int]] = []
     # A reset begins another range of offsets: one microsecond later, the two are not merged.
@@ -127,7 +129,7 @@ def double_deliveries(
 
 
 def _shared(both: Overlap[Delivery]) -> tuple[int | None, int | None]:
-    """The offsets that both delivered, from the first up to the last."""
+    """Return the offsets that both delivered, from the first to the last."""
     starts = [d.start_offset for d in both[:2] if d.start_offset is not None]
     ends = [d.end_offset for d in both[:2] if d.end_offset is not None]
     return max(starts, default=None), min(ends, default=None)
@@ -181,7 +183,8 @@ def delivery_gaps(group: str, deliveries: Sequence[Delivery]) -> Iterator[Findin
     """Return the findings about messages that no member delivered, although a member delivered
     later ones.
 
-    Those that a reset skipped are another finding (``offset_resets``). All journals are known.
+    Messages that a reset skipped are another finding (``offset_resets``). All journals must be
+    known.
     """
     before: Delivery | None = None
     for row in sorted(deliveries, key=lambda d: (d.start, d.end, d.member)):
@@ -221,8 +224,8 @@ def _gap(group: str, before: Delivery, after: Delivery, low: int, high: int) -> 
 
 
 def offset_resets(group: str, deliveries: Sequence[Delivery]) -> Iterator[Finding]:
-    """Return the findings about positions that were not in the log and that ``auto.offset.reset``
-    replaced. First positions without a stored offset do not count.
+    """Return the findings about positions outside the log that ``auto.offset.reset`` replaced.
+    First positions without a stored offset are ignored.
 
     An offset below the log's start was deleted before it was read. One above its end shows that the
     log was truncated, that the topic was recreated, or that a wrong offset was stored.
@@ -304,10 +307,10 @@ def past_delivery(group: str, past: Committed, delivered: int) -> Finding:
 
 def views_apart(group: str, views: Iterable[View], limits: Limits) -> Iterator[Finding]:
     """Return the findings about members that acted on different views for longer than a change
-    takes to spread.
+    needs to reach all.
 
-    A view counts only from ``view_seconds`` after it was read, because a member that has not yet
-    reacted to a change is about to read it again.
+    A view is used only from ``view_seconds`` after it was read, because a member that has not yet
+    reacted to a change will soon read again.
     """
     wait = int(limits.view_seconds * 1e6)
     times = (Interval(view.members, view.start + wait, view.end, view) for view in views)
@@ -337,7 +340,7 @@ def _pair(both: Overlap[Delivery]) -> frozenset[str]:
 
 
 def _line(file: str, line: int) -> str:
-    """Name of the file and line. The table has the file's path."""
+    """Return name of the file and line. The table has the file's path."""
     return f"{file.rpartition('/')[2]}:{line}"
 
 

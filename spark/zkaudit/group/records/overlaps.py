@@ -1,4 +1,4 @@
-"""Intervals of two owners that overlap."""
+"""Overlapping intervals of two owners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _R = TypeVar("_R")
 
 
 class Interval(NamedTuple, Generic[_R]):
-    """A time from ``begin`` to before ``end``, with its row."""
+    """A time from ``begin`` up to, but excluding, ``end``, with its row."""
 
     owner: Any
     begin: int
@@ -29,7 +29,7 @@ class Overlap(NamedTuple, Generic[_R]):
 def overlaps(intervals: Iterable[Interval[_R]]) -> Iterator[Overlap[_R]]:
     """Yield an overlap for each interval that begins during another owner's.
 
-    Intervals of one owner that touch or overlap are one, with the row of the first.
+    Intervals of one owner that touch or overlap count as one, with the row of the first.
     """
     longest: Interval[_R] | None = None
     for interval in sorted(

@@ -8,11 +8,11 @@ from itertools import accumulate
 from typing import NamedTuple
 
 Events = Sequence[tuple[int, int]]
-"""Pairs of a time and how many events there are at it, in order."""
+"""Pairs of a time and the number of events at that time, in order."""
 
 
 class Storm(NamedTuple):
-    """The events of a storm, as places in the list, and the largest number within the span."""
+    """The events of a storm, as positions in the list, and the largest number within the span."""
 
     places: Sequence[int]
     most: int

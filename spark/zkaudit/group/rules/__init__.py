@@ -12,14 +12,15 @@ memory, ``zkaudit.history.batches`` for a group as a stream. So a rule is tested
 
 A new rule:
 
-1. Subclass ``Rule`` and override the methods for the rows that it reads: ``began`` and ``ended`` of
-   lifetimes (``znode.tree`` has which: ``ids``, ``owners``, ...), ``membership``, ``committed``,
-   ``deleted`` of an offset, ``burst`` of a rebalance, ``changed``, ``live_move``, ``gap`` for
-   transactions that are missing, ``finish``. Return the findings that are complete. What lasts is
-   kept in the rule until it ends, and what has not ended is returned by ``finish``.
-2. ``self.group`` is what rules share: ``live`` lifetimes, the ``member`` behind a session,
-   ``coverage``, ``limits``, and ``facts`` from outside the group: sessions, brokers, topics, the
-   end of the history. State that two rules need belongs there.
+1. Subclass ``Rule`` and override the methods for the rows that it reads: ``began`` and ``ended``
+   of lifetimes (``znode.tree`` has which: ``ids``, ``owners``, ...), ``membership``,
+   ``committed``, ``deleted`` of an offset, ``burst`` of a rebalance, ``changed``, ``live_move``,
+   ``gap`` for transactions that are missing, ``finish``. Return the findings that are complete. A
+   lasting state is kept in the rule until it ends; ``finish`` returns findings about states that
+   have not ended.
+2. ``self.group`` has the data that rules share: ``live`` lifetimes, the ``member`` behind a
+   session, ``coverage``, ``limits``, and ``facts`` from outside the group: sessions, brokers,
+   topics, the end of the history. State that two rules need belongs there.
 3. Nothing may depend on what happened in a log gap. ``Group.exists`` and ``is_new`` help.
 4. State is kept for members and partitions, never for commits: a group may have millions.
 5. Add the rule to ``RULES``, its kind to ``zkaudit.findings.kinds``, and a test with a few events
@@ -101,7 +102,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
 _METHODS: Final = (
     "began", "ended", "membership", "committed", "deleted", "changed", "burst", "live_move",
 )  # fmt: skip
-"""The methods of a rule that are called with a row."""
+"""Methods of a rule that are called with a row."""
 
 
 class Rules:
@@ -109,7 +110,7 @@ class Rules:
 
     Args:
         coverage: that of the fold.
-        facts: what is known from outside the group.
+        facts: data from outside the group.
         limits: the thresholds.
     """
 
@@ -118,7 +119,7 @@ class Rules:
         """``None`` before the first row."""
         self.later: LaterEvents | None = None
         """The same history, read to its end. Without it, a session that writes an offset before it
-        registers is not known as a member's."""
+        registers is not recognized as a member's."""
         self._outside = coverage, facts, limits
         self._with_gaps = bool(coverage.log_gaps)
         self._rules: list[Rule] = []
@@ -126,7 +127,7 @@ class Rules:
         self._committed: list[Callable[[Commit], Iterable[Finding]]] = []
 
     def read(self, row: Row | LiveMove) -> list[Finding]:
-        """Read the next row that ``Fold`` returned."""
+        """Read the next row from ``Fold``."""
         findings: list[Finding] = []
         if isinstance(row, Commit):
             if self.group is None or self._with_gaps:

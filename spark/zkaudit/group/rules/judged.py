@@ -1,4 +1,5 @@
-"""The effect of a wrong or lower offset: findings about writes that waited for it."""
+"""The effect of wrong or lowered offsets: findings about writes that were pending until it was
+known."""
 
 from __future__ import annotations
 
@@ -14,32 +15,33 @@ from zkaudit.group.rules.writers import Role
 from zkaudit.text import hex_of
 
 _SHOWN: Final = 40
-"""How many characters of data that is not an offset are shown."""
+"""Number of characters shown of data that is not an offset."""
 _REGRESSION: Final = "offset regression"
 
 
 class _Verdict(NamedTuple):
-    """The effect of wrong writes. Ranges of offsets do not include their end."""
+    """The effect of wrong writes. Ranges of offsets exclude their end."""
 
     group: Group
     writes: Writes
     extent: int | None
     """As for ``judge_writes``."""
     reached: int | None
-    """The position of the partition's owners."""
+    """The position that the partition's owners had reached."""
     again: tuple[int, int] | None = None
-    """The next owner started below that position: what it delivered again."""
+    """The range that was delivered again, because the next owner started below that position."""
     lost: tuple[int, int] | None = None
-    """A tool, or a client through a broker, had raised the offset, and the next owner started
-    there: what was not delivered."""
+    """The range that was not delivered, because a tool, or a client through a broker, had raised
+    the offset and the next owner started there."""
     may_resume: bool = False
-    """A tool had raised the offset, and the owner's next one is above it."""
+    """Whether a tool had raised the offset, and the owner's next offset is above it."""
     is_start: bool = False
-    """A member started from it, and no owner's position is known."""
+    """Whether a member started from the offset, and no owner's position is known."""
     is_hidden: bool = False
-    """A log gap hides whether a member started from it, and that would have an effect."""
+    """Whether a log gap hides whether a member started from the offset, if this would have an
+    effect."""
     is_open: bool = False
-    """A member may have skipped or repeated messages."""
+    """Whether a member may have skipped or repeated messages."""
 
 
 def judge_writes(
@@ -186,7 +188,7 @@ def _evidence(verdict: _Verdict) -> Iterator[Evidence]:
 
 
 def _what(verdict: _Verdict) -> str:
-    """Who wrote what."""
+    """Return the words for who wrote what."""
     writes, role = verdict.writes, verdict.writes.writer.role
     first, last, member = writes.first, writes.last, writes.writer.member
     by_broker, tool = role is Role.BROKER, role is Role.TOOL
@@ -210,7 +212,7 @@ def _what(verdict: _Verdict) -> str:
 
 
 def _situation(verdict: _Verdict) -> str:
-    """Who owned the partition."""
+    """Return the words for who owned the partition."""
     writes, owner = verdict.writes, verdict.writes.first.owner
     if writes.writer.is_import:
         owner = None
@@ -232,7 +234,7 @@ def _situation(verdict: _Verdict) -> str:
 
 
 def _effect(verdict: _Verdict) -> tuple[str, str]:
-    """The column ``effect``, and the end of the sentence."""
+    """Return the column ``effect``, and the end of the sentence."""
     writes, reached = verdict.writes, verdict.reached
     extent = ""
     if verdict.extent is not None:
@@ -301,10 +303,13 @@ def judge_lowered(group: Group, lowered: Lowered) -> Finding:
 
 
 def _by_owner(group: Group, lowered: Lowered) -> Finding:
-    """Two threads of a member may commit in any order. A member delivers messages again if it
-    started from the lower offset, which a later write between the two shows. The next owner starts
-    from it, which its first commit may not show. An owner whose first commit is lower has started
-    below."""
+    """Return the finding about an offset that its owner lowered.
+
+    Two threads of a member may commit in any order. A member delivers messages again if it started
+    from the lower offset, which a later write between the two offsets shows. The next owner starts
+    from it, although its first commit may not show that. An owner whose first commit is lower has
+    started below.
+    """
     offset, before, then = lowered.commit.offset, lowered.before, lowered.next
     assert offset is not None
     climbs = then is not None and then.offset is not None and offset < then.offset < before
@@ -342,7 +347,7 @@ def _by_owner(group: Group, lowered: Lowered) -> Finding:
 
 
 def _by_unknown(group: Group, lowered: Lowered) -> Finding:
-    """Rated as if there was an owner."""
+    """Return the finding about a session that may be the owner, rated as if there were an owner."""
     offset, then, start = lowered.commit.offset, lowered.next, lowered.start
     position = lowered.position
     assert offset is not None
@@ -415,7 +420,7 @@ def _writer(group: Group, lowered: Lowered) -> str:
 
 
 def _written(commit: Commit) -> str:
-    """The offset that was written, or the data if it is not one."""
+    """Return the written offset, or the data if it is not an offset."""
     if commit.offset is not None:
         return str(commit.offset)
     text = "" if commit.data is None else commit.data.decode("utf-8", "replace")
@@ -433,7 +438,7 @@ def _owner_member(commit: Commit) -> str | None:
 
 
 def _claimer(pending: Writes | Lowered) -> str:
-    """The member that claimed the partition next."""
+    """Return the member that claimed the partition next."""
     assert pending.start is not None
     claim = pending.start.claim
     if claim.member is not None:

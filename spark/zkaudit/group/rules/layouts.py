@@ -1,6 +1,5 @@
 """The rules about znodes of other clients, which members of the JVM and of this library ignore or
-misread. The audit does not understand them either: it only says that they are there.
-"""
+misread. The audit does not understand them either: it only says that they are there."""
 
 from __future__ import annotations
 
@@ -23,25 +22,25 @@ class _Claims:
     """The owner znodes of one session for one topic."""
 
     znode: Znode
-    """The first."""
+    """The first owner znode."""
     begin: Moment
     end: Moment | None = None
-    """The last that is known."""
+    """The last known end."""
     paths: set[str] = field(default_factory=set)
     live: dict[str, Lifetime] = field(default_factory=dict)
-    """By path."""
+    """Live owner znodes by path."""
     shared: bool = False
-    """Whether another session owned the topic at the same time."""
+    """Whether another session owned partitions of the topic at the same time."""
 
 
 class ForeignOwners(Rule):
-    """One finding for each topic and session with owner znodes that are not named like partitions.
-    ``high`` if another session is known to have owned the topic at the same time."""
+    """One finding for each topic and session with owner znodes whose names are not partitions. The
+    severity is ``high`` if another session is known to have owned the topic at the same time."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._claims: dict[str, dict[int, _Claims]] = {}
-        """By topic and session."""
+        """Claims by topic and session."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
         """Compare a claim with the live owners of the topic."""
@@ -118,26 +117,26 @@ class ForeignOwners(Rule):
 
 @dataclass(slots=True)
 class _Registrations:
-    """Registrations that cannot be read for one reason."""
+    """Registrations that are unreadable for the same reason."""
 
     first: Lifetime
     too_large: bool
-    """Whether only a limit of this library is known to refuse them."""
+    """Whether they are only known to exceed a limit of this library."""
     count: int = 0
     end: Moment | None = None
-    """The last that is known."""
+    """The last known end."""
     shared: bool = False
-    """Whether a member whose registration can be read was registered at the same time."""
+    """Whether a member with a readable registration was registered at the same time."""
 
 
 class UnreadableRegistrations(Rule):
-    """One finding for each fault of registrations that members cannot read. ``high`` if another
-    member, which then cannot rebalance, is known to have been registered at the same time."""
+    """One finding for each fault of unreadable registrations. The severity is ``high`` if another
+    member is known to have been registered at the same time, because it cannot rebalance then."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._odd: dict[tuple[str, str | None], _Registrations] = {}
-        """By the reason and the client that wrote them."""
+        """Unreadable registrations by reason and by the client that wrote them."""
         self._live: dict[str, tuple[Lifetime, _Registrations]] = {}
         """Registrations that have not ended, by path."""
         self._readable: dict[str, Lifetime] = {}

@@ -14,24 +14,24 @@ from zkaudit.limits import Limits
 
 _MINUTE: float = 60_000_000
 _FEW = 2
-"""The source of so few joins and leaves is not named."""
+"""Number of joins and leaves below which their source is not named."""
 
 
 def per_minute(times: int, minutes: float, most: int, limits: Limits) -> float:
-    """Return the rebalances per minute of a storm: in its worst time of ``storm_seconds`` (a slower
-    end does not count), or on average if that is more.
+    """Return the rebalances per minute of a storm, in its worst ``storm_seconds`` or on average,
+    whichever is more.
 
     Args:
         times: rebalances in the whole storm.
-        minutes: how long it lasted.
-        most: rebalances in the worst time.
+        minutes: its duration.
+        most: rebalances in the worst ``storm_seconds``.
         limits: the thresholds.
     """
     return max(times / minutes, most / max(limits.storm_seconds * 1_000_000 / _MINUTE, 1.0))
 
 
 class _Recent(NamedTuple):
-    """A burst, the rebalances in it, and those in the time that ends with it."""
+    """A burst, its rebalances, and the rebalances in the time that ends with it."""
 
     burst: Burst
     times: int
@@ -45,7 +45,7 @@ class _Storm:
     first: Burst
     last: Burst
     hot: int
-    """When a burst last made it a storm."""
+    """The time at which a burst last exceeded the limit."""
     begin: int
     end: int
     most: int = 0
@@ -75,12 +75,12 @@ class _Storm:
 class Storms(Rule):
     """One finding for each storm: many rebalances in a short time.
 
-    The tenth rebalance (if ten is the limit) makes it a storm, to which the nine before it belong.
-    One burst may hold many rebalances. In each of them, a partition is claimed once, or once for
-    each attempt. So there were at least as many as members joined or left, if a partition was
-    claimed as often, and at least as many as a partition was claimed, less the refused claims: an
-    attempt fails only if a claim is refused. Of a burst longer than ``storm_seconds``, only the
-    share within that time counts.
+    If the limit is ten, the tenth rebalance makes a storm, which includes the nine before it. One
+    burst may have many rebalances. In each of them, a partition is claimed once, or once per
+    attempt. So a burst has at least as many rebalances as members joined or left, if a partition
+    was claimed that often. It also has at least as many as claims of one partition, minus the
+    refused claims, because an attempt fails only if a claim is refused. Of a burst longer than
+    ``storm_seconds``, only the share within that time is counted.
     """
 
     def __init__(self, group: Group) -> None:
@@ -88,13 +88,13 @@ class Storms(Rule):
         self._span = int(group.limits.storm_seconds * 1_000_000)
         self._window: deque[_Recent] = deque()
         self._count = 0
-        """Rebalances in the window."""
+        """Number of rebalances in the window."""
         self._waiting: list[_Recent] = []
-        """The last bursts that belong to no storm yet."""
+        """The last bursts that are not part of a storm yet."""
         self._storm: _Storm | None = None
 
     def burst(self, burst: Burst) -> Iterable[Finding]:
-        """Add a burst to a storm, or begin one."""
+        """Add a burst to a storm, or begin a storm."""
         times = self._times(burst)
         if times:
             self._window.append(_Recent(burst, times, 0))
@@ -113,7 +113,7 @@ class Storms(Rule):
             self._waiting = []
 
     def _times(self, burst: Burst) -> int:
-        """How many rebalances a burst holds, at least."""
+        """Return the smallest number of rebalances that a burst can have."""
         if not burst.is_rebalance:
             return 0
         rounds = burst.rounds
@@ -166,8 +166,8 @@ class Storms(Rule):
         )
 
     def _source(self, changed: Counter[str]) -> str:
-        """The source of more than half of the joins and leaves: a host, or a member without a
-        generated consumer id."""
+        """Return the source of more than half of the joins and leaves: a host, or a member without
+        a generated consumer id."""
         sources: Counter[str] = Counter()
         for member, count in changed.items():
             host = host_of(self.group.name, member)
@@ -182,7 +182,7 @@ class Contention(Rule):
     """One finding for each rebalance in which ZooKeeper refused many claims."""
 
     def burst(self, burst: Burst) -> Iterator[Finding]:
-        """Judge a rebalance."""
+        """Check a rebalance."""
         if not burst.is_rebalance or burst.refused < self.group.limits.contention:
             return
         refused = f"{burst.refused} refused"
@@ -202,7 +202,8 @@ class Contention(Rule):
 
 
 class Herd(NamedTuple):
-    """A change of membership, and what the other members did: a row of table ``herds``."""
+    """A change of membership, and the reaction of the other members: a row of the table
+    ``herds``."""
 
     zxid: int
     idx: int
@@ -235,10 +236,10 @@ def herd_finding(group: str, herd: Herd) -> Finding:
 
 class Herds(Rule):
     """One finding for each change of membership that woke many members. Without journals the
-    figures are upper bounds, because it is not known how many members had a watch."""
+    figures are upper bounds, because the number of members with a watch is unknown."""
 
     def membership(self, row: Membership) -> Iterator[Finding]:
-        """Judge a change."""
+        """Check a change."""
         if row.change is None or row.members is None:
             return
         notified = row.members - 1 if row.change == "join" else row.members

@@ -15,10 +15,10 @@ from zkaudit.group.rules.words import clocks, timed
 from zkaudit.group.znodes import IDS, OWNERS
 
 REGULAR: Final = 5
-"""An owner committed regularly if its last intervals, this many of them, together took about the
-time after which it counts as stalled, or less."""
+"""Number of last intervals. An owner commits regularly if together they took at most about the
+time after which an owner counts as stalled."""
 _SLOTS: Final = 50
-"""Commits within the same fiftieth of that time count as one."""
+"""Number of slots in that time. Commits in the same slot count as one."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _Expiries:
     first: Lifetime
     last: Lifetime
     recent: deque[int] = field(default_factory=deque)
-    """Times within ``flapping_seconds``."""
+    """Times of expiries within ``flapping_seconds``."""
     most: int = 0
 
 
@@ -82,7 +82,7 @@ class Flapping(Rule):
 
 
 class _Stall(NamedTuple):
-    """A time in which a member committed nothing."""
+    """A time in which a member did not commit."""
 
     lasted: int
     last_zxid: int
@@ -100,20 +100,20 @@ class _Member:
     time: int
     """Time of the last commit."""
     regular: deque[int]
-    """Times of its last commits, one for each slot."""
+    """Times of its last commits, one per slot."""
     first_time: int
     count: int = 1
     gone: list[Lifetime] = field(default_factory=list)
     """Owner znodes that ended after its last commit, and late enough for a stall."""
     stall: _Stall | None = None
-    """The longest."""
+    """The longest stall."""
     times: int = 0
 
 
 class Stalled(Rule):
     """One finding for each owner that stopped committing while other members continued, about its
-    longest stall. Pauses of a whole group do not count: after an outage all members resume at about
-    the same time."""
+    longest stall. Pauses of a whole group are ignored, because after an outage all members resume
+    at about the same time."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -121,9 +121,9 @@ class Stalled(Rule):
         self._slot = max(1, self._wait // _SLOTS)
         self._members: dict[str, _Member] = {}
         self._newest: tuple[str | None, int] = None, 0
-        """Member and time of the newest commit of the group."""
+        """Member and time of the group's newest commit."""
         self._resumed: int | None = None
-        """When the group last resumed after all had been silent."""
+        """When the group last resumed after no member had committed."""
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
         """Compare a commit with the member's last one."""
@@ -160,8 +160,8 @@ class Stalled(Rule):
     def _stall(
         self, name: str, member: _Member, other: int | None, until: int, now: Commit | None
     ) -> _Stall | None:
-        """The stall since the member's last commit, up to a time; ``other``: that of a commit of
-        another member."""
+        """Return the stall since the member's last commit, up to a time. ``other``: that of
+        another member's commit."""
         last, time, wait = member.last, member.time, self._wait
         if len(member.regular) < REGULAR or time - member.regular[0] > wait + self._slot:
             return None
@@ -192,7 +192,7 @@ class Stalled(Rule):
                 member.stall = stall
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Remember a partition that the member owned for a while without committing."""
+        """Record a partition that the member owned for a while without committing."""
         end = lifetime.end
         member = self._members.get(lifetime.member or "")
         if member is None or lifetime.znode.tree != OWNERS or end is None or end.time is None:
@@ -210,8 +210,8 @@ class Stalled(Rule):
         return ()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Report the longest stall of each member. Stalls that have not ended last to the group's
-        newest commit."""
+        """Report the longest stall of each member. Stalls that have not ended last until the
+        group's newest commit."""
         name, newest = self._newest
         if name is None or not self._often():
             return
@@ -227,7 +227,8 @@ class Stalled(Rule):
                 yield self._finding(member_name, longest, times)
 
     def _often(self) -> bool:
-        """Whether several members commit, one of them on average once in the time limit."""
+        """Whether several members commit, one of them on average at least once in the
+        time limit."""
         members = self._members.values()
         return len(members) > 1 and any(
             member.count > REGULAR

@@ -1,7 +1,7 @@
 """Rules about groups that move between ZooKeeper and Kafka.
 
 ``CommitsPastMoves`` is about groups that were stopped and moved (the migration marker). The others
-are about groups that move while they run. They use only facts in the logs: which mode was written
+are about live moves. They use only facts in the logs: which mode was written
 when and by which session, and which members were registered and had acknowledged it. Only members'
 journals show whether a member delivered messages that it should not have.
 docs/how-to/move-live.md describes the protocol.
@@ -28,17 +28,17 @@ LOOK_SECONDS: Final = 30
 """Longest time that a tool may take to read a large group. It can miss a member that registers in
 that time."""
 SHOWN: Final = 5
-"""At most this many members are named in a sentence."""
+"""Largest number of members named in a sentence."""
 _ORDER: Final = {mode: number for number, mode in enumerate(Mode)}
 
 
 @dataclass(slots=True)
 class _Writes:
-    """What one session wrote to an offset after a move."""
+    """The writes of one session to an offset after a move."""
 
     moved_zxid: int
     may_be_back: bool
-    """A log gap may hide that the group was moved back before."""
+    """Whether a log gap may hide that the group was moved back before."""
     first: Commit
     last: Commit
     times: int = 1
@@ -51,7 +51,7 @@ class CommitsPastMoves(Rule):
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._writes: dict[tuple[str, int, int, bool], _Writes] = {}
-        """By path, session, move, and whether the group may have been moved back."""
+        """Writes by path, session, move, and whether the group may have been moved back."""
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
         """Count a write after a move."""
@@ -114,12 +114,12 @@ class CommitsPastMoves(Rule):
 class TooEarly(Rule):
     """One finding for each mode that was written before a member had acknowledged the previous one.
 
-    The tool reads the group after it has read the previous mode, so it must have seen a member that
-    was registered by then. A member that registered later may have joined after that read.
+    The tool reads the group after it has read the previous mode, so it must have seen every member
+    registered by then. A member that registered later may have joined after that read.
     """
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Judge each mode that was replaced by another one."""
+        """Check each mode that was replaced by another one."""
         for span, following in pairwise(move.spans):
             end = span.end
             if span.ended != "next mode" or not (span.mode and following.mode and end):
@@ -158,7 +158,7 @@ class OutOfOrder(Rule):
     deleted while members followed it."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Compare each mode with the previous one, and judge how it ended."""
+        """Compare each mode with the previous one, and check how it ended."""
         before: Span | None = None
         for span in move.spans:
             if text := self._fault(move, before, span):
@@ -176,7 +176,7 @@ class OutOfOrder(Rule):
             before = span
 
     def _fault(self, move: LiveMove, before: Span | None, span: Span) -> str:
-        """What is wrong with a mode that was written, if anything."""
+        """Return the fault of a written mode, if any."""
         earlier = Mode.ZOOKEEPER if span.created else None
         if before is not None and before.ended == "next mode" and not span.created:
             earlier = before.mode
@@ -211,7 +211,7 @@ class WrittenByMembers(Rule):
     ``zookeeper``."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Look for the registration of each writer."""
+        """Find the registration of each writer."""
         for span in move.spans:
             if not (span.session and span.mode) or (span.created and span.mode is Mode.ZOOKEEPER):
                 continue
@@ -310,7 +310,7 @@ class LegacyMembers(Rule):
     out."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Look for legacy members while a mode keeps them out."""
+        """Find legacy members in times in which a mode keeps them out."""
         for span in _closed(move.spans):
             for one in move.of_members(migratable=False):
                 start = one.start
@@ -353,20 +353,20 @@ class LegacyMembers(Rule):
 
 
 class StandsStill(Rule):
-    """One finding for each mode that a member did not acknowledge for long, and for a group left in
-    the middle of a move."""
+    """One finding for each mode that a member did not acknowledge for a long time, and for each
+    group left in the middle of a move."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._move: LiveMove | None = None
 
     def live_move(self, move: LiveMove) -> Iterable[Finding]:
-        """Wait for the end of the history: a mode may last until then."""
+        """Record the modes until the end of the history, because a mode may last until then."""
         self._move = move
         return ()
 
     def finish(self, end: Moment) -> Iterator[Finding]:
-        """Judge each mode."""
+        """Check each mode."""
         for span in self._move.spans if self._move is not None else ():
             if span.mode is None or (span.created and span.mode is Mode.ZOOKEEPER):
                 continue  # a group that was never moved
@@ -433,7 +433,7 @@ def _keeps_out(span: Span) -> bool:
 
 
 def _closed(spans: Iterable[Span]) -> Sequence[Span]:
-    """Times in which legacy consumers are kept out. Successive modes count as one."""
+    """Return the times in which legacy consumers are kept out. Successive modes are merged."""
     merged: list[Span] = []
     joined = False
     for span in spans:
@@ -446,13 +446,14 @@ def _closed(spans: Iterable[Span]) -> Sequence[Span]:
 
 
 def _is_consumer(one: Lifetime) -> bool:
-    """Whether a consumer, not zkmigrate, made the registration. Zkmigrate subscribes to nothing."""
+    """Whether a registration is that of a consumer, not of zkmigrate, which subscribes
+    to nothing."""
     wants = bool(registered(one.data).subscription)
     return wants and not one.znode.name.endswith(PROBE_END)
 
 
 def _seconds(begin: Moment, end: Moment) -> float:
-    """Seconds between two transactions by the leader's clock; 0 if unknown."""
+    """Return the seconds between two transactions by the leader's clock; 0 if unknown."""
     return max(0.0, seconds_between(begin.time, end.time))
 
 

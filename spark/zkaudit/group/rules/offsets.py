@@ -1,9 +1,9 @@
-"""Rules about offsets that the wrong session wrote, or that went back.
+"""Rules about offsets that were written by the wrong session, or lowered.
 
-Each is rated by its consequence: an offset matters only if a member starts from it. So each such
-write waits for the next write or claim of its partition, and after a claim for the new owner's
-first write. There is one finding for several writes by one session while the partition had the same
-owner. Nothing here outlasts a log gap.
+Each is rated by its effect: an offset has an effect only if a member starts from it. So each such
+    write is pending until the next write or claim of its partition, and after a claim until the
+    new owner's first write. Several writes by one session during the time of one owner are one
+    finding. No state is kept across a log gap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zkaudit.group.znodes import OWNERS
 
 _WRONG: Final = frozenset({Role.ZOMBIE, Role.ORPHAN, Role.TOOL, Role.BROKER})
 _MOVES: Final = frozenset({Role.OWNER, Role.ORPHAN, Role.MIGRATION, Role.BROKER, Role.UNKNOWN})
-"""Whose offset is the position of the partition's owners."""
+"""Roles whose offset is the position of the partition's owners."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,37 +30,39 @@ class _Partition:
     """The state of a partition since the last log gap."""
 
     begun: Write | None = None
-    """Its content before the first write, which a snapshot shows."""
+    """The offset before the first write, from a snapshot."""
     is_begun: bool = False
     """Whether the first write was read."""
     stored: int | None = None
-    """The last offset that any session wrote."""
+    """The last offset written by any session."""
     stored_at: int | None = None
     setter: Role | None = None
-    """Who last changed it."""
+    """The role that last changed it."""
     delivered: int | None = None
-    """The highest offset that a member wrote."""
+    """The highest offset written by a member."""
     position: Position | None = None
     owner: Lifetime | None = None
-    """The owner, if it wrote the stored offset, which then is its position, and nothing waits."""
+    """The owner, if it wrote the stored offset, which is then its position, and no write is
+    pending."""
     was_claimed: bool = False
     had_streams: bool = False
-    """An owner znode named a stream."""
+    """Whether an owner znode named a stream."""
     by_brokers: bool = False
-    """The last owner's client lets brokers write: its owner znode named no stream."""
+    """Whether brokers write for the last owner's client, because its owner znode named
+    no stream."""
     own: dict[int, int] = field(default_factory=dict)
-    """Since the last claim, the last offset of each session that did not certainly own it."""
+    """Since the last claim, the last offset of each session that may not be the owner."""
     writes: dict[object, Writes] = field(default_factory=dict)
     """Wrong writes since the last claim, by session and owner."""
     unanswered: list[Writes] = field(default_factory=list)
     """Wrong writes that no other write followed."""
     lowered: list[Lowered] = field(default_factory=list)
-    """Lower offsets that no write followed."""
+    """Lowered offsets that no write followed."""
     started: list[Waiting] = field(default_factory=list)
-    """What the last claim followed, until the new owner writes."""
+    """The pending writes before the last claim, until the new owner writes."""
 
     def begin(self, before: Write | None) -> None:
-        """Record the content before the first write."""
+        """Record the offset before the first write."""
         self.is_begun, self.begun = True, before
         if before is not None and before.offset is not None:
             self.stored, self.stored_at = before.offset, before.zxid
@@ -76,7 +78,7 @@ class _Partition:
             self.position = Position(self.stored, self.stored_at, True, self.setter, sure)
 
     def interrupt(self) -> None:
-        """Record that something unusual follows."""
+        """Record that an unusual write follows."""
         if self.owner is not None and self.stored is not None:
             self.position = Position(self.stored, self.stored_at)
             self.owner = None
@@ -99,7 +101,7 @@ class _Partition:
             self.setter = role
 
     def waiting(self) -> Iterator[Waiting]:
-        """The pending writes, in no order."""
+        """The pending writes, in no particular order."""
         yield from self.started
         yield from self.writes.values()
         yield from self.lowered
@@ -110,19 +112,19 @@ class _Partition:
 
 
 class WrongOffsets(Rule):
-    """Findings about offsets that the wrong session wrote, and about lowered offsets."""
+    """Findings about offsets written by the wrong session, and about lowered offsets."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._partitions: dict[str, _Partition] = {}
-        """By the path of the offset."""
+        """Partitions by the path of the offset."""
         self._of_topic: defaultdict[str, set[int | None]] = defaultdict(set)
         """The partitions of each topic that have an offset."""
         self._of_tool: defaultdict[tuple[str, int], set[int | None]] = defaultdict(set)
-        """The partitions of a topic that a session wrote, which is not a member's."""
+        """The partitions of a topic that were written by a session that is not a member's."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """End the last owner's time at a claim. The new owner starts from the stored offset."""
+        """End the previous owner's time at a claim. The new owner starts from the stored offset."""
         znode = lifetime.znode
         if znode.tree != OWNERS or is_tool(lifetime.member):
             return
@@ -142,7 +144,8 @@ class WrongOffsets(Rule):
         yield from self._judged(state, waiting)
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
-        """Judge the writes that waited for this one, and decide whether this one must wait."""
+        """Evaluate the writes that were pending until this one, and decide whether this one is
+        pending."""
         state, offset = self._partitions.get(commit.znode.path), commit.offset
         if state is not None and (owner := state.owner) is not None:  # nearly always
             usual = commit.owner is owner and commit.session == owner.session
@@ -175,7 +178,7 @@ class WrongOffsets(Rule):
             state.owner = commit.owner if isinstance(commit.owner, Lifetime) else None
 
     def _answered(self, state: _Partition, commit: Commit, role: Role) -> Iterator[Finding]:
-        """Judge what waited for the next write."""
+        """Evaluate the writes that were pending until the next write."""
         following = Next(commit, role)
         waiting, state.lowered = list[Waiting](state.lowered), []
         for pending in (*waiting, *state.unanswered):
@@ -211,7 +214,7 @@ class WrongOffsets(Rule):
         state.unanswered.append(writes)
 
     def _compare(self, state: _Partition, commit: Commit, writer: Writer) -> None:
-        """See whether a session lowered the offset that is, or may be, its own."""
+        """Check whether a session lowered the offset that is, or may be, its own."""
         position, before = state.position, commit.previous
         if commit.offset is None:
             return
@@ -235,8 +238,8 @@ class WrongOffsets(Rule):
             state.lowered.append(lowered)
 
     def _was_recreated(self, commit: Commit, position: Position | None) -> bool:
-        """Whether the offset went back because the topic was recreated: its messages begin at 0
-        again."""
+        """Whether the offset was lowered because the topic was recreated and its messages begin at
+        0 again."""
         made = self.group.facts.partition(commit.znode)
         if made is None or position is None or position.at is None:
             return False
@@ -247,12 +250,12 @@ class WrongOffsets(Rule):
         )
 
     def gap(self) -> Iterable[Finding]:
-        """Judge all pending writes, and forget what a log gap may have changed."""
+        """Evaluate all pending writes, and discard state that a log gap may have changed."""
         yield from self._judge_all(before_gap=True)
         self._partitions.clear()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Judge all pending writes."""
+        """Evaluate all pending writes."""
         return self._judge_all(self.group.coverage.segment(end.zxid) > self.group.segment)
 
     def _judge_all(self, before_gap: bool) -> Iterator[Finding]:
@@ -271,8 +274,8 @@ class WrongOffsets(Rule):
                 yield from judge_writes(self.group, pending, extent, before_gap)
 
     def _extent(self, writes: Writes) -> int | None:
-        """How many partitions the topic has, if a tool wrote all of them while the group was
-        stopped."""
+        """Return the number of the topic's partitions, if a tool wrote all of them while the group
+        was stopped."""
         topic, tool = writes.first.znode.topic, writes.writer.role is Role.TOOL
         count = len(self._of_topic[topic])
         whole = len(self._of_tool.get((topic, writes.first.session), ())) == count > 1

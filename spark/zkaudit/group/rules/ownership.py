@@ -15,13 +15,13 @@ from zkaudit.text import hex_of
 class ForeignReleases(Rule):
     """One finding for each owner znode that a session other than its own deleted.
 
-    Less than critical if both sessions belong to one member, because then no other member consumes
-    the partition. A znode older than the logs, or than the last log gap, cannot belong to a session
-    that began after that.
+    The severity is lower than critical if both sessions belong to one member, because then no
+    other member consumes the partition. A znode older than the logs, or than the last log gap,
+    cannot belong to a session that began after that.
     """
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Judge the end of an owner znode."""
+        """Check the end of an owner znode."""
         if lifetime.znode.tree != OWNERS:
             return
         if lifetime.ended is Ended.FOREIGN_DELETE:
@@ -30,7 +30,7 @@ class ForeignReleases(Rule):
             yield self._finding(lifetime, is_hidden=True)
 
     def _finding(self, owned: Lifetime, is_hidden: bool) -> Finding:
-        """``is_hidden``: a log gap hides whose znode it was."""
+        """Return the finding. ``is_hidden``: a log gap hides whose znode it was."""
         group = self.group.name
         end, deleter = owned.end, owned.ended_by
         assert end is not None
@@ -79,7 +79,7 @@ class ForeignReleases(Rule):
 
 
 class TwoSessions(Rule):
-    """One finding for each member with owner znodes of one session while it is registered in
+    """One finding for each member with owner znodes in one session while it is registered in
     another."""
 
     def __init__(self, group: Group) -> None:
@@ -89,7 +89,7 @@ class TwoSessions(Rule):
         """Owner and registration, by the path of the owner znode."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Compare with the member's other znodes."""
+        """Compare a znode with the member's other znodes."""
         if lifetime.session is None:
             return ()
         if lifetime.znode.tree == IDS:
@@ -106,7 +106,7 @@ class TwoSessions(Rule):
             self._pairs[owned.znode.path] = owned, registered
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Report a time that ends with the znode."""
+        """Report an overlap that ends with the znode."""
         znode = lifetime.znode
         paths = [znode.path]
         if znode.tree == IDS:
@@ -119,7 +119,7 @@ class TwoSessions(Rule):
                 yield from self._finding(*pair, lifetime.end)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Report the times that have not ended."""
+        """Report the overlaps that have not ended."""
         for owned, registered in self._pairs.values():
             yield from self._finding(owned, registered, None)
 

@@ -1,4 +1,4 @@
-"""Writes of offsets that wait to be judged: a later write or claim shows their effect."""
+"""Pending writes of offsets, whose effect a later write or claim shows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Position(NamedTuple):
     at: int | None
     """The transaction that wrote it."""
     is_start: bool = False
-    """An owner claimed the partition and starts there."""
+    """Whether an owner claimed the partition and starts there."""
     setter: Role | None = None
-    """Who had stored the offset from which it starts."""
+    """The role that stored the offset from which it starts."""
     is_sure: bool = True
-    """The logs show who wrote it, and it was not a broker."""
+    """Whether the logs show who wrote it, and it was not a broker."""
 
 
 class Next(NamedTuple):
@@ -54,7 +54,7 @@ class Writes:
     alive: int | None
     """Number of members that were registered before the first write; ``None``: unknown."""
     was_claimed: bool
-    """A member had claimed the partition before."""
+    """Whether a member had claimed the partition before."""
     position_before: Position | None
     """The owners' position before the first write."""
     position: Position | None = None
@@ -64,7 +64,7 @@ class Writes:
     highest: int | None = None
     """The highest offset of these writes."""
     has_changed: bool = False
-    """One of them changed the offset."""
+    """Whether one of them changed the offset."""
     times: int = 0
     next: Next | None = None
     start: Start | None = None
@@ -86,15 +86,15 @@ class Writes:
 
     @property
     def is_restarted(self) -> bool:
-        """Whether the next owner started below the last written offset, or that was not an
-        offset."""
+        """Whether the next owner started below the last written offset, or that was not
+        an offset."""
         first = None if self.start is None else self.start.first
         written = self.last.offset
         return written is None or (first is not None and first < written)
 
     @property
     def started(self) -> int | None:
-        """The offset at which the next owner started, unless another one was written before."""
+        """The offset at which the next owner started, unless another offset was written before."""
         if self.next is not None or self.start is None:
             return None
         return self.start.first if self.is_restarted else self.last.offset
@@ -107,7 +107,7 @@ class Lowered:
     commit: Commit
     writer: Writer
     before: int
-    """The offset that it follows."""
+    """The previous offset."""
     before_at: int | None
     position: Position | None
     own: int | None = None

@@ -21,18 +21,18 @@ from zkaudit.group.znodes import OWNERS, Znode
 from zkaudit.text import hex_of
 
 JUMP_LEAST: Final = 10_000
-"""Steps of fewer offsets are never compared with the other ones of their topic."""
+"""Smallest step that is compared with other steps of the topic, in offsets."""
 JUMP_TIMES: Final = 20
-"""How many times faster than 99 % of the commits of its topic a step must be."""
+"""How many times faster than 99 % of the topic's commits a step must be."""
 JUMP_STEPS: Final = 100
-"""With fewer commits of a topic than this, its usual speed is unknown."""
+"""Number of commits below which a topic's usual rate is unknown."""
 _USUAL: Final = 0.99
 _MOST: Final = 1_000
-"""How many steps of a topic wait to be compared, at most. The fastest ones are kept."""
+"""Largest number of steps of a topic that are kept for comparison. The fastest ones are kept."""
 _AT_ONCE: Final = 512
 _SECOND: Final = 1_000_000
 _BITS: Final = 42
-"""How many bits of a rate are not looked at: all but the exponent and ten binary digits."""
+"""Number of bits of a rate that are ignored: all but the exponent and ten binary digits."""
 
 
 class _Step(NamedTuple):
@@ -43,7 +43,7 @@ class _Step(NamedTuple):
     before_at: int | None
     seconds: float
     is_first: bool
-    """It is the owner's first write after its claim."""
+    """Whether it is the owner's first write after its claim."""
 
     @property
     def size(self) -> int:
@@ -52,11 +52,11 @@ class _Step(NamedTuple):
 
 
 class Pace:
-    """How fast the offsets of a topic usually rise.
+    """The usual rate at which the offsets of a topic rise.
 
-    Rates are numbers of offsets a second. How often each occurred is counted by the upper bits of
-    the number, to a thousandth, some hundred at a time. The fastest step of each partition is not
-    counted: otherwise a reset of all partitions would make its own speed the usual one.
+    Rates are in offsets per second. They are counted by the upper bits of the number, to a
+    thousandth, some hundred at a time. The fastest step of each partition is not counted, because
+    a reset of all partitions would otherwise make its own rate the usual one.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Pace:
         """The fastest rate of each partition, by path."""
         self._counts = Counter[int]()
         self._fastest: list[tuple[float, int, _Step]] = []
-        """A heap of large steps, by their rate."""
+        """A heap of large steps by rate."""
         self._kept = 0
 
     def add(self, path: str, rate: float) -> None:
@@ -94,7 +94,7 @@ class Pace:
 
     def usual(self) -> float | None:
         """Return the rate that 99 % of the counted rises do not exceed; ``None`` if there are too
-        few."""
+        few rises."""
         counts = self._counts + Counter(_upper_bits(self.rates))
         least = _USUAL * counts.total()
         if counts.total() < JUMP_STEPS:
@@ -107,7 +107,7 @@ class Pace:
         return float(rate)
 
     def faster(self, rate: float) -> Iterator[_Step]:
-        """Yield the large rises of at least this rate, in the order of the log."""
+        """Yield the large rises with at least this rate, in the order of the log."""
         steps = [step for speed, _, step in self._fastest if speed >= rate]
         yield from sorted(steps, key=lambda step: (step.commit.zxid, step.commit.idx))
 
@@ -118,27 +118,28 @@ class Pace:
 
 
 def _upper_bits(rates: array[float]) -> list[int]:
-    """Numbers in the same order that are equal for rates that differ by less than a thousandth."""
+    """Return integers in the same order, which are equal for rates that differ by less than a
+    thousandth."""
     return [number >> _BITS for number in memoryview(rates).cast("B").cast("q")]
 
 
 class Jumps(Rule):
-    """One finding for each owner whose offset rose faster than a consumer can read (``medium``), or
-    much faster than is usual for the topic in this group (``low``).
+    """One finding for each owner whose offset rose faster than a consumer can read (``medium``),
+    or much faster than usual for the topic in this group (``low``).
 
     A partition that was created within the logs began at 0. For the first commit after a claim, the
     time begins at the claim. A topic's usual rate is known only at the end. If the offset was
-    deleted, it is unknown where the owner began, so any higher one is a finding.
+    deleted, the owner's starting point is unknown, so any higher offset is a finding.
     """
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._writers: dict[str, int] = {}
-        """The session that wrote each offset last, by path."""
+        """The session that last wrote each offset, by path."""
         self._reached: dict[str, Write] = {}
-        """By path: what was stored before a session that is not the owner lowered it."""
+        """By path, the stored offset before a session that is not the owner lowered it."""
         self._deleted: dict[str, Deleted] = {}
-        """By path, until the next write: the deletion of an offset."""
+        """By path, the deletion of an offset until the next write."""
         self._paces: defaultdict[str, Pace] = defaultdict(Pace)
         self._least = min(group.limits.jump_rate, JUMP_LEAST)
 
@@ -177,8 +178,8 @@ class Jumps(Rule):
         return ()
 
     def _lowered(self, commit: Commit) -> None:
-        """Remember where the owner is: it does not read the lower offset that another session
-        wrote, and overwrites it."""
+        """Record the owner's position, because it does not read the lower offset that another
+        session wrote, and overwrites it."""
         before, path = commit.previous, commit.znode.path
         if not isinstance(before, Write) or before.offset is None or commit.offset is None:
             return
@@ -188,20 +189,20 @@ class Jumps(Rule):
             self._reached[path] = before
 
     def deleted(self, deleted: Deleted) -> Iterable[Finding]:
-        """Remember the offset until the next write."""
+        """Record the offset until the next write."""
         if deleted.previous is not None and deleted.previous.offset is not None:
             self._deleted[deleted.znode.path] = deleted
         return ()
 
     def gap(self) -> Iterable[Finding]:
-        """Forget what a log gap may have changed."""
+        """Discard state that a log gap may have changed."""
         self._writers.clear()
         self._reached.clear()
         self._deleted.clear()
         return ()
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Let a new owner start from the stored offset."""
+        """Record that a new owner starts from the stored offset."""
         znode = lifetime.znode
         if znode.tree == OWNERS and self._reached:
             path = f"{znode.chroot}/consumers/{znode.group}/offsets/{znode.name}"
@@ -209,7 +210,7 @@ class Jumps(Rule):
         return ()
 
     def _created(self, znode: Znode) -> Partition | None:
-        """The facts of a partition that was created within the logs."""
+        """Return data of a partition that was created within the logs."""
         made = self.group.facts.partition(znode)
         return made if made is not None and made.is_created else None
 
@@ -232,8 +233,8 @@ class Jumps(Rule):
             self._paces[commit.znode.topic].keep(rate, step)
 
     def _begun(self, commit: Commit, deleted: Deleted) -> Iterator[Finding]:
-        """Judge an owner's first write after the offset was deleted. Not of a recreated topic: its
-        messages begin at 0 again."""
+        """Check an owner's first write after the offset was deleted, except for a recreated topic,
+        whose messages begin at 0 again."""
         before = deleted.previous
         assert before is not None
         assert before.offset is not None
@@ -279,7 +280,8 @@ class Jumps(Rule):
         )  # fmt: skip
 
     def _finding(self, step: _Step, usual: float | None) -> Finding:
-        """``usual``: the usual rate of the topic; ``None``: it is faster than any consumer."""
+        """Return the finding. ``usual``: the usual rate of the topic; ``None``: the rise is faster
+        than any consumer."""
         commit, group, size = step.commit, self.group.name, step.size
         before = step.before_at
         member, writer = _owner_as_writer(commit, group, "session")
@@ -322,12 +324,12 @@ class StaleOffsets(Rule):
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._changed: dict[str, Commit] = {}
-        """By path: the last write that changed an offset."""
+        """By path, the last write that changed an offset."""
         self._again: dict[str, Mapping[int, Partition]] = {}
         """The partitions of each recreated topic."""
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
-        """Compare the first write after the creation with the last one before the deletion."""
+        """Compare the first write after the recreation with the last one before the deletion."""
         topic = commit.znode.topic
         partitions = self._again.get(topic)
         if partitions is None:
@@ -395,8 +397,8 @@ class StaleOffsets(Rule):
 
 
 def _owner_as_writer(commit: Commit, group: str, session: str) -> tuple[str | None, str]:
-    """Return the owner that wrote an offset, if it is known, and the writer for people. ``session``
-    is the word for a writer whose member is not known."""
+    """Return the owner that wrote an offset, if known, and the writer's name for sentences.
+    ``session`` is the word for a writer whose member is unknown."""
     member = commit.owner.member if isinstance(commit.owner, Lifetime) else None
     if member is None:
         return None, f"{session} {hex_of(commit.session)}"
@@ -405,12 +407,12 @@ def _owner_as_writer(commit: Commit, group: str, session: str) -> tuple[str | No
 
 def _has_begun(owner: Lifetime | Unknown | None, deleted: Deleted) -> bool:
     """Whether an owner claimed the partition after its offset was deleted. A running owner
-    continues, and writes the offset again."""
+    continues, and rewrites the offset."""
     return isinstance(owner, Lifetime) and (owner.start_zxid or 0) > deleted.zxid
 
 
 def _seconds(since: int | None, until: int | None) -> float:
-    """The time between two writes, at least a second."""
+    """Return the time between two writes, at least one second."""
     if since is None or until is None or until - since < _SECOND:
         return 1.0
     return (until - since) / _SECOND

@@ -1,4 +1,5 @@
-"""What a rule is: it reads the rows of a group's fold in their order, and returns findings."""
+"""The base class of rules. A rule reads the rows of a group's fold in order, and
+returns findings."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A finding about the group: columns of table ``findings``. Times are microseconds."""
+    """A finding about the group, with the columns of the table ``findings``. Times are
+    microseconds."""
 
     severity: str
     kind: str
@@ -68,9 +70,9 @@ class Group:
 
     Args:
         chroot: the path before ``/consumers``.
-        name: the group's.
+        name: the group's name.
         coverage: the segments of the history.
-        facts: what is known from outside the group.
+        facts: data from outside the group.
         limits: the thresholds.
     """
 
@@ -83,14 +85,14 @@ class Group:
         self.facts = facts
         self.limits = limits
         self.segment = 0
-        """The segment of the present row."""
+        """The segment of the current row."""
         self.latest: Moment | Event | Commit | None = None
-        """The last row up to now that is not in a log gap; ``None``: there are no log gaps."""
+        """The last row up to now that is not in a log gap; ``None`` if there are no log gaps."""
         self.known: Moment | Event | Commit | None = None
-        """The first row of the present segment at which all owners are known, if there are log
+        """The first row of the current segment at which all owners are known, if there are log
         gaps."""
         self.live: dict[str, Lifetime] = {}
-        """The lifetimes that have begun and not ended, by path, of all trees."""
+        """The lifetimes that have begun and not ended, by path, in all trees."""
         self.wanted = Wanted(chroot, facts.topics)
         """The subscriptions of live registrations."""
         self.later: LaterEvents | None = None
@@ -105,8 +107,7 @@ class Group:
         """A log gap may hide that the group was moved back from Kafka."""
 
     def member(self, session: int | None) -> str | None:
-        """Return the member behind a session, from its claims so far or any of its
-        registrations."""
+        """Return the member of a session, from its earlier claims or any of its registrations."""
         if session is None:
             return None
         member = self._members.get(session)
@@ -115,8 +116,8 @@ class Group:
         return member
 
     def registered_before(self, zxid: int) -> int | None:
-        """Return how many members were registered just before a transaction; ``None`` if
-        unknown."""
+        """Return the number of members registered just before a transaction; ``None``
+        if unknown."""
         if not self.is_known(zxid):
             return None
         return sum(
@@ -127,13 +128,13 @@ class Group:
         )
 
     def is_known(self, zxid: int) -> bool:
-        """Whether all ephemeral znodes are known at a transaction of the present segment."""
+        """Whether all ephemeral znodes are known at a transaction of the current segment."""
         known_from = self.coverage.known_from(self.segment)
         return known_from is not None and zxid >= known_from
 
     def is_migration(self, commit: Commit) -> bool:
         """Whether a migration wrote an offset: a mirror, a session that registered without topics,
-        or one that writes the migration marker at any time."""
+        or a session that writes the migration marker at any time."""
         if commit.by_mirror or commit.session in self._movers:
             return True
         later = self.later
@@ -144,13 +145,13 @@ class Group:
         return self._owned.get(member, {}).values()
 
     def is_new(self, session: int | None) -> bool:
-        """Whether a session was opened in the present segment, so that the logs show everything it
-        did."""
+        """Whether a session was opened in the current segment, so that the logs show all its
+        actions."""
         opened = self.facts.opened.zxid(session)
         return opened is not None and self.coverage.segment(opened) == self.segment
 
     def exists(self, lifetime: Lifetime) -> bool:
-        """Whether a lifetime that has not ended is known to continue in the present segment."""
+        """Whether a lifetime that has not ended is known to continue in the current segment."""
         return lifetime.seen_in >= self.segment
 
     def any_existed(self, live: Iterable[Lifetime], at: Moment | Unknown) -> bool:
@@ -164,11 +165,11 @@ class Group:
 
     def last_end(self, ended: Moment | None, live: Iterable[Lifetime]) -> Moment | None:
         """Return when the last of several lifetimes ended, or before which log gap it was last
-        seen; ``None`` if one lasts to the end.
+        seen; ``None`` if one lasts until the end.
 
         Args:
             ended: the last end of those that have ended.
-            live: those that have not.
+            live: those that have not ended.
         """
         ends = [] if ended is None else [ended]
         for lifetime in live:
@@ -184,10 +185,10 @@ class Group:
     def from_known(
         self, partition: Partition, begin: Moment, until: Moment | None
     ) -> tuple[Moment, bool]:
-        """Begin a time without an owner where all owners of its last segment are known, if it
-        begins earlier and ends later. Return the start, and whether it was moved.
+        """Move the start of a time without an owner to the point from which all owners of its last
+        segment are known, if that is within it. Return the start, and whether it was moved.
 
-        ``until``: its end, in the present segment or an earlier one; ``None``: that of the history.
+        ``until``: its end, in the current segment or an earlier one; ``None``: that of the history.
         """
         last = self.coverage.last_segment
         segment = last if until is None else self.coverage.segment(until.zxid)
@@ -252,8 +253,8 @@ class Group:
 class Rule:
     """A rule and its state for one group. A subclass overrides the methods that it needs.
 
-    Each is called with the next row and returns the findings that are complete. A rule keeps what
-    it needs for each member or partition, and never all commits.
+    Each method is called with the next row and returns the findings that are complete. A rule
+    keeps state for members or partitions, but never all commits.
     """
 
     def __init__(self, group: Group) -> None:
@@ -282,7 +283,7 @@ class Rule:
 
     def burst(self, burst: Burst) -> Iterable[Finding]:
         """Handle a burst of claims, releases, joins and leaves. It has ended with a pause, or with
-        the history."""
+        the end of the history."""
         return ()
 
     def changed(self, change: Change) -> Iterable[Finding]:

@@ -31,13 +31,13 @@ class _Topic(NamedTuple):
 
 class Shares(Rule):
     """One finding for each member that owns fewer partitions at the end of the history than any
-    assignment gives it.
+    assignment would give it.
 
     With n partitions and t streams, both of the old strategies give each stream at least n / t
-    partitions, rounded down. (roundrobin counts all topics together, and then all members subscribe
-    to the same topics.) A partition without an owner is a finding of its own, so it counts as the
-    member's. Groups that rebalanced within ``unowned_seconds`` of the end are skipped, as they may
-    not have finished.
+    partitions, rounded down. (roundrobin counts all topics together, and then all members
+    subscribe to the same topics.) A partition without an owner is a separate finding, so it counts
+    as the member's. Groups that rebalanced within ``unowned_seconds`` of the end are skipped, as
+    they may not have finished.
     """
 
     def __init__(self, group: Group) -> None:
@@ -63,7 +63,7 @@ class Shares(Rule):
             self._changed_zxid = max(self._changed_zxid, at.zxid)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Compare what each member owns with its share."""
+        """Compare the partitions of each member with its share."""
         live = [
             lifetime for lifetime in self.group.live.values() if lifetime.ended is Ended.STILL_HELD
         ]
@@ -132,8 +132,8 @@ class Shares(Rule):
         )  # fmt: skip
 
     def _idle(self, member: Lifetime, topics: Iterable[str], end: Moment) -> Iterator[Finding]:
-        """Without the topic's znode, only the partitions of other members show that there are
-        any."""
+        """Return the members without partitions. Without the topic's znode, only the partitions
+        of other members show that the topic has any."""
         topic = min(topics, default=None)
         if topic is None or member.start is UNKNOWN:
             return

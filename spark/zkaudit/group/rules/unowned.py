@@ -22,7 +22,7 @@ class _Free(NamedTuple):
     znode: Znode
     begin: Moment
     since: int | None
-    """The time of ``begin``, or that at which a topic was recreated."""
+    """The time of ``begin``, or of the recreation of the topic."""
     evidence: Evidence
     words: str = ""
     sure_from: int = 0
@@ -30,14 +30,14 @@ class _Free(NamedTuple):
 
 
 def _owner(group: Group, topic: str, number: int) -> Znode:
-    """The owner znode of a partition."""
+    """Return the owner znode of a partition."""
     name = f"{topic}/{number}"
     path = f"{group.chroot}/consumers/{group.name}/owners/{name}"
     return Znode(path, group.chroot, group.name, OWNERS, name, topic, number)
 
 
 def _is_shown(lifetime: Lifetime) -> bool:
-    """Whether the logs show when an owner znode was gone, also if a log gap hides whose it was."""
+    """Whether the logs show when an owner znode was gone, even if a log gap hides whose it was."""
     return lifetime.ended_by is not None and lifetime.gone_in is not None
 
 
@@ -49,29 +49,29 @@ class _Time(NamedTuple):
     until: Moment
     seconds: float
     is_later: bool
-    """The member registered after the partition had lost its owner."""
+    """Whether the member registered after the partition had lost its owner."""
     has_left: bool
-    """The time ends because the member left."""
+    """Whether the time ends because the member left."""
 
 
 class Unowned(Rule):
     """One finding for each time in which a partition had no owner while a member that subscribes to
     its topic was registered.
 
-    The proof is one member that was registered all that time. If it registered after the partition
-    had lost its owner, the time begins then. If it left before the next claim, as a member does
-    that is restarted because of the fault, the time ends then. A deleted topic has no partitions,
-    and a recreated one may have fewer. Those of a recreated topic have no owner from its creation
-    on.
+    The proof is one member that was registered for that whole time. If it registered after the
+    partition had lost its owner, the time begins then. If it left before the next claim, for
+    example because it was restarted due to the fault, the time ends then. A deleted topic has no
+    partitions, and a recreated topic may have fewer. Partitions of a recreated topic have no owner
+    from its creation on.
     """
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._released: dict[str, Lifetime | None] = {}
-        """Since the last log gap, by path: the last lifetime, if it has ended; ``None``: there is
-        one, or its end is unknown."""
+        """Since the last log gap, by path, the last lifetime if it has ended; ``None`` if a znode
+        exists, or its end is unknown."""
         self._until_left: dict[str, _Time] = {}
-        """By path, until the next claim: the longest time that ended because the member left."""
+        """By path, until the next claim, the longest time that ended because the member left."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
         """End the time without an owner at a claim."""
@@ -89,8 +89,7 @@ class Unowned(Rule):
         return () if free is None else self._judge(free, start, start, left)
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Keep the owner until the next claim, and for how long a member that leaves saw no
-        owner."""
+        """Record the owner until the next claim, and how long a leaving member saw no owner."""
         if lifetime.znode.tree == OWNERS:
             if lifetime.ended_by is not None:  # otherwise it ended in the log gap
                 self._released[lifetime.znode.path] = lifetime if _is_shown(lifetime) else None
@@ -117,7 +116,7 @@ class Unowned(Rule):
                 self._until_left[free.znode.path] = time
 
     def _unclaimed(self, topics: Iterable[str]) -> Iterator[Znode]:
-        """The owner znodes of partitions that had no owner since the last log gap."""
+        """Return the owner znodes of partitions without an owner since the last log gap."""
         for topic in topics:
             for number in self.group.facts.topics.get((self.group.chroot, topic), ()):
                 znode = _owner(self.group, topic, number)
@@ -127,13 +126,14 @@ class Unowned(Rule):
                     yield znode
 
     def gap(self) -> Iterable[Finding]:
-        """Report times without an owner that ended before the log gap or last up to it."""
+        """Report times without an owner that ended before the log gap or last until it."""
         yield from self._before_gap()
         self._released.clear()
         self._until_left.clear()
 
     def _before_gap(self) -> Iterator[Finding]:
-        """The group's last row before the log gap shows how long it lasted at least."""
+        """Return the group's last row before the log gap, which shows how long a time lasted at
+        least."""
         group, latest = self.group, self.group.latest
         if latest is None:
             return
@@ -152,7 +152,7 @@ class Unowned(Rule):
                 yield self._finding(left, None)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Judge the partitions without an owner at the end."""
+        """Check the partitions without an owner at the end."""
         if self.group.coverage.segment(end.zxid) > self.group.segment:
             yield from self._before_gap()
             return
@@ -161,7 +161,8 @@ class Unowned(Rule):
                 yield from self._judge(free, end, None, self._until_left.get(path))
 
     def _partition(self, znode: Znode) -> tuple[bool, Partition | None]:
-        """Whether the partition exists as far as is known, and what its topic's znode shows."""
+        """Return whether the partition exists, as far as known, and the data in its
+        topic's znode."""
         known = self.group.facts.topics.get((self.group.chroot, znode.topic))
         if known is None:
             return True, None
@@ -183,8 +184,9 @@ class Unowned(Rule):
         return _Free(last.znode, end, since, evidence)
 
     def _before_first(self, znode: Znode, claim: Moment) -> _Free | None:
-        """The time of a partition from its creation, or the oldest data that shows it, to its first
-        claim. The snapshot with which the logs begin shows that there was no owner at that time."""
+        """Return the time of a partition from its creation, or from the oldest data that shows it,
+        to its first claim. The snapshot with which the logs begin shows that there was no owner
+        then."""
         exists, partition = self._partition(znode)
         if not exists or partition is None or partition.zxid >= claim.zxid:
             return None
@@ -206,8 +208,8 @@ class Unowned(Rule):
         left: _Time | None,
         before_gap: bool = False,
     ) -> Iterator[Finding]:
-        """``left``: the longest time that ended because a member left. ``before_gap``: the claim
-        may be in a log gap."""
+        """Return the findings about a time. ``left``: the longest time that ended because a member
+        left. ``before_gap``: the claim may be in a log gap."""
         member = next(filter(self.group.exists, self.group.wanted.by(free.znode.topic)), None)
         time = None if member is None else self._time(free, member, until)
         is_over = claim is not None or before_gap
@@ -219,7 +221,7 @@ class Unowned(Rule):
     def _time(
         self, free: _Free, member: Lifetime, until: Moment, has_left: bool = False
     ) -> _Time | None:
-        """Return the time up to a moment; ``None`` if it is too short or not certain."""
+        """Return the time up to an end; ``None`` if it is too short or uncertain."""
         limit, start = self.group.limits.unowned_seconds, member.start
         if seconds_between(free.since, until.time) < limit:
             return None
@@ -297,18 +299,18 @@ class Unclaimed(Rule):
     """One finding for each partition without an owner in the last segment although a subscribed
     member was registered.
 
-    Partitions of a topic that were created together are one row until the end, so that members that
-    join and leave often make few rows. If member and partition are older than the logs, the time
-    begins with the snapshot that shows that there was no owner.
+    Partitions of a topic that were created together are one row until the end, which limits the
+    number of rows if members join and leave often. If member and partition are older than the
+    logs, the time begins with the snapshot that shows that there was no owner.
     """
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._known = group.coverage.known_from(group.coverage.last_segment)
         self._owned: dict[tuple[str, int | None], bool] = {}
-        """Partitions that had an owner; true: in the last segment, where all owners are known."""
+        """Partitions that had an owner. True: in the last segment, where all owners are known."""
         self._never: dict[tuple[str, int], _Never] = {}
-        """By topic and the zxid of the creation."""
+        """Partitions by topic and by the zxid of their creation."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
         """Record an owned partition."""
@@ -327,7 +329,7 @@ class Unclaimed(Rule):
         return ()
 
     def _own(self, lifetime: Lifetime, zxid: int, is_shown: bool = False) -> None:
-        """``is_shown``: ``Unowned`` judges the time after that."""
+        """Record an owned partition. ``is_shown``: ``Unowned`` checks the time after that."""
         key, coverage = (lifetime.znode.topic, lifetime.znode.partition), self.group.coverage
         here = not self._known or zxid >= self._known
         here = here or (is_shown and coverage.segment(zxid) == coverage.last_segment)
@@ -381,7 +383,7 @@ class Unclaimed(Rule):
         never.known_later |= later
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Judge the partitions that no member owned."""
+        """Check the partitions that no member owned."""
         unclaimed = {key: replace(never) for key, never in self._never.items()}
         owned = dict(self._owned)
         for lifetime in self.group.live.values():

@@ -25,7 +25,7 @@ class Wanted:
         self._registered: dict[str, tuple[Lifetime, Registered]] = {}
         """By path, in the order in which they began."""
         self._of_topic: dict[str, dict[str, Lifetime]] = {}
-        """By topic that was asked for, then by path."""
+        """Registrations by subscribed topic, then by path."""
         self._matches: dict[tuple[str, str, str], bool] = {}
 
     def began(self, lifetime: Lifetime) -> Registered | None:
@@ -58,8 +58,8 @@ class Wanted:
         return wanting.values()
 
     def streams(self, lifetime: Lifetime, others: Iterable[str] = ()) -> Mapping[str, int]:
-        """Return the number of streams of each topic that a registration subscribes to. ``others``:
-        topics that a filter may match although their znodes are unknown."""
+        """Return the number of streams of each topic that a registration subscribes to.
+        ``others``: topics that a filter may match although their znodes are unknown."""
         known = self._registered.get(lifetime.znode.path)
         content = registered(lifetime.data) if known is None else known[1]
         if content.subscription is None:

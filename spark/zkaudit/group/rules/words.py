@@ -1,4 +1,4 @@
-"""Parts of the sentences of findings."""
+"""Phrases for the sentences of findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GENERATED: Final = re.compile(r"(?s)(.+)-[0-9]{13}-[0-9a-f]{1,8}")
 
 
 def offset_text(offset: int | None) -> str:
-    """Return an offset as text; ``?`` if it is not one."""
+    """Return an offset as text; ``?`` if it is not an offset."""
     return "?" if offset is None else str(offset)
 
 
@@ -43,7 +43,8 @@ def span(low: int, high: int) -> str:
 
 
 def two_leaders(first: int, last: int) -> bool:
-    """Whether the leader changed between two zxids, so that their times are from two clocks."""
+    """Whether the leader changed between two zxids, so that their times are from
+    different clocks."""
     return first >> 32 != last >> 32
 
 
@@ -58,7 +59,7 @@ def clocks(first: int, last: int) -> str:
 
 
 def timed(first: int, last: int) -> str:
-    """Return the basis of a finding that is proven apart from the time between two transactions."""
+    """Return the basis of a finding that is proven except for the time between two transactions."""
     return "inferred" if two_leaders(first, last) else "proven"
 
 

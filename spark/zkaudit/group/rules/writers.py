@@ -1,4 +1,4 @@
-"""Who wrote an offset, seen from the partition: its owner, another member, a tool, a broker."""
+"""Roles of sessions that write offsets: owner, another member, a tool, a broker."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class Role(StrEnum):
     """Another member, or a session that may be one, while the partition had no owner."""
     MIGRATION = "migration"
     BROKER = "broker"
-    """A broker that writes for a client, or a session that may be one, because the owner's client
-    lets brokers write."""
+    """A broker that writes for a client, or a session that may be such a broker, because the
+    owner's client lets brokers write."""
     TOOL = "tool"
-    """Certainly not a member: all registrations are known, or the session began in the logs."""
+    """Certainly not a member, because all registrations are known, or the session began in the
+    logs."""
     UNKNOWN = "unknown"
-    """It may be the owner."""
+    """A session that may be the owner."""
 
 
 class Writer(NamedTuple):
@@ -56,7 +57,7 @@ def is_tool(member: str | None) -> bool:
 
 def is_threaded(owner: Lifetime | Unknown | None) -> bool | None:
     """Return whether an owner znode names a stream, so that its client writes offsets itself;
-    ``None`` if its create is not known."""
+    ``None`` if its creation is unknown."""
     if not isinstance(owner, Lifetime) or owner.start is UNKNOWN:
         return None
     return member_of(owner.data)[1] is not None
@@ -77,7 +78,7 @@ def writer_of(commit: Commit, group: Group) -> Writer:
 
 
 def _role(commit: Commit, group: Group, member: str | None, is_new: bool) -> Role:
-    """The role of a session that does not own the partition."""
+    """Return the role of a session that does not own the partition."""
     owner = commit.owner
     if group.is_migration(commit):
         return Role.MIGRATION

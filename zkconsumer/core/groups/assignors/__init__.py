@@ -1,1 +1,1 @@
-"""How the leader of a classic group assigns partitions."""
+"""Strategies with which the leader of a classic group assigns partitions."""

@@ -1,4 +1,4 @@
-"""The sticky strategies, over kafka-python's algorithm: eager, and cooperative in two rounds.
+"""The sticky strategies, based on kafka-python's algorithm: eager, and cooperative in two rounds.
 
 Source of the algorithm: kafka-python's ``StickyAssignmentExecutor`` (KIP-54); of the two rounds:
 KIP-429. Pure; any thread.
@@ -33,7 +33,7 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
 class _Name(str):
     """A topic or member in the form that the algorithm needs.
 
-    The algorithm takes arbitrary elements of sets, so the hash must be the same in every process.
+    The algorithm picks arbitrary elements of sets, so the hash must be the same in every process.
     """
 
     __slots__ = ()
@@ -63,7 +63,7 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True)
 class StickyStrategy:
-    """Leaves partitions with their owners, as far as the shares stay even.
+    """Leaves partitions with their owners if the shares remain even.
 
     ``cooperative``: a partition that moves has no owner after the first round. Its previous owner
     releases it and joins again, and the second round assigns it to the new owner.
@@ -114,15 +114,15 @@ class StickyStrategy:
 
 
 def _wanted(member: StickyAssignorMemberMetadataV1) -> StickyAssignorMemberMetadataV1:
-    """Without topics that the member had and subscribes to no more: over these the algorithm may
-    fail with a KeyError."""
+    """Return the members without topics to which they no longer subscribe, because these can make
+    the algorithm fail with a KeyError."""
     kept = [tp for tp in member.partitions if tp.topic in member.subscription]
     return member._replace(partitions=kept)
 
 
 def _before(member: GroupMember, cooperative: bool) -> StickyAssignorMemberMetadataV1:
-    """A member's previous partitions: with the eager strategy they are in the user data, in any
-    version."""
+    """Return a member's previous partitions. With the eager strategy they are in the user data, in
+    any version."""
     owned: Iterable[TopicPartition] = ()
     generation, topics = -1, list[str]()
     try:

@@ -1,9 +1,9 @@
 """Assignment strategies: what a member sends to the leader, and how the leader assigns partitions.
 
 ``range`` and ``roundrobin`` are those of the Java and Python consumers; ``legacy-range`` and
-``legacy-roundrobin`` assign by stream, exactly as ``zkconsumer.core.common.assign`` does for groups
-in ZooKeeper, so that a group keeps its assignment when it moves. Sticky ones are in
-``zkconsumer.core.groups.assignors.sticky``. Pure; any thread.
+``legacy-roundrobin`` assign by stream, exactly as ``zkconsumer.core.common.assign`` does for
+groups in ZooKeeper, so that a group keeps its assignment when it moves. The sticky strategies are
+in ``zkconsumer.core.groups.assignors.sticky``. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from zkconsumer.core.groups.formats.consumer_protocol import (
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """The data that a member reports about itself. ``topics`` maps topic to number of streams.
+    """The data that a member reports about itself. ``topics`` maps topics to numbers of streams.
 
-    ``owned``: partitions that it keeps while it joins; ``before`` the last assignment and its
-    generation, which eager members have released.
+    ``owned``: partitions that it keeps while it joins. ``before``: the last assignment, which
+    eager members have released, and its generation.
     """
 
     consumer_id: str
@@ -46,7 +46,7 @@ class Strategy(Protocol):
 
     @property
     def name(self) -> str:
-        """The protocol name the coordinator votes on."""
+        """The protocol name on which the coordinator votes."""
 
     @property
     def cooperative(self) -> bool:
@@ -58,15 +58,15 @@ class Strategy(Protocol):
     def assign(
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
     ) -> dict[str, bytes]:
-        """Return the assignment of every member, by member id. ``partitions``: number of
-        partitions, by topic."""
+        """Return the assignment of every member by member id. ``partitions``: number of partitions
+        by topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeStrategy:
-    """Each topic's members get consecutive runs; static members first, each by its id.
+    """Assigns each topic's partitions in consecutive runs, first to static members, ordered by id.
 
-    Source: Kafka 3.9 RangeAssignor without racks, which is that of kafka-python too.
+    Source: Kafka 3.9 RangeAssignor without racks, as in kafka-python.
     """
 
     name: str = "range"
@@ -126,7 +126,7 @@ class RoundRobinStrategy:
 class LegacyStrategy:
     """Assigns by stream, as members in ZooKeeper do (Scala 1.1.1 PartitionAssignor).
 
-    Subscriptions and assignments carry consumer id and streams as JSON in the user data.
+    Subscriptions and assignments have consumer id and streams as JSON in the user data.
     """
 
     name: str
@@ -182,9 +182,9 @@ def assign_to_streams(
 ) -> dict[TopicPartition, ConsumerThreadId]:
     """Return the stream of this member for each partition that no stream has yet.
 
-    According to the user data of a legacy strategy; otherwise consecutive runs of each topic's
-    partitions, or, where some are held already, always the stream with the fewest of the topic.
-    Partitions of topics that are not subscribed are left out.
+    The user data of a legacy strategy decides. Otherwise streams get consecutive runs of each
+    topic's partitions or, if some are already held, each partition goes to the stream with the
+    fewest of the topic. Partitions of topics without a subscription are left out.
     """
     said = _said_streams(assignment.user_data)
     given: dict[TopicPartition, ConsumerThreadId] = {}
@@ -210,7 +210,7 @@ def assign_to_streams(
 
 
 def topics_of(member: GroupMember) -> tuple[str, ...]:
-    """Return the topics that a member subscribes to; none if its bytes cannot be read."""
+    """Return the topics to which a member subscribes; none if its bytes are unreadable."""
     try:
         return decode_subscription(member.metadata).topics
     except ValueError:
@@ -218,7 +218,7 @@ def topics_of(member: GroupMember) -> tuple[str, ...]:
 
 
 def _order(member: GroupMember) -> tuple[bool, str, str]:
-    """Static members by instance id, then the others by member id."""
+    """Return the sort key: static members by instance id, then the others by member id."""
     return (member.instance_id is None, member.instance_id or "", member.member_id)
 
 
@@ -238,12 +238,13 @@ def _encoded(given: Mapping[str, set[TopicPartition]]) -> dict[str, bytes]:
 
 
 _UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
-"""The errors that user data from other clients can cause: also infinite numbers and unlimited
+"""Errors that user data of other clients can cause, including infinite numbers and unlimited
 nesting."""
 
 
 def _streams_of(member: GroupMember) -> tuple[str, dict[str, int]]:
-    """Consumer id and streams of a member; one stream each if it does not report them."""
+    """Return consumer id and streams of a member; one stream for each topic if it does not report
+    them."""
     try:
         data = decode_subscription(member.metadata)
     except ValueError:
@@ -274,8 +275,8 @@ def _said_streams(user_data: bytes) -> dict[TopicPartition, int]:
 class JoinOffer:
     """The strategies that a member offers, in order of preference.
 
-    ``kept_out``: what a member reports whose offer the coordinator refuses, because other members
-    support none of these strategies. It then tries to join until it may. Without that text, the
+    ``kept_out``: the member's report if the coordinator refuses the offer, because other members
+    support none of these strategies. It then retries until it can join. Without this text, the
     refusal is final.
     """
 
@@ -284,16 +285,17 @@ class JoinOffer:
 
     @property
     def cooperative(self) -> bool:
-        """Whether partitions are kept while joining: only if all strategies support it."""
+        """Whether partitions are kept while joining, which requires that all strategies support
+        it."""
         return all(strategy.cooperative for strategy in self.strategies)
 
     def strategy(self, name: str) -> Strategy | None:
-        """Return the strategy with a name; ``None`` if it is not offered."""
+        """Return the strategy with this name; ``None`` if it is not offered."""
         return next((strategy for strategy in self.strategies if strategy.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class OfferChanged:
-    """The member is to join the group again, with this offer (classic protocol)."""
+    """The member must rejoin the group with this offer (classic protocol)."""
 
     offer: JoinOffer

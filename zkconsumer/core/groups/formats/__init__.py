@@ -1,1 +1,1 @@
-"""Bytes that members of a group and its coordinator send or store."""
+"""Byte formats that members of a group and its coordinator send or store."""

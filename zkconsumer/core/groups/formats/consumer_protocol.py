@@ -1,8 +1,8 @@
-"""Bytes inside JoinGroup and SyncGroup, which members of consumer groups send to one another.
+"""Bytes inside JoinGroup and SyncGroup, which members of consumer groups exchange.
 
 Source: ConsumerProtocolSubscription (versions 0 to 3) and ConsumerProtocolAssignment of Kafka 3.9,
 StickyAssignorUserData. The coordinator does not decode them. Readers accept any version: they read
-the fields that they know and ignore the others. Pure; any thread.
+known fields and ignore the others. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def encode_subscription(data: SubscriptionData) -> bytes:
 
 
 def decode_subscription(raw: bytes) -> SubscriptionData:
-    """Read a subscription. Raises ValueError when the bytes do not contain one."""
+    """Read a subscription. Raises ValueError if the bytes do not contain one."""
     reader = _Reader(raw)
     version = reader.take_short()
     topics = tuple(reader.take_string() for _ in range(reader.take_count()))
@@ -65,7 +65,7 @@ def encode_assignment(data: AssignmentData) -> bytes:
 
 
 def decode_assignment(raw: bytes) -> AssignmentData:
-    """Read an assignment; empty bytes are an empty one. Raises ValueError."""
+    """Read an assignment. Empty bytes are an empty assignment. Raises ValueError."""
     if not raw:
         return AssignmentData(frozenset())
     reader = _Reader(raw)
@@ -79,9 +79,10 @@ def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_sticky(raw: bytes) -> tuple[frozenset[TopicPartition], int]:
-    """Read the output of ``encode_sticky``; generation -1 if it is left out. Raises ValueError.
+    """Read the output of ``encode_sticky``. The generation is -1 if it is missing. Raises
+    ValueError.
 
-    kafka-python 3.0 writes a version of two bytes before it, which is read too.
+    kafka-python 3.0 writes a version of two bytes before it, which is also read.
     """
     try:
         reader = _Reader(raw)
@@ -95,7 +96,7 @@ def decode_sticky(raw: bytes) -> tuple[frozenset[TopicPartition], int]:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
-    """Return the partition numbers of each topic, both sorted."""
+    """Return the partition numbers by topic, both sorted."""
     numbers: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         numbers.setdefault(topic, []).append(number)
@@ -121,7 +122,7 @@ def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 class _Reader:
-    """Reads forwards; anything that is not there is a ValueError."""
+    """Reads bytes forwards. Missing data raises ValueError."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -129,7 +130,7 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """Number of bytes that were not read."""
+        """Number of unread bytes."""
         return len(self._raw) - self._at
 
     def take_short(self) -> int:

@@ -1,10 +1,11 @@
-"""Records of ``__consumer_offsets``, decoded. No other module knows their form. Pure; any thread.
+"""Decodes records of ``__consumer_offsets``. Only this module knows their format. Pure; any
+thread.
 
 Keys (Kafka 0.8.2 to 4.x, OffsetCommitKey and GroupMetadataKey): int16 version; 0 and 1: group,
 topic, int32 partition; 2: group. Values of offsets: version 0 offset, metadata, int64 time; 1 the
 same and int64 expiry; 2 as 0; 3 with an int32 leader epoch after the offset; 4 as 3 with compact
-text and tagged fields. Values of groups (0 to 3): protocol type, generation, protocol, leader, from
-2 on a time, members. A record without a value deletes what its key names.
+text and tagged fields. Values of groups (0 to 3): protocol type, generation, protocol, leader,
+from 2 on a time, members. A record without a value deletes the object of its key.
 
 A group of the KIP-848 protocol has a record for each part of its state (Kafka 4.0 to 4.4, messages
 ``ConsumerGroup*`` of the module group-coordinator). Keys: 3 and 6: group; 5, 7 and 8: group,
@@ -30,7 +31,7 @@ _CLASSIC_TAG: Final = 0
 
 
 class OffsetKey(NamedTuple):
-    """The key of one partition's committed offset."""
+    """The key of a partition's committed offset."""
 
     group: str
     topic: str
@@ -68,8 +69,7 @@ class OtherKey(NamedTuple):
 
 
 class OffsetValue(NamedTuple):
-    """A committed offset. Times are milliseconds since 1970, ``None`` where the version has
-    none."""
+    """A committed offset. Times are milliseconds since 1970; ``None`` if the version has none."""
 
     offset: int
     leader_epoch: int | None
@@ -79,7 +79,7 @@ class OffsetValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A classic group as its coordinator stores it.
+    """A classic group as stored by its coordinator.
 
     ``commit_ms`` is ``None`` before version 2. ``hosts`` and ``clients`` (client ids) are by
     member. ``assignment`` has the member of each partition, as ``topic-partition``; it is empty for
@@ -98,7 +98,7 @@ class GroupValue(NamedTuple):
 
 
 class EpochValue(NamedTuple):
-    """The epoch of a KIP-848 group, or that of its target assignment."""
+    """The epoch of a KIP-848 group, or of its target assignment."""
 
     epoch: int
 
@@ -106,7 +106,7 @@ class EpochValue(NamedTuple):
 class MemberValue(NamedTuple):
     """A member of a KIP-848 group.
 
-    ``regex`` selects more topics than ``topics``. ``rebalance_ms`` is the member's
+    ``regex`` selects topics in addition to ``topics``. ``rebalance_ms`` is the member's
     ``max.poll.interval.ms``; ``assignor`` is ``None`` for the broker's default. ``classic``: the
     member uses the classic protocol.
     """
@@ -135,9 +135,9 @@ class TargetValue(NamedTuple):
 class CurrentValue(NamedTuple):
     """The partitions that a member of a KIP-848 group owns.
 
-    No other member gets those of ``revoking`` before this member has confirmed that it has released
-    them. ``state``: 0 stable, 1 has partitions to release, 2 waits for partitions that others have
-    not released. An ``epoch`` of -2 is a static member that has left and may return.
+    No other member gets those in ``revoking`` before this member has confirmed their release.
+    ``state``: 0 stable, 1 has partitions to release, 2 waits for partitions that others have not
+    released. An ``epoch`` of -2 is a static member that has left and may return.
     """
 
     epoch: int
@@ -148,7 +148,7 @@ class CurrentValue(NamedTuple):
 
 
 class _Reader:
-    """Takes fields from a record's bytes. Raises ValueError if they are cut off."""
+    """Reads fields from a record's bytes. Raises ValueError if they are truncated."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -175,11 +175,11 @@ class _Reader:
     def name(self, what: str) -> str:
         text = self.text(what)
         if text is None:
-            raise ValueError(f"the key does not have {what}")
+            raise ValueError(f"the key has no {what}")
         return text
 
     def size(self, what: str) -> int:
-        """An unsigned varint."""
+        """Return an unsigned varint."""
         size = shift = 0
         while True:
             byte = self.take(1, what)[0]
@@ -188,7 +188,7 @@ class _Reader:
             if byte < 0x80:
                 return size
             if shift > 28:
-                raise ValueError(f"the length of {what} is cut off")
+                raise ValueError(f"the length of {what} is truncated")
 
     def compact(self, what: str) -> str | None:
         size = self.size(what)
@@ -201,7 +201,7 @@ class _Reader:
         return text
 
     def count(self, what: str) -> int:
-        """The number of a compact array's elements."""
+        """Return the number of a compact array's elements."""
         size = self.size(what)
         if size == 0:
             raise ValueError(f"{what} is null")
@@ -216,7 +216,7 @@ class _Reader:
         return partitions
 
     def tags(self) -> dict[int, bytes]:
-        """Tagged fields by their numbers."""
+        """Return tagged fields by their numbers."""
         fields = {}
         for _ in range(self.size("tagged fields")):
             tag = self.size("a tag")
@@ -225,7 +225,7 @@ class _Reader:
 
 
 def decode_key(key: bytes | None) -> OffsetKey | GroupKey | ConsumerGroupKey | OtherKey:
-    """Decode a record's key. Raises ValueError when the key is damaged or missing."""
+    """Decode a record's key. Raises ValueError if the key is damaged or missing."""
     if key is None:
         raise ValueError("the record has no key")
     keys = _Reader(key)
@@ -242,11 +242,12 @@ def decode_key(key: bytes | None) -> OffsetKey | GroupKey | ConsumerGroupKey | O
 
 
 def decode_offset(value: bytes) -> OffsetValue:
-    """Return a committed offset. Raises ValueError for damage, or a version of a later release."""
+    """Return a committed offset. Raises ValueError if it is damaged, or has the version of a later
+    release."""
     values = _Reader(value)
     version = values.number(_SHORT)
     if not 0 <= version <= 4:
-        raise ValueError(f"value version {version} of an offset is not known")
+        raise ValueError(f"value version {version} of an offset is unknown")
     offset = values.number(_LONG)
     leader_epoch = values.number(_INT) if version >= 3 else None
     text = values.compact if version >= 4 else values.text
@@ -256,11 +257,12 @@ def decode_offset(value: bytes) -> OffsetValue:
 
 
 def decode_group(value: bytes) -> GroupValue:
-    """Return a classic group. Raises ValueError for damage, or a version of a later release."""
+    """Return a classic group. Raises ValueError if it is damaged, or has the version of a later
+    release."""
     values = _Reader(value)
     version = values.number(_SHORT)
     if not 0 <= version <= 3:
-        raise ValueError(f"value version {version} of a group is not known")
+        raise ValueError(f"value version {version} of a group is unknown")
     protocol_type = values.text("the protocol type")
     generation = values.number(_INT)
     protocol = values.text("the protocol")
@@ -294,14 +296,15 @@ def decode_group(value: bytes) -> GroupValue:
 def decode_consumer_group(
     part: Part, value: bytes
 ) -> EpochValue | MemberValue | TargetValue | CurrentValue:
-    """Return a part of a KIP-848 group. Raises ValueError for damage, or a later version.
+    """Return a part of a KIP-848 group. Raises ValueError if it is damaged, or has a later
+    version.
 
-    Fields that a release adds are tagged, and skipped.
+    Fields that a release adds are tagged, and are skipped.
     """
     values = _Reader(value)
     version = values.number(_SHORT)
     if version != 0:
-        raise ValueError(f"value version {version} of key {int(part)} is not known")
+        raise ValueError(f"value version {version} of key {int(part)} is unknown")
     content: EpochValue | MemberValue | TargetValue | CurrentValue
     if part is Part.MEMBER:
         member = MemberValue(

@@ -1,4 +1,5 @@
-"""Shared by all scripts: reads that survive a lost connection, parents, bounded packets."""
+"""Functions for all scripts: reads that survive a lost connection, creation of parents, bounded
+packets."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ _REFUSALS = frozenset(
 
 
 class SessionGone(Exception):
-    """The session that the script belongs to has ended, so its result is not known."""
+    """The script's session has ended, so the script's result is unknown."""
 
 
 class Refused(Exception):
@@ -60,7 +61,7 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class CommitCounts:
-    """Offsets that a member has stored; written by the thread that runs its scripts."""
+    """Number of offsets that a member has stored. Written by the thread that runs its scripts."""
 
     zookeeper: int = 0
     kafka: int = 0
@@ -70,12 +71,11 @@ class CommitCounts:
 class ScriptContext:
     """Data of one member that its scripts use in addition to their command.
 
-    ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
-    seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
-    ``expansions`` remembers which topics the members' filters select, ``decoded`` the partitions
-    that a topic's znode named; ``stored`` counts what commits have stored; ``pauses`` has for each
-    partition the seconds between the last change of its offset and the last claim, by ZooKeeper's
-    clock. ``listener`` selects a broker's listener.
+    ``session_id`` is the scripts' session. ``known_paths`` caches existing parents, to save round
+    trips; a wrong entry costs only another round trip. ``expansions`` caches the topics that
+    members' filters select, ``decoded`` the partitions in topic znodes; ``stored`` counts stored
+    offsets; ``pauses`` has for each partition the seconds between the last change of its offset
+    and the last claim, by ZooKeeper's clock. ``listener`` selects a broker's listener.
     """
 
     spec: MemberSpec
@@ -104,7 +104,7 @@ def _refused(reply: Failed, path: str) -> Refused:
 
 
 def attempt(op: ZkOp) -> Script[Reply]:
-    """Run ``op`` once. The reply may be ``CONNECTION_LOSS``: then the outcome is unknown.
+    """Run ``op`` once. After the reply ``CONNECTION_LOSS`` the outcome is unknown.
 
     Raises ``SessionGone`` or ``Refused``.
     """
@@ -142,7 +142,7 @@ def attempt_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
 
 
 def read(op: ZkOp) -> Script[Reply]:
-    """Run a read; retry it after a lost connection (the driver waits until reconnected)."""
+    """Run a read. Retry it after a lost connection; the driver waits until reconnected."""
     while True:
         reply = yield from attempt(op)
         if not (isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS):
@@ -150,7 +150,7 @@ def read(op: ZkOp) -> Script[Reply]:
 
 
 def read_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
-    """Run reads together, and repeat those that a lost connection left without an answer."""
+    """Run reads together, and repeat those without an answer after a lost connection."""
     replies = yield from attempt_all(ops)
     for index, reply in enumerate(replies):
         if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:
@@ -159,7 +159,7 @@ def read_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
 
 
 def read_many(paths: Iterable[str], watch: bool = False) -> Script[list[Node | None]]:
-    """Read many znodes, ``None`` for each that does not exist, in batches bounded by size."""
+    """Read many znodes in batches of limited size; ``None`` for a znode that does not exist."""
     nodes: list[Node | None] = []
     for batch in batches(paths, watch):
         nodes += nodes_of((yield from read(batch)))
@@ -167,7 +167,7 @@ def read_many(paths: Iterable[str], watch: bool = False) -> Script[list[Node | N
 
 
 def batches(paths: Iterable[str], watch: bool = False) -> Iterator[GetMany]:
-    """Return reads of ``paths``, each bounded by size."""
+    """Return reads of ``paths``, each of limited size."""
     batch: list[str] = []
     size = 0
     for path in paths:
@@ -190,7 +190,7 @@ def nodes_of(reply: Reply) -> list[Node | None]:
 def ensure_path(known: set[str], path: str) -> Script[None]:
     """Create a persistent znode and its missing parents.
 
-    ``known`` has paths that need not be checked; those that exist are added.
+    ``known`` has paths that need not be checked. Existing paths are added to it.
     """
     if path in known or path == "/":
         return

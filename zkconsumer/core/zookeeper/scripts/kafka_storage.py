@@ -4,9 +4,9 @@ Rules of Scala 1.1.1 ``fetchOffsets`` and ``commitOffsets``: with ``dual.commit.
 are written to both stores and the larger one is read; without it only Kafka is used, and ZooKeeper
 is not a fallback.
 
-Kafka cannot fence a commit without membership: the coordinator stores the last one that arrives. So
-the default profile writes to Kafka only offsets of partitions that ZooKeeper has just confirmed: by
-the fenced commit in dual mode, otherwise by reading the owner znodes.
+Kafka cannot fence a commit without membership, and stores the last one that arrives. So the default
+profile writes offsets to Kafka only after ZooKeeper has confirmed the ownership: with the fenced
+commit in dual mode, otherwise by reading the owner znodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zkconsumer.core.zookeeper.scripts import ownership
 from zkconsumer.core.zookeeper.scripts.common import MemberScript, Refused, ScriptContext, read_many
 
 Choice = Callable[[TopicPartition, Claim, int | None], Claim]
-"""Where to begin: a claim with its offset in ZooKeeper, and the offset in Kafka, give the claim."""
+"""Returns the claim to use, from a claim with its offset in ZooKeeper, and the offset in Kafka."""
 MEMBERSHIP_ENDED: Final = "offsets in Kafka: the member has left the coordinator's group meanwhile"
 
 
@@ -48,9 +48,9 @@ def with_offsets(claimed: events.Claimed, ctx: ScriptContext) -> MemberScript[ev
 
 
 def higher(claim_: Claim, stored: int | None) -> Claim:
-    """The claim with the higher one of its offset in ZooKeeper and the offset in Kafka.
+    """Return the claim with the higher of its offset in ZooKeeper and the offset in Kafka.
 
-    If ZooKeeper's is lower, the next commit raises it, even if nothing is read meanwhile.
+    If ZooKeeper's is lower, the next commit raises it, even if nothing is read in the meantime.
     """
     if stored is None or (claim_.committed is not None and claim_.committed >= stored):
         return claim_
@@ -58,7 +58,7 @@ def higher(claim_: Claim, stored: int | None) -> Claim:
 
 
 def choose_offsets(claimed: events.Claimed, choose: Choice) -> MemberScript[events.Claimed]:
-    """Read the offsets of the claimed partitions in Kafka, for ``choose``."""
+    """Read the offsets of the claimed partitions in Kafka, and pass them to ``choose``."""
     if claimed.unregistered:
         return replace(claimed, claims={})  # their offsets are not known
     if not claimed.claims:
@@ -82,10 +82,10 @@ def fetch(partitions: Iterable[TopicPartition]) -> MemberScript[dict[TopicPartit
 
 
 def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
-    """Store positions in Kafka, and in ZooKeeper too with ``dual.commit.enabled``.
+    """Store positions in Kafka and, with ``dual.commit.enabled``, also in ZooKeeper.
 
-    All positions are sent to Kafka, also unchanged ones: there an offset that is not written for
-    long enough expires (KAFKA-1510).
+    All positions are sent to Kafka, even unchanged ones, because an offset that is not written
+    for long enough expires (KAFKA-1510).
     """
     if ctx.spec.dual_commit:
         # DEVIATION-27: the JVM writes to Kafka first, whoever owns the partition by now.
@@ -98,7 +98,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
 
 
 def confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
-    """Return the ordered partitions that this session still owns."""
+    """Return the partitions of the command that this session still owns."""
     partitions = sorted(command.positions)
     nodes = yield from read_many([ctx.spec.paths.owner(tp) for tp in partitions])
     fenced = frozenset(
@@ -147,7 +147,7 @@ def store(
 
 
 def script_for(command: Any, ctx: ScriptContext) -> MemberScript[Any] | None:
-    """Return the script of ``command``; ``None`` if offsets in ZooKeeper have the same one."""
+    """Return the script of ``command``; ``None`` if it is the same as for offsets in ZooKeeper."""
     match command:
         case commands.ClaimPartitions():
             return claim(command, ctx)

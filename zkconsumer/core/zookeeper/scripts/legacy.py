@@ -1,9 +1,9 @@
-"""Scripts of the ``scala`` profile, which act exactly as the JVM does.
+"""Scripts of the ``scala`` profile, which behave exactly like the JVM.
 
 One round trip for each znode, offsets read before the claim, no fencing, values compared instead
-of sessions. They exist to reproduce the legacy effects; the default profile uses the modules
-``membership``, ``view``, ``ownership`` and ``kafka_storage``.
-Source: Scala 1.1.1 ZookeeperConsumerConnector (``fetchOffsets``, ``commitOffsetToZooKeeper``,
+of sessions. They reproduce the legacy behaviour; the default profile uses the modules
+``membership``, ``view``, ``ownership`` and ``kafka_storage``. Source: Scala 1.1.1
+ZookeeperConsumerConnector (``fetchOffsets``, ``commitOffsetToZooKeeper``,
 ``reflectPartitionOwnershipDecision``, ``deletePartitionOwnershipFromZK``).
 """
 
@@ -69,7 +69,7 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> Script[event
 def _claim_one(
     ctx: ScriptContext, tp: TopicPartition, thread: ConsumerThreadId
 ) -> Script[str | None]:
-    """Create one owner znode; the text of the conflicting one, or ``None`` for success."""
+    """Create one owner znode. Return the text of the conflicting one, or ``None`` after success."""
     path = ctx.spec.paths.owner(tp)
     while True:
         reply = yield from attempt(Create(path, str(thread).encode(), ephemeral=True))
@@ -135,7 +135,7 @@ def claim_with_offsets_in_kafka(
 
 
 def commit_in_kafka(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
-    """Store offsets in Kafka, and with dual commit those that Kafka accepted in ZooKeeper too."""
+    """Store offsets in Kafka; with dual commit, also those that Kafka accepted in ZooKeeper."""
     unlimited = {tp: replace(claim, committed=None) for tp, claim in command.claims.items()}
     settled = events.Committed(command.token, unlimited)
     stored = yield from kafka_storage.store(command, ctx, settled)
@@ -149,7 +149,7 @@ def commit_in_kafka(command: commands.Commit, ctx: ScriptContext) -> MemberScrip
 def register(
     command: commands.Register, ctx: ScriptContext
 ) -> Script[events.Registered | events.RegistrationRefused]:
-    """Create the registration, and read its owner only if it exists already."""
+    """Create the registration, and read its owner only if it already exists."""
     spec = ctx.spec
     path = spec.paths.member(spec.consumer_id)
     data = encode_registration(spec.subscription, ctx.now_ms(), ours=False)
@@ -170,7 +170,7 @@ def register(
 
 
 def _broker_nodes() -> Script[dict[str, Node]]:
-    """Znodes of the brokers, by name, one at a time; their list is watched."""
+    """Return the brokers' znodes by name, read one at a time. Their list is watched."""
     nodes: dict[str, Node] = {}
     for name in view.broker_names((yield from view.children_of(BROKER_IDS))):
         (node,) = yield from read_many([broker_path(int(name))])
@@ -186,10 +186,10 @@ def load_brokers(command: commands.LoadBrokers, ctx: ScriptContext) -> Script[ev
 
 
 def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.ViewLoaded]:
-    """Read the group in the order of Scala 1.1.1 ``ZKRebalancerListener.rebalance``, one znode at a
-    time.
+    """Read the group in the order of Scala 1.1.1 ``ZKRebalancerListener.rebalance``, one znode at
+    a time.
 
-    A registration that was deleted after it was listed, or that cannot be used, fails the attempt.
+    A registration that was deleted after it was listed, or that is unusable, fails the attempt.
     """
     spec, ids = ctx.spec, ctx.spec.paths.ids
     quarantined: dict[str, str] = {}
@@ -218,7 +218,7 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.V
 
 
 def script_for(command: Any, ctx: ScriptContext) -> MemberScript[events.Event] | None:
-    """Return the script of ``command``; ``None`` if it is that of the default profile."""
+    """Return the script of ``command``; ``None`` if it is the default profile's."""
     kafka = ctx.spec.kafka_storage
     match command:
         case commands.Register():

@@ -33,15 +33,15 @@ from zkconsumer.core.zookeeper.znodes import encode_registration
 def register(
     command: commands.Register, ctx: ScriptContext
 ) -> MemberScript[events.Registered | events.RegistrationRefused]:
-    """Create the registration and bring it to version ``epoch``, in one multi.
+    """Create the registration and raise its version to ``epoch``, in one multi.
 
     Most groups exist already, so the parents are created only if they are missing.
 
     The data's timestamp is the moment of registration (Scala 1.1.1 ZookeeperConsumerConnector
-    ``registerConsumerInZK``). Then the session that owns the znode decides, also after success. The
-    client library may have sent the request in a session that this member does not know yet, and
-    the check of the registration would then pass in the wrong session. The read is sent right after
-    the request.
+    ``registerConsumerInZK``). Then the session that owns the znode decides, even after success.
+    The client library may have sent the request in a session that this member does not know yet,
+    and the check of the registration would then pass in the wrong session. The read is sent right
+    after the request.
     """
     spec = ctx.spec
     path = spec.paths.member(spec.consumer_id)
@@ -69,8 +69,8 @@ def register(
 def judge(
     command: commands.Register, ctx: ScriptContext, lookup: Reply
 ) -> Script[events.Registered | events.RegistrationRefused | None]:
-    """Return the owner of the registration that ``lookup`` shows; ``None`` if it is gone and must
-    be created again."""
+    """Return the owner of the registration in ``lookup``; ``None`` if it is gone and must be
+    created again."""
     stat = lookup.value if isinstance(lookup, Ok) else None
     if not isinstance(stat, Stat):
         return None

@@ -1,11 +1,11 @@
 """Scripts that claim and release partitions, fenced by the version of the offset znode.
 
-Why the offset znode: an owner znode that is recreated starts at version 0, so its version cannot be
-used. The offset znode is persistent and its version only grows. A claim rewrites the stored offset
-unchanged, which invalidates every request that an earlier owner still has in flight. (Restored
-servers use versions again: see ``Claim.unchecked`` and ``ZkPort.submit``.) While there is
-no offset znode, the version of the member's own registration is checked instead: the check holds
-exactly as long as the session that registered.
+The offset znode is used because a recreated owner znode starts at version 0 again, whereas the
+offset znode is persistent and its version only grows. A claim rewrites the stored offset
+unchanged, which invalidates all requests that an earlier owner still has in flight. Restored
+servers reuse versions; see ``Claim.unchecked`` and ``ZkPort.submit``. While there is no offset
+znode, the version of the member's own registration is checked instead. That check succeeds exactly
+as long as the session that registered exists.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def stored_offset(path: str, node: Node) -> int | None:
 
 
 def first_offset(ctx: ScriptContext, tp: TopicPartition, node: Node) -> int | None:
-    """Return the offset in ZooKeeper that a claim reads; ``None`` also for a member that reads
-    offsets only in Kafka.
+    """Return the offset in ZooKeeper for a claim; ``None`` for a member that reads offsets only in
+    Kafka.
 
     Raises ZnodeFormatError.
     """
@@ -74,7 +74,7 @@ def read_owner_and_offset(
 ) -> MemberScript[dict[TopicPartition, tuple[Node | None, Node | None]]]:
     """Read the owner znode and the offset znode of each partition, the offset first.
 
-    So an owner that is found to be this session was so after the offset's version was read, and any
+    So if the owner is this session, it was the owner after the offset's version was read. Any
     member that claims the partition later changes that version.
     """
     wanted = list(partitions)
@@ -86,7 +86,7 @@ def read_owner_and_offset(
 
 
 class _Claiming:
-    """Progress of one claim order."""
+    """Progress of one claim command."""
 
     def __init__(self, command: commands.ClaimPartitions, ctx: ScriptContext) -> None:
         self.ctx = ctx
@@ -107,7 +107,7 @@ class _Claiming:
     def operations(
         self, tp: TopicPartition, owner: Node | None, offset: Node | None
     ) -> tuple[MultiOp, ...] | None:
-        """The operations that claim ``tp``, or ``None`` if it cannot be claimed now."""
+        """Return the operations that claim ``tp``; ``None`` if it cannot be claimed now."""
         path = self.paths.owner(tp)
         text = str(self.wanted[tp]).encode()
         ops: list[MultiOp] = []
@@ -134,7 +134,7 @@ class _Claiming:
         return tuple(ops)
 
     def won(self, tp: TopicPartition, offset: Node | None, last: object) -> None:
-        """Record that the multi with ``tp`` succeeded."""
+        """Record that the multi that contained ``tp`` succeeded."""
         if offset is None:
             self.claims[tp] = Claim(self.wanted[tp], None, None)
             self.ctx.pauses.pop(tp, None)
@@ -151,10 +151,10 @@ class _Claiming:
 def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
     """Claim the free partitions, each separately, and return the members that block the others.
 
-    Owner znode and offset are read first. Then packets of partitions are claimed in one multi each.
-    If a packet fails, its remaining partitions are read again. The reads decide, so a lost answer,
-    a lost race and a changed offset need no special cases. The packets are sent together, followed
-    by the read that ``_touch_new_offsets`` needs.
+    Owner znode and offset are read first. Then packets of partitions are claimed in one multi
+    each. If a packet fails, its remaining partitions are read again. The reads decide, so lost
+    answers, lost races and changed offsets need no special cases. The packets are sent together,
+    followed by the read that ``_touch_new_offsets`` needs.
     """
     state = _Claiming(command, ctx)
     todo = sorted(command.wanted)
@@ -214,7 +214,7 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
 
 
 def _ensure_owners(ctx: ScriptContext, partitions: Iterable[TopicPartition]) -> Script[None]:
-    """Create the parents of owner znodes that are not known to exist."""
+    """Create the parents of owner znodes, unless they are known to exist."""
     for topic in sorted({tp.topic for tp in partitions}):
         yield from ensure_path(ctx.known_paths, ctx.spec.paths.owners_topic(topic))
 
@@ -226,8 +226,8 @@ def _multi(check: Check, packet: Mapping[TopicPartition, list[MultiOp]]) -> Mult
 def _touch_new_offsets(state: _Claiming) -> Script[None]:
     """Read missing offsets again, because an earlier owner's first commit may have arrived.
 
-    This session now has the owner znode, so it starts from the offset read here. Rewriting the
-    offset fences everything that the earlier owner still sends.
+    This session now has the owner znode, so it starts from this offset. Rewriting the offset
+    fences all later requests of the earlier owner.
     """
     missing = [tp for tp, claim_ in state.claims.items() if claim_.version is None]
     while missing:
@@ -262,14 +262,14 @@ def release(command: commands.Release, ctx: ScriptContext) -> MemberScript[event
     """Delete owner znodes of this session.
 
     Only the session that created an ephemeral znode deletes it. So it is safe to read its owner
-    first and delete it then, whatever other members did to the partition meanwhile (a JVM member's
+    and then delete it, even if other members changed the partition in the meantime (a JVM member's
     claim does not change the offset). The offset's version is checked in the same multi, so that a
     late request does not delete the znode of a member that has claimed the partition since. (While
     there is no offset znode, that can happen only if an operator deletes the owner znode of a
     partition at the moment of its release.)
 
     Unless the group is mixed, any other member's claim changes the offset. If its version is still
-    that of this member's claim, so is the owner znode, and nothing is read first.
+    that of this member's claim, the owner znode is also this member's, and no read is needed.
     """
     check = own_check(ctx, command.epoch)
     foreign: set[TopicPartition] = set()
@@ -312,13 +312,14 @@ def release(command: commands.Release, ctx: ScriptContext) -> MemberScript[event
 
 
 def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
-    """Store positions by compare-and-set; no offset is ever lowered.
+    """Store positions by compare-and-set. No offset is ever lowered.
 
-    A refused version means that another process wrote. If this session still has the owner znode,
-    that was a foreign writer (a JVM member that lost the partition, or a tool): the larger offset
-    stays. Otherwise this member is the previous owner, and the partition is fenced. Without an
-    offset znode there is no version to compare, so the owner znode is read before the first commit.
-    So it is after the connection was re-established (``Claim.unchecked``).
+    A refused version means that another process wrote the offset. If this session still has the
+    owner znode, that was a foreign writer (a JVM member that lost the partition, or a tool), and
+    the larger offset is kept. Otherwise this member is the previous owner, and the partition is
+    fenced. Without an offset znode there is no version to compare, so the owner znode is read
+    before the first commit. The same applies after the connection was re-established
+    (``Claim.unchecked``).
     """
     check = own_check(ctx, command.epoch)
     paths = ctx.spec.paths

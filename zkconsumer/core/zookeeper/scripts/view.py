@@ -1,4 +1,4 @@
-"""Scripts that read: the group's view, the brokers, the owners of held partitions."""
+"""Scripts that only read: the group's view, the brokers, the owners of held partitions."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from zkconsumer.errors import ZkConsumerError, ZnodeFormatError
 
 
 def _listed(op: GetChildren, reply: Reply | None = None) -> Script[tuple[str, ...] | Listing]:
-    """The answer to ``op``; when the path is missing its creation is watched instead.
+    """Return the answer to ``op``. If the path is missing, watch its creation.
 
-    ``reply``: the answer, if it is here already.
+    ``reply``: the answer, if it has already arrived.
     """
     while True:
         reply = reply or (yield from read(op))
@@ -67,7 +67,7 @@ def broker_names(listed: Iterable[str]) -> list[str]:
 
 
 def _broker_nodes() -> Script[dict[str, Node]]:
-    """Znodes of the brokers, by name; their list is watched."""
+    """Return the brokers' znodes by name. Their list is watched."""
     names = broker_names((yield from children_of(BROKER_IDS)))
     paths = [broker_path(int(name)) for name in names]
     nodes = yield from read_many(paths)
@@ -77,7 +77,7 @@ def _broker_nodes() -> Script[dict[str, Node]]:
 def endpoints_of(
     nodes: Mapping[str, Node], quarantined: dict[str, str], ctx: ScriptContext
 ) -> tuple[BrokerEndpoint, ...]:
-    """Return the brokers of these znodes, and add unusable ones to ``quarantined``."""
+    """Return the brokers in these znodes. Unusable ones are added to ``quarantined``."""
     endpoints = []
     for name, node in nodes.items():
         path = broker_path(int(name))
@@ -129,10 +129,10 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[ev
 
 
 def _doubtful(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str, str]:
-    """Registrations that not all members read alike, by path, and why.
+    """Return registrations that members may read differently, by path, with the reason.
 
-    A white list has one regex. kafka-node lists several topics in one, and the JVM's consumer
-    reads the first.
+    A whitelist has one regex. kafka-node lists several topics in one, of which the JVM's consumer
+    reads only the first.
     """
     reasons: dict[str, str] = {}
     for name, node in registrations.items():
@@ -148,9 +148,9 @@ def _doubtful(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str
 
 
 def _foreign(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str, str]:
-    """Members of other libraries by path, and why they are left out: they look for brokers and
-    topics in ZooKeeper, so they would compute other shares. Those without a common topic do no
-    harm."""
+    """Return members of other libraries by path, and why they are left out. They read brokers
+    and topics from ZooKeeper, so they would compute other shares. Members without a common topic
+    do no harm."""
     reasons: dict[str, str] = {}
     for name, node in registrations.items():
         path = f"{ctx.spec.paths.ids}/{name}"
@@ -169,15 +169,14 @@ def _foreign(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str,
 
 
 def _is_own(node: Node | None, ctx: ScriptContext, epoch: int) -> bool:
-    """Whether the registration is there and still as this session made it."""
+    """Whether the registration exists and is still as this session made it."""
     expected = (ctx.session_id, epoch)
     return node is not None and (node.stat.ephemeral_owner, node.stat.version) == expected
 
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """What can be read before anything else is known. ``topics``: this member's topics that
-    exist."""
+    """Data that can be read first. ``topics``: this member's existing topics."""
 
     brokers: list[str]
     listing: Listing
@@ -185,7 +184,7 @@ class _First:
 
 
 def _lists(known: Known, ctx: ScriptContext) -> MemberScript[_First]:
-    """Names of brokers (unless known) and members, and this member's topics that are not known."""
+    """Return names of brokers (unless known) and members, and this member's unknown topics."""
     own = ctx.spec.subscription
     static = own.pattern is Pattern.STATIC
     topics = [name for name in sorted(own.topics) if name not in known.topics] if static else []
@@ -208,7 +207,7 @@ def _lists(known: Known, ctx: ScriptContext) -> MemberScript[_First]:
 def _what_is_listed(
     known: Known, first: _First, ctx: ScriptContext
 ) -> MemberScript[tuple[Mapping[str, Node], Mapping[str, Node]]]:
-    """Znodes of the brokers by name; registrations of the members by consumer id, ascending."""
+    """Return brokers' znodes by name, and registrations by consumer id, in ascending order."""
     listing, ids = first.listing, ctx.spec.paths.ids
     still = known.registrations_still(listing)
     new = [name for name in sorted(listing.names) if name not in still]
@@ -223,7 +222,7 @@ def _what_is_listed(
 
 
 def _existing(names: Iterable[str], nodes: Iterable[Node | None]) -> dict[str, Node]:
-    """Znodes by name, without those that do not exist."""
+    """Return znodes by name, without those that do not exist."""
     return {name: node for name, node in zip(names, nodes, strict=False) if node is not None}
 
 
@@ -249,7 +248,7 @@ def expand_all(
 
 
 def needed_topics(ctx: ScriptContext, members: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return the topics that this member's share depends on."""
+    """Return the topics on which this member's share depends."""
     if ctx.spec.assignor.name == "range":
         return sorted(members.get(ctx.spec.consumer_id, {}))
     distinct = {id(expanded): expanded for expanded in members.values()}
@@ -278,7 +277,7 @@ def partitions_of(
 ) -> dict[str, tuple[int, ...]]:
     """Return the partitions of each topic. Only znodes that were read again are decoded again.
 
-    A topic whose znode cannot be used any more keeps the partitions that it had.
+    A topic whose znode has become unusable keeps its earlier partitions.
     """
     partitions: dict[str, tuple[int, ...]] = {}
     decoded: dict[str, tuple[Node, tuple[int, ...]]] = {}
