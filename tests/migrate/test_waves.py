@@ -89,7 +89,11 @@ def test_names_that_are_not_known_are_all_listed(
     names.write_text(f"{five[0]}\nnot-here\nnor-this\n")
     for words in (("plan",), ("plan", "--out", str(tmp_path / "plan"))):
         status, _, err = shell(*words, "--groups-from", str(names))
-        assert (status, "2 of the 3 groups" in err, "not-here, nor-this" in err) == (1, True, True)
+        assert (status, "2 of the 3 named groups" in err, "not-here, nor-this" in err) == (
+            1,
+            True,
+            True,
+        )
     assert not (tmp_path / "plan").exists()
     names.write_text("# none\n")
     status, _, err = shell("plan", "--groups-from", str(names))

@@ -93,7 +93,7 @@ class GroupSnapshot:
 def in_batches(groups: Iterable[tuple[str, T]]) -> Iterator[dict[str, T]]:
     """Yield groups by name, in batches of about ``_BATCH`` znodes.
 
-    Each group is given with its snapshot, or with what is known instead.
+    Each is yielded with its snapshot, or with the known data.
     """
     some: dict[str, T] = {}
     znodes = 0

@@ -112,7 +112,7 @@ class DeliveryGate:
             self.extend(held)
 
     def _shut(self) -> bool:
-        """Close the gate. Return whether it was open, or had expired without a ``look``."""
+        """Close the gate. Return whether it was open, or had expired unnoticed."""
         now = self._now()
         newly = self._shut_since is None and self.valid_until != -math.inf
         if newly:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @click.option(
     "--sha256",
     metavar="HEX",
-    help="Do nothing unless this is the SHA-256 of PLAN. plan prints it; reviewers approve it.",
+    help="Do nothing unless this is the SHA-256 of PLAN, which plan prints and reviewers approve.",
 )
 @click.option(
     "--to-config",

@@ -412,7 +412,7 @@ class _Rows:
         data: the block.
         ops: the operations, one for each row.
         fields: the result of ``_fields`` for these operations.
-        closes: the paths that ends of sessions deleted.
+        closes: the paths that were deleted when sessions ended.
         paths: the operations' paths, if needed.
         in_records: values of the records.
         is_each: whether each record is one row.

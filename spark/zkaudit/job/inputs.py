@@ -1,6 +1,7 @@
 """The inputs of an audit: logs and snapshots of all servers, as rows, runs of zxids and log gaps.
 
-Builds DataFrames on ``sources.zookeeper``; ``heads`` and ``whole`` collect. Driver's thread.
+Builds DataFrames on ``sources.zookeeper``; ``heads`` and ``whole`` collect rows.
+Driver's thread.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def _fast(data: bytes, start: int, names: Sequence[str]) -> tuple[int, int, Arra
 
 
 def _joined(data: bytes, batches: list[OpenBatch]) -> tuple[bytes, Ints, list[int]]:
-    """Return a buffer with all records, their begins and ends, and the number in each batch."""
+    """Return a buffer with all records, where each begins and ends, and each batch's number."""
     bounds: list[int] = []
     counts: list[int] = []
     pieces: list[bytes] = []

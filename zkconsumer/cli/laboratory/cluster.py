@@ -21,7 +21,7 @@ _dir_option = click.option(
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=background.default_dir,
-    help="Directory of the cluster.  [default: your own below ~/.local/state]",
+    help="Directory of the cluster. [default: one per user below ~/.local/state]",
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
@@ -42,7 +42,7 @@ def cluster() -> None:
     type=click.Choice(list(KAFKA_LINES)),
     default="3.9",
     show_default=True,
-    help="Release of Kafka, with its release of ZooKeeper. Kafka 4 has none.",
+    help="Kafka release. It is started with its release of ZooKeeper; Kafka 4 has none.",
 )
 @count_option("--brokers", default=1, most=16, help="How many brokers to start.")
 @_json_option

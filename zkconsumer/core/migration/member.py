@@ -216,7 +216,7 @@ class LiveMember:
     # -- each of these returns whether there was something to do ---------------------------------
 
     def _note_owned(self) -> bool:
-        """Pass on which owner znodes the member has."""
+        """Tell the other machines which owner znodes the member has."""
         owned = self.rebalance.owned
         if owned == self._owned:
             return False
@@ -225,7 +225,7 @@ class LiveMember:
         return True
 
     def _note_place(self) -> bool:
-        """Pass on whether the member is in the coordinator's group, and with which partitions."""
+        """Tell the other machines the member's state and partitions in the coordinator's group."""
         joined = self.group.joined_offer
         offer = next((kind for kind, offer in self._offers.items() if offer == joined), None)
         place = (offer, NONE if offer is None else self.group.kept)

@@ -47,7 +47,7 @@ class Modern:
     gives_up = False
     """Fail after ``rebalance.max.retries`` attempts, until the next change."""
     reports_refusals = True
-    """Report what ZooKeeper refuses at the start as an error of the application's call."""
+    """Raise an error in the application's call if ZooKeeper refuses an operation at the start."""
     # DEVIATION-15: the JVM leaves owner znodes and registration to the session's end.
     cleans_up = True
     """Delete owner znodes that a claim with unknown outcome may have left, and, when the member

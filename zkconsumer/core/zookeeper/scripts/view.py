@@ -184,7 +184,7 @@ class _First:
 
 
 def _lists(known: Known, ctx: ScriptContext) -> MemberScript[_First]:
-    """Return names of brokers (unless known) and members, and this member's unknown topics."""
+    """Return names of brokers (unless known) and members, and this member's topics to read."""
     own = ctx.spec.subscription
     static = own.pattern is Pattern.STATIC
     topics = [name for name in sorted(own.topics) if name not in known.topics] if static else []
