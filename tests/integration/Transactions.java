@@ -78,6 +78,7 @@ public final class Transactions {
         hanging.initTransactions();
         boolean hangs = false;
         Set<KafkaProducer<byte[], byte[]>> open = new HashSet<>();
+        int longer = Math.max(1, records / 100_000); // or the requests would take most of the time
         for (int sent = 0; sent < records; ) {
             int number = random.nextInt(PRODUCERS + 1);
             var one = number < PRODUCERS ? producers.get(number) : idempotent;
@@ -86,7 +87,7 @@ public final class Transactions {
             }
             String topic = topics[random.nextInt(topics.length)];
             int first = random.nextInt(partitions);
-            int count = 1 + random.nextInt(random.nextInt(8) == 0 ? 200 : 30);
+            int count = 1 + random.nextInt(longer * (random.nextInt(8) == 0 ? 200 : 30));
             for (int at = 0; at < count; at++, sent++) {
                 send(one, topic, random.nextInt(4) == 0 ? random.nextInt(partitions) : first, sent);
             }

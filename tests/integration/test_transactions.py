@@ -63,7 +63,9 @@ def run_java(*words: object) -> list[str]:
     """Run the Java program with the client of Kafka 3.9; return the lines that it prints."""
     argv = [java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m"]
     argv += ["-cp", os.path.join(fetch_jars("3.9"), "*"), SOURCE, *map(str, words)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=600 + RECORDS / 500, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
