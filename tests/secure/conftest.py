@@ -21,6 +21,13 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.fixture(scope="session")
+def old_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A cluster of Kafka 1.1, with its ZooKeeper."""
+    with _stage("1.1", tmp_path_factory.mktemp("stranger")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
 def kraft_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A cluster of Kafka 4, with a ZooKeeper for groups."""
     with _stage("4", tmp_path_factory.mktemp("stranger")) as found:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -178,23 +178,37 @@ def move_a_group(stage: Stage, way: str, properties: dict[str, str], folder: Pat
         client.create(f"/consumers/{group}/offsets/{TOPIC}/{number}", b"7", makepath=True)
     client.stop()
     client.close()
-    file = write_properties(folder / "command.properties", properties)
-    plan = folder / f"{group}.plan"
-    servers = ["--zookeeper", stage.zookeeper(way), "--command-config", str(file)]
+    servers: list[str] = []
     decided: list[str] = []
     if stage.cluster.kraft:
-        servers += ["--bootstrap-server", stage.cluster.at(WAYS[way][2])]
+        servers = ["--bootstrap-server", stage.cluster.at(WAYS[way][2])]
         decided = ["--unproven-topics", "trust"]
+    plan = migrate(stage.zookeeper(way), group, properties, folder, servers, decided)
+    for shape in (["--out", str(folder / f"{group}.html")], ["--json"]):
+        assert zkmigrate(["report", str(plan), *shape]) == 0
+    assert committed(stage, group) == dict.fromkeys(range(PARTITIONS), 7)
+
+
+def migrate(
+    zookeeper: str,
+    group: str,
+    properties: Mapping[str, str],
+    folder: Path,
+    servers: Sequence[str] = (),
+    decided: Sequence[str] = (),
+) -> Path:
+    """Move a group with ``zkmigrate``. Return the plan. Raises RefusedError if a command fails."""
+    file = write_properties(folder / "command.properties", properties)
+    plan = folder / f"{group}.plan"
     for words in (
         ["plan", "--group", group, "--out", str(plan), *decided],
         ["apply", str(plan), "--execute"],
         ["status", str(plan)],
     ):
-        if zkmigrate([*words, *servers]) != 0:
+        where = ["--zookeeper", zookeeper, "--command-config", str(file), *servers]
+        if zkmigrate([*words, *where]) != 0:
             raise RefusedError
-    for shape in (["--out", str(folder / f"{group}.html")], ["--json"]):
-        assert zkmigrate(["report", str(plan), *shape]) == 0
-    assert committed(stage, group) == dict.fromkeys(range(PARTITIONS), 7)
+    return plan
 
 
 def committed(stage: Stage, group: str) -> dict[int, int]:

@@ -20,7 +20,6 @@ import pytest
 from kafka import KafkaProducer
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
-from zkmigrate.cli import run as zkmigrate
 
 from tests.secure.stage import (
     MESSAGES,
@@ -29,6 +28,7 @@ from tests.secure.stage import (
     RefusedError,
     Timer,
     check_offsets_read,
+    migrate,
     without_authenticate_requests,
     write_properties,
 )
@@ -192,16 +192,7 @@ def move_a_group(cluster: KerberosCluster, properties: dict[str, str], folder: P
     """``zkmigrate plan``, ``apply`` and ``status`` move a group to Kafka."""
     config = legacy(cluster, properties)
     read_all(ZookeeperConsumerConnector(config))
-    plan = folder / "plan"
-    file = write_properties(folder / "c.properties", properties)
-    servers = ["--zookeeper", cluster.zookeeper, "--command-config", str(file)]
-    for words in (
-        ["plan", "--group", config["group.id"], "--out", str(plan)],
-        ["apply", str(plan), "--execute"],
-        ["status", str(plan)],
-    ):
-        if zkmigrate([*words, *servers]) != 0:
-            raise RefusedError
+    migrate(cluster.zookeeper, config["group.id"], properties, folder)
 
 
 def read_offsets(cluster: KerberosCluster, properties: dict[str, str], folder: Path) -> None:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
-from zkmigrate.cli import run as zkmigrate
 
 from tests.secure.stage import (
     MESSAGES,
@@ -20,6 +19,7 @@ from tests.secure.stage import (
     RefusedError,
     Stage,
     Timer,
+    migrate,
     write_properties,
 )
 from tests.support.secured import USER
@@ -122,16 +122,7 @@ def consume(way: Way, properties: dict[str, str], group: str, folder: Path) -> N
 
 def move(way: Way, properties: dict[str, str], group: str, folder: Path) -> None:
     """zkmigrate moves the group."""
-    file = write_properties(folder / "command.properties", properties)
-    plan = folder / f"{group}.plan"
-    servers = ["--zookeeper", way.connect, "--command-config", str(file)]
-    for words in (
-        ["plan", "--group", group, "--out", str(plan)],
-        ["apply", str(plan), "--execute"],
-        ["status", str(plan)],
-    ):
-        if zkmigrate([*words, *servers]) != 0:
-            raise RefusedError
+    migrate(way.connect, group, properties, folder)
 
 
 TOOLS = {"consume": consume, "zkmigrate": move}

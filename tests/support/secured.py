@@ -25,6 +25,7 @@ USER: Final = "alice"
 REAUTH_MS: Final = 2000
 """How long a connection with SASL_PLAINTEXT and PLAIN may last after a log-in."""
 _HOST: Final = "127.0.0.1"
+_HASHED: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _OAUTH: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -72,6 +73,36 @@ class Authority:
         path.chmod(0o600)
         return path
 
+    def java_stores(self, name: str) -> dict[str, str]:
+        """The properties of a broker with what ``issue`` has written as ``name``. In PKCS #12,
+        because brokers before 2.7 read no PEM."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.serialization import pkcs12
+
+        pem = (self._directory / f"{name}.pem").read_bytes()
+        key = serialization.load_pem_private_key(pem, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        own, *others = x509.load_pem_x509_certificates(pem)
+        password = secrets.token_hex(12)
+        sealed = serialization.BestAvailableEncryption(password.encode())
+        trusted = [pkcs12.PKCS12Certificate(each, b"authority") for each in others]
+        contents = {
+            "keystore": pkcs12.serialize_key_and_certificates(
+                name.encode(), key, own, others, sealed
+            ),
+            "truststore": pkcs12.serialize_java_truststore(trusted, sealed),
+        }
+        found = {"ssl.key.password": password}
+        for kind, content in contents.items():
+            path = self._directory / f"{name}-{kind}.p12"
+            path.write_bytes(content)
+            found[f"ssl.{kind}.type"] = "PKCS12"
+            found[f"ssl.{kind}.location"] = str(path)
+            found[f"ssl.{kind}.password"] = password
+        return found
+
     def _signed(self, subject: object, public: object, hosts: tuple[str, ...] | None) -> str:
         """A certificate; of the authority itself without ``hosts``."""
         from cryptography import x509
@@ -110,10 +141,11 @@ class SecuredCluster(LocalCluster):
     creates the configuration of a client.
     """
 
-    MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-
     def __init__(self, kafka: str = "3.9", dir: str | Path | None = None) -> None:
         super().__init__(kafka, 1, dir)
+        self._old = kafka == "1.1"
+        newer = () if self._old else ("OAUTHBEARER",)  # since 2.0
+        self.mechanisms: Final = ("PLAIN", *_HASHED, *newer)
         self._zookeepers = 1
         self.password: Final = secrets.token_hex(12)
         """Of the user ``alice``, everywhere."""
@@ -172,11 +204,13 @@ class SecuredCluster(LocalCluster):
         jaas.chmod(0o600)
         config = Path(spec.argv[-1])
         store = self.certificates / "server.pem"
-        extra = {
+        extra: dict[str, object] = {
+            "authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        }
+        encrypted = {  # since ZooKeeper 3.5
             "secureClientPort": self.secure_port,
             "secureClientPortAddress": _HOST,
             "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
-            "authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
             "authProvider.2": "org.apache.zookeeper.server.auth.X509AuthenticationProvider",
             "ssl.keyStore.location": store,
             "ssl.keyStore.type": "PEM",
@@ -185,6 +219,7 @@ class SecuredCluster(LocalCluster):
             "ssl.clientAuth": "need",
         }
         with config.open("a") as file:
+            extra |= {} if self._old else encrypted
             file.writelines(f"{key}={value}\n" for key, value in extra.items())
         flags = (f"-Djava.security.auth.login.config={jaas}",)
         self._servers = [Server(supervisor, _with_flags(spec, flags))]
@@ -201,7 +236,7 @@ class SecuredCluster(LocalCluster):
         spec = kraft_spec(self.kafka, root, 0, 1, port, quorum, given)
         self._servers.append(Server(supervisor, spec))
         users: list[str] = []
-        for name in self.MECHANISMS[1:3]:
+        for name in _HASHED:
             users += "--add-scram", f"{name}=[name={USER},password={self.password}]"
         format_storage(supervisor, self.kafka, root, [spec.name], new_cluster_id(), *users)
         self._servers[-1].start()
@@ -222,19 +257,13 @@ class SecuredCluster(LocalCluster):
         # names the port itself.
         listeners = ",".join(f"{name}://{_HOST}:{port}" for name, port in self.ports.items())
         protocols = ",".join(f"{n}:{'SSL' if n == 'MTLS' else n}" for n in self.ports)
-        store = {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(self.certificates / "server.pem"),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(self.authority.ca),
-        }
         found = {
             "listeners": listeners,
             "listener.security.protocol.map": protocols,
             "inter.broker.listener.name": "PLAINTEXT",
-            "sasl.enabled.mechanisms": ",".join(self.MECHANISMS),
+            "sasl.enabled.mechanisms": ",".join(self.mechanisms),
             "listener.name.mtls.ssl.client.auth": "required",
-            **store,
+            **self.authority.java_stores("server"),
         }
         for name in ("sasl_plaintext", "sasl_ssl"):
             prefix = f"listener.name.{name}"
@@ -243,10 +272,11 @@ class SecuredCluster(LocalCluster):
             )
             for mechanism in ("scram-sha-256", "scram-sha-512"):
                 found[f"{prefix}.{mechanism}.sasl.jaas.config"] = f"{_SCRAM} required;"
-            found[f"{prefix}.oauthbearer.sasl.jaas.config"] = (
-                f'{_OAUTH} required unsecuredValidatorAllowableClockSkewMs="3000" '
-                'unsecuredLoginStringClaim_sub="broker";'
-            )
+            if "OAUTHBEARER" in self.mechanisms:
+                found[f"{prefix}.oauthbearer.sasl.jaas.config"] = (
+                    f'{_OAUTH} required unsecuredValidatorAllowableClockSkewMs="3000" '
+                    'unsecuredLoginStringClaim_sub="broker";'
+                )
         # Whoever comes this way has to log in again and again.
         found["listener.name.sasl_plaintext.plain.connections.max.reauth.ms"] = str(REAUTH_MS)
         return found
@@ -255,7 +285,7 @@ class SecuredCluster(LocalCluster):
         """Write the users of SCRAM, as ``kafka-configs`` does before a broker is there."""
         from kazoo.client import KazooClient
 
-        value = {name: _scram(name, self.password) for name in self.MECHANISMS[1:3]}
+        value = {name: _scram(name, self.password) for name in _HASHED}
         client = KazooClient(f"{_HOST}:{zookeeper}")
         client.start(STOP_SECONDS)
         try:
