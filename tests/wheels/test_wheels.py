@@ -120,6 +120,31 @@ def test_a_compiled_wheel_is_installed_and_runs_compiled(version: str, tmp_path:
         assert "manylinux" in verdict, verdict
 
 
+TESTS = ("pytest", "pytest-rerunfailures", "pytest-timeout", "pytest-xdist", "hypothesis")
+DECODER = ("test_records", "test_streams*", "test_messages", "test_codecs*", "test_asyncio")
+
+
+@pytest.mark.parametrize("version", sorted(interpreters()))
+def test_the_quick_start_and_the_decoder_s_tests_pass_on_the_wheel(
+    version: str, tmp_path: Path
+) -> None:
+    """In a folder that has the tests and the README, and not the sources of the package."""
+    python = interpreters()[version]
+    wheel = build(python, tmp_path, "yes")
+    run(*pip(python, tmp_path / "there"), "install", f"{wheel}[arrow,cli,codecs]", *TESTS)
+    for name in ("tests", "docs", ".ci"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    unit = sorted(path for name in DECODER for path in (tmp_path / "tests/unit").glob(f"{name}.py"))
+    files = ["tests/compiled", *unit, "tests/integration/test_readme.py"]
+    bin = tmp_path / "there" / "env" / "bin"
+    path = f"{bin}{os.pathsep}{os.environ['PATH']}"
+    printed = run(bin / "python", "-m", "pytest", "-q", *files, cwd=tmp_path, PATH=path)
+    assert " passed" in printed.splitlines()[-1]
+    assert "skipped" not in printed
+
+
 def test_the_pure_wheel_is_for_every_python(tmp_path: Path) -> None:
     """Each interpreter installs the same wheel, which has no extension module."""
     wheel = build(sys.executable, tmp_path, "no")
