@@ -161,7 +161,7 @@ test-wheels: setup ## both wheels built, installed into empty environments and r
 	$(BIN)/pytest -n 2 tests/wheels/test_wheels.py
 
 # Python's releases are in the package sources of a later Debian before they are in those of this one.
-test-python: $(STAMP) ## the compiled wheel and the quick start on the Python of a later Debian, in a chroot: as root (10 minutes; SUITE=forky PYTHON_VERSION=3.14)
+test-python: ## the compiled wheel and the quick start on the Python of a later Debian, in a chroot: as root (10 minutes; SUITE=forky PYTHON_VERSION=3.14)
 	@command -v debootstrap >/dev/null || { echo "error: install debootstrap" >&2; exit 1; }
 	tests/wheels/in_debian.sh $(or $(SUITE),forky) $(or $(PYTHON_VERSION),3.14)
 
