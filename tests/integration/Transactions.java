@@ -58,7 +58,7 @@ public final class Transactions {
         config.put("bootstrap.servers", bootstrap);
         config.put("enable.idempotence", true);
         config.put("linger.ms", 5);
-        config.put("transaction.timeout.ms", 600_000);
+        config.put("transaction.timeout.ms", 3_600_000); // the tests of one cluster take less
         if (transactional) {
             config.put("transactional.id", id);
         }

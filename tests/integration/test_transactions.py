@@ -138,7 +138,7 @@ class Scene:
 @pytest.fixture(scope="module", params=["3.9", "1.1", "4"])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     """Each line's minimum of a segment's size decides whether a small log can be compacted."""
-    quick = {"log.cleaner.backoff.ms": "100"}
+    quick = {"log.cleaner.backoff.ms": "100", "transaction.max.timeout.ms": "3600000"}
     with LocalCluster(request.param, properties=quick) as cluster:
         settings = dict(SETTINGS)
         if request.param == "4":
