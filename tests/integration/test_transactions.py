@@ -143,6 +143,8 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
         settings = dict(SETTINGS)
         if request.param == "4":
             del settings["segment.bytes"]
+        elif RECORDS > 100_000:  # whose batches are longer
+            settings["segment.bytes"] = str(RECORDS)
         cluster.create_topic(PLAIN, 4)
         cluster.create_topic(COMPACTED, 4, config=settings)
         seed = random.SystemRandom().randrange(1 << 32)

@@ -37,7 +37,7 @@ def run(*words: str | Path, cwd: Path | None = None, **environment: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=500,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, f"{' '.join(map(str, words))}\n{done.stdout[-4000:]}"
@@ -124,6 +124,7 @@ TESTS = ("pytest", "pytest-rerunfailures", "pytest-timeout", "pytest-xdist", "hy
 DECODER = ("test_records", "test_streams*", "test_messages", "test_codecs*", "test_asyncio")
 
 
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("version", sorted(interpreters()))
 def test_the_quick_start_and_the_decoder_s_tests_pass_on_the_wheel(
     version: str, tmp_path: Path
