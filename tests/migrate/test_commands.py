@@ -64,7 +64,7 @@ def test_a_file_of_many_groups_is_planned_in_part(
     capsys.readouterr()
     missing = str(tmp_path / "missing")
     assert run(["plan", "--group", f"{names[0]}x", "--out", missing, *server]) == 1
-    assert f"no group {names[0]}x among the 3 of {file}" in capsys.readouterr().err
+    assert f"no group {names[0]}x among the 3 in {file}" in capsys.readouterr().err
     assert run(["plan", "--out", missing, *server]) == 2
     assert run(["plan", "--all", "--exclude", "*", "--out", missing, *server]) == 1
     assert not (tmp_path / "missing").exists()

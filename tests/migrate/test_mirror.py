@@ -789,7 +789,7 @@ def test_a_group_whose_agreed_state_has_no_room_any_more_fails_alone(
     monkeypatch.setattr(record, "MAX_BYTES", PACKET_BYTES + room)
     steps = {one.group: one for one in mirror.steps("ghi")}
     assert [steps[name].state for name in "ghi"] == ["failed", "in step", "in step"]
-    assert "too many to be mirrored" in steps["g"].why
+    assert "too many for a mirror" in steps["g"].why
     assert [agreed_on(simulated, group)[0] for group in "ghi"] == [100, 500, 500]
 
 
@@ -1162,7 +1162,7 @@ def test_a_group_with_too_many_offsets_is_not_mirrored(
     matrix.untouched(simulated)
     monkeypatch.setattr(record, "MAX_BYTES", PACKET_BYTES + 100)
     found = row(simulated, *ONCE, status=1)
-    assert (found["state"], "too many to be mirrored" in found["why"]) == ("failed", True)
+    assert (found["state"], "too many for a mirror" in found["why"]) == ("failed", True)
 
 
 def test_metrics(simulated: Simulated) -> None:

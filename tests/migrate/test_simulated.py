@@ -328,7 +328,7 @@ def test_a_commit_between_the_look_and_the_claim_stops_a_move(stores: Stores) ->
     """The claim checks the version that was read."""
     plan = stores.plan()
     at(stores, claims, lambda: stores.write(b"8"))
-    assert "changed while it was claimed" in stores.apply(plan).why
+    assert "changed while it was being claimed" in stores.apply(plan).why
     assert not stores.committed
     assert not stores.claimed
 
@@ -436,7 +436,7 @@ def test_a_claim_that_was_not_noticed_is_released(stores: Stores) -> None:
         return Failed(Code.CONNECTION_LOSS)
 
     stores.zk.after = lose
-    assert "changed while it was claimed" in stores.apply(stores.plan()).why
+    assert "changed while it was being claimed" in stores.apply(stores.plan()).why
     assert not stores.claimed
 
 
