@@ -306,9 +306,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         """When the oldest unanswered request was sent; ``None`` if there is none."""
         self._tried: tuple[str, int] | None = None
         self._addresses: set[tuple[str, int]] = set()
-        """The addresses to which the names last resolved."""
+        """The addresses that the names had last."""
+        self._named: set[tuple[str, int]] = set()
+        """All addresses that the names have had since the last connection."""
         self._passes = 0
-        """Number of unsuccessful passes over all these addresses since the last connection."""
+        """How often all addresses were tried in vain since a new one was named."""
         self.unresolved: dict[str, str] = {}
         """Names that currently do not resolve, and why."""
         client.handler.connection = self
@@ -453,8 +455,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         if self.client.randomize_hosts:
             random.shuffle(hosts)
         addresses = {host[1:] for host in hosts}
-        if addresses and addresses != self._addresses:
-            self._addresses, self._passes = addresses, 0
+        if addresses - self._named:  # DNS may name some of the same ones each time
+            self._passes = 0
+        self._named |= addresses
+        self._addresses = addresses or self._addresses
         return sorted(hosts, key=lambda host: host[1:] == self._tried)
 
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
@@ -489,6 +493,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self.settled.set()
         self._connecting = False
         self._passes = 0
+        self._named.clear()
         self._turned_away = None
         self._heard = time.monotonic()
         return connected
