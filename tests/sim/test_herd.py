@@ -107,6 +107,26 @@ def test_a_change_in_the_middle_of_bulk_reads(seed: int) -> None:
     assert found[0].attempts > 40, "no member was disturbed"
 
 
+@pytest.mark.parametrize("members", [2, 10, 50])
+def test_members_that_start_in_one_instant_rebalance_once(members: int) -> None:
+    """Each reads the group together with its registration, when only some have registered. What it
+    reads then is not claimed: hardly a partition moves twice, and no registration is read twice."""
+    run = ZooKeeperRun(Herd(members, 100, profile="default", bulk=False))
+    run._prepare()
+    run.zk.set_latency(run.herd.latency)
+    run.zk.service = run.herd.service
+    run._count()
+    for number in range(members):
+        run._start(number)
+    run._rest()
+    found = run._measures()
+    assert found.unowned_at_end == found.conflicts == 0
+    assert {len(spans) for spans in run.tally.ownership.spans.values()} == {1}
+    assert sum(member.machine.attempts for member in run.members.values()) == members
+    # Registration and lists; brokers and topic; owners, offsets and claims; the group.
+    assert found.reads <= 2 * 100 + members**2 + 10 * members
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_the_journal_is_a_function_of_the_seed(profile: str, tmp_path: Path) -> None:
     """The same seed writes the same bytes; another seed writes others."""

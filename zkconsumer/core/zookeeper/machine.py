@@ -175,8 +175,8 @@ class RebalanceMachine(Committing):
         self._emit(commands.Register(token, self.registered_epoch))
         self._early = None
         if self.reads_early and not self._registration.refusals:
-            self._early = self._next_token()
-            self._load_view(self._early, self._due.zxid)
+            self._early, self._cause = self._next_token(), self._due.zxid
+            self._load_view(self._early)
 
     def _register_again(self) -> None:
         """Register again. The current rebalance restarts with its earlier cause."""
@@ -187,7 +187,12 @@ class RebalanceMachine(Committing):
         self._registration.confirmed = True
         if self.profile.rereads:
             self._timer("reread", self.spec.reread, self.spec.reread / 10)
-        self._begin_attempts(self._early)
+        if self._early is None:
+            self._begin_attempts()
+        else:
+            self.state, self._awaited = State.VIEWING, self._early
+            self.attempts += 1
+            self._collect_changes()
 
     def _registration_refused(self, event: events.RegistrationRefused) -> None:
         self._registration.refusals += 1
@@ -215,7 +220,6 @@ class RebalanceMachine(Committing):
         if self._registration.session is None or self.state in CLOSING:
             return
         self._knowledge.invalidate(event.path)
-        self._early = None
         if event.path.startswith(self.spec.paths.owners + "/"):
             self._due.claims = True
             if self.state is State.RESTING:
@@ -248,7 +252,6 @@ class RebalanceMachine(Committing):
             self._emit(SetBrokers(brokers))
 
     def _pull_trigger(self, zxid: int | None = None) -> None:
-        self._early = None
         if not self._due.group:
             self._due.group, self._due.zxid = True, zxid
         if self.state in IDLE:
@@ -268,19 +271,16 @@ class RebalanceMachine(Committing):
         if self._timers.get(event.name) != event.token:
             return
         del self._timers[event.name]
-        if event.name == "coalesce":
-            if self.state in IDLE and self._due.group:
-                self._begin_attempts()
-        elif event.name == "backoff":
-            if self.state is State.BACKING_OFF:
-                self._view()
+        if event.name == "coalesce" and self.state in IDLE and self._due.group:
+            self._begin_attempts()
+        elif event.name == "backoff" and self.state is State.BACKING_OFF:
+            self._view()
         elif event.name == "blocked":
             self._due.claims = True
             if self.state is State.RESTING:
                 self._claim_rest()
-        elif event.name == "register":
-            if self.state is State.REGISTERING:
-                self._register()
+        elif event.name == "register" and self.state is State.REGISTERING:
+            self._register()
         elif event.name == "reread":
             self._timer("reread", self.spec.reread, self.spec.reread / 10)
             self._knowledge.force_refresh()
@@ -289,36 +289,36 @@ class RebalanceMachine(Committing):
 
     # -- one attempt ---------------------------------------------------------------------------
 
-    def _begin_attempts(self, requested: int | None = None) -> None:
+    def _begin_attempts(self) -> None:
         self._attempt, self._cause = 0, self._due.zxid
         self._collect_changes()
-        self._view(requested)
+        self._view()
 
-    def _view(self, requested: int | None = None) -> None:
-        """Wait for the view with this token; ``None``: request a view."""
+    def _view(self) -> None:
         self._attempt += 1
         self.attempts += 1
+        self._load_view(self._await(State.VIEWING))
+
+    def _load_view(self, token: int) -> None:
         if self.profile.recovers or self._attempt == 1:
             self._due.group, self._due.zxid = False, None
         self._due.claims = False
         self._brokers.changed = False
-        if requested is None:
-            self._load_view(self._await(State.VIEWING), self._cause)
-        else:
-            self.state, self._awaited = State.VIEWING, requested
-
-    def _load_view(self, token: int, cause: int | None) -> None:
         scope = Scope.OWN if self.profile.releases_first else Scope.ALL
         known = NOTHING if self.profile.reads_everything else self._knowledge.ask()
-        self._emit(commands.LoadView(token, scope, self.registered_epoch, known, cause))
+        self._emit(commands.LoadView(token, scope, self.registered_epoch, known, self._cause))
 
     def _view_loaded(self, event: events.ViewLoaded) -> None:
         self.view = view = event.view
         self._knowledge.learned(event.known)
+        if event.token == self._early and (self._due.group or not view.registered):
+            # Others register too, or a lost connection has reversed the order: it does not count.
+            self.state, self.attempts = State.RESTING, self.attempts - 1
+            self._due.group, self._due.zxid = True, self._cause or self._due.zxid
+            self._schedule_attempt()
+            return
         if not view.registered:
-            if event.token == self._early:  # a lost connection may have reversed the order
-                self._view()
-            elif self.profile.recovers:
+            if self.profile.recovers:
                 self._emit(Report("registration-gone", "the member's registration is missing"))
                 self._register_again()
             else:

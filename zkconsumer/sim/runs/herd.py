@@ -257,7 +257,8 @@ class ZooKeeperRun(HerdRun[SimMember]):
             bulk=self.bulk,
         )
         if not self._counting:
-            # All start in the same instant, so each would see only those before it.
+            # All start in the same instant, so each would read another list, which cannot be done
+            # in bulk. What they read early would not count.
             member.machine.reads_early = False
         self.members[number] = member
         member.start()
