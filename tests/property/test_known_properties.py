@@ -96,6 +96,23 @@ def test_one_change_costs_one_registration() -> None:
     assert full.registrations_still(Listing(("a", "b"), 7, -(2**31))) == {"a": node}
 
 
+@pytest.mark.parametrize(
+    ("names", "changes", "last"), [("ac", 2, 9), ("abc", 3, 9), ("a", 3, 9), ("ab", 2, 8)]
+)
+def test_a_restored_server_may_count_again(names: str, changes: int, last: int) -> None:
+    """After a reconnection only an equal list shows that no registration was replaced."""
+    node = Node(b"", None)  # type: ignore[arg-type]
+    listing = Listing(("a", "b"), 7, 2, 9)
+    knowledge = Knowledge("a")
+    knowledge.learned(Known(None, listing, {"a": node, "b": node}))
+    knowledge.reconnected()
+    for known in (knowledge.ask(), knowledge.ask()):  # also if the first view fails
+        assert known.registrations_still(listing) == {"a": node, "b": node}
+        assert known.registrations_still(Listing(tuple(names), 7, changes, last)) == {}
+    knowledge.learned(Known(None, listing, {"a": node, "b": node}))
+    assert knowledge.ask().registrations_still(Listing(("a",), 7, 3, 10)) == {"a": node}
+
+
 class Believer:
     """Feeds random events to a machine, and checks each view that it asks for."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,6 +126,30 @@ def test_members_that_start_in_one_instant_rebalance_once(members: int) -> None:
     assert sum(member.machine.attempts for member in run.members.values()) == members
     # Registration and lists; brokers and topic; owners, offsets and claims; the group.
     assert found.reads <= 2 * 100 + members**2 + 10 * members
+
+
+def test_a_reconnection_of_all_members_reads_little() -> None:
+    """Members have joined one after the other, so each has owned partitions that others own now.
+    After a lost connection it looks at the owner znodes, all of them in one request, and reads
+    no registration again and no offset."""
+    members, partitions = 15, 150
+    run = ZooKeeperRun(Herd(members, partitions, profile="default", bulk=False))
+    run._prepare()
+    for number in range(members):
+        run.kernel.schedule(number, partial(run._start, number))
+    run._rest()
+    run._count()
+    for member in run.members.values():
+        member.client.disconnect(1.0)
+    run._rest()
+    found = run._measures()
+    assert (found.attempts, found.moved, found.writes) == (members, 0, 0)
+    # Names of members and of brokers; topic; brokers; owners.
+    assert found.requests == 5 * members
+    here = sum(len(member.machine._claimed_here) for member in run.members.values())
+    assert here > 3 * partitions, "partitions have not moved"
+    assert found.by_kind["read owners"]["reads"] == here
+    assert found.reads == here + members * (1 + 1 + 1 + 3)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

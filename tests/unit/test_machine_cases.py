@@ -234,9 +234,8 @@ def test_a_claim_whose_version_has_not_grown_is_reported() -> None:
     assert PATHS.offset(T0) in report.text
 
 
-def test_a_resumed_session_looks_for_owner_znodes_that_it_has_released() -> None:
-    """A restored server has the owner znode again, and its session lives: nobody else would ever
-    get the partition."""
+def released() -> RebalanceMachine:
+    """A member that has given T0 to another one. Its session is resumed."""
     member, stop = stopping()
     commit = only(commands.Commit, member.on(FetchingStopped(stop.token, {T0: 12})))
     notify = only(
@@ -244,10 +243,43 @@ def test_a_resumed_session_looks_for_owner_znodes_that_it_has_released() -> None
     )
     release = only(commands.Release, member.on(ListenerDone(notify.token)))
     member.on(events.Released(release.token))
-    load = look_again(member, events.SessionResumed())
-    check = only(commands.CheckOwners, member.on(events.ViewLoaded(load.token, view("g_a"))))
-    release = only(commands.Release, member.on(events.OwnersChecked(check.token, frozenset())))
-    assert release.claims == {T0: Claim(MINE, None, None)}
+    member.on(events.SessionResumed())
+    return member
+
+
+def checking(member: RebalanceMachine) -> commands.CheckOwners:
+    """Its timer ends, and it reads the group. Return the look at owner znodes that follows."""
+    (name,) = member._timers.keys() & {"coalesce", "backoff"}
+    load = only(commands.LoadView, member.on(TimerFired(member._timers[name], name)))
+    check = member.on(events.ViewLoaded(load.token, view("g_a")))
+    return only(commands.CheckOwners, check)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_resumed_session_looks_for_owner_znodes_that_it_has_released(again: bool) -> None:
+    """A restored server has the owner znode again, and its session lives: nobody else would ever
+    get the partition. If it has not, no offset is read and nothing is released."""
+    member = released()
+    check = checking(member)
+    assert check.partitions == member.owned == {T0, T1}
+    found = member.on(events.OwnersChecked(check.token, frozenset() if again else {T0}))
+    claims = [one.claims for one in found if isinstance(one, commands.Release)]
+    assert claims == ([{T0: Claim(MINE, None, None)}] if again else [])
+    assert member.owned == ({T0, T1} if again else {T1})
+
+
+@pytest.mark.parametrize("event", ["failed", "resumed"])
+def test_a_look_for_owner_znodes_that_says_nothing_is_repeated(event: str) -> None:
+    """The look fails, or the connection was lost again meanwhile."""
+    member = released()
+    check = checking(member)
+    if event == "failed":
+        member.on(events.ScriptFailed(check.token, Code.CONNECTION_LOSS))
+        del member._timers["coalesce"]
+    else:
+        member.on(events.SessionResumed())
+        member.on(events.OwnersChecked(check.token, frozenset({T0})))
+    assert checking(member).partitions == {T0, T1}
 
 
 def test_positions_survive_a_lost_session_while_nobody_else_commits() -> None:

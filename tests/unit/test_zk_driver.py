@@ -107,11 +107,11 @@ def test_a_failed_multi_is_its_culprit_s_error() -> None:
 
 def test_a_counted_list_counts_its_children() -> None:
     """It counts changes of the children, not of the znode's data."""
-    stat = SimpleNamespace(czxid=5, version=1, cversion=9)
+    stat = SimpleNamespace(czxid=5, version=1, cversion=9, pzxid=8)
     replies: list[Reply] = []
     result = SimpleNamespace(exception=None, value=(["a"], stat))
     module._deliver(module._listing, replies.append, result)
-    assert replies == [Ok(Listing(("a",), 5, 9))]
+    assert replies == [Ok(Listing(("a",), 5, 9, 8))]
 
 
 def test_what_must_not_be_read_is_not_missing(bench: Bench) -> None:

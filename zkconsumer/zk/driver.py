@@ -536,7 +536,7 @@ def _acl(value: Any) -> Acl:
 
 def _listing(value: Any) -> Listing:
     names, stat = value
-    return Listing(tuple(names), stat.czxid, stat.cversion)
+    return Listing(tuple(names), stat.czxid, stat.cversion, stat.pzxid)
 
 
 def _node(value: Any) -> Node:

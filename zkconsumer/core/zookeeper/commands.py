@@ -62,7 +62,7 @@ class LoadBrokers:
 
 @dataclass(frozen=True, slots=True)
 class CheckOwners:
-    """Find held partitions that have lost their owner znode. Answer: ``OwnersChecked``."""
+    """Find out which partitions have no owner znode of this session. Answer: ``OwnersChecked``."""
 
     token: int
     partitions: frozenset[TopicPartition]

@@ -107,6 +107,8 @@ class Committing(Machine[State, Event, Command]):
         self._doubted = 0
         #: Partitions that this session has claimed, whether it still holds them or not.
         self._claimed_here: dict[TopicPartition, ConsumerThreadId] = {}
+        #: Those of them that it does not hold, but whose owner znodes may be there again.
+        self._suspected: dict[TopicPartition, ConsumerThreadId] = {}
         #: The last version of each offset znode that this member has seen.
         self._versions: dict[TopicPartition, int] = {}
         self.view: GroupView | None = None
@@ -146,7 +148,7 @@ class Committing(Machine[State, Event, Command]):
     @property
     def owned(self) -> frozenset[TopicPartition]:
         """Partitions that have, or may have, an owner znode of this member."""
-        return frozenset(self.held) | frozenset(self._unknown_claims)
+        return frozenset((*self.held, *self._unknown_claims, *self._suspected))
 
     def _rules_changed(self, _event: events.RulesChanged) -> None:
         if self._registration.confirmed:
@@ -180,9 +182,12 @@ class Committing(Machine[State, Event, Command]):
         for tp, claim in self.held.items():
             self.held[tp] = replace(claim, unchecked=True)
             self._commits.note_stored(tp, None)
-        for tp, thread in self._claimed_here.items():
-            if tp not in self.held:
-                self._unknown_claims.setdefault(tp, thread)
+        here = self._claimed_here
+        self._suspected = {tp: thread for tp, thread in here.items() if tp not in self.held}
+
+    def _forget_claims(self) -> None:
+        for claims in (self.held, self._unknown_claims, self._claimed_here, self._suspected):
+            claims.clear()
 
     def _hold(self, tp: TopicPartition, claim: Claim, token: int, grown: int) -> None:
         """Hold ``tp`` with ``claim``, the result of command ``token``. The version has grown by
@@ -246,6 +251,16 @@ class Committing(Machine[State, Event, Command]):
         """Stop holding these partitions. The next attempt releases their owner znodes."""
         for tp in partitions:
             self._unknown_claims[tp] = self.held.pop(tp).thread
+
+    def _owners_known(self, token: int, foreign: frozenset[TopicPartition]) -> None:
+        """Handle the answer to ``CheckOwners``, unless it is from before a reconnection."""
+        if token > self._doubted:
+            for tp, thread in self._suspected.items():
+                if tp not in foreign and tp not in self.held:
+                    self._unknown_claims.setdefault(tp, thread)
+            self._suspected = {}
+        reason = "the owner znode is gone or belongs to another member"
+        self._take_away(foreign & self.held.keys(), "lost-owner", reason)
 
     def _take_away(self, partitions: frozenset[TopicPartition], event: str, reason: str) -> None:
         """Stop holding partitions that other members have taken without a release by this one."""

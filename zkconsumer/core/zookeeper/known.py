@@ -7,6 +7,8 @@ the member can detect that without reading it:
   deletions of children. Each name that appeared or disappeared counts at least one. A replaced
   registration counts two, with the same name. So if the count has grown exactly by the number of
   names that appeared or disappeared, all other registrations are unchanged.
+  After a reconnection that proves nothing, because a restored server counts again. Then the names,
+  the count and the last change's transaction must be the same.
 - Topics and the list of brokers: a watch was left on them. They have not changed as long as the
   watch has not fired and its connection exists.
 
@@ -36,13 +38,14 @@ class Known:
 
     ``brokers``: by name, ``None`` if unknown. ``registrations``: those of the members in
     ``listing`` by consumer id, without those that had disappeared when they were read.
-    ``topics``: existing topics by name.
+    ``topics``: existing topics by name. ``reconnected``: the connection was lost since.
     """
 
     brokers: Mapping[str, Node] | None = None
     listing: Listing | None = None
     registrations: Mapping[str, Node] = field(default_factory=dict)
     topics: Mapping[str, Node] = field(default_factory=dict)
+    reconnected: bool = False
 
     def registrations_still(self, now: Listing) -> Mapping[str, Node]:
         """Return the ``registrations`` that have not changed, according to a later list of
@@ -50,11 +53,11 @@ class Known:
         before = self.listing
         if before is None or before.czxid != now.czxid:
             return {}
-        if now.changes == before.changes:
-            return self.registrations
         names = frozenset(now.names)
         moved = len(names.symmetric_difference(before.names))
         if (now.changes - before.changes) % _COUNTER != moved:
+            return {}
+        if self.reconnected and (moved or now.pzxid != before.pzxid):
             return {}
         return {name: node for name, node in self.registrations.items() if name in names}
 
@@ -82,8 +85,8 @@ class Knowledge:
 
     def reconnected(self) -> None:
         """Require all watches to be set again, because a new connection may have lost them, and
-        all registrations to be read again, because a restored server may have reused the same
-        count of changes."""
+        all registrations to be read again if their list has changed at all, because a restored
+        server may have reused its count."""
         self._reconnected = True
 
     def force_refresh(self) -> None:
@@ -105,7 +108,7 @@ class Knowledge:
         if self._reconnected or self._refresh_forced:
             known = replace(known, brokers=None, topics={})
         if self._reconnected:
-            known = replace(known, registrations={})
+            known = replace(known, reconnected=True)
         if BROKER_IDS in self._invalidated:
             known = replace(known, brokers=None)
         if gone := {topic for topic in known.topics if topic_path(topic) in self._invalidated}:

@@ -153,9 +153,7 @@ class RebalanceMachine(Committing):
             self._lost = {tp: (claim, sent.get(tp)) for tp, claim in self.held.items()}
             self._emit(Drop(frozenset(self.held)))
             self.fetching.clear()
-        self.held.clear()
-        self._unknown_claims.clear()
-        self._claimed_here.clear()
+        self._forget_claims()
         self.blocked.clear()
         self._releasing.partitions = frozenset()
         self._timers.clear()
@@ -343,17 +341,16 @@ class RebalanceMachine(Committing):
             self._stop(frozenset(self.held) | self.fetching)
         else:
             self.decision = self._rule.decide(view, self.held)
-            if self._due.owners and self.held:
-                self._due.owners = False
+            if (self._due.owners and self.held) or self._suspected:
                 token = self._await(State.CHECKING)
-                self._emit(commands.CheckOwners(token, frozenset(self.held)))
+                checked = frozenset((*self.held, *self._suspected))
+                self._emit(commands.CheckOwners(token, checked))
             else:
                 self._stop_what_is_lost()
 
     def _owners_checked(self, event: events.OwnersChecked) -> None:
-        self._take_away(
-            event.foreign, "lost-owner", "the owner znode is gone or belongs to another member"
-        )
+        self._due.owners = event.token <= self._doubted
+        self._owners_known(event.token, event.foreign)
         self._stop_what_is_lost()
 
     def _stop_what_is_lost(self) -> None:
@@ -654,8 +651,7 @@ class RebalanceMachine(Committing):
         self.blocked = {}
         self.quarantined = self.doubtful = {}
         self.obstacle = ""
-        self.held.clear()
-        self._unknown_claims.clear()
+        self._forget_claims()
         self.fetching.clear()
         self._emit(Close(tuple(self._closing.faults)))
 

@@ -89,12 +89,14 @@ class Listing:
     """Child names, in no particular order, and the number of changes of the list.
 
     ``changes`` counts each creation and deletion of a child since the znode itself was created by
-    transaction ``czxid`` (the stat's ``cversion``, 32 bits, with overflow).
+    transaction ``czxid`` (the stat's ``cversion``, 32 bits, with overflow). ``pzxid`` is the
+    transaction of the last one.
     """
 
     names: tuple[str, ...]
     czxid: int
     changes: int
+    pzxid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ class Tree:
         if names is None:
             return None
         entry = self._entries[path]
-        return Listing(names, entry.node.stat.czxid, entry.changes)
+        return Listing(names, entry.node.stat.czxid, entry.changes, entry.pzxid)
 
     def child_count(self, path: str) -> int:
         """Return the number of children; 0 if the znode does not exist."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
 from zkconsumer.core.zookeeper import commands, events
@@ -107,7 +107,7 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[ev
     broker_nodes, registrations = yield from _what_is_listed(known, first, ctx)
     brokers, listing = endpoints_of(broker_nodes, quarantined, ctx), first.listing
     if not _is_own(registrations.get(spec.consumer_id), ctx, command.epoch):
-        known = replace(known, brokers=broker_nodes, listing=listing, registrations=registrations)
+        known = Known(broker_nodes, listing, registrations, known.topics)
         return events.ViewLoaded(
             command.token, GroupView(False, brokers, {}, quarantined, {}), known
         )
