@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +34,20 @@ def _config(cluster: LocalCluster, group: str) -> dict[str, object]:
 def _sizes(told: list[tuple[str, int, int]], patch: pytest.MonkeyPatch) -> OnExchange:
     """Records the name of each request, and its size and its response's size on the wire."""
     last = threading.local()
-    right = BrokerConnection.exchange_opened
+    right = BrokerConnection.exchange_all
 
-    def exchange(self: BrokerConnection, api_key: int, version: int, body: bytes) -> memoryview:
-        answer = right(self, api_key, version, body)
+    def exchange(
+        self: BrokerConnection, api_key: int, version: int, bodies: Sequence[bytes]
+    ) -> list[memoryview]:
+        answers = right(self, api_key, version, bodies)
         header = 4 + 8 + 2 + len("journalled")
-        last.sizes = (header + len(body), 8 + len(answer))
-        return answer
+        last.sizes = (header + len(bodies[-1]), 8 + len(answers[-1]))
+        return answers
 
     def note(broker: BrokerEndpoint, request: Any, answer: Any) -> None:
         told.append((type(request).__name__.removesuffix("Request"), *last.sizes))
 
-    patch.setattr(BrokerConnection, "exchange_opened", exchange)
+    patch.setattr(BrokerConnection, "exchange_all", exchange)
     return note
 
 

@@ -47,10 +47,6 @@ class Broker:
     def version(self, _key: int, *wanted: int) -> int:
         return next(one for one in wanted if one <= self.highest)
 
-    def exchange(self, _key: int, _version: int, body: bytes) -> memoryview:
-        self.sent = body
-        return memoryview(self.answer)
-
     decode, call, send = BrokerConnection.decode, BrokerConnection.call, BrokerConnection.send
     send_all, _is_ready = BrokerConnection.send_all, True
 
@@ -58,7 +54,7 @@ class Broker:
         self.ready_for = requests
 
     def exchange_all(self, _key: int, _version: int, bodies: list[bytes]) -> list[memoryview]:
-        self.sent_together = bodies
+        self.sent, self.sent_together = bodies[0], bodies
         return [memoryview(self.answer)] * len(bodies)
 
 

@@ -350,7 +350,7 @@ def test_offsets_are_plain_decimals(offset: int) -> None:
 @pytest.mark.parametrize("offset", [-1, INT64 + 1])
 def test_offsets_that_are_never_written(offset: int) -> None:
     """-1 stands for "no offset" and is never committed."""
-    with pytest.raises(ValueError, match="is not an offset"):
+    with pytest.raises(ValueError, match="is not a valid offset"):
         encode_offset(offset)
 
 

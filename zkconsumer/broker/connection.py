@@ -319,20 +319,25 @@ class BrokerConnection:
 
         Raises the errors of ``call``.
         """
-        body = _encoded(request, version, self.endpoint)
-        answer = self.exchange(request.API_KEY, version, body)
-        return _without_tags(request, answer, version, self.endpoint)
+        (answer,) = self.send_all([request], version)
+        return answer
 
     def send_all(self, requests: Sequence[ApiMessage], version: int) -> list[memoryview]:
         """Send messages of one kind at the same time; return the answers in their order.
 
         Raises as ``call``. It is then not known which of the requests were carried out.
         """
-        bodies = [_encoded(request, version, self.endpoint) for request in requests]
+        # Of the headers, only the tagged fields are added and removed here. Both are empty.
+        head = b"\0" if requests[0].flexible_version_q(version) else b""
+        with mapped_errors(self.endpoint):
+            bodies = [head + request.encode(version=version) for request in requests]
         if not self._is_ready:
             self.open()
         answers = self.exchange_all(requests[0].API_KEY, version, bodies)
-        return [_without_tags(requests[0], answer, version, self.endpoint) for answer in answers]
+        with mapped_errors(self.endpoint):
+            if head and any(answer[0] != 0 for answer in answers):
+                raise ValueError("the header has tagged fields")
+        return [answer[len(head) :] for answer in answers]
 
     def decode(self, response: type[ApiMessage], answer: memoryview, version: int) -> Any:
         """Decode an answer with kafka-python. Raises ``BrokerError`` if it is unreadable."""
@@ -461,23 +466,3 @@ def _fill(sock: socket.socket, room: memoryview, until: float) -> None:
         room = room[got:]
         if room and time.monotonic() > until:
             raise TimeoutError
-
-
-# Of the headers, only the tagged fields are added and removed here. Both are empty.
-
-
-def _encoded(request: ApiMessage, version: int, endpoint: BrokerEndpoint) -> bytes:
-    with mapped_errors(endpoint):
-        encoded: bytes = request.encode(version=version)
-    return b"\0" + encoded if request.flexible_version_q(version) else encoded
-
-
-def _without_tags(
-    request: ApiMessage, answer: memoryview, version: int, endpoint: BrokerEndpoint
-) -> memoryview:
-    if not request.flexible_version_q(version):
-        return answer
-    with mapped_errors(endpoint):
-        if answer[0] != 0:
-            raise ValueError("the header has tagged fields")
-    return answer[1:]

@@ -339,7 +339,7 @@ def delete(
     timeout: float,
     security: SecurityConfig,
 ) -> None:
-    """Delete groups without members, or one of their topics, from ZooKeeper.
+    """Delete groups without members, or a topic of them, in ZooKeeper.
 
     This is a dry run
     unless --execute is given. The command refuses (exit status 1) while a member is registered,
