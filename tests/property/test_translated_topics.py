@@ -258,3 +258,11 @@ def test_nothing_is_proven_next_to_a_partition_that_is_no_copy() -> None:
     one = case(random.Random(3159863158), 8)
     proofs = [each.proof for each in translated(one)]
     assert proofs == [Proof.BOUNDED, Proof.UNKNOWN]
+
+
+def test_an_earlier_copy_of_an_unread_record_is_not_skipped() -> None:
+    """The mirror has copied records twice, compaction has removed some of each time, and newer
+    records of the target's own are before all copies. So the first copies are in another part of
+    the log than the records that are found first."""
+    one = case(random.Random(3434525650), 8)
+    assert wrong(one, translated(one)) == ""

@@ -162,10 +162,15 @@ class Translator:
                         (*found.only_there, *again.only_there),
                     )
                     found = again._replace(only_here=extra[0], only_there=extra[1])
-            repeated = not source.begins and self._is_repeated(tp, source.begin, known)
-            if found.proof is Proof.PROVEN and repeated:
-                why = "an earlier part of the source has records of that time"
-                found = found._replace(proof=Proof.BOUNDED, high=target.latest, why=why, more=True)
+            if found.proof is Proof.PROVEN and known is not None:
+                earlier = _time_before(self._here, tp, source, known)
+                copied = _time_before(self._there, other, target, known)
+                if earlier is not None:
+                    why = "an earlier part of the source has records of that time"
+                    found = _in_doubt(found, found.low, target.latest, why)
+                elif copied is not None:  # the mirror may have begun again after these records
+                    why = "an earlier part of the copy has records of that time"
+                    found = _in_doubt(found, copied, found.high, why)
             if found.proof is Proof.PROVEN or not found.more:
                 break
         assert found is not None
@@ -240,14 +245,6 @@ class Translator:
             else:
                 high = middle
         return low
-
-    def _is_repeated(self, tp: TopicPartition, begin: int, known: Seen | None) -> bool:
-        """Whether records before a part of the source may be equal to its records, because a
-        producer sent them twice. Only times show that."""
-        if known is None or known.timestamp == NO_TIME:
-            return False
-        first = self._here.at(tp, known.timestamp)
-        return first is not None and first < begin
 
     def _search(
         self, tp: TopicPartition, other: TopicPartition, others: Iterable[int], found: Translation
@@ -334,6 +331,22 @@ def _known(source: Excerpt, offset: int) -> Seen | None:
     """Return the record at an offset or after it, or else the last one."""
     following = (one for one in source.records if one.offset >= offset)
     return next(following, source.records[-1] if source.records else None)
+
+
+def _time_before(contents: Contents, tp: TopicPartition, part: Excerpt, known: Seen) -> int | None:
+    """Return where a log has the first record of a time or a newer one, if that is before a part.
+
+    Records there may be equal to those of the part: a producer has sent them twice, or a mirror has
+    copied them twice. Only times show that.
+    """
+    if part.begins or known.timestamp == NO_TIME:
+        return None
+    first = contents.at(tp, known.timestamp)
+    return first if first is not None and first < part.begin else None
+
+
+def _in_doubt(found: Translation, low: int | None, high: int | None, why: str) -> Translation:
+    return found._replace(proof=Proof.BOUNDED, low=low, high=high, why=why, more=True)
 
 
 def _place(at: int | None) -> int:
