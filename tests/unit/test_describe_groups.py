@@ -46,6 +46,7 @@ class Broker:
         return wanted[0]
 
     decode, send = BrokerConnection.decode, BrokerConnection.send
+    send_all, _is_ready = BrokerConnection.send_all, True
 
     def call(self, request: Any, response: type[Any], version: int) -> Any:
         if response is ConsumerGroupDescribeResponse:
@@ -56,9 +57,9 @@ class Broker:
             groups=[SimpleNamespace(group_id=one, error_code=0, **fields) for one in request.groups]
         )
 
-    def exchange(self, _key: int, _version: int, _body: bytes) -> memoryview:
+    def exchange_all(self, _key: int, _version: int, bodies: list[bytes]) -> list[memoryview]:
         self.asked += 1
-        return memoryview(self.answer)
+        return [memoryview(self.answer) for _ in bodies]
 
 
 def described(name: str, code: int = 0, numbers: tuple[int, ...] = ()) -> Any:
