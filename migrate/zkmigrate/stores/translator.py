@@ -39,6 +39,8 @@ _READ: Final = (1 << 22, 1 << 12)
 """So many of their records are read for a topic, and so many more for each position."""
 _REMEMBERED: Final = 10_000
 """So many answers are kept for other groups with the same offset."""
+_OWN: Final = 128
+"""If so many records before a copy are the other cluster's own, older copies are not expected."""
 _Content = tuple[int, bytes]
 """A record's timestamp and digest."""
 
@@ -138,6 +140,7 @@ class Translator:
 
     def _in_partition(self, tp: TopicPartition, offset: int, other: TopicPartition) -> Translation:
         found: Translation | None = None
+        proof: Translation | None = None
         known, middle = None, 0
         target: Excerpt | None = None
         for span in _SPANS:
@@ -169,8 +172,11 @@ class Translator:
                     why = "an earlier part of the source has records of that time"
                     found = _in_doubt(found, found.low, target.latest, why)
                 elif copied is not None:  # the mirror may have begun again after these records
+                    proof = found
                     why = "an earlier part of the copy has records of that time"
                     found = _in_doubt(found, copied, found.high, why)
+            if proof is not None and _is_first_copy(proof, offset, source, target):
+                found = proof
             if found.proof is Proof.PROVEN or not found.more:
                 break
         assert found is not None
@@ -343,6 +349,18 @@ def _time_before(contents: Contents, tp: TopicPartition, part: Excerpt, known: S
         return None
     first = contents.at(tp, known.timestamp)
     return first if first is not None and first < part.begin else None
+
+
+def _is_first_copy(proof: Translation, offset: int, source: Excerpt, target: Excerpt) -> bool:
+    """Whether the copies in this part of a log follow many records that are no copies, and none
+    before the proven offset is one of a record that is not consumed yet."""
+    copies = shared_part(target, source)
+    if copies is None or proof.low is None:
+        return False
+    own = sum(1 for one in target.records if one.offset < copies.begin)
+    unread = {one.digest for one in source.records if one.offset >= offset}
+    before = (one.digest for one in target.records if one.offset < proof.low)
+    return own >= _OWN and unread.isdisjoint(before)
 
 
 def _in_doubt(found: Translation, low: int | None, high: int | None, why: str) -> Translation:
