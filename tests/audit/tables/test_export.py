@@ -114,7 +114,7 @@ def test_an_export_that_failed_is_not_a_run(
     assert count(spark, lake, "sessions") == {"one": 1}
     assert not (lake / RUNS).exists()
     (lake / "findings" / "_temporary").mkdir(parents=True)  # as Spark leaves it
-    with pytest.raises(AuditError, match="sessions has rows of run one already"):
+    with pytest.raises(AuditError, match="sessions already has rows of run one"):
         export(spark, audit, target, "append", "one")
     export(spark, audit, target, "append", "two")
     assert count(spark, lake, RUNS) == {"two": 1}
@@ -141,7 +141,7 @@ def test_tables_of_a_catalog(spark: SparkSession, audit: Path) -> None:
         with pytest.raises(AuditError, match=r"^audits\.\w+ already exists"):
             export(spark, audit, target)
         zkaudit.export(spark, audit, catalog="audits", append=True, run_id="b")
-        with pytest.raises(AuditError, match="has rows of run a already"):
+        with pytest.raises(AuditError, match="already has rows of run a"):
             export(spark, audit, target, "append", "a")
         rows = spark.sql(
             "select run_id, count(*) as n from audits.runs join audits.findings using (run_id) "

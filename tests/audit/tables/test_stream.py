@@ -244,7 +244,7 @@ def test_a_stream_keeps_to_its_directories(
     (Path(options.out) / "stream.json").write_text(
         json.dumps({"layout": job_stream._LAYOUT, "logs": ["/elsewhere"]})
     )
-    with pytest.raises(AuditError, match="the stream also reads /elsewhere: name these"):
+    with pytest.raises(AuditError, match="the stream also reads /elsewhere: also name these"):
         job_stream.stream(spark, options, 1, ended, print)
     (Path(options.out) / "stream.json").write_text('{"logs": []}')
     with pytest.raises(AuditError, match="is a stream of another zkaudit version"):
