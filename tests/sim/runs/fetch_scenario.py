@@ -463,8 +463,7 @@ class _Application:
         if self.run.batch > 1:
             return next(stream.batches(self.run.batch, timeout=0))
         if self.run.batch == 0:
-            columns = next(stream._control.reader.columns(None, 0.0))
-            rows = [] if columns is None else columns.to_pylist()
+            rows = next(stream.arrow_batches(timeout=0)).to_pylist()
             return [MessageAndMetadata(*(row[name] for name in _COLUMNS)) for row in rows]
         message = stream.try_next()
         return [] if message is None else [message]
