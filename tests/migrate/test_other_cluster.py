@@ -63,13 +63,14 @@ def clusters(
 
 def write(
     cluster: LocalCluster, topic: str, rng: random.Random, partitions: int, count: int, keys: int
-) -> None:
+) -> int:
     """Write about so many records into each partition, in transactions, a quarter of which is
-    aborted, with few keys and values."""
+    aborted, with few keys and values. Return the number of committed ones."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": topic})
     producer.init_transactions()
-    number = 0
+    number = committed = 0
     while number < count * partitions:
+        begun = number
         producer.begin_transaction()
         for _ in range(rng.randrange(1, 40 * partitions)):
             producer.produce(
@@ -82,14 +83,16 @@ def write(
             producer.abort_transaction()
         else:
             producer.commit_transaction()
+            committed += number - begun
+    return committed
 
 
-def mirror(
-    here: LocalCluster, topic: str, there: LocalCluster, to: str, rng: random.Random
-) -> None:
-    """Copy the committed records, in transactions; repeat some twice in each partition."""
+def mirror(here: LocalCluster, topic: str, there: LocalCluster, to: str, rng: random.Random) -> int:
+    """Copy the committed records, in transactions; repeat some twice in each partition. Return the
+    number of copies."""
     producer = Producer({"bootstrap.servers": there.bootstrap, "transactional.id": to})
     producer.init_transactions()
+    copied = 0
     for partition in range(PARTITIONS):
         records = read(here, TopicPartition(topic, partition))
         at, repeats = 0, 2
@@ -103,9 +106,11 @@ def mirror(
                 )  # fmt: skip
             producer.commit_transaction()
             at += len(some)
+            copied += len(some)
             if repeats and at > len(records) * (3 - repeats) // 4:
                 at -= min(at, 20)
                 repeats -= 1
+    return copied
 
 
 def read(cluster: LocalCluster, tp: TopicPartition) -> list[Record]:
@@ -165,12 +170,12 @@ def test_each_position_is_proven_and_right(
     for partition, number in itertools.product(range(PARTITIONS), range(7)):
         own.produce(other, b"own", b"own %d" % number, partition)
     own.flush()
-    write(here.cluster, topic, rng, PARTITIONS, RECORDS, 200 if compacted else 5)
-    mirror(here.cluster, topic, there.cluster, other, rng)
+    written = write(here.cluster, topic, rng, PARTITIONS, RECORDS, 200 if compacted else 5)
+    copied = mirror(here.cluster, topic, there.cluster, other, rng)
     if compacted:
-        for cluster, name in ((here.cluster, topic), (there.cluster, other)):
-            count = partial(count_of, cluster, name)
-            compact(cluster, name, count, count(), 120)
+        compact(here.cluster, topic, partial(count_of, here.cluster, topic), written, 120)
+        copied += 7 * PARTITIONS
+        compact(there.cluster, other, partial(count_of, there.cluster, other), copied, 120)
     for cluster, name, before in ((here.cluster, topic, 40), (there.cluster, other, 20)):
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         for deleted in admin.delete_records([Place(name, 0, before)]).values():
@@ -202,12 +207,12 @@ def test_each_position_is_proven_and_right(
     ready = {row["group"] for row in rows} - {row["group"] for row in rows if row["kind"]}
     assert groups[0] in ready
     assert status == (0 if len(ready) == len(groups) else 3)
-    written = {
+    in_file = {
         (row["group"], str(row["partition"])): str(row["to_offset"])
         for row in rows
         if row["group"] in ready
     }
-    assert {(one, part): to for one, _, part, to in csv.reader(file.open())} == written
+    assert {(one, part): to for one, _, part, to in csv.reader(file.open())} == in_file
 
     status, rows = shell.rows("plan", *chosen, *words, "--not-proven", "lower")
     for row in rows:

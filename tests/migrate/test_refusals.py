@@ -572,7 +572,7 @@ def test_a_member_that_starts_during_the_move_is_held_off(
     threads[0].join()
     assert all("_zkmigrate-" in owner for owner in seen)
     assert result.outcome is Outcome.REFUSED
-    assert f"{group}_live registered in ZooKeeper meanwhile" in result.why
+    assert f"{group}_live registered in ZooKeeper in the meantime" in result.why
 
 
 def test_every_hazard_has_a_test() -> None:
