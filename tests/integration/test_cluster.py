@@ -94,7 +94,7 @@ def test_each_generation_starts_and_serves(kafka: str) -> None:
         broker.wait_ready()
         assert broker.port == port
         running.add_partitions("first", 6)
-        with pytest.raises(ClusterError, match="topic first exists already"):
+        with pytest.raises(ClusterError, match="topic first already exists"):
             running.create_topic("first")
         with pytest.raises(ClusterError, match="topic second does not exist"):
             running.delete_topic("second")
@@ -336,7 +336,7 @@ def test_up_status_down(tmp_path: Path) -> None:
         assert all(listens(port) for port in ports)
         again = zkconsumer("cluster", "up", *at)
         assert again.returncode == 1
-        assert re.fullmatch(r"error: a cluster is up in .*", again.stderr.splitlines()[-1])
+        assert re.fullmatch(r"error: a cluster is already up in .*", again.stderr.splitlines()[-1])
         shown = zkconsumer("cluster", "status", *at, "--json")
         assert (shown.returncode, json.loads(shown.stdout)) == (0, addresses)
 

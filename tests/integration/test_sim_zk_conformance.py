@@ -147,7 +147,8 @@ class Names:
             assert isinstance(stat, Stat)
             return Node(value.data, stat)
         if isinstance(value, Listing):
-            return replace(value, czxid=self.zxids.get(value.czxid, -1))
+            created, changed = map(self.zxids.get, (value.czxid, value.pzxid))
+            return replace(value, czxid=created, pzxid=changed)  # type: ignore[arg-type]
         if isinstance(value, tuple):
             return tuple(v if isinstance(v, str) else self._value(v) for v in value)  # type: ignore[return-value]
         assert value is None
@@ -160,6 +161,7 @@ class Names:
             self.zxids.setdefault(fake.mzxid, real.mzxid)
         elif isinstance(fake, Listing) and isinstance(real, Listing):
             self.zxids.setdefault(fake.czxid, real.czxid)
+            self.zxids.setdefault(fake.pzxid, real.pzxid)
         elif isinstance(fake, Node) and isinstance(real, Node):
             self.learn(fake.stat, real.stat)
         elif isinstance(fake, tuple) and isinstance(real, tuple) and len(fake) == len(real):

@@ -58,7 +58,7 @@ def create_topic(
         try:
             client.create(path, _json({"version": 1, "partitions": replicas}))
         except NodeExistsError:
-            raise ClusterError(f"topic {name} exists already") from None
+            raise ClusterError(f"topic {name} already exists") from None
     wait_for_leaders(ports, name, partitions)
 
 
