@@ -85,7 +85,7 @@ class Writes:
     def commit_together(self, some: Mapping[str, tuple[Seen, Decision, int]]) -> None:
         """Ask for permission for the commits of several groups at the same time, and commit.
 
-        ``carry_out`` does whatever of it was not done. ``some``: the reading of each group, the
+        ``carry_out`` commits what was not stored. ``some``: the reading of each group, the
         decision, and the session that has its lease.
         """
         began = boottime()

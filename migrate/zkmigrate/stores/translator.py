@@ -153,6 +153,7 @@ class Translator:
             known = _known(source, offset)
             if found is None or before != known:
                 middle, target = self._candidate(tp, source, known, other)
+                proof = None  # it was of another record
             if target is None or found is not None:
                 target = self._there.around(other, middle, span)
             found = translate(offset, source, target)
@@ -160,11 +161,7 @@ class Translator:
             if found.proof is not Proof.PROVEN and not found.differs and part is not None:
                 again = translate(offset, source, part)
                 if again.proof is Proof.PROVEN:
-                    extra = (
-                        (*found.only_here, *again.only_here),
-                        (*found.only_there, *again.only_there),
-                    )
-                    found = again._replace(only_here=extra[0], only_there=extra[1])
+                    found = _with_others(again, found)
             if found.proof is Proof.PROVEN and known is not None:
                 earlier = _time_before(self._here, tp, source, known)
                 copied = _time_before(self._there, other, target, known)
@@ -175,8 +172,9 @@ class Translator:
                     proof = found
                     why = "an earlier part of the copy has records of that time"
                     found = _in_doubt(found, copied, found.high, why)
-            if proof is not None and _is_first_copy(proof, offset, source, target):
-                found = proof
+            first = proof is not None and _is_first_copy(proof, offset, source, target, part)
+            if proof is not None and first and not found.differs:
+                found = _with_others(proof, found)
             if found.proof is Proof.PROVEN or not found.more:
                 break
         assert found is not None
@@ -351,16 +349,23 @@ def _time_before(contents: Contents, tp: TopicPartition, part: Excerpt, known: S
     return first if first is not None and first < part.begin else None
 
 
-def _is_first_copy(proof: Translation, offset: int, source: Excerpt, target: Excerpt) -> bool:
+def _is_first_copy(
+    proof: Translation, offset: int, source: Excerpt, target: Excerpt, copies: Excerpt | None
+) -> bool:
     """Whether the copies in this part of a log follow many records that are no copies, and none
     before the proven offset is one of a record that is not consumed yet."""
-    copies = shared_part(target, source)
     if copies is None or proof.low is None:
         return False
     own = sum(1 for one in target.records if one.offset < copies.begin)
     unread = {one.digest for one in source.records if one.offset >= offset}
     before = (one.digest for one in target.records if one.offset < proof.low)
     return own >= _OWN and unread.isdisjoint(before)
+
+
+def _with_others(proof: Translation, found: Translation) -> Translation:
+    """Return a proof with the records that only one log has according to either comparison."""
+    here = (*found.only_here, *proof.only_here)
+    return proof._replace(only_here=here, only_there=(*found.only_there, *proof.only_there))
 
 
 def _in_doubt(found: Translation, low: int | None, high: int | None, why: str) -> Translation:
