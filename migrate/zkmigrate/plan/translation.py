@@ -195,7 +195,7 @@ class _Comparison:
     def result(self) -> Translation:
         """Return the translation."""
         found = self._found()
-        if found.low is not None:
+        if found.low is not None or not self._has_any():
             here, there = self._only_in_one()
             found = found._replace(only_here=here, only_there=there)
         if self.offset >= self.source.earliest or found.low is None:

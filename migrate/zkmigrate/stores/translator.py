@@ -109,7 +109,7 @@ class Translator:
         found = self._in_partition(tp, offset, other)
         if found.differs:
             self._differs.setdefault(other.topic, other)
-        if found.low is not None and other.topic not in self._mixed:
+        if (found.low is not None or found.only_here) and other.topic not in self._mixed:
             others = sorted({*partitions} - {tp.partition})
             chosen = random.Random(str(tp)).sample(others, min(_OTHERS, len(others)))
             why = self._search(tp, other, chosen, found)
