@@ -322,7 +322,7 @@ def _contexts(
         max_content_width=90,
         help_option_names=["-h", "--help"],
     )
-    command._help_option = None  # click keeps the first one made, whatever its names were
+    command._help_option = None  # click keeps the first one made, even if its names differ
     yield context
     if isinstance(command, click.Group):
         for sub in sorted(command.list_commands(context)):

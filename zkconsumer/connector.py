@@ -1,5 +1,5 @@
-"""ZookeeperConsumerConnector: the public face of a legacy group's member. It only connects the
-parts. Called from the application's threads; see ``zkconsumer.runtime.connector``."""
+"""ZookeeperConsumerConnector: the public class for members of groups in ZooKeeper. It only connects
+the parts. Called from the application's threads; see ``zkconsumer.runtime.connector``."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ The packages, each of which imports only those below it:
 ``commands``
     One module for each verb: options, progress, rows. The only place that prints.
 ``report``
-    The page that an operator hands in.
+    The report on a move, as an HTML page and JSON.
 ``elsewhere``
     Carries out a plan for another cluster.
 ``apply``, ``verify``

@@ -48,7 +48,7 @@ def parse(name: str, data: bytes) -> dict[OffsetKey, int]:
 
     Raises OffsetsFileError naming each bad line: one that is not a path of an offset, a colon and
     a number from 0 to 2^63-1; an empty one; a partition that an earlier line has. A UTF-8 byte
-    order mark at the beginning is passed over.
+    order mark at the beginning is skipped.
     """
     if len(data) > MAX_FILE_BYTES:
         raise OffsetsFileError([f"{name}: {len(data)} bytes are more than {MAX_FILE_BYTES}"])

@@ -86,7 +86,7 @@ def _protocol_fault(value: str) -> str | None:
 
 
 def _only(word: str, why: str) -> Check:
-    """Accept only the one value that is supported. ``why`` refuses all others."""
+    """Accept only the one value that is supported. ``why``: the reason for refusing all others."""
     return Check(word, lambda value: None if value == word else why)
 
 

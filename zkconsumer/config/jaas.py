@@ -79,7 +79,7 @@ def parse_jaas(text: str) -> JaasEntry:
 
 
 class KerberosLogin(NamedTuple):
-    """What a ``Krb5LoginModule`` logs in with: a keytab or, without one, a credential cache."""
+    """The credentials of a ``Krb5LoginModule``: a keytab or, without one, a credential cache."""
 
     principal: str | None
     """``None``: the principal of the credential cache."""

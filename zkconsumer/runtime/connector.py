@@ -289,9 +289,9 @@ class StreamConnector(ABC, Generic[MachineT]):
         DuplicateConsumerIdError, ForeignMemberError, ZooKeeperError; in Kafka
         UnsupportedBrokerError, BrokerError (the group refuses, or a topic is not authorized). If
         there is another reason why nothing can be assigned, ``health`` names it. The call returns
-        within 60 s plus twice the session timeout, whatever the servers do. In Kafka it
-        returns within 60 s plus ``max.poll.interval.ms``. After an error the connector is shut down
-        (not in the ``scala`` profile). If that fails as well, a note is added to the error.
+        within 60 s plus twice the session timeout, even if no server answers. In Kafka it returns
+        within 60 s plus ``max.poll.interval.ms``. After an error the connector is shut down (not in
+        the ``scala`` profile). If that fails as well, a note is added to the error.
         """
         check_topic_counts(topic_count_map)
         streams = {
@@ -527,9 +527,9 @@ class StreamConnector(ABC, Generic[MachineT]):
         Raises CommitFailedError naming each partition that is not stored and why, ConfigError,
         UsageError, ConnectorClosedError.
 
-        The call returns within 10 s plus twice the session timeout, whatever the servers do. With
-        offsets in Kafka, the deadline of a request to the offset coordinator is added. If no
-        answer has arrived by then, the offsets may or may not be stored.
+        The call returns within 10 s plus twice the session timeout, even if no server answers. With
+        offsets in Kafka, the deadline of a request to the offset coordinator is added. If no answer
+        has arrived by then, the offsets may or may not be stored.
         """
         self._check_here()
         committing = Undisturbed(lambda: self._commit(offsets))
@@ -602,7 +602,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         ``session.timeout.ms``.
 
         Args:
-            timeout: seconds that the call may take, whatever the servers do. Steps that are not
+            timeout: seconds that the call may take, even if no server answers. Steps that are not
                 finished by then are abandoned. The default is the session timeout plus 5 s. With
                 offsets in Kafka, the deadline of the offset coordinator is added.
 

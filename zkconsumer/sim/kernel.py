@@ -110,7 +110,7 @@ class Kernel:
         """Run events in order and return how many ran.
 
         Stops when the queue is empty, after ``max_events``, or before the first event later than
-        ``until`` (seconds on the virtual clock; the clock then stands at ``until`` exactly, unless
+        ``until`` (seconds on the virtual clock; the clock is then exactly at ``until``, unless
         ``max_events`` stopped the run first). An exception raised by an event leaves the kernel
         usable: that event has run, later ones are still queued.
         """

@@ -21,7 +21,7 @@ may call. Differences from kazoo:
 - ``stop`` ends in a limited time.
 - A watch event has the transaction that fired it, which servers send since ZooKeeper 3.9.
 - A server that refuses the client's identity or certificate ends the thread: it is not asked
-  again. TLS uses our own context, made once.
+  again. TLS uses our own context, which is created once.
 
 kazoo has no interface for this, so ``check_kazoo`` compares the internals used here with those of
 the installed version. ``pyproject.toml`` allows one minor version.

@@ -215,9 +215,9 @@ def nothing_to_unlock(state: GroupState) -> Script[Result | None]:
 
 
 def release(group: str, execute: bool, live: bool = False) -> Script[Result]:
-    """Let a group's consumers start again. Without ``execute``, only check. Refused for a group in
-    a live move, whose lock belongs to its mode. ``live``: see ``unlock_recorded``. Raises
-    GroupRefusedError, Refused."""
+    """Let a group's consumers start again. Without ``execute``, only check. A group in a live move
+    is refused, because its mode decides whether it is locked. ``live``: see ``unlock_recorded``.
+    Raises GroupRefusedError, Refused."""
     state = yield from migration_marker.state_of(group)
     done = by_table(state, Action.UNLOCK) or (yield from nothing_to_unlock(state))
     if done is not None:
@@ -265,8 +265,7 @@ def _without_create(entry: AclEntry) -> AclEntry:
 
 
 def _can_register(group: str) -> Script[bool]:
-    """Whether a registration is accepted in spite of the lock. The registration is
-    deleted again."""
+    """Whether a registration is accepted despite the lock. The registration is deleted again."""
     path = GroupPaths(group).member(f"{group}{PROBE_END}")
     data = encode_registration(Subscription(Pattern.STATIC, {}), 0)
     while True:

@@ -72,7 +72,7 @@ class Holding:
             yield group, event, event.value
 
     def look(self) -> Iterator[tuple[str, Event, str]]:
-        """Check for other members, and claim partitions again that were lost with a session."""
+        """Check for other members, and claim again the partitions that were lost with a session."""
         names = list(self.held)
         lost: list[str] = []
         members = self._zk.run_all(map(list_members, names))

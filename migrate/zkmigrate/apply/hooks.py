@@ -34,7 +34,7 @@ class Hooks:
         before: run before a group is claimed; if it fails, the group is refused.
         after: run after the work on each group for which ``before`` was, or would have been, run.
         timeout: seconds after which a hook is killed, and has failed.
-        facts: values of each hook's environment variables, by the end of their names.
+        facts: values of each hook's environment variables, by the suffix of their names.
     """
 
     before: str = ""

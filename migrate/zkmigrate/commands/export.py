@@ -78,7 +78,7 @@ def export(
 ) -> None:
     """Export the offsets that groups have in ZooKeeper, or in Kafka.
 
-    With a single --group that is not a pattern, the CSV has no column of groups. zkmigrate plan
+    With a single --group that is not a pattern, the CSV has no group column. zkmigrate plan
     --from-file and reset --from-file read all of these formats.
 
     Offsets that a 1.1.0 broker stored in 'offset' instead of 'offsets' are included where there is

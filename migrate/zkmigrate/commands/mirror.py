@@ -104,8 +104,8 @@ def mirror(
     are chosen when the command begins.
 
     A group is stopped, and needs attention, if members run on both sides, or if a client has
-    committed to the store that follows. Its row shows both values. Then start the mirror again
-    with --lead.
+    committed to the store that does not lead. Its row shows both values. Then start the mirror
+    again with --lead.
     """
     if end and (lead or when_empty or once):
         raise click.UsageError("--end cannot be used together with --lead, --when-empty or --once")

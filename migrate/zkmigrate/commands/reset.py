@@ -278,7 +278,7 @@ def _reset(
         isinstance(state, GroupState)
         and state.moved_to is Store.ZOOKEEPER
         and not (state.record.interrupted or state.record.in_doubt)
-    ):  # members use its own name again, whatever it was when it was in Kafka
+    ):  # members use its own name again, even if it had another name in Kafka
         (state,) = read_states(stores, [group], extra, False, {group: group})
     if not isinstance(state, GroupState):
         raise unreadable(group, state[1])

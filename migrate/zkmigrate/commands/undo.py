@@ -235,7 +235,8 @@ def _ways(
 
 
 def _unused(stores: Stores, state: GroupState) -> bool:
-    """Whether Kafka has exactly the offsets that the last change wrote, whatever ZooKeeper had."""
+    """Whether Kafka has exactly the offsets that the last change wrote, even if ZooKeeper had
+    others."""
     if state.record.stage is not Recorded.DONE:
         return False
     try:

@@ -31,7 +31,7 @@ _FIELDS: Final = ("group", "topic", "partition", "offset")
 
 
 def render(offsets: Mapping[OffsetKey, int], how: str, one_group: bool = False) -> str:
-    """Return the text of a file. ``one_group``: CSV without the column of groups."""
+    """Return the text of a file. ``one_group``: CSV without the group column."""
     if how == "jvm":
         return offset_files.render(offsets)
     rows = [(*key, offsets[key]) for key in sorted(offsets)]

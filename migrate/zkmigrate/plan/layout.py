@@ -236,7 +236,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         "the Kafka connectors of Brooklin",
         "`CLUSTER/connectors/TYPE/TASK/state/sourceCheckpoint`: JSON, `TOPIC/PARTITION/OFFSET`, or "
         "`PARTITION-OFFSET`, whose topic `--layout` names. A task has one entry for each number of "
-        "a partition, whatever the topic",
+        "a partition, for any topic",
         re.compile(r"(?P<root>/.+)/connectors/[^/]+/[^/]+/state/sourceCheckpoint"),
         Means.LAST,
         "no entry (0 is a valid offset)",

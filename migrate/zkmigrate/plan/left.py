@@ -67,7 +67,7 @@ def what_is_left(state: GroupState) -> Left:
 
     Offsets of a topic do not count if the topic does not exist according to a broker, or to
     ZooKeeper while the cluster uses it. An offset that was moved or left behind by a plan, and has
-    not changed since, is safe, whatever the group has committed to Kafka after the move. An offset
+    not changed since, is safe, even if the group has committed other offsets to Kafka. An offset
     that has disappeared from Kafka counts, because the marker in ZooKeeper may be its last record.
     """
     lost: set[TopicPartition] = set()

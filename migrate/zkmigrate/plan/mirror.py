@@ -1,6 +1,6 @@
 """Decides what the mirror of a group does next, from one reading of both stores. Pure.
 
-One store leads: its offsets are copied to the other, which follows. The side with live members
+One store leads: its offsets are copied to the other, the follower. The side with live members
 leads. Without members, the last leader continues to lead, since clients that commit through
 OffsetCommit version 0 have no registration in ZooKeeper.
 
@@ -260,7 +260,7 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
 
 
 def behind(seen: Reading, leader: Store) -> dict[TopicPartition, int]:
-    """Return the difference of each partition in the store that follows."""
+    """Return the difference of each partition in the follower."""
     found: dict[TopicPartition, int] = {}
     for tp in seen.partitions():
         here, there = seen.offset(leader, tp), seen.offset(leader.other, tp)
@@ -289,7 +289,7 @@ def _exists(seen: Reading, tp: TopicPartition) -> bool:
 def _moved(
     seen: Reading, agreed: Mapping[TopicPartition, int], leader: Store
 ) -> Iterator[TopicPartition]:
-    """Yield the partitions whose offset was changed by another client in the store that follows."""
+    """Yield the partitions whose offset in the follower was changed by another client."""
     for tp in seen.partitions():
         there = seen.offset(leader.other, tp)
         if there is None or there in (agreed.get(tp), seen.offset(leader, tp)):

@@ -124,7 +124,7 @@ class Options:
         return next(means, "")
 
     def skips_all(self, group: str) -> bool:
-        """Whether all offsets of a group are skipped, whatever their values."""
+        """Whether all offsets of a group are skipped, regardless of their values."""
         return any(
             (skip.topic, skip.partition) == ("*", "*") and skip.is_of(group)
             for skip in self.of_group(group).skips

@@ -62,7 +62,8 @@ class Status(NamedTuple):
     mirror: str = ""
     """Who is running a mirrored group's mirror, or ``none``."""
     mirror_lag: int | None = None
-    """Number of offsets by which the following store of a mirrored group differs."""
+    """Number of offsets in which the other store of a mirrored group differs from the leading
+    one."""
     mirror_seconds: int | None = None
     """Seconds since the oldest change that is not copied, if a mirrored group is not in step."""
     mirror_since: str = ""

@@ -39,17 +39,17 @@ from zkmigrate.stores.pace import Pace
 
 _BYTES: Final = 64 * 1024
 _AHEAD_BYTES: Final = 32 * 1024
-"""Requested of each partition, if of many at once: two batches of the default size."""
+"""Bytes requested from each of many partitions at once: two batches of the default size."""
 _FEW_BYTES: Final = 4 * 1024
-"""Requested to see the time of one record. Brokers return at least one batch."""
+"""Bytes requested to read the time of one record. Brokers return at least one batch."""
 _MOST_BYTES: Final = 32 * 1024 * 1024
 """Largest number of bytes of a log that is read."""
 _TRIES: Final = 25
 _PAUSE: Final = 0.2
 _FRESH: Final = 5.0
-"""For so many seconds, answers are used that were requested before."""
+"""Seconds for which answers are cached."""
 _REMEMBERED: Final = 4096
-"""If there are more, old ones are deleted."""
+"""Number of cached answers. Older ones are dropped."""
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class _Recent(Generic[K, T]):
         self._answers: dict[K, tuple[float, T]] = {}
 
     def put(self, key: K, answer: T) -> None:
-        """Remember an answer."""
+        """Cache an answer."""
         now = time.monotonic()
         if len(self._answers) >= _REMEMBERED:
             fresh = {key: one for key, one in self._answers.items() if now - one[0] <= _FRESH}
@@ -96,13 +96,13 @@ class _Recent(Generic[K, T]):
         return None if found is None or time.monotonic() - found[0] > _FRESH else found[1]
 
     def take(self, key: K) -> T | None:
-        """Return an answer, and forget it."""
+        """Remove an answer from the cache, and return it."""
         found = self.get(key)
         self._answers.pop(key, None)
         return found
 
     def clear(self) -> None:
-        """Forget all."""
+        """Empty the cache."""
         self._answers.clear()
 
 
@@ -140,8 +140,8 @@ class Contents:
             connection.close()
 
     def around(self, tp: TopicPartition, middle: int, span: int) -> Excerpt:
-        """Return the records of ``span`` offsets before and after one, or after and before the
-        nearest one that the log has."""
+        """Return the records within ``span`` offsets of an offset, or of the nearest one in the
+        log."""
         ready = self._parts.take((tp, middle, span))
         if ready is not None:
             return ready
@@ -150,10 +150,9 @@ class Contents:
     def read_ahead(
         self, places: Mapping[TopicPartition, int], span: int
     ) -> Mapping[TopicPartition, Excerpt]:
-        """Read what ``around`` is called for in the next seconds, with few requests, and return it.
-
-        What is not complete in one answer is left out, and so is what cannot be read: ``around``
-        tries again. So this raises nothing.
+        """Read, with few requests, the records for which ``around`` will be called in the next
+        seconds, and return them. Parts that are unreadable, or not complete in one answer, are left
+        out, so this raises no error. ``around`` reads them again.
         """
         found: dict[TopicPartition, Excerpt] = {}
         for connection, tps in self._by_leader(places).items():
@@ -167,7 +166,8 @@ class Contents:
     def look_ahead(
         self, times: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
-        """Request what ``at`` is called for in the next seconds, like ``read_ahead``."""
+        """Request the times for which ``at`` will be called in the next seconds, like
+        ``read_ahead``."""
         found: dict[TopicPartition, int | None] = {}
         for connection, tps in self._by_leader(times).items():
             with suppress(BrokerError):
@@ -178,11 +178,9 @@ class Contents:
         return found
 
     def times_at(self, tp: TopicPartition, offset: int) -> tuple[Times, int] | None:
-        """Return a part of the log with the first record from an offset on, and that one's time;
-        ``None`` if there is none.
-
-        For many calls for one partition: what was read of it is remembered until another one is
-        asked for.
+        """Return a part of the log with the first record at or after an offset, and that record's
+        time; ``None`` if there is none. The last partition's records stay cached, because many
+        calls are for one partition.
         """
         if self._times[0] != tp:
             self._times = tp, []

@@ -58,7 +58,7 @@ def decode_checkpoint(key: bytes, value: bytes) -> tuple[TopicPartition, Pair]:
 
 
 class Hints:
-    """The offsets that MirrorMaker 2 has recorded between two clusters, read at the first use.
+    """The offsets that MirrorMaker 2 has recorded between two clusters, read on first use.
 
     ``back``: it has copied records from ``there`` to ``here``.
     """

@@ -34,20 +34,20 @@ _END: Final = 2**62
 _OTHERS: Final = 8
 """Number of other partitions, chosen at random, that are searched for the records of a position."""
 _PROBES: Final = (8, 64)
-"""So many places of a log are looked at to find records of a time, until some are found."""
+"""Numbers of places in a log to search for records of a time, until some are found."""
 _READ: Final = (1 << 22, 1 << 12)
-"""So many of their records are read for a topic, and so many more for each position."""
+"""Records in other partitions to read for a topic, and how many more for each position."""
 _REMEMBERED: Final = 10_000
-"""So many answers are kept for other groups with the same offset."""
+"""Number of results that are cached for other groups with the same offset."""
 _OWN: Final = 128
-"""If so many records before a copy are the other cluster's own, older copies are not expected."""
+"""If this many records before a copy are the other cluster's own, no older copies are expected."""
 _Content = tuple[int, bytes]
 """A record's timestamp and digest."""
 
 
 class Translator:
-    """Translates offsets of ``here`` to offsets of ``there``, and remembers what it has seen of
-    topics. ``proofs``: what an earlier run has proven, and where to add to it. ``back``: the copies
+    """Translates offsets of ``here`` to offsets of ``there``, and caches data about topics.
+    ``proofs``: the offsets that an earlier run has proven; new ones are added. ``back``: the copies
     are ``here``."""
 
     def __init__(
@@ -61,14 +61,14 @@ class Translator:
         self._proofs = proofs
         self._hints = Hints(here, there, back)
         self._left: dict[str, int] = {}
-        """How many records of other partitions may still be read, by topic."""
+        """Remaining number of records of other partitions that may be read, by topic."""
         self._found: dict[Asked, Translation] = {}
-        """What was found for the last groups: many are at the end of a log."""
+        """The results for the last groups, because many groups are at the end of a log."""
         self._mixed: dict[str, str] = {}
         self._differs: dict[str, TopicPartition] = {}
 
     def ahead(self, asked: Iterable[Asked]) -> None:
-        """Read what ``find`` needs at first to find these offsets, with few requests."""
+        """Read the data that ``find`` first needs for these offsets, with few requests."""
         new = [one for one in asked if one not in self._found]
         if self._proofs is not None:
             new = [one for one in new if self._proofs.get(one) is None]
@@ -92,8 +92,8 @@ class Translator:
         MigrationError if a proven offset cannot be added to the file.
 
         Its records are compared around the place that ``_candidate`` returns, in ever larger parts
-        of the logs. ``partitions``: all partitions of the topic. Without the topics' ids, nothing
-        that an earlier run has proven is used.
+        of the logs. ``partitions``: all partitions of the topic. Without the topics' ids, offsets
+        that an earlier run has proven are not used.
         """
         tp, offset, other, _ = asked
         if asked in self._found:
@@ -220,7 +220,7 @@ class Translator:
             yield self._bisect(known, other, low, high)
 
     def _by_search(self, known: Seen, other: TopicPartition) -> Iterator[int]:
-        """Search more and more places of the log, and closer where only one of two neighbours is
+        """Search ever more places of the log, and further between two neighbours if only one is
         older."""
         if known.timestamp == NO_TIME:
             return
@@ -253,7 +253,8 @@ class Translator:
     def _search(
         self, tp: TopicPartition, other: TopicPartition, others: Iterable[int], found: Translation
     ) -> str:
-        """Search records that only one log has in other partitions of the other log's topic.
+        """Search for records that only one log has, in the other partitions of the other log's
+        topic.
 
         Return why these could not be read far enough; empty if they could.
         """
@@ -290,7 +291,7 @@ class Translator:
     def _search_ahead(
         wanted: Collection[_Content], contents: Contents, tp: TopicPartition, others: Iterable[int]
     ) -> None:
-        """Read what ``_count`` needs of other partitions at first."""
+        """Read the records of other partitions that ``_count`` needs first."""
         times = [timestamp for timestamp, _ in wanted]
         if NO_TIME in times:
             return
@@ -352,8 +353,8 @@ def _time_before(contents: Contents, tp: TopicPartition, part: Excerpt, known: S
 def _is_first_copy(
     proof: Translation, offset: int, source: Excerpt, target: Excerpt, copies: Excerpt | None
 ) -> bool:
-    """Whether the copies in this part of a log follow many records that are no copies, and none
-    before the proven offset is one of a record that is not consumed yet."""
+    """Whether the copies in this part of a log follow many records that are not copies, and no copy
+    before the proven offset is of a record that is not consumed yet."""
     if copies is None or proof.low is None:
         return False
     own = sum(1 for one in target.records if one.offset < copies.begin)

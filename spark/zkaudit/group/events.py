@@ -153,7 +153,7 @@ class Lifetime:
 
 
 class Began(NamedTuple):
-    """The begin of a lifetime. Its end, or the end of the history, is such a row, too."""
+    """The start of a lifetime. Its end, or the end of the history, is also such a row."""
 
     lifetime: Lifetime
 
@@ -226,7 +226,7 @@ class Refused(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """The begin or end of a registration. The row follows that of the registration."""
+    """The start or end of a registration. This row follows that of the registration."""
 
     registration: Lifetime
     at: Moment

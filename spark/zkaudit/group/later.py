@@ -1,4 +1,4 @@
-"""Facts about a time that only later events of a group show.
+"""Facts that only later events of a group show.
 
 The fold reads commits in order, and there are too many to keep in memory. So other events are read
 twice: first by ``LaterEvents``, then by the fold.
@@ -6,8 +6,8 @@ twice: first by ``LaterEvents``, then by the fold.
 - A session may register after it has written an offset, as a reconnecting member does. So all
   registrations are needed to know whether a session belongs to a member.
 - A znode that was created in a log gap is first seen at its end. So an owner whose end is listed
-  by the close of its session was the owner of every commit since the log gap. Only behind log gaps
-  are other events than registrations and the markers of migrations needed.
+  by the close of its session was the owner of every commit since the log gap. Events other than
+  registrations and markers of migrations are needed only behind log gaps.
 """
 
 from __future__ import annotations

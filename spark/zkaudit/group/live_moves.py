@@ -36,7 +36,7 @@ class Acknowledgement(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A time in which a migratable member was registered without having acknowledged the mode.
+    """An interval in which a migratable member was registered without having acknowledged the mode.
 
     ``end``: it acknowledged, left, or the next mode was written; ``None``: none of these happened.
     """
@@ -97,7 +97,7 @@ class Span:
 
 
 class Phase(NamedTuple):
-    """A time in which a member's session followed one coordination. ``begin`` or ``end`` is
+    """An interval in which a member's session followed one coordination. ``begin`` or ``end`` is
     ``None`` if unlimited."""
 
     session: int

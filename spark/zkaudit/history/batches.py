@@ -103,8 +103,8 @@ OUTPUT: Final = columns_of(
 """``table``: the tree of a lifetime (``ids``, ``owners``, ``foreign``, ``members``), ``offsets``
 for a commit, ``membership`` for a join or leave, ``changes`` for a change of the znodes of a
 migration (``tree``), ``failed_claims``, ``rebalances``, ``migrations`` for a mode, ``phases`` for
-a time in which a session followed one coordination, ``member_ids`` for a migratable member's id on
-the coordinator, ``used`` for a session that changed a znode of the group, ``findings`` for
+an interval in which a session followed one coordination, ``member_ids`` for a migratable member's
+id on the coordinator, ``used`` for a session that changed a znode of the group, ``findings`` for
 findings of the rules, ``waiting`` for a group with more findings if the history ended later,
 ``names`` for each ``tree`` in which a group has znodes. Columns of other tables are null."""
 
@@ -262,8 +262,8 @@ class _Output:
             self._rows[_FINDING].append(row)
 
     def add_last_findings(self, rules: Rules, end: Moment) -> None:
-        """Add the findings of a group's rules at the end of the history, and whether a later end
-        would give more."""
+        """Add the findings of a group's rules at the end of the history, and record whether the
+        rules would find more if the history ended later."""
         found = rules.finish(end)
         self.add_findings(rules, found)
         later = rules.finish(end._replace(time=(end.time or 0) + _NEVER))

@@ -85,8 +85,8 @@ def _fits(change: Change, then: Change, last: bool) -> bool | None:
 
 
 def of_session(kind: str, zxid: int, used: int) -> bool | None:
-    """Whether an unconfirmed begin or end of a session happened; ``None`` if unknown. ``used``:
-    its last confirmed transaction."""
+    """Whether an unconfirmed start or end of a session happened; ``None`` if unknown. ``used``: its
+    last confirmed transaction."""
     return kind == "createSession" if used > zxid else None
 
 
@@ -153,7 +153,7 @@ def decided(read: Callable[[], DataFrame], plan: History) -> History:
     changes = changes.join(unsure.select("path").distinct(), "path", "left_semi")
     changes = changes.withColumn("before", F.lag("confirmed", 1, True).over(of_path))
     changes = changes.where("not confirmed or not before")
-    # Of each session the begin or end in doubt, the end, and the last confirmed transaction.
+    # Of each session the start or end in doubt, the end, and the last confirmed transaction.
     edges = unsure.where(F.col("type").isin(*_EDGES))
     closes = rows.where("type = 'closeSession'").join(
         changes.select("session").distinct(), "session", "left_semi"

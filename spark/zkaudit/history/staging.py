@@ -104,8 +104,8 @@ def stage(
 
 
 def shared_rows(rows: DataFrame) -> pa.Table:
-    """Collect data that groups share, for ``facts.read_facts`` and ``build.sessions``: begins and
-    ends of sessions, and operations on the znodes of topics and brokers."""
+    """Collect data that groups share, for ``facts.read_facts`` and ``build.sessions``: the starts
+    and ends of sessions, and operations on the znodes of topics and brokers."""
     of, path = F.col("type"), F.col("path")
     named = reduce(or_, map(path.contains, OF_ALL_GROUPS))
     chosen = of.isin("createSession", "closeSession") | of.isin(*ACTS) & named

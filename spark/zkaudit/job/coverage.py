@@ -185,8 +185,8 @@ def _lost(
     server: str,
     ends: Sequence[tuple[LoggedRun, int, int]],
 ) -> Range | None:
-    """Return the zxids between two of a server's that may be in no log; ``None`` if other servers'
-    logs continue."""
+    """Return the zxids after ``after`` and before ``until`` that may be in no server's log;
+    ``None`` if other servers' logs continue."""
     beyond = [last for run, _, last in ends if run.server != server and last > after]
     epoch = after >> _EPOCH
     if until is None:

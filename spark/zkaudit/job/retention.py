@@ -41,7 +41,7 @@ audited after each deletion."""
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The begin of the recorded history.
+    """The start of the recorded history.
 
     Args:
         zxid: the last zxid that is ignored.

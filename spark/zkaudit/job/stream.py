@@ -11,17 +11,18 @@ After any round the tables are those of one run over the whole history. Nearly e
 follows from one group's znodes, the sessions that used the group, topics, and the log gaps. So a
 round audits these groups:
 
-- those with new rows, also if only another server's copy of rows that were there before;
-- those that were used by a session with new rows: its end is the end of what it owned, and a
-  refused create may be a refused claim;
+- those with new rows, even if these are only another server's copies of known rows;
+- those that were used by a session with new rows: the end of the session also ends its ownership,
+  and a refused create may be a refused claim;
 - those whose findings depend on when the history ends (``waiting`` in ``history.batches``), such as
   a partition that has had no owner for some time.
 
 It audits all groups when something changes that they share: topics, log gaps, snapshots behind
-them, proposals that never were committed, options; when the history's end steps back in time, or a
-transaction was confirmed that no new row is about; and always with journals, offsets in Kafka or
-ZooKeeper's own logs, since these are not recorded. Table ``partitions`` is written in each round.
-In table ``sessions``, only the sessions that used these groups or have new rows are replaced.
+them, proposals that were never committed, options; when the end of the history moves back in time,
+or a transaction is confirmed to which no new row belongs; and always with journals, offsets in
+Kafka or ZooKeeper's own logs, since these are not recorded. Table ``partitions`` is written in each
+round. In table ``sessions``, only the sessions that used these groups or have new rows are
+replaced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The committed transactions of one group, in order, read from the servers' logs in this process.
 
-Files, committed transactions, log gaps, doubt and coverage are decided by the functions that the
-Spark pipeline uses. Only the operations of one group are decoded.
+The Spark pipeline's functions choose the files, and determine committed and doubtful transactions,
+log gaps and coverage. Only the operations of one group are decoded.
 """
 
 from __future__ import annotations
@@ -342,8 +342,8 @@ def _is_shared(path: str, topics: set[str]) -> bool:
 
 
 def subscription_of(path: str, data: bytes | None) -> tuple[Pattern | None, list[str]]:
-    """Return the pattern of a registration, and its topics or regexes. ``None`` and nothing if
-    its format is unknown."""
+    """Return the pattern of a registration, and its topics or regexes. Returns ``None`` and an
+    empty list if its format is unknown."""
     try:
         subscription = decode_registration(path, data or b"")
     except ZnodeFormatError:

@@ -306,7 +306,7 @@ def _modes(summary: dict[str, Any]) -> dict[_GroupKey, str]:
 
 
 def _only(group: str | None) -> str | None:
-    """Return the words for the groups on the page; ``None`` for all groups."""
+    """Return a phrase about the groups on the page; ``None`` for all groups."""
     names = None if group is None else names_of(group)
     if names is None:
         return None if group is None else f"groups whose name matches {group}"
@@ -343,7 +343,7 @@ class _Group:
 
 
 def _all_groups(tables: Tables, counted: Iterable[dict[str, Any]]) -> list[_Group]:
-    """Return all groups of the audit, those with the worst findings first, then those with most
+    """Return all groups of the audit, those with the worst findings first, then those with the most
     findings."""
     kinds: dict[_GroupKey, Counter[tuple[int, str]]] = defaultdict(Counter)
     for row in counted:
@@ -389,12 +389,12 @@ class _Spans:
         return begun & (end >= self.earliest)
 
     def times(self, start: pa.ChunkedArray, end: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-        """Return begin and end of intervals."""
+        """Return the start and end of intervals."""
         a, b = _millis(start).to_numpy(), _millis(end).fill_null(self.last).to_numpy()
         return (a if self.earliest is None else np.maximum(a, self.earliest)), b
 
     def limits(self, owned: pa.Table) -> tuple[int, int]:
-        """Return begin and end of the timeline, from rows of ``_partitions``."""
+        """Return the start and end of the timeline, from rows of ``_partitions``."""
         if not len(owned):
             return 0, 1
         a, b = self.times(owned["start"], owned["end"])
@@ -404,8 +404,8 @@ class _Spans:
 
 
 def _partitions(tables: Tables, spans: _Spans | None) -> pa.Table:
-    """Return the partitions that had an owner, with begin of the first and end of the last ended
-    interval (``start``, ``end``), and the number of intervals that did not end (``open``)."""
+    """Return the partitions that had an owner, with the start of the first and the end of the last
+    ended interval (``start``, ``end``), and the number of intervals that did not end (``open``)."""
     where = pc.field("start_time").is_valid() if spans is None else spans.where()
     values = (
         ("start", "start_time", "min"), ("end", "end_time", "max"), ("open", "end_time", "count"),
@@ -477,7 +477,8 @@ def _places(groups: Sequence[dict[str, Any]]) -> dict[_GroupKey, int]:
 
 
 def _herds(tables: Tables, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the changes that woke most members, of all groups and of each group on the page."""
+    """Return the changes that woke the most members, of all groups and of each group on the
+    page."""
     names = (*GROUP, "member", "change", "basis", "cause", "notified", "rebalances", "reads")
     worst: pa.Table | None = None
     columns = (*names, "time", "zxid", "idx")
@@ -492,7 +493,7 @@ def _herds(tables: Tables, groups: Sequence[dict[str, Any]]) -> list[dict[str, A
 
 
 def _worst_herds(woke: pa.Table, groups: Sequence[dict[str, Any]]) -> pa.Table:
-    """Return those of some changes that woke most members."""
+    """Return the changes that woke the most members."""
     order = [(name, "ascending") for name in (*GROUP, "zxid", "idx", "member")]
     woke = woke.sort_by([("notified", "descending"), *order])
     left = dict.fromkeys(_places(groups), MAX_HERDS_OF_GROUP)
@@ -523,7 +524,7 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class _Intervals:
-    """Intervals of the rows as columns, sorted by row and begin."""
+    """Intervals of the rows as columns, sorted by row and start."""
 
     row: np.ndarray
     a: np.ndarray
@@ -616,7 +617,7 @@ def _cells_of(
 def _packed(spans: _Intervals, members: dict[str, int], begin: int, end: int) -> dict[str, Any]:
     """Return intervals as packed columns, which the page unpacks when it zooms in.
 
-    The columns are, in order of row and begin: row, time since the end of the previous interval
+    The columns are, in order of row and start: row, time since the end of the previous interval
         in the same row, length, member, how it ended. Times are in ``unit`` milliseconds; the
         first of a row is since ``begin``. A column has ``bytes`` bytes for each interval: first
         the lowest bytes of all intervals, then the next, which compresses best. Then zlib, then

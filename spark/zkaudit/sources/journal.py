@@ -43,8 +43,8 @@ def register(spark: SparkSession) -> None:
 def read_journal_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yield one row for each line. Raises ``OSError``.
 
-    A last line without a newline is still being written, or its writer was killed. It is a fault,
-    too.
+    A last line without a newline is still being written, or its writer was killed. It also counts
+    as a fault.
     """
     name = shown(path)
     with stream(path) as file:

@@ -67,7 +67,7 @@ class Decoded(NamedTuple):
     batch: Any
     """A ``pyarrow.RecordBatch``."""
     last: int
-    """Offset of the last row; anything if there are no rows."""
+    """Offset of the last row; undefined if there are no rows."""
     failure: Exception | None
     """Why the bytes after the batch are unreadable; ``None`` if everything was read."""
 
@@ -89,7 +89,7 @@ def decode(data: bytes, topic: str, partition: int, start: int, schema: Any = SC
     """Decode all records with offset >= ``start``. A cut-off last entry is ignored.
 
     ``schema`` has some columns of ``SCHEMA``. ``failure`` is an ``InvalidMessageError`` or a
-    ``CodecUnavailableError``, as of ``Decoder.decode``.
+    ``CodecUnavailableError``, like those of ``Decoder.decode``.
     """
     native = _native is not None and start < _LIMIT
     found = (_in_c if native else _fast)(data, start, schema.names)
@@ -146,7 +146,7 @@ def _slow(data: bytes, topic: str, partition: int, start: int, schema: Any) -> D
 
 
 def _in_c(data: bytes, start: int, names: Sequence[str]) -> tuple[int, int, Arrays] | None:
-    """As ``_fast``."""
+    """Do the same as ``_fast``, in C."""
     wanted = sum(1 << bit for bit, name in enumerate(SCHEMA.names[2:]) if name in names)
     try:
         found = _native.columns(data, start, wanted, decompress, pa.allocate_buffer)
@@ -179,8 +179,8 @@ def _array(kind: Any, count: int, *buffers: Any) -> Any:
 
 
 def _fast(data: bytes, start: int, names: Sequence[str]) -> tuple[int, int, Arrays] | None:
-    """How many rows there are, the offset of the last, and the columns; ``None`` where ``_slow``
-    has to read."""
+    """Return the number of rows, the offset of the last one, and the columns; ``None`` if ``_slow``
+    must read them."""
     batches: list[OpenBatch] = []
     pos, end = 0, len(data)
     try:

@@ -70,11 +70,11 @@ class OneLog:
     ) -> tuple[Iterator[Record], int]:
         """Return the records from ``position`` on, and the position after them.
 
-        ``lowest``: also those before it in its batch, from this offset on.
+        ``lowest``: also return earlier records of the same batch, from this offset on.
 
-        That is ``position`` itself if there are none within ``max_wait_ms``. The iterator raises
-        InvalidMessageError, CodecUnavailableError. Raises InvalidMessageError too, if a message
-        never becomes whole.
+        If no record arrives within ``max_wait_ms``, that is ``position`` itself. The iterator
+        raises InvalidMessageError, CodecUnavailableError. The method also raises
+        InvalidMessageError, if the broker never sends a complete message.
         """
         while True:
             want = Want(*self._tp, position, self._limit)

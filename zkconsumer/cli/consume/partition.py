@@ -1,4 +1,4 @@
-"""``zkconsumer consume --partition``: prints one partition without a group and commits.
+"""``zkconsumer consume --partition``: prints one partition, without a group and without commits.
 
 Everything runs on the main thread.
 """

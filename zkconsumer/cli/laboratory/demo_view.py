@@ -133,7 +133,7 @@ def live_table(story: Story) -> RenderableType:
         style = colour if row.state == "running" else "dim"
         now.add_row(row.name, row.state, *streams, f"{row.delivered:,}", style=style)
     if story.unowned:
-        now.add_row("nobody", "", ranges(story.unowned), "", "", style="bold red")
+        now.add_row("no owner", "", ranges(story.unowned), "", "", style="bold red")
     share = min(1.0, story.delivered / story.sent) if story.sent else 0.0
     filled = round(40 * share)
     bar = Text("━" * filled, "green") + Text("━" * (40 - filled), "dim")

@@ -76,7 +76,7 @@ class Expansions:
     ) -> tuple[dict[str, Mapping[str, int]], dict[str, str]]:
         """Return the result of ``expand`` for each registration, by the same names.
 
-        Returns the expanded registrations by name, and by name why registrations are unusable. A
+        Returns the expanded registrations by name, and the reason for each unusable one by name. A
         name in both keeps its earlier topics. A filter that took too many steps is not evaluated
         again with the same topics.
         """

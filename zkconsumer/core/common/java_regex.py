@@ -369,7 +369,8 @@ class _Parser:
         return self._characters(self._class_escape()[0])
 
     def _class_escape(self) -> tuple[_CharacterSet, str]:
-        """Read an escape that means characters. Return these, and the character if it is one."""
+        """Read an escape that stands for characters. Return their set, and the character if the
+        escape stands for exactly one."""
         self.at += 1
         letter = self._next("an escape")
         if letter in "pP":

@@ -194,7 +194,7 @@ class CommitQueue:
         """Refuse all requests, because no offset can be stored any more."""
         due = [(commit, self._refusal(commit, commit.positions, why)) for commit in self._waiting]
         if self._current is not None:
-            # A reset has emptied what was sent: nobody knows whether it is stored.
+            # A reset has emptied what was sent, so it is unknown whether it is stored.
             refusal = self._refusal(self._current, self.left, why) if self.left else [why]
             faults = [*self._faults, *refusal]
             due.insert(0, (self._current, faults))

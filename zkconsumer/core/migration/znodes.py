@@ -79,7 +79,7 @@ def encode_member(acknowledged: int | None, member_id: str = "") -> bytes:
 
 
 def member_id_of(data: bytes) -> str:
-    """Return the coordinator's member id in a member's znode, or an empty text."""
+    """Return the coordinator's member id in a member's znode, or an empty string."""
     try:
         member_id = json.loads(data.decode())["member_id"]
     except (ValueError, KeyError, TypeError, RecursionError):

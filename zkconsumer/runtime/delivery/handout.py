@@ -3,8 +3,8 @@ handler raises.
 
 A signal handler may raise between any two bytecodes of the main thread. Then an item that an
 iterator has taken must either reach the caller or be put back. If ``__next__`` were a function, no
-code could know: no ``try`` catches an exception at its ``return``. A ``try`` does catch one at a
-``yield``, and the caller has the item as soon as the ``yield`` is complete. So the items are
+code could find out: no ``try`` catches an exception at its ``return``. A ``try`` does catch one at
+a ``yield``, and the caller has the item as soon as the ``yield`` is complete. So the items are
 produced by a generator, and ``__next__`` is the generator's own: there is no Python code between
 its ``yield`` and the caller. Any thread may use ``refuse`` and ``is_refusal``.
 """

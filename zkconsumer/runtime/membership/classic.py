@@ -82,9 +82,9 @@ class BrokerCoordination:
         spec: the member.
         host: runs the member.
         gate: kept open while the coordinator is certain to treat this member as live.
-        requests, heartbeats: lines to the coordinator.
-        streams: must make progress.
-        listener: must return from its calls.
+        requests, heartbeats: connections to the coordinator.
+        streams: the application must make progress in each.
+        listener: each of its calls must return in time.
         observer: called with every request.
     """
 
@@ -250,8 +250,9 @@ class BrokerCoordination:
 
     def confirm(self, sent: float, code: int) -> None:
         """Extend the lease: the coordinator treated this member as live when it received a request
-        sent at ``sent``. If it waits for members to rejoin (REBALANCE_IN_PROGRESS), it waits for
-        the rebalance timeout, and then continues without those that have not rejoined."""
+        sent at ``sent``. While the coordinator waits for members to rejoin (REBALANCE_IN_PROGRESS),
+        the lease lasts for the rebalance timeout, after which the coordinator continues without
+        those that have not rejoined."""
         if code == ErrorCode.NONE:
             self._settled_at = max(self._settled_at, sent)
         until = sent + self._spec.session_timeout * LEASE

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _AT_ONCE: Final = 100
-"""So many partitions are requested together."""
+"""Number of partitions that are requested together."""
 _OWN: Final = ("to_config", "topic_map", "not_proven", "offsets_out", "proofs")
 _OTHERS: Final = ("decisions_out", "at_apply", "direction", "only_problems")
 
@@ -390,7 +390,7 @@ class Wanted(NamedTuple):
 
     @property
     def asked(self) -> Asked:
-        """What is looked for."""
+        """The offset to look for."""
         entry = self.found.entry
         assert entry.to is not None
         return Asked(entry.tp, entry.to, self.found.to, self.ids)

@@ -1,6 +1,6 @@
 """Rules about one group that do not read its znodes: journals of members, records of a coordinator.
 
-``Records`` is what there is of a group, and ``Records.findings`` calls the rules::
+``Records`` has the data of a group, and ``Records.findings`` calls the rules::
 
     journals     overlapping deliveries, gaps, resets, views that differ
     coordinator  storms, members that come and go, two owners, offsets in Kafka that went back

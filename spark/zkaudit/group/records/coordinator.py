@@ -92,7 +92,8 @@ class Change:
 
 
 class Owned(NamedTuple):
-    """A time in which a partition belonged to a member: a row of the table ``group_ownership``."""
+    """An interval in which a partition belonged to a member: a row of the table
+    ``group_ownership``."""
 
     topic: str
     partition: int
@@ -144,7 +145,7 @@ class _Rebalances(NamedTuple):
 
 
 def storms(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[Finding]:
-    """Return one finding for each time with many generations.
+    """Return one finding for each period with many generations.
 
     The limits are those of storms in ZooKeeper. The coordinator also counts generations that no
     member completed. Of those since the last record, the share within ``storm_seconds`` is

@@ -21,7 +21,7 @@ TopicPartition = tuple[str, int]
 
 
 class Delivery(NamedTuple):
-    """A time in which a member delivered messages of a partition: a row of the table
+    """An interval in which a member delivered messages of a partition: a row of the table
     ``deliveries``."""
 
     topic: str
@@ -46,7 +46,7 @@ class Delivery(NamedTuple):
 
 
 class View(NamedTuple):
-    """A time in which a member acted on a view of the group: a row of the table ``views``."""
+    """An interval in which a member acted on a view of the group: a row of the table ``views``."""
 
     member: str
     start: int

@@ -9,7 +9,7 @@ _R = TypeVar("_R")
 
 
 class Interval(NamedTuple, Generic[_R]):
-    """A time from ``begin`` up to, but excluding, ``end``, with its row."""
+    """An interval from ``begin`` up to, but excluding, ``end``, with its row."""
 
     owner: Any
     begin: int

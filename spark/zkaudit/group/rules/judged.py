@@ -188,7 +188,7 @@ def _evidence(verdict: _Verdict) -> Iterator[Evidence]:
 
 
 def _what(verdict: _Verdict) -> str:
-    """Return the words for who wrote what."""
+    """Return a phrase that names the writer and the data."""
     writes, role = verdict.writes, verdict.writes.writer.role
     first, last, member = writes.first, writes.last, writes.writer.member
     by_broker, tool = role is Role.BROKER, role is Role.TOOL
@@ -212,7 +212,7 @@ def _what(verdict: _Verdict) -> str:
 
 
 def _situation(verdict: _Verdict) -> str:
-    """Return the words for who owned the partition."""
+    """Return a phrase about the owner of the partition."""
     writes, owner = verdict.writes, verdict.writes.first.owner
     if writes.writer.is_import:
         owner = None

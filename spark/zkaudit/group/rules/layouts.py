@@ -1,5 +1,5 @@
 """The rules about znodes of other clients, which members of the JVM and of this library ignore or
-misread. The audit does not understand them either: it only says that they are there."""
+misread. The audit does not understand them either, and reports only that they exist."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Flapping(Rule):
 
 
 class _Stall(NamedTuple):
-    """A time in which a member did not commit."""
+    """An interval in which a member did not commit."""
 
     lasted: int
     last_zxid: int

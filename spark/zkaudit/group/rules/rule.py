@@ -185,8 +185,9 @@ class Group:
     def from_known(
         self, partition: Partition, begin: Moment, until: Moment | None
     ) -> tuple[Moment, bool]:
-        """Move the start of a time without an owner to the point from which all owners of its last
-        segment are known, if that is within it. Return the start, and whether it was moved.
+        """Move the start of an unowned interval to the point from which all owners of its last
+        segment are known, if that is within the interval. Return the start, and whether it was
+        moved.
 
         ``until``: its end, in the current segment or an earlier one; ``None``: that of the history.
         """
@@ -203,7 +204,7 @@ class Group:
         return Moment(known, 0, latest(time, begin.time)), True
 
     def began(self, lifetime: Lifetime) -> None:
-        """Record the begin of a lifetime."""
+        """Record the start of a lifetime."""
         self.live[lifetime.znode.path] = lifetime
         content = self.wanted.began(lifetime)
         if content is not None and content.subscription == {} and lifetime.session is not None:
@@ -222,7 +223,7 @@ class Group:
             self.may_be_back = False
 
     def enter(self, segment: int) -> None:
-        """Record the begin of a segment. A log gap before it may hide the end of a move."""
+        """Record the start of a segment. A log gap before it may hide the end of a move."""
         self.segment, self.known = segment, None
         later = self.later
         if later is None or later.shows_marker(self.chroot, self.name, segment):

@@ -46,7 +46,7 @@ class Shares(Rule):
         self._changed_zxid = 0
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Record the begin of a lifetime."""
+        """Record the start of a lifetime."""
         if lifetime.start is not UNKNOWN:
             self._note(lifetime, lifetime.start)
         return ()

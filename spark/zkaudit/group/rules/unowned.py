@@ -42,7 +42,7 @@ def _is_shown(lifetime: Lifetime) -> bool:
 
 
 class _Time(NamedTuple):
-    """A time in which a partition had no owner and one member was registered."""
+    """An interval in which a partition had no owner and one member was registered."""
 
     free: _Free
     begin: Moment
@@ -55,8 +55,8 @@ class _Time(NamedTuple):
 
 
 class Unowned(Rule):
-    """One finding for each time in which a partition had no owner while a member that subscribes to
-    its topic was registered.
+    """One finding for each interval in which a partition had no owner while a member that
+    subscribes to its topic was registered.
 
     The proof is one member that was registered for that whole time. If it registered after the
     partition had lost its owner, the time begins then. If it left before the next claim, for
@@ -74,7 +74,7 @@ class Unowned(Rule):
         """By path, until the next claim, the longest time that ended because the member left."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """End the time without an owner at a claim."""
+        """End the unowned interval at a claim."""
         if lifetime.znode.tree != OWNERS or lifetime.start is UNKNOWN:
             return ()
         znode, start = lifetime.znode, lifetime.start
@@ -126,7 +126,7 @@ class Unowned(Rule):
                     yield znode
 
     def gap(self) -> Iterable[Finding]:
-        """Report times without an owner that ended before the log gap or last until it."""
+        """Report unowned intervals that ended before the log gap or last until it."""
         yield from self._before_gap()
         self._released.clear()
         self._until_left.clear()

@@ -29,7 +29,7 @@ class Wanted:
         self._matches: dict[tuple[str, str, str], bool] = {}
 
     def began(self, lifetime: Lifetime) -> Registered | None:
-        """Record the begin of a lifetime. Return the content of a registration."""
+        """Record the start of a lifetime. Return the content of a registration."""
         if lifetime.znode.tree != IDS or lifetime.start is UNKNOWN:
             return None
         content = registered(lifetime.data)

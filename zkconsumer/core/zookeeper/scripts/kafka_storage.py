@@ -88,7 +88,8 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
     for long enough expires (KAFKA-1510).
     """
     if ctx.spec.dual_commit:
-        # DEVIATION-27: the JVM writes to Kafka first, whoever owns the partition by now.
+        # DEVIATION-27: the JVM writes to Kafka first, even if another member already owns the
+        # partition.
         settled = yield from ownership.commit(command, ctx)
     else:
         settled = yield from confirm_owners(command, ctx)

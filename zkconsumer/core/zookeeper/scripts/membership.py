@@ -38,10 +38,10 @@ def register(
     Most groups exist already, so the parents are created only if they are missing.
 
     The data's timestamp is the moment of registration (Scala 1.1.1 ZookeeperConsumerConnector
-    ``registerConsumerInZK``). Then the session that owns the znode decides, even after success.
-    The client library may have sent the request in a session that this member does not know yet,
-    and the check of the registration would then pass in the wrong session. The read is sent right
-    after the request.
+    ``registerConsumerInZK``). The script then reads which session owns the znode, even if the multi
+    succeeded. The client library may have sent the multi in a session that this member does not
+    know yet, and the check of the registration would then pass in the wrong session. The read is
+    sent right after the multi.
     """
     spec = ctx.spec
     path = spec.paths.member(spec.consumer_id)

@@ -111,7 +111,7 @@ class _Claiming:
         path = self.paths.owner(tp)
         text = str(self.wanted[tp]).encode()
         ops: list[MultiOp] = []
-        # DEVIATION-11: the JVM takes an equal text for its own owner znode, in whatever session.
+        # DEVIATION-11: the JVM treats an equal text as its own owner znode, in any session.
         if owner is not None and owner.stat.ephemeral_owner != self.ctx.session_id:
             self.blocked[tp] = owner.data.decode(errors="replace")
             self.sessions[tp] = owner.stat.ephemeral_owner
@@ -293,7 +293,7 @@ def release(command: commands.Release, ctx: ScriptContext) -> MemberScript[event
             for tp, (owner, offset) in (yield from read_owner_and_offset(ctx, todo)).items():
                 if owner is None:
                     continue
-                # DEVIATION-04: the JVM deletes owner znodes by path, whoever they belong to.
+                # DEVIATION-04: the JVM deletes owner znodes by path, even those of other members.
                 if owner.stat.ephemeral_owner != ctx.session_id:
                     foreign.add(tp)
                 else:

@@ -149,8 +149,8 @@ def _doubtful(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str
 
 def _foreign(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str, str]:
     """Return members of other libraries by path, and why they are left out. They read brokers
-    and topics from ZooKeeper, so they would compute other shares. Members without a common topic
-    do no harm."""
+    and topics from ZooKeeper, so they would compute a different assignment. Members without a
+    common topic do no harm."""
     reasons: dict[str, str] = {}
     for name, node in registrations.items():
         path = f"{ctx.spec.paths.ids}/{name}"
