@@ -117,7 +117,7 @@ def five_steps() -> str:
     rows = (
         (
             "profile scala",
-            "all stop, also those that stay",
+            "all stop, even those that stay",
             "aaaa",
             "    ",
             "    ",
@@ -255,7 +255,7 @@ def coordinator_states() -> str:
     figure.box(270, 400, 220, 52, [State.CLOSED.name, State.CLOSED.value], "b")
     figure.arrow((240, 426), (270, 426))
     figure.text(505, 416, "from every state: shutdown leaves,", "small")
-    figure.text(505, 434, "an error that stays fails, a lost", "small")
+    figure.text(505, 434, "a permanent error fails, a lost", "small")
     figure.text(505, 452, "coordinator goes back to FINDING", "small")
     return figure.done()
 

@@ -141,7 +141,7 @@ def migrate_cases_page() -> str:
     lines = [
         "# Cases of a group\n",
         NOTE,
-        "`zkmigrate status` shows the case of each group. What cannot be read comes first.\n",
+        "`zkmigrate status` shows the case of each group. Unreadable data is a case of its own.\n",
         "| Case | Meaning |",
         "|---|---|",
         *(f"| {case.value} | {meaning} |" for case, meaning in MEANING.items()),
@@ -173,7 +173,7 @@ def migrate_layouts_page() -> str:
             for name, one in LAYOUTS.items()
         ),
         "",
-        "`--source-means next` or `last` replaces what the table says of a number.",
+        "`--source-means next` or `last` overrides the meaning in the table.",
         "If the client uses another ZooKeeper than the cluster, export its offsets there and plan",
         "with `--from-file`. Stop it before `apply`, which reads `--layout` again right before it",
         "writes, and refuses the group if a number has changed since the plan.\n",
@@ -201,7 +201,7 @@ def migrate_layouts_page() -> str:
         "- The data are JSON with a number, and the path, a key above the number or a value",
         "  next to it is a topic of the cluster or `TOPIC-PARTITION`.\n",
         "Text may also be a `String` that Java serialized. Other binary, compressed or",
-        "encrypted data are not recognized. What ZooKeeper and Kafka store for themselves is",
+        "encrypted data are not recognized. Znodes of ZooKeeper and Kafka themselves are",
         "left out.",
         "",
     ]
@@ -388,7 +388,7 @@ def states_page() -> str:
             "|---|---|---|",
             *rows,
             "",
-            f"These events are handled in every state but `CLOSED`: {anywhere}.",
+            f"These events are handled in every state except `CLOSED`: {anywhere}.",
             "After `ScriptFailed` the attempt has failed, and the member repeats it after a pause.",
             "`SessionLost` leads to `SESSIONLESS`, and `CloseRequested` to `CLOSING_STOP`.",
             "",

@@ -92,8 +92,8 @@ def certificate_fault(error: ssl.SSLError, prefix: str) -> str | None:
         if name is None:
             return f"its certificate is not accepted ({why}): see {prefix}truststore.location"
         return (
-            f"its certificate is for another host ({why}): reach it under the name in the "
-            f"certificate, or have one made for this name ({prefix}{name}=https asks for it)"
+            f"its certificate is for another host ({why}): use the name in the certificate, or "
+            f"get a certificate for this name ({prefix}{name}=https asks for it)"
         )
     text = " ".join(str(part) for part in (error.reason, error.strerror) if part)
     if "WRONG_VERSION_NUMBER" in text or "HTTP_REQUEST" in text:

@@ -146,7 +146,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "group with `--exclude`.",
     ),
     Reason.UNKNOWN: (
-        "The brokers gave no log range.",
+        "The brokers returned no log range.",
         "Make sure that the partition has a leader, then run it again.",
     ),
     Reason.BAD_NAME: (
@@ -286,7 +286,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Choose `--not-proven lower`, or leave it out with `--skip`.",
     ),
     Reason.IGNORED: ("An operator decided to leave the group as it is.", "Nothing."),
-    Reason.FROM_FILE: ("No problem: the operator gave the offset.", "Nothing."),
+    Reason.FROM_FILE: ("Not a problem: the operator gave the offset.", "Nothing."),
     Reason.WRONG_MODE: (
         "This step cannot follow the group's present mode.",
         "Run the steps in between first.",

@@ -71,4 +71,4 @@ def late_text(partitions: Sequence[object], more: int = 0) -> str:
 
 def unlisted_note(partitions: Sequence[str]) -> str:
     """Return the message that Kafka could not list all groups."""
-    return f"groups may be missing, since a leader is missing of {shown(partitions)}"
+    return f"groups may be missing, because these partitions have no leader: {shown(partitions)}"

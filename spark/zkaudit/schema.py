@@ -171,7 +171,7 @@ TXNLOG_RUNS: Final = _PLACE + columns_in(f"""
     first_time timestamp: the leader's wall clock at the run's first transaction
     last_time timestamp: the leader's wall clock at the run's last transaction
     times longs: the leader's wall clock, in milliseconds since 1970, at each transaction whose zxid
-        is a multiple of {SAMPLE} (of {SAMPLE_AT_BEGIN} at an epoch's begin): servers of one
+        is a multiple of {SAMPLE} (of {SAMPLE_AT_BEGIN} at an epoch's start): servers of one
         ensemble agree in it
     damage string: last run of a damaged file (`corruption` is `stop`): the byte and the reason
     cut string: last run of a file whose last record is incomplete: the byte and the reason

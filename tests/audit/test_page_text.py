@@ -92,7 +92,7 @@ def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> 
     ]
     gaps = verdict([], LOGS | {"log_gaps": [[0, 9]], "unconfirmed": [[1, 2]]})
     assert "have 1 gap: what happened there is unknown" in gaps[1]["text"]
-    assert "Give the logs of all servers." in gaps[2]["text"]
+    assert "Add the logs of all servers." in gaps[2]["text"]
     ranged = LOGS | {"begin": 9, "log_gaps": [[0, 9], [20, 30]]}
     assert "have 1 gap: what happened there is unknown" in verdict([], ranged)[1]["text"]
     late = verdict([], ranged | {"begin": None, "log_gaps": [[0, 9]]})

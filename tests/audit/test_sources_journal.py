@@ -22,7 +22,7 @@ EVENT = {"at": 2, "kind": "event", "name": "Claimed", "member": "m", "session": 
 GOOD = [RUN, EVENT | {"offsets": {"t-0": 5}, "partitions": ["t-0"]}, EVENT | {"path": "/a\u20ac"}]
 BAD = {
     b"no json\n": "cannot be read",
-    b"[1]\n": "no JSON object",
+    b"[1]\n": "not a JSON object",
     b'{"at": 3, "kind": "other"}\n': "kind 'other'",
     b'{"at": "3", "kind": "action", "name": "n"}\n': "at must be integer",
     b'{"at": 9223372036854775808, "kind": "action", "name": "n"}\n': "64 bits",

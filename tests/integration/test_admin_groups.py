@@ -291,7 +291,7 @@ def test_a_group_moves_through_a_file(
     assert zk.get("/consumers/g/offsets/b/11")[0] == b"21"
     capsys.readouterr()
     assert run([*command, "--execute"]) == 0
-    assert "0 offsets to write, 23 are already as wanted" in capsys.readouterr().err
+    assert "0 offsets to write, 23 are already correct" in capsys.readouterr().err
     assert run([*EXPORT, "--zookeeper", chroot]) == 0
     assert capsys.readouterr().out == file.read_text()
 

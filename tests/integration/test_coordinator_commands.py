@@ -170,7 +170,7 @@ def test_an_unknown_group_on_the_brokers_is_an_error(
     """The error names a group that no broker knows."""
     brokers = ["--bootstrap-server", cluster.bootstrap]
     assert run(["groups", "describe", "--group", group, *brokers]) == 1
-    assert f"the brokers know no group {group}" in capsys.readouterr().err
+    assert f"group {group} does not exist on the brokers" in capsys.readouterr().err
 
 
 def test_a_member_that_joins_and_dies_shows_in_tree_top_and_describe(

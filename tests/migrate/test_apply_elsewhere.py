@@ -400,7 +400,7 @@ def test_an_offset_that_the_other_cluster_hides_is_a_problem(
     ran = simulated.run(*words)
     assert [row["verdict"] for row in ran.rows] == ["ready", "ready"]
     assert (
-        "no offset in the other cluster, so that the one here stays as it is: u-0"
+        "no offset in the other cluster, so its offset here is left unchanged: u-0"
         in (ran.rows[0]["notes"])
     )
 
@@ -445,7 +445,7 @@ def test_groups_that_the_other_cluster_cannot_list_are_named(
     there.offsets = {"g": {TP: 71}}
     ran = simulated.run(*BACK[:-2], *ZK, "--all")
     assert ran.status == 1
-    assert "a leader is missing of __consumer_offsets-0 in the other cluster" in ran.err
+    assert "these partitions have no leader: __consumer_offsets-0 in the other cluster" in ran.err
     assert simulated.run(*BACK[:-2], *ZK, "--group", "g").status == 0
 
 

@@ -144,7 +144,7 @@ def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> 
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err
     assert [line for line in err.splitlines() if line] == [
-        "moving: 0 of 1 groups were worked on",
+        "moving: 0 of 1 groups are done",
         "interrupted: run the same command again to resume",
     ]
     bench.client.delete(f"/consumers/{group}/ids/killed")

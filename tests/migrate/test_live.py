@@ -211,7 +211,7 @@ def test_a_group_without_members(bench: Bench, shell: Shell, group: str, topic: 
     begun = time.monotonic()
     why = act(shell, "finalize", group, "refused")
     assert time.monotonic() < begun + 15, "it does not wait for an impossible condition"
-    assert f"{topic}-0, {topic}-1: no migratable member runs that carries them over" in why
+    assert f"{topic}-0, {topic}-1: no migratable member is running to copy them" in why
     with MigratableConsumerConnector(settings(bench, group)) as member:
         reader = Reader(member.create_message_streams({topic: 1})[topic])
         reader.wait(5)

@@ -86,7 +86,7 @@ def test_an_end_that_cannot_be_read_again_is_not_known(simulated: Simulated) -> 
     simulated.without_leader = {T0}
     made = simulated.run("plan", "--group", "b", "--out-of-range", "clamp")
     assert [(row["kind"], row["what"]) for row in made.rows] == [
-        ("unknown", "the brokers gave no log range: t-0")
+        ("unknown", "the brokers returned no log range: t-0")
     ]
 
 

@@ -132,5 +132,8 @@ def test_09_a_coordinator_that_stays_away(
         assert all(f"coordinator of group {name}" in err for name in away)
         status, out, err = printed_by(capsys, *EXPORT, "--all", "--store", "kafka", *server)
         assert (status, out.count("\n")) == (1, len(exported))
-        assert "groups may be missing, since a leader is missing of __consumer_offsets-" in err
+        assert (
+            "groups may be missing, because these partitions have no leader: __consumer_offsets-"
+            in err
+        )
         bench.close()

@@ -219,6 +219,6 @@ def test_watch_that_is_ended_while_a_server_is_away(
     monkeypatch.setattr(repeating.time, "sleep", sleep)
     with click.Context(click.Command("status")):
         assert look_once_or_often(look, 1.0, "table") == BrokerError.exit_code != 0
-        assert "the broker does not answer; looking again" in capsys.readouterr().err
+        assert "the broker does not answer; trying again" in capsys.readouterr().err
         looks += [BrokerError("away"), Look("hold", 1, [], "behind", 4)]
         assert look_once_or_often(look, 1.0, "table") == 4

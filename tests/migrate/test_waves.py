@@ -467,7 +467,7 @@ def test_waiting_for_members_ends_at_ctrl_c(
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         said = process.stderr.read()
-        assert "moving: 1 of 2 groups were worked on" in said
+        assert "moving: 1 of 2 groups are done" in said
         assert "run the same command again" in said
     assert moved(bench, five, topic) == ["1"]
     status, rows = shell.rows("apply", plan, "--execute")

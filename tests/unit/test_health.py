@@ -191,9 +191,9 @@ def test_each_fault_has_its_own_time() -> None:
         (reason,) = made.monitor.read(10.0).reasons
         said.append((reason.text.partition(" s; stop")[0], reason.seconds, reason.count))
     assert said == [
-        ("t-0 is assigned to this member: g_a-0 has had it for 12", 12.0, 1),
-        ("t-0 is assigned to this member (and 1 more): g_a-0 has had it for 24", 24.0, 2),
-        ("t-1 is assigned to this member (and 1 more): g_b-0 has had it for 24", 36.0, 2),
+        ("t-0 is assigned to this member: g_a-0 has owned it for 12", 12.0, 1),
+        ("t-0 is assigned to this member (and 1 more): g_a-0 has owned it for 24", 24.0, 2),
+        ("t-1 is assigned to this member (and 1 more): g_b-0 has owned it for 24", 36.0, 2),
     ]
     assert made.monitor.lasting == 2
     made.member = Membership("R", "r", True, True, 3, 3)
@@ -213,10 +213,10 @@ def test_a_problem_that_lasts_is_logged_once_and_so_is_its_end() -> None:
     made.after(60)
     assert [level for level, _ in made.lines] == [logging.WARNING, logging.WARNING]
     assert made.lines[0][1].startswith(
-        "not healthy for 30 s: t-3 is assigned to this member: g_alien-0 (session 0x17) has had it "
-        "for 30 s"
+        "not healthy for 30 s: t-3 is assigned to this member: g_alien-0 (session 0x17) has "
+        "owned it for 30 s"
     )
-    assert "has had it for 90 s" in str(made.monitor.read(MIN_SECONDS).reasons[0])
+    assert "has owned it for 90 s" in str(made.monitor.read(MIN_SECONDS).reasons[0])
     del made.lines[:]
     made.member = Membership("R", "resting", True, True, 1, 1)
     made.after(2)
@@ -388,8 +388,8 @@ def test_two_looks_at_the_same_time_do_not_disturb_each_other(
 @pytest.mark.parametrize(
     ("failure", "advice", "skips"),
     [
-        (MessageSizeTooLargeError("raise fetch.message.max.bytes"), "make a new connector", False),
-        (CodecUnavailableError("install lz4"), "make a new connector", False),
+        (MessageSizeTooLargeError("raise fetch.message.max.bytes"), "a new connector", False),
+        (CodecUnavailableError("install lz4"), "a new connector", False),
         (InvalidMessageError("wrong checksum"), "if that fails as well", True),
     ],
 )
@@ -405,7 +405,7 @@ def test_only_a_damaged_message_is_to_be_skipped(
     (reason,) = made.monitor.read(10.0).reasons
     assert f"{failure}" in reason.text
     assert advice in reason.text
-    assert ("commit an offset behind the message" in reason.text) == skips
+    assert ("commit the offset after the message" in reason.text) == skips
 
 
 def test_a_stopped_process_has_lasted_nothing_yet() -> None:

@@ -105,7 +105,7 @@ def test_a_flipped_bit_is_named(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ("nonsense", "cannot be read"),
-        ("[1]", "no JSON object"),
+        ("[1]", "not a JSON object"),
         ('{"at":1,"kind":"what"}', "kind 'what'"),
         ('{"at":1,"kind":"action"}', "name is missing"),
         ('{"at":true,"kind":"action","name":"x"}', "at must be integer"),

@@ -141,7 +141,7 @@ def test_without_members_nobody_carries_offsets_over(
     (found,) = obstacles(facts, target)
     assert found.endswith("t-1: wait")
     (found,) = obstacles(replace(facts, registered=frozenset(), members={}), target)
-    assert found.endswith("t-1: no migratable member runs that carries them over: start one")
+    assert found.endswith("t-1: no migratable member is running to copy them: start one")
 
 
 def test_offsets_of_an_earlier_use_keep_a_group_from_being_locked() -> None:

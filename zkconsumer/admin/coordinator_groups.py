@@ -152,8 +152,8 @@ class CoordinatorGroups:
             known = self._groups.list_groups()
             if group not in known:
                 raise UnknownGroupError(
-                    f"the brokers know no group {group}; `groups list --bootstrap-server` shows "
-                    "those that they know"
+                    f"group {group} does not exist on the brokers; `groups list "
+                    f"--bootstrap-server` shows the existing ones"
                 )
         return description
 

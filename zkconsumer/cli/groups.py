@@ -230,7 +230,7 @@ def describe(
     type=click.Choice([form.value for form in RoundRobinHash]),
     default=RoundRobinHash.DASH.value,
     show_default=True,
-    help="With --strategy roundrobin: how the members write a partition that they hash.",
+    help="With --strategy roundrobin: the text of a partition that the members hash.",
 )
 @click.option(
     "--watch",

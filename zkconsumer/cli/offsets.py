@@ -74,7 +74,7 @@ def import_(
         plan = tools.plan_import(wanted)
         print_notes(tools.notes)
         print_rows(Change._fields, plan.changes, how)
-        summary = f"{len(plan.changes)} offsets to write, {plan.unchanged} are already as wanted"
+        summary = f"{len(plan.changes)} offsets to write, {plan.unchanged} are already correct"
         click.echo(summary, err=True)
         for group, members in plan.members.items():
             click.echo(

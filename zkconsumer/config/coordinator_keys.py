@@ -105,7 +105,7 @@ class CoordinatorKeys(ConsumerKeys):
         "group.id",
         "The group's name, with any characters. Members with the same name share the partitions",
         default=REQUIRED,
-        check=Check("any text but the empty one", _group_fault),
+        check=Check("any text that is not empty", _group_fault),
         importance="high",
     )
     zookeeper_connect: str = key(
@@ -159,8 +159,8 @@ class CoordinatorKeys(ConsumerKeys):
     session_timeout_ms: int = key(
         "session.timeout.ms",
         "The coordinator removes a member that has sent no heartbeat for this long. Brokers accept "
-        "6,000 to 1,800,000 by default. With `group.protocol=consumer` it must be what the broker "
-        "has as `group.consumer.session.timeout.ms`; the default is then 45,000",
+        "6,000 to 1,800,000 by default. With `group.protocol=consumer` it must equal the "
+        "broker's `group.consumer.session.timeout.ms`; the default is then 45,000",
         default=10_000,
         check=at_least(1),
         importance="high",

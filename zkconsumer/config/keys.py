@@ -189,8 +189,8 @@ class ConsumerKeys(SecurityKeys):
     )
     rebalance_max_retries: int = key(
         "rebalance.max.retries",
-        "Number of attempts of a rebalance, including the first one. After that many failures "
-        "the `scala` profile gives up",
+        "Maximum number of attempts at a rebalance, including the first one. After that many "
+        "failures the `scala` profile gives up",
         default=4,
         check=at_least(1),
         importance="high",
@@ -300,8 +300,8 @@ class ConsumerKeys(SecurityKeys):
     )
     profile: str = key(
         "zkconsumer.profile",
-        "`default` avoids the JVM consumer's known faults where that cannot be seen by JVM "
-        "members; `scala` behaves exactly as the JVM, faults included",
+        "`default` avoids the JVM consumer's known faults where JVM members cannot notice the "
+        "difference; `scala` behaves exactly as the JVM, faults included",
         default="default",
         check=one_of("default", "scala"),
         importance="high",

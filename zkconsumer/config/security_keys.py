@@ -40,7 +40,7 @@ MECHANISMS: Final[Mapping[str, str]] = {
 _STORE_TYPES: Final = ("PEM", "JKS", "PKCS12")
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _RENEWED: Final = (
-    "a keytab gets a new ticket after 80 % of the old one's life; a cache is not renewed"
+    "a keytab gets a new ticket after 80 % of the old one's lifetime; a cache is not renewed"
 )
 _SPOKEN: Final = "the newest version that both sides speak is used; see ssl.enabled.protocols"
 
@@ -167,10 +167,10 @@ class SecurityKeys:
         "sasl.kerberos.kinit.cmd", "Program with which a JVM renews the tickets of a cache"
     )
     sasl_kerberos_ticket_renew_window_factor: str | None = _renewal(
-        "sasl.kerberos.ticket.renew.window.factor", "Part of a ticket's life until it is renewed"
+        "sasl.kerberos.ticket.renew.window.factor", "Part of a ticket's lifetime until its renewal"
     )
     sasl_kerberos_ticket_renew_jitter: str | None = _renewal(
-        "sasl.kerberos.ticket.renew.jitter", "Random part of the time of a renewal"
+        "sasl.kerberos.ticket.renew.jitter", "Random jitter of the renewal time"
     )
     sasl_kerberos_min_time_before_relogin: str | None = _renewal(
         "sasl.kerberos.min.time.before.relogin", "Shortest time between two logins of a JVM, in ms"
@@ -215,8 +215,8 @@ class SecurityKeys:
     )
     ssl_keystore_location: str | None = key(
         "ssl.keystore.location",
-        "PEM file with this client's private key and its certificate chain, for brokers that want "
-        "a client certificate (mTLS)",
+        "PEM file with this client's private key and its certificate chain, for brokers that "
+        "require a client certificate (mTLS)",
         since="0.9",
     )
     ssl_keystore_certificate_chain: str | None = key(
@@ -240,7 +240,7 @@ class SecurityKeys:
         "Password of a JKS keystore",
         importance="low",
         since="0.9",
-        ignored="a PEM keystore has no password; its private key has ssl.key.password",
+        ignored="a PEM keystore has no password; for its private key, use ssl.key.password",
     )
     ssl_key_password: Password | None = key(
         "ssl.key.password", "Password of this client's private key", since="0.9"
@@ -454,7 +454,7 @@ def _clear_text(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "security.protocol",
-        "what `sasl.mechanism` logs in with must be given with `SASL_SSL` and `SASL_PLAINTEXT`, "
+        "the credentials for `sasl.mechanism` must be given with `SASL_SSL` and `SASL_PLAINTEXT`, "
         "and only with these",
         True,
         _sasl,

@@ -60,11 +60,11 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "auto.commit.enable": _Rule(_same("enable.auto.commit"), "renamed"),
     "auto.commit.interval.ms": _Rule(
         _same("auto.commit.interval.ms"),
-        "the old default is 60000, the new one 5000: said explicitly to keep what you have",
+        "the old default is 60000, the new one 5000: set explicitly to keep the old behaviour",
     ),
     "zookeeper.session.timeout.ms": _Rule(
         _same("session.timeout.ms"),
-        "how long a dead member holds its partitions; must lie between the broker's "
+        "how long a dead member keeps its partitions; must lie between the broker's "
         "group.min.session.timeout.ms (6000) and group.max.session.timeout.ms",
     ),
     "fetch.message.max.bytes": _Rule(
@@ -102,10 +102,10 @@ _NO_EQUIVALENT: Final[Mapping[str, str]] = {
     "zookeeper.connect": "the new consumer knows brokers only: set bootstrap.servers",
     "zookeeper.connection.timeout.ms": "there is no ZooKeeper connection any more",
     "zookeeper.sync.time.ms": "there is no ZooKeeper connection any more",
-    "consumer.timeout.ms": "poll() takes a timeout; an empty result takes the place of the error",
+    "consumer.timeout.ms": "poll() takes a timeout; an empty result replaces the error",
     "queued.max.message.chunks": "the new consumer holds one fetch ahead for each partition",
     "num.consumer.fetchers": "one consumer has one connection to each broker",
-    "offsets.storage": "offsets are in Kafka always",
+    "offsets.storage": "offsets are always in Kafka",
     "dual.commit.enabled": "offsets are in Kafka only; zkmigrate moves them back if needed",
     "offsets.channel.backoff.ms": "covered by retry.backoff.ms",
     "offsets.channel.socket.timeout.ms": "covered by the request timeout",
@@ -152,7 +152,7 @@ def translate(entries: list[Entry], client: str) -> Iterator[str]:
     if _SERVERS in given:
         yield f"# {_SERVERS}: unchanged"
     else:
-        yield "# No line of the old file says where the brokers are:"
+        yield "# The old file does not name the brokers:"
     yield f"{_same(_SERVERS)[client]}={given.get(_SERVERS, 'HOST:9092')}"
     for key, rule in _RULES.items():
         if key not in values or client not in rule.names:
@@ -211,4 +211,4 @@ def _why_not(key: str, client: str) -> str:
         return f"set the property of {client} with this meaning"
     if key in _RULES:
         return f"{client} has no such property; {_RULES[key].reason}"
-    return "no key of the old consumer"
+    return "not a key of the old consumer"

@@ -230,7 +230,8 @@ def bootstrap_option(command: F) -> F:
         metavar="HOST:PORT[,..]",
         envvar="ZKCONSUMER_BOOTSTRAP_SERVER",
         show_envvar=True,
-        help="Brokers, if not those that ZooKeeper lists, as after the change to KRaft.",
+        help="Brokers to use instead of those that ZooKeeper lists, for example after the change "
+        "to KRaft.",
     )(command)
 
 

@@ -209,7 +209,7 @@ class MemberJournal:
 def check_entry(entry: object) -> str:
     """Return the fault of an entry; empty if it is valid."""
     if not isinstance(entry, dict):
-        return "it is no JSON object"
+        return "it is not a JSON object"
     fields = _FIELDS.get(str(entry.get("kind")))
     if fields is None:
         return f"kind {entry.get('kind')!r} is not one of {', '.join(_FIELDS)}"

@@ -13,8 +13,8 @@ from zkconsumer.report.charts import COLOURS, bars, lines, timeline
 
 #: Metric, its heading, its unit.
 METRICS = (
-    ("operations", "ZooKeeper operations", "znodes read and transactions asked for"),
-    ("requests", "Requests to the servers", "packets, whichever server gets them"),
+    ("operations", "ZooKeeper operations", "znodes read and transactions requested"),
+    ("requests", "Requests to the servers", "packets to any server"),
     ("bytes_total", "Bytes", "both directions"),
     ("watches_fired", "Watches fired", "events sent to members"),
     ("attempts", "Rebalance attempts", "all members"),

@@ -538,7 +538,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
             self._turned_away = now
         elif now - self._turned_away > 2 * self._asked_timeout and self.client.last_zxid:
             logger.warning(
-                "no ZooKeeper server has taken a connection for %.0f s; connecting as a client "
+                "no ZooKeeper server has accepted a connection for %.0f s; connecting as a client "
                 "that has seen no transaction: the ensemble may have been restored from a backup",
                 now - self._turned_away,
             )

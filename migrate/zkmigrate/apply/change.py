@@ -177,7 +177,7 @@ def before(change: Change, locked: bool) -> Before:
 
 
 TAKEN_BACK: Final = (
-    "undo has taken back its last change; undo --again takes back the one before, or the copy"
+    "its last change was already undone; undo --again undoes the change before it, or the copy"
 )
 
 

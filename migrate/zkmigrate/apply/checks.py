@@ -40,7 +40,7 @@ from zkmigrate.stores.sessions import Stores
 from zkmigrate.stores.tree import read_place
 from zkmigrate.text import show, shown
 
-_SINCE: Final = ": it was changed since; plan again from what is there now"
+_SINCE: Final = ": it has changed since; plan again"
 
 
 def check_layout(group: str, planned: ReadAs, stores: Stores) -> None:
@@ -150,7 +150,7 @@ class Checks:
             planned = (change.misplaced or {}).get(tp)
             offset = offset_in(node, misplaced_path(change.group, tp))
             if offset not in (None, planned) and not change.leaves_out(tp):
-                text = f"{tp}: zookeeper holds {offset} below offset, not {show(planned)}"
+                text = f"{tp}: zookeeper has {offset} below 'offset', not {show(planned)}"
                 raise refused(change.group, Reason.CHANGED, f"{text}{_SINCE}")
 
     def _logs_hold_offsets(self, change: Change, again: bool) -> None:
@@ -272,7 +272,8 @@ def _misfit(
         log = ranges.get(tp)
         if log is None:
             return (
-                f"{tp}: the brokers gave no log range: make sure that the partition has a leader, "
+                f"{tp}: the brokers returned no log range: make sure that the partition has a "
+                f"leader, "
                 "then apply again"
             )
         if not log.earliest <= to.offset <= log.latest:

@@ -87,7 +87,7 @@ class Holding:
             if hold.name not in registered:
                 lost.append(group)
         for group in lost:
-            text = "was not held for a moment: its registration was gone"
+            text = "was briefly not held: its registration was missing"
             yield group, Event.OTHER, text
         yield from self.take(lost)
 

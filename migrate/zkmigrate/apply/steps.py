@@ -336,7 +336,7 @@ class Steps:
         marker = None if state.marker is None else state.marker.data
         old = self.stores.zk.run(record.read_before(group))
         if old is None:
-            text = "its record does not have what was there before: move it back with a plan"
+            text = "its record does not contain the earlier offsets: move it back with a plan"
             raise refused(group, Reason.NO_RECORD, text)
         change = back(group, old, marker, found.stage is not Stage.BEGUN)
         first()

@@ -61,8 +61,8 @@ from zkmigrate.text import shown, unlisted_note
     type=click.Choice(offset_csv.FORMATS),
     default="jvm",
     show_default=True,
-    help="jvm: as ImportZkOffsets and `offsets import` read it; csv: as kafka-consumer-groups "
-    "--from-file.",
+    help="jvm: the format of ImportZkOffsets and `offsets import`; csv: that of "
+    "kafka-consumer-groups --from-file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--out", metavar="FILE", help="Write to this new file, not to standard output.")

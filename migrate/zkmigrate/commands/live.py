@@ -29,9 +29,9 @@ STAGES: Final = {
 def live(step: str, work: Work) -> None:
     """Move running groups to the coordinator, or back.
 
-    All members must be MigratableConsumerConnector. Each STEP checks whether the group is ready,
-    writes the group's mode and waits until all members act on it. To resume an interrupted step,
-    run the same command again, on any machine.
+    All members must be instances of MigratableConsumerConnector. Each STEP checks whether the group
+    is ready, writes the group's mode and waits until all members act on it. To resume an
+    interrupted step, run the same command again, on any machine.
 
     prepare: give groups a mode, and name the members that are not migratable. Restart these as
     MigratableConsumerConnector, one at a time. Then run zkmigrate lock. A mirrored group where

@@ -48,8 +48,8 @@ _POLL = 1.0
 @click.option(
     "--hold",
     is_flag=True,
-    help="Where ACLs do not work: stay running, and hold every partition of the groups until "
-    "Ctrl-C.",
+    help="If ZooKeeper does not enforce ACLs: keep running, and own every partition of the "
+    "groups until Ctrl-C.",
 )
 def lock(work: Work, hold: bool) -> None:
     """Keep old consumers from starting.

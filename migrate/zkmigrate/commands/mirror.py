@@ -69,7 +69,7 @@ session expires."""
     is_flag=True,
     help="Stop mirroring the groups; only while ZooKeeper leads. A cut-over in progress is undone.",
 )
-@click.option("--once", is_flag=True, help="Copy what differs once, then exit.")
+@click.option("--once", is_flag=True, help="Copy the differences once, then exit.")
 @duration_option(
     "--poll",
     default=_POLL,

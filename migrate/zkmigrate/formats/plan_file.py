@@ -363,13 +363,13 @@ class _Reader:
     def text(self, line: dict[str, Any], key: str) -> str:
         value = line.get(key)
         if not isinstance(value, str):
-            self.refuse(f"{key} is not a text")
+            self.refuse(f"{key} is not a string")
         return value
 
     def texts(self, line: dict[str, Any], key: str) -> tuple[str, ...]:
         value = line.get(key)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            self.refuse(f"{key} is not a list of texts")
+            self.refuse(f"{key} is not a list of strings")
         return tuple(value)
 
     def group(self, line: dict[str, Any]) -> GroupPlan:
@@ -380,7 +380,7 @@ class _Reader:
         parsed = tuple(self._problem(problem) for problem in problems)
         raw = line.get("marker")
         if raw is not None and max(self.text(line, "marker"), default="") > "\xff":
-            self.refuse("marker holds characters that are no bytes")
+            self.refuse("marker has characters that are not bytes")
         marker = None if raw is None else raw.encode("latin-1")
         topics = line.get("topics")
         if not isinstance(topics, dict):
@@ -400,7 +400,7 @@ class _Reader:
             if covers(without, entry.tp):
                 self.refuse(f"{entry.tp} is a partition that group {group!a} skips")
             if entry.write and entry.tp.topic not in created:
-                self.refuse(f"{entry.tp} is of no topic of group {group!a}")
+                self.refuse(f"{entry.tp} is not of a topic of group {group!a}")
             seen.add(entry.tp)
             entries.append(entry)
         said = tuple(map(str, notes or ()))
@@ -499,7 +499,7 @@ class _Reader:
         try:
             kind = Reason(problem.get("kind"))
         except ValueError:
-            self.refuse("a problem is of no known kind")
+            self.refuse("a problem has an unknown kind")
         what, fix = self.text(problem, "what"), self.text(problem, "fix")
         names, skips = self.texts(problem, "names"), self.texts(problem, "skips")
         return Problem(kind, what, fix, names, skips)
@@ -533,16 +533,16 @@ class _Reader:
             self.refuse("write is neither true nor false")
         to = self.maybe(line, "to")
         if write and to is None:
-            self.refuse(f"{tp}: a move writes no 'no offset'")
+            self.refuse(f"{tp}: a move cannot write 'no offset'")
         decided = self.texts(line, "decided") if "decided" in line else ()
         try:
             kinds = frozenset(map(Reason, decided))
         except ValueError:
-            self.refuse(f"{tp}: decided names no known kind of problem")
+            self.refuse(f"{tp}: decided names an unknown kind of problem")
         misplaced = self.number(line, "misplaced") if "misplaced" in line else None
         there = self._there(line["there"]) if "there" in line else None
         if there is not None and (self.to is None or to is None):
-            self.refuse(f"{tp} has an offset in another cluster, and the plan names none")
+            self.refuse(f"{tp} has an offset in another cluster, but the plan names none")
         reason = self.text(line, "reason")
         return Entry(tp, zk, version, kafka, to, write, reason, kinds, misplaced, there)
 

@@ -46,7 +46,7 @@ MEANING: Final[Mapping[Case, str]] = {
     Case.UNTOUCHED: "Its offsets are in ZooKeeper, and it was never moved.",
     Case.IN_KAFKA: "Its offsets are in Kafka only, as with `offsets.storage=kafka`.",
     Case.INTERRUPTED: "A command has begun to change its offsets and has not finished.",
-    Case.WRITTEN_LATE: "As *interrupted*, and the command may have overwritten newer offsets in "
+    Case.WRITTEN_LATE: "Like *interrupted*, and the command may have overwritten newer offsets in "
     "Kafka. Set the right ones with `reset`.",
     Case.EMPTY: "Neither store has an offset.",
     Case.MISPLACED: "Never moved; a 1.1.0 broker has stored offsets in `offset`, not `offsets`.",

@@ -22,10 +22,10 @@ _TEXTS: Final = {
     Reason.HIDDEN: "the broker's access lists hide offsets in Kafka: ",
     Reason.TOPIC_MISSING: "the topic does not exist: ",
     Reason.PARTITION_MISSING: "the topic has no such partition: ",
-    Reason.UNPROVEN: "ZooKeeper knows no id of the topic, so it may be another one of that name: ",
-    Reason.UNKNOWN: "the brokers gave no log range: ",
+    Reason.UNPROVEN: "ZooKeeper has no id for the topic, so it may be another topic of that name: ",
+    Reason.UNKNOWN: "the brokers returned no log range: ",
     Reason.NO_OFFSET: "neither store has an offset: ",
-    Reason.EXPIRED: "moved before, and gone since: ",
+    Reason.EXPIRED: "moved before, and missing now: ",
 }
 _ADVICE: Final = {
     Reason.HIDDEN: "allow the migrator to describe the topic, or leave it out with",

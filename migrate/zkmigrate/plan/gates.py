@@ -113,8 +113,8 @@ def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
         reasons.append(
             Obstacle(
                 Code.NOT_ACKNOWLEDGED,
-                f"mode {facts.mode.value} is not acknowledged by {named(late)}: {wait}, or look "
-                "at the health of these members",
+                f"mode {facts.mode.value} is not acknowledged by {named(late)}: {wait}, or check "
+                f"the health of these members",
                 waits=True,
             )
         )
@@ -207,6 +207,6 @@ def may_pass(why: Sequence[Obstacle]) -> bool:
 
 def _behind(facts: Facts, where: str, partitions: Set[str]) -> Obstacle:
     """Return the obstacle that offsets are not copied yet. Members copy them with each commit."""
-    fix = "wait" if facts.members else "no migratable member runs that carries them over: start one"
+    fix = "wait" if facts.members else "no migratable member is running to copy them: start one"
     text = f"offsets are lower in {where}: {named(partitions)}: {fix}"
     return Obstacle(Code.BEHIND, text, waits=bool(facts.members))

@@ -339,7 +339,8 @@ class _Planner:
             )
         if self.other_client:
             self.notes.append(
-                "its old client may read other numbers than Kafka's consumers: after new commits, "
+                "its old client may interpret numbers differently from Kafka's consumers: after "
+                "new commits, "
                 "undo refuses to copy Kafka's offsets back"
             )
         marker = self.state.marker
@@ -367,7 +368,7 @@ class _Planner:
             rich = [str(e.tp) for e in entries if e.write and e.kafka and e.kafka.metadata]
             if rich:
                 self.notes.append(
-                    Note("metadata has no place in ZooKeeper, the plan keeps it: ", rich)
+                    Note("ZooKeeper cannot store metadata, so the plan keeps it: ", rich)
                 )
 
     def expiry(self) -> str:

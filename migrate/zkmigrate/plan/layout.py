@@ -429,7 +429,7 @@ def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, Zk
     for path, node in nodes.items():
         known = layout.pattern.fullmatch(path) or (layout.others and layout.others.search(path))
         if not known and looks_like_offsets(path, node.data):
-            raise ZnodeFormatError(path, f"looks like an offset, and is not in the layout {name}")
+            raise ZnodeFormatError(path, f"looks like an offset, but is not in the layout {name}")
     return {
         tp: ZkOffset(one.offset, stat.version, stat.mzxid, stat.mtime_ms)
         for tp, one in sorted(found.items())

@@ -73,7 +73,7 @@ class Reading(NamedTuple):
             if (topic := self.topics.get(tp.topic)) is not None and topic.log is Log.UNPROVEN
         }
         if unproven and leader is Store.ZOOKEEPER:
-            text = "ZooKeeper knows no id of the topic: end the mirror, and move the group with "
+            text = "ZooKeeper has no id for the topic: end the mirror, and move the group with "
             text += "plan --unproven-topics"
             return Reason.UNPROVEN, f"{shown(sorted(unproven))}: {text}"
         return None

@@ -199,7 +199,7 @@ class PartitionRules:
         if target is None:
             return source, f"only {from_name} has an offset"
         if source == target:
-            return source, "both hold it"
+            return source, "both have it"
         marker = self.state.marker
         if (
             marker is not None

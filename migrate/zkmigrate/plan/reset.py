@@ -97,7 +97,7 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
             raise refused(
                 state.group,
                 Reason.CONFLICT,
-                f"both stores hold offsets: choose one with --store, or {BOTH}",
+                f"both stores have offsets: choose one with --store, or {BOTH}",
             )
         return (Store.ZOOKEEPER,)
     return (Store.KAFKA,)

@@ -35,9 +35,9 @@ def expected_option(command: F) -> F:
         "--expected",
         metavar="FILE",
         callback=_parsed,
-        help="Findings that you expect. Each line has the id of a finding and its "
-        "severity, then for example a date and the reason. They do not count for --fail-on, unless "
-        "they have become more severe. Ids that the audit does not have are printed.",
+        help="File of expected findings. Each line has the id of a finding, its severity, and "
+        "for example a date and a reason. They do not count for --fail-on, unless they have "
+        "become more severe. Ids that the audit does not have are printed.",
     )
     return option(command)
 

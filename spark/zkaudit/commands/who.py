@@ -41,7 +41,7 @@ def _partition(_: click.Context, __: click.Parameter, text: str) -> tuple[str, i
 @click.argument("group")
 @click.argument("partition", metavar="TOPIC-PARTITION", callback=_partition)
 @question_options
-@click.option("--at", metavar="TIME", required=True, help="The time in question.")
+@click.option("--at", metavar="TIME", required=True, help="The time for which to name the owner.")
 @server_logs_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def who_command(
@@ -139,7 +139,7 @@ def _until(owner: Lifetime, clock: Clock, who: str) -> str:
         Ended.CLOSED: "its client closed the session",
         Ended.EXPIRED: "its session expired",
         Ended.FOREIGN_DELETE: f"{who} deleted the owner znode",
-        Ended.UNKNOWN: "by then it had ended: a log gap hides how",
+        Ended.UNKNOWN: "it had ended by then; a log gap hides how",
     }
     if owner.end is None:
         gap = "unknown: a log gap follows" if owner.ended is Ended.UNKNOWN else ""

@@ -230,7 +230,7 @@ class _Words:
                 Pattern.STATIC: f"for {topics}",
                 Pattern.WHITE_LIST: f"for topics that match {topics}",
                 Pattern.BLACK_LIST: f"for all topics but {topics}",
-                None: f"with content that is not understood: {_text(event.data)}",
+                None: f"with data in an unknown format: {_text(event.data)}",
             }[pattern]
             text = f"member {printable(znode.name)} registered {about}{session}"
             return self._entry(event, "registered", text, znode, znode.name)
@@ -428,7 +428,7 @@ class _Words:
         try:
             number = decode_member(path, event.data or b"")
         except ZnodeFormatError as error:
-            return f"{member} acknowledged what is not understood: {printable(str(error))}"
+            return f"{member} stored an unreadable acknowledgement: {printable(str(error))}"
         if number is None:
             return f"{member} can be moved while it runs, and has acknowledged no mode yet"
         return f"{member} acknowledged live mode number {number}"
@@ -502,9 +502,7 @@ def partitions_of(path: str, data: bytes | None) -> int | None:
 
 def _moved_to(data: bytes | None) -> str:
     store = moved_to(data or b"")
-    return (
-        f"somewhere that is not understood ({_text(data)})" if store is None else printable(store)
-    )
+    return f"an unknown store ({_text(data)})" if store is None else printable(store)
 
 
 def _topic(znode: Znode) -> str:

@@ -51,20 +51,18 @@ _GroupKey = tuple[str, str]
 _Partition = tuple[str, str, str, int]
 
 LIMITS_OF_LOGS: Final = (
-    "An owner znode is one path and ZooKeeper orders all writes to it, so it can never show two "
-    "owners at once: two members that both believe to own a partition leave one owner in the logs. "
-    "What shows an overlap is a commit by a session that did not own the partition, or members' "
-    "journals.",
-    "Reads are not logged: who looked at the group when, which view a member had, and which "
-    "messages it delivered cannot be seen in them. Neither can watches; so the logs alone give an "
-    "upper bound of a herd's size, not a measurement. Journals show all three, of those members "
-    "that kept one; the JVM's consumers keep none.",
-    "Times are the leader's clock and only for reading; the order is that of the transactions. "
-    "What journals show is ordered by the members' own clocks, which may differ by a second.",
-    "An offset stored in Kafka has no session: a commit there can be seen to go back, but not "
-    "whose it was. Compaction keeps only the last ones.",
-    "A refused write leaves its error but no path: refused claims are counted as refused creates "
-    "of members' sessions.",
+    "An owner znode is one path and ZooKeeper orders all writes to it, so the logs never show "
+    "two owners at once, even if two members believe that they own the partition. Only a commit "
+    "by a session that did not own the partition, or members' journals, show an overlap.",
+    "Reads and watches are not logged. So the logs do not show when a member read the group, "
+    "which view it had, and which messages it delivered, and they give only an upper bound for "
+    "the size of a herd. Members' journals show all of this. JVM consumers keep none.",
+    "Times are from the leader's clock. The order is that of the transactions. Lines of journals "
+    "are ordered by the members' own clocks, which may differ by a second.",
+    "An offset stored in Kafka has no session. So a lowered offset is visible, but not which "
+    "client committed it. Compaction keeps only the last offsets.",
+    "The log has the error of a refused write, but not its path. So refused creates of members' "
+    "sessions are counted as refused claims.",
 )
 
 

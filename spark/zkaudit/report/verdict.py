@@ -96,7 +96,7 @@ def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, 
         lines.append(
             _plain(
                 "The logs do not show every transaction on a majority of servers: some may never "
-                "have been committed. Give the logs of all servers."
+                "have been committed. Add the logs of all servers."
             )
         )
     lines.append(_plain(NOT_SHOWN))
@@ -141,7 +141,7 @@ def doubt(unconfirmed: Sequence[Sequence[int]]) -> str:
         return ""
     return (
         f"{count:,} transactions are not in a majority of the servers' logs and may never have "
-        "been committed: give the logs of all servers, or --servers 1 if there is only one"
+        "been committed: add the logs of all servers, or use --servers 1 if there is only one"
     )
 
 

@@ -345,7 +345,7 @@ def test_transactions_without_a_majority_are_a_warning(capsys: pytest.CaptureFix
     print_summary(summary)
     told = capsys.readouterr().err
     assert "6 transactions are not in a majority of the servers' logs" in told
-    assert "give the logs of all servers, or --servers 1 if there is only one" in told
+    assert "add the logs of all servers, or use --servers 1 if there is only one" in told
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ _MOST: Final = 1000
 @click.command()
 @herd_options(
     _PROFILES,
-    "How members behave: as the JVM's consumer (`scala`, or `jvm`), as ours (`default`), or one "
-    "group of each.",
+    "How members behave: like the JVM consumer (`scala`, or `jvm`), like this library's members "
+    "(`default`), or one group of each.",
     "20",
     "Members before the event, up to 1000; several sizes with commas. 5 threads each.",
 )

@@ -39,10 +39,10 @@ messages."""
 
 
 @click.command()
+@click.option("--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="Join a group in ZooKeeper.")
 @click.option(
-    "--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="Read as a member in ZooKeeper."
+    "--bootstrap-server", metavar="HOST:PORT[,..]", help="Join a group on the coordinator."
 )
-@click.option("--bootstrap-server", metavar="HOST:PORT[,..]", help="Read as a member in Kafka.")
 @click.option("--topic", required=True, help="Read this topic.")
 @count_option("--messages", required=True, help="Exit after this many messages.")
 @click.option("--group", help="Sets group.id.  [default: a new group]")
@@ -59,7 +59,7 @@ messages."""
     help="Exit if no message arrives for this long. A bare number is milliseconds, as in Kafka.",
 )
 @consumer_options()
-@click.option("--hide-header", is_flag=True, help="Print the figures only.")
+@click.option("--hide-header", is_flag=True, help="Print only the figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.option("-v", "--verbose", count=True, help="Log what happens; -vv: everything.")
 def perf(

@@ -42,8 +42,9 @@ _MOST: Final = 10_000
 @click.command()
 @herd_options(
     PROFILES,
-    "How the group works: as with the JVM's consumer (`scala`, or `jvm`), as with ours "
-    "(`default`), on Kafka's coordinator with the classic protocol (`coordinator`) or with that of "
+    "How the group works: with members like the JVM consumer (`scala`, or `jvm`), with this "
+    "library's members (`default`), on Kafka's coordinator with the classic protocol "
+    "(`coordinator`) or with that of "
     "KIP-848 (`consumer`), or all four, one at a time.",
     "50",
     "Members before the event, up to 10000. Separate several sizes with commas.",

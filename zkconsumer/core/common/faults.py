@@ -15,7 +15,7 @@ from enum import Enum
 class Trouble(Enum):
     """The kinds of problems that a member can have."""
 
-    FAILED = ("failed", "The member has left its group for good, and its streams raise an error.")
+    FAILED = ("failed", "The member has left its group, and its streams raise an error.")
     STREAM_FAILED = (
         "stream-failed",
         "A stream has reached a message that it cannot read, so it cannot continue.",

@@ -25,7 +25,7 @@ class State(Enum):
     NOTIFYING_LOST = "calling the listener: partitions were lost"
     LEAVING = "leaving the group"
     OUTSIDE = "left the group after max.poll.interval.ms; waiting for the application"
-    FAILED = "failed for good; the streams raise the error"
+    FAILED = "failed permanently; the streams raise the error"
     CLOSED = "left the group"
 
 

@@ -624,7 +624,7 @@ class RebalanceMachine(Committing):
     def _closing_committed(self, event: events.Committed) -> None:
         self._closing.faults += self._note_committed(event)
         if event.unregistered:
-            self._closing.faults.append("the own registration was missing at the last commit")
+            self._closing.faults.append("this member's registration was missing at the last commit")
         self._closing_release()
 
     def _closing_release(self) -> None:

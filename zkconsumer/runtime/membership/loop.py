@@ -431,7 +431,7 @@ class MemberLoop(Generic[MachineT]):
         else:
             text = (
                 f"the connector has failed and leaves its group: {error!r}; the log of "
-                "zkconsumer.member has the traceback; shut this connector down and make a new one"
+                "zkconsumer.member has the traceback; shut this connector down and create a new one"
             )
             self.host.log(logging.CRITICAL, "the member has failed and leaves its group", error)
         failure = ConnectorFailedError(text)

@@ -242,7 +242,7 @@ class Metrics:
     suspended_seconds: float = _metric(
         Kind.COUNTER,
         "seconds",
-        "Time in which delivery was paused because the member could not be sure that its session "
+        "Time for which delivery was paused because the member could not be sure that its session "
         "was alive, from the first session until shutdown.",
     )
     sessions: int = _metric(

@@ -31,7 +31,7 @@ def in_words(trouble: Trouble, faults: list[tuple[Fault, float]], now: float) ->
     match trouble:
         case Trouble.BLOCKED:
             return (
-                f"{fault.about} is assigned to this member{more}: {fault.by} has had it for "
+                f"{fault.about} is assigned to this member{more}: {fault.by} has owned it for "
                 f"{now - since:.0f} s; stop that process if it is not a member, otherwise give all "
                 "members the same partition.assignment.strategy"
             )
@@ -48,10 +48,10 @@ def remedy(failure: Exception) -> str:
     should be skipped."""
     if isinstance(failure, InvalidMessageError):
         return (
-            "fetch it again with a new connector; if that fails as well, commit an offset behind "
+            "fetch it again with a new connector; if that fails as well, commit the offset after "
             "the message"
         )
-    return "then make a new connector"
+    return "then create a new connector"
 
 
 def stalled(
@@ -63,8 +63,8 @@ def stalled(
     reasons = []
     if waiting:
         text = (
-            f"the application consumes nothing of {_names(waiting)}: look at what it does with "
-            "the last message"
+            f"the application consumes nothing of {_names(waiting)}: check what it does with the "
+            f"last message"
         )
         seconds = max(idle[info] for info in waiting)
         reasons.append(Reason(Trouble.APPLICATION, text, seconds, len(waiting)))

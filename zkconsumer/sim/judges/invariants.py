@@ -17,13 +17,14 @@ from zkconsumer.core.common.types import TopicPartition
 #: Every rule, and what it means. A violation names one of them.
 RULES: Final[Mapping[str, str]] = {
     # Of a group, at every moment.
-    "single_delivery": "two members never deliver one partition, but for one record under way",
+    "single_delivery": "two members never deliver one partition, except for one record in flight",
     "owned_before_fetch": "a member delivers a partition only while it owns it",
     "stopped_before_release": "a member delivers nothing more when it gives up a partition",
     "no_foreign_release": "no member deletes another one's claim",
     "offsets_never_lowered": "members never lower a committed offset, except after a reset",
     "commits_fenced": "no member commits a partition that another one owns",
-    "commits_in_session": "no offset is sent to Kafka unless the sender's session is sure to live",
+    "commits_in_session": "no offset is sent to Kafka unless the sender's session is certainly "
+    "alive",
     "starts_at_committed": "no owner begins below the offset that an owner has stored",
     "no_record_lost": "each record below a committed offset was delivered, or has left the log",
     "committed_is_processed": "a committed offset is at most what applications have processed",
@@ -34,16 +35,16 @@ RULES: Final[Mapping[str, str]] = {
     # Of a mirrored group, at every moment.
     "program_continues": "a program starts at the offset that the other one has committed",
     "mirror_lowers_nothing": "a mirror lowers no offset, unless its program has",
-    "copied_one_way": "offsets go from the store that leads to the one that follows",
+    "copied_one_way": "offsets are copied from the leading store to the other",
     "copied_before_replaced": "an offset of a client is replaced only after it was copied",
-    "agreed_with_copies": "offsets are written to ZooKeeper together with what is agreed on",
+    "agreed_with_copies": "offsets are written to ZooKeeper together with the agreed state",
     "leads_with_everything": "a store begins to lead when it has all offsets of the other one",
     "leads_alone": "Kafka begins to lead when no old member is registered",
     "one_mirror": "only the process with the lease mirrors a group",
     "ended_is_over": "nothing is copied after complete or mirror --end",
     "stops_with_cause": "a mirror stops only if both programs ran, or the follower has moved",
     # Of one member, at every moment.
-    "none_lost": "a claim passes over no record that is in the log",
+    "none_lost": "a claim skips no record that is in the log",
     "none_twice": "a claim delivers no record twice",
     "none_aborted": "with read_committed, no record of an aborted transaction is delivered",
     "content": "a record is delivered with the offset at which it was written",
@@ -52,7 +53,7 @@ RULES: Final[Mapping[str, str]] = {
     "nothing_after_revoke": "nothing of a partition is delivered once it is revoked",
     "final_is_final": "the position of a released partition does not move any more",
     "stopped_is_known": "the position of a stopped partition is known until its release",
-    "release_waits": "a release waits for the record in the application's hands",
+    "release_waits": "a release waits for the unacknowledged record",
     "reset_with_reason": "a position is reset only where none is stored, or it is out of range",
     "queue_bound": "a queue holds at most what its capacity and one answer allow",
     "stopped_is_not_asked_for": "a partition that was stopped is not fetched",
@@ -65,20 +66,20 @@ RULES: Final[Mapping[str, str]] = {
     "commit_stores": "a commit that is answered without a fault has stored what it was given",
     "commit_in_generation": "no commit is sent without a generation",
     "timers_count_once": "a timer that was replaced starts nothing",
-    "poll_expires": "a member whose application takes longer than it may leaves the group",
-    "leaves_in_order": "a member that has left in order is gone at the servers",
+    "poll_expires": "a member whose application is too slow leaves the group",
+    "leaves_in_order": "a member that has left cleanly is gone from the servers",
     # At rest.
     "no_orphan_at_rest": "every partition has one owner, and that member alone fetches it",
     "no_member_without_share": "every member fetches what the assignment gives it",
     "no_lost_trigger": "every member has seen the last change",
     "registered_at_rest": "every member is registered",
     "stable_at_rest": "every member is in the group's last generation",
-    "no_ghosts_at_rest": "the group has no members but those that live",
+    "no_ghosts_at_rest": "the group has only live members",
     "holds_what_is_there": "a member holds partitions that exist, in streams that it has",
     "in_step_at_rest": "both stores are in step in time after the last fault",
     "move_resumes": "a move that was interrupted is finished by the next operator",
-    "committed_at_rest": "a member that commits by itself has stored how far it got",
-    "no_silent_partition": "an application that waits gets the records there are, within a bound",
+    "committed_at_rest": "a member that commits automatically has stored its position",
+    "no_silent_partition": "a waiting application gets the available records within a time limit",
 }
 
 #: Rules that members with exact legacy behaviour may break, and why. Others may never break them.

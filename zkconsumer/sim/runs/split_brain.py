@@ -257,7 +257,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         _torn_views,
         _torn,
         "views may be torn here as well, but a claim that is refused undoes nothing else: the "
-        "member keeps what it has, watches the owner znode that blocks it, and reads the group "
+        "member keeps its partitions, watches the owner znode that blocks it, and reads the group "
         "again when its own watch fires",
     ),
     "zombie-fetcher": Scenario(
@@ -265,7 +265,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         _zombie_fetcher,
         _double_delivery,
         "a member that has not heard from ZooKeeper for two thirds of its session timeout "
-        "delivers nothing, so it is silent before anybody else can own its partitions",
+        "delivers nothing, so it is silent before another member can own its partitions",
     ),
     "two-claims": Scenario(
         "two claims on one partition after an expiry",

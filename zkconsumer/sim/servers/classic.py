@@ -45,8 +45,9 @@ FIRST_JOIN_SECONDS: Final = 300.0
 
 LENIENCIES: Final = (
     "When a static member comes back to a stable group with other metadata, the group rebalances. "
-    "A broker lets it have its former assignment, also where that was the first of the two rounds "
-    "of a cooperative rebalance: what another member has given up then waits for the next change.",
+    "A broker returns its former assignment, even if that was from the first of the two rounds "
+    "of a cooperative rebalance. Partitions that another member has released then wait for the "
+    "next change.",
 )
 """Differences between a lenient coordinator and a broker."""
 

@@ -210,7 +210,7 @@ def _notes(
     notes: list[str] = []
     if alone:
         notes.append(
-            "the group has no offset in the other cluster, so that the one here stays as it is: "
+            "the group has no offset in the other cluster, so its offset here is left unchanged: "
             f"{shown(alone)}"
         )
     if hidden:

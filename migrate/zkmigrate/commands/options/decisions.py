@@ -25,7 +25,7 @@ _HELP: Final = {
     "unproven_topics": "After the change to KRaft: topics without an id in ZooKeeper; trust: they "
     "are the same.",
     "recreated_topics": "Offsets that are older than their topic.",
-    "expired_offsets": "Moved offsets that are gone since; moved: write them again.",
+    "expired_offsets": "Moved offsets that have disappeared since; moved: write them again.",
     "other_znodes": "Znodes next to offsets; ignore: leave them.",
     "source_means": "The record that a number means: the next to read, or the last that was read.",
     "without_offset": "Partitions without any offset; leave: auto.offset.reset decides.",

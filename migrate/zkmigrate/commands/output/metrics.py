@@ -33,10 +33,11 @@ METRICS: Final = {
     "begin_time_seconds": "When the command began, in seconds since 1970.",
     "update_time_seconds": "When this file was written, in seconds since 1970.",
     "running": "1 while the command runs, 0 once it has ended.",
-    "mirrored_groups": "Of mirror: groups by the store that leads and their state.",
-    "mirrored_offsets": "Of mirror: offsets that were copied since it began.",
-    "mirror_late_groups": "Of mirror: groups that are not in step; all after a pass that failed.",
-    "mirror_pass_time_seconds": "Of mirror: when the last pass ended that did not fail.",
+    "mirrored_groups": "mirror only: groups, by the store that leads and their state.",
+    "mirrored_offsets": "mirror only: offsets that were copied since it began.",
+    "mirror_late_groups": "mirror only: groups that are not in step; all of them after a failed "
+    "pass.",
+    "mirror_pass_time_seconds": "mirror only: when the last successful pass ended.",
 }
 """Name (without ``zkmigrate_``) and meaning of each metric. All are gauges with the label
 ``command``."""

@@ -77,7 +77,7 @@ class Progress:
                 self._bar.stop()
         if self._changes and kind is not None and issubclass(kind, KeyboardInterrupt):
             bad = f", {self._bad} {self._bad_word}" if self._bad else ""
-            _print(f"{self._verb}: {self._done} of {self.total} groups were worked on{bad}")
+            _print(f"{self._verb}: {self._done} of {self.total} groups are done{bad}")
 
     def result(self, result: Result) -> None:
         """Count one more group, whose outcome is known."""

@@ -97,7 +97,8 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         "each partition, and each problem of a group",
         (
             _GROUP,
-            Column("topic", "string", "Topic. Null, as the next six, for a problem.", True),
+            Column("topic", "string", "Topic. This column and the next six are null for a "
+            "problem.", True),
             Column("partition", "integer", "Partition.", True),
             Column("offset", "integer", "Offset in this cluster.", True),
             Column("to_topic", "string", "Topic in the other cluster.", True),
@@ -236,7 +237,8 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         "each partition and store, and for each group that is refused",
         (
             _GROUP,
-            Column("topic", "string", "Topic. Null, as all below, if the group is refused.", True),
+            Column("topic", "string", "Topic. This column and those below are null if the group "
+            "is refused.", True),
             Column("partition", "integer", "Partition.", True),
             Column("store", "string", "`zookeeper` or `kafka`.", True),
             Column("before", "integer", "Previous offset; null if there was none.", True),

@@ -73,7 +73,7 @@ def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) 
     def failed(error: ZkConsumerError) -> None:
         nonlocal last, status, summary
         last = None
-        click.echo(f"error: {printable(str(error))}; looking again", err=True)
+        click.echo(f"error: {printable(str(error))}; trying again", err=True)
         status, summary = error.exit_code, ""
 
     repeat(look, show, failed, every, patient=True)
