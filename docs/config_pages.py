@@ -25,16 +25,16 @@ A consumer is configured by a mapping or by a Java `.properties` file, with the 
 old consumer and a few of its own, which start with `zkconsumer.`. All faults are reported at once,
 each with its key, its value and what to do. `zkconsumer config --check FILE` checks a file.
 
-- Blanks around values are ignored. Integers have 32 bits. Booleans are `true` or `false`.
-- An unknown key causes a warning that names the nearest known key, or with `--strict` a fault. Keys
+- Whitespace around values is ignored. Integers have 32 bits. Booleans are `true` or `false`.
+- An unknown key causes a warning that names the most similar key, or with `--strict` an error. Keys
   that start with `external` are ignored.
 - Times are in milliseconds, sizes in bytes.
 - In Python a value is an attribute of `ConsumerConfig`: the key without `zkconsumer.` and with `_`
   for each dot.
 - Below each meaning are the type, the valid values, the default, and the release of Kafka that
   added the key, if it is newer than 0.8.
-- [Configuration on the coordinator](config-coordinator.md) says which keys differ or have no effect
-  there.
+- [Configuration on the coordinator](config-coordinator.md) lists the keys that differ or have no
+  effect there.
 
 Names and defaults are those of Kafka 1.1.1. Values with which the JVM consumer would fail later are
 refused at once: an empty `group.id`, a `consumer.id` that does not fit into a path, integers that
@@ -85,11 +85,11 @@ def coordinator_page(note: str) -> str:
             "`CoordinatorConfig`.\n",
             "## New keys\n",
             *map(_section, new),
-            "## Keys that mean something else\n",
+            "## Keys with another meaning\n",
             *map(_section, changed),
             _checks(COORDINATOR_RULES),
             "## Other names\n",
-            "| Given | Counts as |",
+            "| Value | Treated as |",
             "| --- | --- |",
             *aliases,
             "",

@@ -542,11 +542,11 @@ The file is opened when the member starts. It holds whole events and commands (`
 field that has not changed is not written again (`unchanged`). Simulations write summaries without
 `fields`; they are replayed from their seed.
 
-A thread of its own writes, so the member never waits for the disk. It does not call `fsync`. A
+A separate thread writes, so the member never waits for the disk. It does not call `fsync`. A
 process that is killed may lose its last entries.
 
 - **The disk is slow, or hangs.** Up to {QUEUE_BYTES >> 20} MiB wait in memory. Then entries are
-  dropped, with a warning in the log of `zkconsumer.member`, until all of that is written. An entry
+  dropped, with a warning in the log of `zkconsumer.member`, until these are written. An entry
   `EntriesDropped` shows where and how many (`count`) are missing.
 - **The disk is full, or a write fails.** The journal ends there, with a warning. The member
   continues.

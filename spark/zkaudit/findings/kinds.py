@@ -67,8 +67,9 @@ _KINDS: Final = (
     FindingKind(
         "tool write",
         ("medium", "info"),
-        "A session that is not a member's wrote the offset, or data that is not an offset. No "
-        "member is known to have repeated or skipped messages because of it. `medium`: a member "
+        "A session that does not belong to a member wrote an offset, or data that is not an "
+        "offset. No member is known to have repeated or skipped messages because of it. "
+        "`medium`: a member "
         "may have.",
         "The writing session never registered a member.",
         "Ask who ran a tool at that time; `zkaudit show ZXID` has the raw transactions. Stop the "
@@ -186,7 +187,8 @@ _KINDS: Final = (
     FindingKind(
         "overlapping delivery",
         ("critical", "high"),
-        "Two members delivered one partition at the same time. `critical`: both delivered the "
+        "Two members delivered messages of one partition at the same time. `critical`: both "
+        "delivered the "
         "same messages.",
         "The members' journals.",
         "See which finding of the owners (zombie commit, foreign release) explains it, and compare "
@@ -244,7 +246,7 @@ _KINDS: Final = (
     FindingKind(
         "orphan partition",
         ("high",),
-        "As *unowned interval*, and still without an owner when the logs end.",
+        "Like *unowned interval*, but the partition still has no owner when the logs end.",
         "The owner znodes and registrations. Inferred if the leader changed in between.",
         "Restart the member that should own it (`zkconsumer groups verify` names it). Its messages "
         "are not read until then.",
@@ -275,7 +277,8 @@ _KINDS: Final = (
         ("medium",),
         "ZooKeeper refused 20 claims in one rebalance.",
         "Failed transactions in the logs.",
-        "This is usual in large groups of JVM members. Raise `rebalance.backoff.ms` to give owners "
+        "This is normal in large groups of JVM members. Raise `rebalance.backoff.ms` to give "
+        "owners "
         "time to release.",
     ),
     FindingKind(
@@ -301,7 +304,7 @@ _KINDS: Final = (
     FindingKind(
         "mode written too early",
         ("high", "medium"),
-        "A mode was written while a member had not acknowledged the previous one. `medium`: the "
+        "A mode was written before a member had acknowledged the previous one. `medium`: the "
         "member had registered shortly before.",
         "The mode znode and the members' acknowledgements.",
         "Use `zkmigrate live`, which waits; do not write the mode by hand.",
