@@ -136,8 +136,8 @@ class Writes:
         raise LeaderUnavailableError(f"the coordinator did not answer within {_READ_S:g} s, {what}")
 
     def write_all(self, unwritten: Collection[Unwritten]) -> list[str]:
-        """Write for several groups. Return those that another process has changed, or that cannot
-        be written."""
+        """Write the data of several groups. Return the groups that another process has changed, or
+        that cannot be written."""
         changed: list[str] = []
         scripts = (_or_error(one.script()) for one in unwritten)
         for one, at in zip(unwritten, self._stores.zk.run_all(scripts), strict=True):

@@ -425,7 +425,9 @@ def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, Zk
     for one in layout.read(layout, nodes, topic):
         held = found.setdefault(one.tp, one)
         if held.offset != one.offset:
-            raise ZnodeFormatError(one.path, f"has a different offset of {one.tp} than {held.path}")
+            raise ZnodeFormatError(
+                one.path, f"has a different offset for {one.tp} than {held.path}"
+            )
     for path, node in nodes.items():
         known = layout.pattern.fullmatch(path) or (layout.others and layout.others.search(path))
         if not known and looks_like_offsets(path, node.data):

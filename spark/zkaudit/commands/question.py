@@ -55,7 +55,7 @@ class Clock:
             ) from None
 
     def shown(self, us: int | None) -> str:
-        """Return a time as text with milliseconds. Fastest for times within the same second."""
+        """Return a time as text with milliseconds. Fast for successive times within one second."""
         if us is None:
             return f"{'-':23}"
         second, rest = divmod(us, _US)

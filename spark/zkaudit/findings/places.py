@@ -88,7 +88,7 @@ def not_covered(
 def located(found: DataFrame, transactions: DataFrame, addresses: Mapping[int, str]) -> DataFrame:
     """Return the table ``findings``, with rows from ``placed``.
 
-    ``found`` should be stored, because it is read twice: once for the places, which are collected.
+    ``found`` should be stored, because it is read twice: first to collect the places.
     ``transactions`` has server, file, position, zxid and confirmed. ``addresses``: addresses of
     clients by session.
     """

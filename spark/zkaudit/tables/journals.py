@@ -153,8 +153,9 @@ def deliveries(lines_: DataFrame) -> DataFrame:
 
 
 def _actions(lines_: DataFrame) -> DataFrame:
-    """Return the lines that begin or end fetching or show a position, with ``act``, ``mode``,
-    ``last`` (time of the journal's last line) and ``shut`` (since when delivery was paused)."""
+    """Return the lines that show the start or end of fetching, or a position, with ``act``,
+    ``mode``, ``last`` (time of the journal's last line) and ``shut`` (since when delivery was
+    paused)."""
     acts = F.create_map(*[F.lit(x) for pair in _ACTS.items() for x in pair])
     by_line = Window.partitionBy("file", "member").orderBy("line")
     # "mode kafka, version 2": the mode that a migratable member follows from here on.

@@ -88,7 +88,7 @@ class OneLog:
             if self._limit == _MOST:
                 raise InvalidMessageError(
                     f"{self._tp}: at offset {position} the broker sends no complete message, "
-                    "however many bytes are requested: skip it"
+                    "even if more bytes are requested: skip it"
                 )
             self._limit = min(2 * self._limit, _MOST)
 

@@ -175,7 +175,7 @@ def middles(runs: Sequence[Measures]) -> list[Measures]:
 
 
 def values(runs: Sequence[Measures], name: str) -> list[float]:
-    """Return a figure's values in all runs that have it, in ascending order."""
+    """Return the values of a figure from all runs that have one, in ascending order."""
     return sorted(value for run in runs if (value := getattr(run, name)) is not None)
 
 

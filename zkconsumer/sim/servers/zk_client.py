@@ -402,7 +402,7 @@ class FakeSession:
         self._on_state(SessionState.LOST, lost)
 
     def _on_answer(self, request: Request, path: str | None, reply: Reply, zxid: int) -> None:
-        """Handle an answer; for a GetMany, that of the read of ``path``, one of many."""
+        """Handle an answer. For a GetMany, it answers only the read of ``path``."""
         self._seen_zxid = max(self._seen_zxid, zxid)
         op = request.op
         if isinstance(op, GetMany) and path is not None:

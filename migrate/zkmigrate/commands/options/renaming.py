@@ -133,8 +133,8 @@ def choose(
 
 
 def renamed_in(moved: Mapping[str, str]) -> dict[str, str]:
-    """Return the names in ZooKeeper for names in Kafka that differ and belong to one moved group
-    only.
+    """Return the ZooKeeper names for Kafka names that differ from them and belong to exactly one
+    moved group.
 
     ``moved``: the groups that were moved, and their names in Kafka.
     """

@@ -31,7 +31,7 @@ def per_minute(times: int, minutes: float, most: int, limits: Limits) -> float:
 
 
 class _Recent(NamedTuple):
-    """A burst, its rebalances, and the rebalances in the time that ends with it."""
+    """A burst, its rebalances, and all rebalances in the window that ends with it."""
 
     burst: Burst
     times: int
