@@ -301,7 +301,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Members are not migratable.",
         "Restart them as `MigratableConsumerConnector`.",
     ),
-    Reason.MIGRATABLE: ("Migratable members run.", "Replace them by plain consumers."),
+    Reason.MIGRATABLE: ("Migratable members run.", "Replace them with plain consumers."),
     Reason.PLAIN_MEMBER: (
         "Plain Kafka consumers are members on the coordinator.",
         "Stop them first.",

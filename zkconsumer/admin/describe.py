@@ -174,7 +174,7 @@ def group_rows(
 def with_stored_offsets(
     rows: list[GroupRow], stored: Mapping[str, Mapping[TopicPartition, int]]
 ) -> list[GroupRow]:
-    """Replace offsets in ZooKeeper by the groups' offsets in Kafka.
+    """Replace offsets in ZooKeeper with the groups' offsets in Kafka.
 
     As the JVM's tool does (Scala 1.1.1 ConsumerGroupCommand, ZkConsumerGroupService).
     """

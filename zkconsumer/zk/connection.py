@@ -310,7 +310,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._named: set[tuple[str, int]] = set()
         """All addresses that the names have had since the last connection."""
         self._passes = 0
-        """How often all addresses were tried in vain since a new one was named."""
+        """How often all addresses have failed since a new one was named."""
         self.unresolved: dict[str, str] = {}
         """Names that currently do not resolve, and why."""
         client.handler.connection = self

@@ -386,7 +386,7 @@ class Reader:
         info = chunk.info
         self._queue.settle()
         self._info = info
-        # Normally they are equal. After an offset out of range the log begins anew elsewhere.
+        # Normally they are equal. After an offset out of range the log begins again elsewhere.
         info.consumed_offset = chunk.fetch_offset
         if info.pending_reset is chunk:
             info.pending_reset = None
