@@ -230,8 +230,7 @@ def bootstrap_option(command: F) -> F:
         metavar="HOST:PORT[,..]",
         envvar="ZKCONSUMER_BOOTSTRAP_SERVER",
         show_envvar=True,
-        help="Brokers to use instead of those that ZooKeeper lists, for example after the change "
-        "to KRaft.",
+        help="Brokers to use instead of those in ZooKeeper, as after the change to KRaft.",
     )(command)
 
 

@@ -36,10 +36,10 @@ _ASKED: Final[Mapping[Reason, str]] = {
 }
 _HEAD: Final = """\
 # Decisions for zkmigrate plan --decisions FILE.
-# For each key, the first rule that matches the group and topic applies: put exceptions first. #
-group and topic may be globs. Add topic = "NAME" to decide about one topic only, and skip = true #
-to leave offsets as they are in both stores, with partition = N those of one partition. # ignore =
-"REASON" leaves whole groups as they are; zkmigrate gate lets them pass.
+# For each key, the first rule that matches the group and topic applies: put exceptions first.
+# group and topic may be globs. Add topic = "NAME" to decide about one topic only, and skip = true
+# to leave offsets as they are in both stores, with partition = N those of one partition.
+# ignore = "REASON" leaves whole groups as they are; zkmigrate gate lets them pass.
 """
 
 

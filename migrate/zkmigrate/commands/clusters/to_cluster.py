@@ -125,7 +125,7 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--from-cluster",
             metavar="HOST:PORT[,..]",
-            help="Plan the way back, from the offsets committed in that cluster.",
+            help="Plan the way back, from the offsets there.",
         ),
         click.option(
             "--to-cluster",
