@@ -48,6 +48,7 @@ from zkconsumer.core.zookeeper.ops import (
     Stat,
     ZkOp,
 )
+from zkconsumer.core.zookeeper.scripts.common import path_of
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import BrokerError, GroupActiveError, LeaderUnavailableError
 
@@ -134,25 +135,25 @@ class SimulatedZk(ToolZk):
             return answer(self.view, op)
         reply = super()._send(op)
         if isinstance(reply, Ok):
-            for part in op.ops if isinstance(op, Multi) else (op,):
+            parts = op.ops if isinstance(op, Multi) else (op,)
+            paths = op.paths if isinstance(op, GetMany) else list(map(path_of, parts))
+            for part in parts:
                 if isinstance(part, Create | SetData):
                     self._times[part.path] = self._now_ms()
-        if isinstance(op, GetMany) and isinstance(reply, Ok):
-            assert isinstance(reply.value, tuple)
-            pairs = zip(op.paths, reply.value, strict=True)
-            return Ok(tuple(self._timed(path, node) for path, node in pairs))  # type: ignore[arg-type]
-        if isinstance(reply, Ok) and isinstance(reply.value, Node):
-            return Ok(self._timed(op.path, reply.value))  # type: ignore[union-attr]
+            several = isinstance(op, GetMany | Multi)
+            values = reply.value if several else (reply.value,)
+            assert isinstance(values, tuple)
+            timed = tuple(map(self._timed, paths, values))
+            return Ok(timed if several else timed[0])  # type: ignore[arg-type]
         return reply
 
-    def _timed(self, path: str, node: object) -> object:
-        if not isinstance(node, Node):
-            return node
-        stat = node.stat
-        times = Stat(
-            stat.czxid, stat.mzxid, stat.version, stat.ephemeral_owner, self._times.get(path, 0)
-        )
-        return Node(node.data, times)
+    def _timed(self, path: str, value: object) -> object:
+        if isinstance(value, Node):
+            return Node(value.data, self._timed(path, value.stat))  # type: ignore[arg-type]
+        if isinstance(value, Stat):
+            times = self._times.get(path, 0)
+            return Stat(value.czxid, value.mzxid, value.version, value.ephemeral_owner, times)
+        return value
 
 
 class SimulatedConnection:
@@ -228,14 +229,19 @@ class SimulatedCoordinators:
         return {tp: one for tp, one in held.items() if tp.topic not in self.denied}
 
     def fetch_several(
-        self, groups: Iterable[str], _before: object = None
+        self,
+        groups: Iterable[str],
+        _before: object = None,
+        only: Mapping[str, Iterable[TopicPartition]] | None = None,
     ) -> dict[tuple[str, ...], Answered]:
-        """Return all offsets of those groups that can be read."""
+        """Return offsets of those groups that can be read."""
         offsets: dict[str, dict[TopicPartition, StoredOffset]] = {}
         some = tuple(group for group in groups if group not in self.away)
         for group in some:
             with suppress(BrokerError):
-                offsets[group] = self.fetch(group, ())
+                found = self.fetch(group, ())
+                asked = found if only is None else set(only[group])
+                offsets[group] = {tp: one for tp, one in found.items() if tp in asked}
         return {some: Answered(b"", offsets)}
 
     def hidden(self, topics: Iterable[str]) -> frozenset[str]:

@@ -167,6 +167,8 @@ def test_the_offsets_of_several_groups_are_decoded_if_they_have_changed() -> Non
         broker.sent == b"\0" + b"\x04" + b"".join(b"\x02%c\0\0" % name for name in b"ghi") + b"\1\0"
     )
     assert fetch_several(broker, "ghi", found) is found
+    fetch_several(broker, "g", only={"g": [T0]})
+    assert broker.sent == b"\0" + b"\x02" + b"\x02g" + b"\x02\x02t\x02\0\0\0\0\0\0" + b"\1\0"
     topic.partitions[0].committed_offset = 8
     broker.answer = encoded(OffsetFetchResponse, groups=groups)
     assert fetch_several(broker, "ghi", found).offsets["g"] == {T0: StoredOffset(8, 4)}

@@ -15,11 +15,10 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
 from math import inf
 from threading import Event
 from typing import Final, TypeGuard, TypeVar
@@ -56,7 +55,7 @@ from zkmigrate.plan.table import Action, Do, decide as decide_by_table
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, mirror_state, record
 from zkmigrate.stores.group_states import read_states
-from zkmigrate.stores.mirror_state import END, InZooKeeper
+from zkmigrate.stores.mirror_state import END, Asked, InZooKeeper
 from zkmigrate.stores.offset_znodes import misplaced_offsets, offset_in
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import moment, shown
@@ -78,9 +77,7 @@ _ALL: Final = 10
 """Number of such intervals after which all of a group's data in ZooKeeper is read again, in case a
 watch was lost."""
 _TOGETHER: Final = 64
-"""Number of groups that are read together before anything is copied."""
-_AT_ONCE: Final = 16
-"""Number of groups that are copied at the same time."""
+"""Number of groups that are read and copied together."""
 START: Final = "the new program may start"
 CUT_OVER: Final = Action.CUT_OVER.value
 """Command in the record of a locked group that waits for its old members to leave."""
@@ -126,6 +123,8 @@ class Mirroring:
         """``losses`` of the connection when its watches were last set."""
         self._quiet: dict[str, tuple[Step, float]] = {}
         """Groups that need not be read again before a certain time unless a watch fires."""
+        self._woken: set[str] = set()
+        """Quiet groups for which a watch has fired."""
         self._decided: dict[str, tuple[Seen, Decision, bool]] = {}
         """Decisions about groups that are copied at the same time, and the readings behind them."""
         self._readings = Readings(stores)
@@ -272,43 +271,48 @@ class Mirroring:
         since the connection to ZooKeeper was established, or another process has started the
         cut-over.
         """
-        self._note_fired()
-        now = time.monotonic()
-        due: list[str] = []
         every = list(groups)
         again_s = max(READ_AGAIN_S, len(every) / GROUPS_PER_S)
         self._readings.keep_s = _ALL * again_s
-        polled: list[list[str]] = [[] for _ in range(0, len(every), _TOGETHER)]
-        for number, name in enumerate(every):
-            step, until = self._quiet.get(name, (None, 0.0))
-            in_kafka = step is not None and (step.leader, step.state) == _KAFKA_LEADS
-            if in_kafka:  # also if it is due: the same groups are asked for together each time
-                polled[number // _TOGETHER].append(name)
-            if step is None or now >= until:
-                due.append(name)
-            elif not in_kafka:
-                yield step
-        moved = self._readings.moved(filter(None, polled))
-        for name in chain.from_iterable(polled):
-            step, until = self._quiet[name]
-            if now < until and name in moved:
-                due.append(name)
-            elif now < until:
-                yield step
-        for start in range(0, len(due), _TOGETHER):
-            if start:
-                self._note_fired()
-            names = due[start : start + _TOGETHER]
-            looks = self._readings.look(names)
-            together = self._readings.complete_together(filter(self._is_ours, looks))
-            pairs = zip(names, looks, strict=True)
-            while some := dict(islice(pairs, _AT_ONCE)):
-                for step in map(self._timed, self._steps(some, together, when_empty)):
-                    self._quiet.pop(step.group, None)
-                    if step.state in _QUIET:
-                        until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
-                        self._quiet[step.group] = (step._replace(copied=0), until)
+        due, moved = list[str](), set[str]()
+        for start in range(0, len(every), _TOGETHER):
+            self._note_fired()
+            now = time.monotonic()
+            some = every[start : start + _TOGETHER]
+            quiet = {name: self._quiet[name] for name in some if name in self._quiet}
+            # Also those that are due, so that the same groups are asked for together each time.
+            asked = [name for name, (step, _) in quiet.items() if step[1:3] == _KAFKA_LEADS]
+            moved |= self._readings.moved(asked)
+            for name in some:
+                step, until = quiet.get(name, (None, 0.0))
+                if step is None or now >= until or name in moved or name in self._woken:
+                    due.append(name)
+                else:
                     yield step
+            while len(due) >= _TOGETHER or (due and name == every[-1]):
+                yield from self._read_and_copy(due[:_TOGETHER], moved, when_empty, again_s)
+                del due[:_TOGETHER]
+
+    def _read_and_copy(
+        self, names: Sequence[str], moved: Collection[str], when_empty: bool, again_s: float
+    ) -> Iterator[Step]:
+        """Bring some groups into step that may have changed. ``moved``: those whose offsets in
+        Kafka have. ``again_s``: seconds after which they are read again in any case."""
+        now = time.monotonic()
+        looks = dict(zip(names, self._readings.look(names), strict=True))
+        for name in (self._woken & looks.keys() & self._readings.unchanged).difference(moved):
+            step, until = self._quiet[name]
+            if now < until:  # the watch has fired because of this object's own write
+                yield step
+                del looks[name]
+        self._woken.difference_update(names)
+        together = self._readings.complete_together(filter(self._is_ours, looks.values()))
+        for step in map(self._timed, self._steps(looks, together, when_empty)):
+            self._quiet.pop(step.group, None)
+            if step.state in _QUIET:
+                until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
+                self._quiet[step.group] = (step._replace(copied=0), until)
+            yield step
 
     def _note_fired(self) -> None:
         """Mark groups to be read whose watches have fired."""
@@ -316,9 +320,9 @@ class Mirroring:
         fired = self._readings.fired()
         if fired is None:
             self._quiet.clear()
+            self._woken.clear()
             self._had_members.clear()  # sessions may have ended although their programs run
-        for name in self._quiet.keys() & (fired or ()):
-            self._quiet[name] = (self._quiet[name][0], 0.0)
+        self._woken |= self._quiet.keys() & (fired or ())
 
     def _is_ours(self, at: Look) -> TypeGuard[InZooKeeper]:
         """Whether this object is known to mirror a group."""
@@ -581,7 +585,7 @@ class Mirroring:
                 return unsure
             decision = decide(seen.reading, seen.mirror)
             if decision.stop is not None:
-                if not self._zk(mirror_state.permit(seen.at, 0, {})):
+                if not self._zk(mirror_state.permit(Asked(seen.at, 0, {}))):
                     raise mirror_state.changed(group)
                 return Result(group, Outcome.REFUSED, 0, decision.stop[1], decision.stop[:1])
             if not execute:

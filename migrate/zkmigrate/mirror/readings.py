@@ -14,6 +14,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 from zkconsumer.broker.groups.coordinator_calls import Answered, StoredOffset
@@ -34,6 +35,8 @@ BELOW_S: Final = 10.0
 _FRESH: Final = 1.0
 """Seconds for which offsets in Kafka that were read together are used. A coordinator that does not
 answer delays some of them."""
+
+_NONE: Final[Mapping[str, Mapping[TopicPartition, StoredOffset]]] = {}
 
 Look = InZooKeeper | ZnodeFormatError | ZooKeeperError
 """A group's data in ZooKeeper, or why it cannot be read."""
@@ -81,12 +84,16 @@ class Readings:
         """Seconds after which all of a group's data is read again, even if no watch fires."""
         self._known: dict[str, tuple[InZooKeeper, float]] = {}
         """Cached data of groups in ZooKeeper, with watches, and when all of it is read again."""
+        self._polled: dict[str, tuple[Mapping[TopicPartition, StoredOffset], float]] = {}
+        """Offsets that ``moved`` found to differ from the cached ones, and when it asked."""
+        self.unchanged: set[str] = set()
+        """Groups whose data in ZooKeeper was as cached when it was last read."""
         self._fired: defaultdict[str, set[str]] = defaultdict(set)
         """The watches of a group that have fired since it was read."""
         self._stored: dict[str, dict[TopicPartition, StoredOffset]] = {}
         """The cached offsets of groups in which Kafka leads."""
-        self._answers: dict[tuple[str, ...], Answered] = {}
-        """The coordinators' last answers about these offsets."""
+        self._answers: dict[str, Mapping[tuple[str, ...], Answered]] = {}
+        """The coordinators' last answers about these offsets, by the first group requested."""
 
     def fired(self) -> set[str] | None:
         """Return the groups for which a watch has fired since the last call.
@@ -130,25 +137,29 @@ class Readings:
         else:
             self._stored.pop(at.group, None)
 
-    def moved(self, together: Iterable[Sequence[str]]) -> set[str]:
+    def moved(self, groups: Sequence[str]) -> set[str]:
         """Return the groups whose offsets in Kafka differ from the cached ones, or are not
         available immediately.
 
-        ``together``: the groups to request at the same time. If they are mostly the same as last
-        time, this is cheap, because equal answers are not decoded.
+        They are requested together. If they are mostly the same as last time, this is cheap,
+        because equal answers are not decoded.
         """
-        before, self._answers = self._answers, {}
+        if not groups:
+            return set()
+        began = time.monotonic()
+        answers = self._stores.kafka.fetch_several(groups, self._answers.get(groups[0], {}))
+        self._answers[groups[0]] = answers
+        stored = {name: one for some in answers.values() for name, one in some.offsets.items()}
         moved: set[str] = set()
-        for groups in together:
-            answers = self._stores.kafka.fetch_several(groups, before)
-            self._answers |= answers
-            stored = {name: one for some in answers.values() for name, one in some.offsets.items()}
-            for name in groups:
-                new, kept = stored.get(name), self._stored.get(name)
-                if new is None or (new is not kept and new != kept):
-                    moved.add(name)
-                else:
-                    self._stored[name] = new  # one object for both, to save memory
+        for name in groups:
+            new, kept = stored.get(name), self._stored.get(name)
+            if new is None:
+                moved.add(name)
+            elif new is not kept and new != kept:
+                moved.add(name)
+                self._polled[name] = new, began
+            else:
+                self._stored[name] = new  # one object for both, to save memory
         return moved
 
     def read(self, group: str) -> Seen:
@@ -185,7 +196,7 @@ class Readings:
     ) -> list[str]:
         """Return the groups for which ``is_still_in_kafka`` is true and immediately known. They
         are requested together."""
-        answers = self._stores.kafka.fetch_several(new).values()
+        answers = self._stores.kafka.fetch_several(new, only=new).values()
         stored = {name: one for some in answers for name, one in some.offsets.items()}
         return [
             name
@@ -199,9 +210,15 @@ class Readings:
         If data that concerns several groups is unreadable, nothing is returned. Then ``complete``
         shows which group fails.
         """
-        began = time.monotonic()
+        began, until = time.monotonic(), inf
+        ats, polled = list(looks), dict[str, Mapping[TopicPartition, StoredOffset]]()
+        for at in ats:
+            offsets, asked = self._polled.pop(at.group, ({}, -inf))
+            # Offsets from before a change in ZooKeeper would look like another client's change.
+            if began - asked < _FRESH / 2 and at.group in self.unchanged:
+                polled[at.group], until = offsets, min(until, asked + _FRESH)
         try:
-            return Together(self._complete(looks), began + _FRESH)
+            return Together(self._complete(ats, polled), min(until, began + _FRESH))
         except ZkUnavailableError:
             raise
         except (BrokerError, ZooKeeperError):
@@ -217,18 +234,25 @@ class Readings:
         else:
             script = mirror_state.look_again(at, fired)
         found = yield from _or_fault(script)
+        (self.unchanged.add if found is at else self.unchanged.discard)(name)
         if isinstance(found, InZooKeeper) and found.watched:
             self._known[name] = (found, until)
         return found
 
-    def _complete(self, looks: Iterable[InZooKeeper]) -> dict[str, Seen | BrokerError]:
-        """Read a group's data in Kafka. Members are read last, so that one which has committed is
-        seen, too."""
+    def _complete(
+        self,
+        looks: Iterable[InZooKeeper],
+        polled: Mapping[str, Mapping[TopicPartition, StoredOffset]] = _NONE,
+    ) -> dict[str, Seen | BrokerError]:
+        """Read groups' data in Kafka, except offsets that were just ``polled``. Members are read
+        last, so that one which has committed is seen, too."""
         found: dict[str, Seen | BrokerError] = {}
         ats = {at.group: (at, at.mirror) for at in looks if at.mirror is not None}
         known = {name: [*at.offsets, *mirror.values] for name, (at, mirror) in ats.items()}
         kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
-        for name, stored in self._stores.fetch_each(known).items():
+        others = {name: some for name, some in known.items() if name not in polled}
+        fetched = self._stores.fetch_each(others) if others else {}
+        for name, stored in {**polled, **fetched}.items():
             if isinstance(stored, BrokerError):
                 found[name] = stored
             else:

@@ -38,7 +38,7 @@ _READ_S: Final = 1.0
 """Seconds for which offsets in Kafka that were read before a write can be used."""
 _ATTEMPTS: Final = 3
 """Number of requests for a permission until one is answered in time."""
-IN_ADVANCE_S: Final = 0.05
+IN_ADVANCE_S: Final = 0.2
 """Seconds, from the request on, for which a permission can be used that was requested together
 with those of other groups. After that it is requested again."""
 
@@ -92,23 +92,23 @@ class Writes:
         seen = {name: one[0] for name, one in some.items()}
         new = {name: _commits(one[1]) for name, one in some.items()}
         there = self._readings.still_in_kafka(seen, new) if some else []
-        scripts = [
-            or_refusal(self._permission(seen[name], new[name], some[name][2])) for name in there
-        ]
-        granted = zip(there, self._stores.zk.run_all(scripts), strict=True)
+        asked = [self._asked(seen[name], new[name], some[name][2]) for name in there]
+        granted = self._zk(mirror_state.permit_several(asked)) if asked else []
         self._permitted = {
-            name: (seen[name], new[name], began) for name, yes in granted if yes is True
+            name: (seen[name], new[name], began)
+            for name, yes in zip(there, granted, strict=True)
+            if yes
         }
         commits = {name: one[1] for name, one in self._permitted.items()}
         stored = self._stores.kafka.commit_several(commits, partial(_in_time, began))
         self._committed = {name: self._permitted.pop(name)[:2] for name in stored}
 
-    def _permission(
+    def _asked(
         self, seen: Seen, new: Mapping[TopicPartition, object], session: int
-    ) -> Script[bool]:
+    ) -> mirror_state.Asked:
         names = {tp.topic for tp in new} if self._stores.zk.live else ()
         topics = {name: seen.reading.topics[name].czxid for name in names}
-        return mirror_state.permit(seen.at, session, topics)
+        return mirror_state.Asked(seen.at, session, topics)
 
     def _check_permitted(
         self, seen: Seen, new: Mapping[TopicPartition, StoredOffset | None], session: int
@@ -123,7 +123,7 @@ class Writes:
             began = boottime()
             there = self._readings.is_still_in_kafka(group, seen.reading.kafka, new)
             asked = boottime()
-            if not (there and self._zk(self._permission(seen, new, session))):
+            if not (there and self._zk(mirror_state.permit(self._asked(seen, new, session)))):
                 raise mirror_state.changed(group)
             now = boottime()
             late = now - asked >= MIRROR_PERMITTED_S

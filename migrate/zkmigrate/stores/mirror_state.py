@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import islice, zip_longest
 from typing import Final, NamedTuple
 
 from zkconsumer.admin.reads import children
@@ -31,6 +32,7 @@ from zkconsumer.core.zookeeper.ops import (
     Node,
     Ok,
     SetData,
+    Stat,
 )
 from zkconsumer.core.zookeeper.scripts.common import (
     PACKET_BYTES,
@@ -42,6 +44,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, is_legal_topic, topic_path
 from zkconsumer.errors import ZnodeFormatError, ZooKeeperError
+from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.errors import GroupRefusedError, refused
 from zkmigrate.model import Mirror, Record, Store, ZkOffset
 from zkmigrate.plan.status import is_migrator
@@ -165,7 +168,8 @@ def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
 
 
 def look_again(at: InZooKeeper, fired: Collection[str]) -> Script[InZooKeeper]:
-    """Read data that has changed since a group was read with watches. These watches have fired."""
+    """Read data that has changed since a group was read with watches. These watches have fired.
+    Return the same object if nothing has changed since."""
     if not fired:
         return at
     paths = GroupPaths(at.group)
@@ -177,6 +181,8 @@ def look_again(at: InZooKeeper, fired: Collection[str]) -> Script[InZooKeeper]:
         return (yield from look(at.group, True))
     members = yield from children(paths.ids)
     old = _without_migrators(at.group, members)
+    if old == at.old and all(at.offsets[tp] == one for tp, one in now.items()):
+        return at
     return at._replace(old=old, offsets={**at.offsets, **now})
 
 
@@ -242,20 +248,56 @@ def free_lease(at: InZooKeeper) -> Script[bool]:
     return isinstance(reply, Ok)
 
 
-def permit(at: InZooKeeper, session: int, topics: Mapping[str, int]) -> Script[bool]:
-    """Whether the record, the agreed state and the lease, if any, are unchanged, and these topics
-    were created by these transactions.
+class Asked(NamedTuple):
+    """A permission for a mirrored group: its data, the session that must have its lease, if any,
+    and the transactions that created its topics."""
 
-    Data read after the answer to ``record.is_still`` is not older than that answer.
+    at: InZooKeeper
+    session: int
+    topics: Mapping[str, int]
+
+
+def permit(asked: Asked) -> Script[bool]:
+    """Whether the record, the agreed state, the lease and the topics are unchanged.
+
+    ZooKeeper's leader answers about the record and the agreed state. The rest is read after that,
+    so it is not older.
     """
-    assert at.mirror is not None
-    agreed = [Check(path(at.group), at.mirror.version)]
-    if not (yield from record.is_still(at.group, at.record.version, agreed)):
-        return False
-    lease, *nodes = yield from read_many([lease_path(at.group), *map(topic_path, topics)])
-    if session and (lease is None or lease.stat.ephemeral_owner != session):
-        return False
-    return [node and node.stat.czxid for node in nodes] == list(topics.values())
+    (permitted,) = yield from _permitted([asked])
+    return permitted
+
+
+def permit_several(asked: Sequence[Asked]) -> Script[list[bool]]:
+    """Whether ``permit`` is true for each of several groups, with few requests if it is for all.
+    ZooKeeper's refusals count as false."""
+    together = yield from or_refusal(_permitted(asked))
+    if isinstance(together, list) and any(together):
+        return together
+    permitted: list[bool] = []
+    for one in asked:
+        permitted.append((yield from or_refusal(permit(one))) is True)
+    return permitted
+
+
+def _permitted(asked: Sequence[Asked]) -> Script[list[bool]]:
+    """Ask for permissions at the same time. If one group's record or agreed state has changed,
+    none is granted."""
+    first, checks, paths = asked[0].at, list[MultiOp](), list[str]()
+    for at, _, topics in asked:
+        assert at.mirror is not None
+        checks.append(Check(record.path(at.group), at.record.version))
+        checks.append(Check(path(at.group), at.mirror.version))
+        paths += [lease_path(at.group), *map(topic_path, topics)]
+    if not (yield from record.is_still(first.group, first.record.version, checks[1:])):
+        return [False] * len(asked)
+    nodes = iter((yield from read_many(paths)))
+    permitted: list[bool] = []
+    for _, session, topics in asked:
+        lease = next(nodes)
+        held = not session or (lease is not None and lease.stat.ephemeral_owner == session)
+        created = [node and node.stat.czxid for node in islice(nodes, len(topics))]
+        permitted.append(held and created == list(topics.values()))
+    return permitted
 
 
 def write(
@@ -263,10 +305,12 @@ def write(
 ) -> Script[InZooKeeper]:
     """Write offsets and the agreed state to ZooKeeper in one request. Many offsets need several
     requests, each with its part of the agreed state. Return the new content. Raises
-    GroupRefusedError if another client or command has changed any of it."""
+    GroupRefusedError if another client or command has changed any of it.
+
+    The watches of the offsets fire, so they are set again when the group is read next."""
     paths = GroupPaths(at.group)
     known: set[str] = set()
-    for topic in sorted({tp.topic for tp in offsets}):
+    for topic in sorted({tp.topic for tp in offsets.keys() - at.offsets.keys()}):
         yield from ensure_path(known, paths.offsets_topic(topic))
     first = at.mirror
     assert first is not None
@@ -274,6 +318,8 @@ def write(
     agreed |= {tp: first.values[tp] for tp in offsets if tp in first.values}
     ops = ((tp, (_offset_op(at, tp, offset),)) for tp, offset in sorted(offsets.items()))
     version = first.version
+    now = dict(at.offsets)
+    unknown: list[TopicPartition] = []
     for packet in list(packets(ops)) or [{}]:
         agreed |= {tp: offsets[tp] for tp in packet}
         data = encode(Mirror(mirror.leader, mirror.since_ms, agreed, mirror.topics))
@@ -288,11 +334,18 @@ def write(
                 if node is not None and (node.stat.version, node.data) == (version + 1, data):
                     break
             raise changed(at.group)
+        stats = reply.value[2:] if isinstance(reply, Ok) and isinstance(reply.value, tuple) else ()
+        for tp, stat in zip_longest(packet, stats):
+            if isinstance(stat, Stat):
+                now[tp] = ZkOffset(offsets[tp], stat.version, stat.mzxid, stat.mtime_ms)
+            else:
+                unknown.append(tp)
         version += 1
     if offsets and not at.watched:
         return (yield from look(at.group))
     written = Mirror(mirror.leader, mirror.since_ms, agreed, mirror.topics, version=version)
-    return (yield from look_again(at._replace(mirror=written), list(map(paths.offset, offsets))))
+    after = at._replace(mirror=written, offsets=now)
+    return (yield from look_again(after, list(map(paths.offset, unknown))))
 
 
 def changed(group: str) -> GroupRefusedError:

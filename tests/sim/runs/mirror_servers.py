@@ -166,7 +166,7 @@ class SimKafka:
         return self._ask(lambda: dict(self._at.offsets))  # type: ignore[no-any-return]
 
     def fetch_several(
-        self, groups: Iterable[str], _before: object = None
+        self, groups: Iterable[str], _before: object = None, only: object = None
     ) -> dict[tuple[str, ...], Answered]:
         """See ``GroupCoordinators``."""
         some = tuple(groups)

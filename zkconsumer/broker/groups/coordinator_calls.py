@@ -211,9 +211,13 @@ def fetch_offsets(
 
 
 def fetch_several(
-    connection: BrokerConnection, groups: Iterable[str], before: Answered | None = None
+    connection: BrokerConnection,
+    groups: Iterable[str],
+    before: Answered | None = None,
+    only: Mapping[str, Iterable[TopicPartition]] | None = None,
 ) -> Answered:
-    """Request all stored offsets of groups with the same coordinator, as ``fetch_offsets`` does.
+    """Request stored offsets of groups with the same coordinator, as ``fetch_offsets`` does: all,
+    or those of the partitions in ``only``.
 
     Groups whose offsets are not immediately available are left out, for example if a transaction
     is open. ``before``: an earlier result, which is returned if the answer is the same. Raises
@@ -221,7 +225,17 @@ def fetch_several(
     """
     version = connection.version(OFFSET_FETCH, _SEVERAL)
     kind = OffsetFetchRequest.OffsetFetchRequestGroup
-    asked = [kind(group_id=name, topics=None, version=version) for name in groups]
+    topic = kind.OffsetFetchRequestTopics
+
+    def topics(group: str) -> list[Any] | None:
+        if only is None:
+            return None
+        return [
+            topic(name=name, partition_indexes=indexes, version=version)
+            for name, indexes in by_topic(only[group]).items()
+        ]
+
+    asked = [kind(group_id=name, topics=topics(name), version=version) for name in groups]
     request = OffsetFetchRequest(groups=asked, require_stable=True)
     raw = bytes(connection.send(request, version))
     if before is not None and before.raw == raw:

@@ -304,10 +304,13 @@ class GroupCoordinators:
         )
 
     def fetch_several(
-        self, groups: Iterable[str], before: Mapping[tuple[str, ...], Answered] = _EMPTY
+        self,
+        groups: Iterable[str],
+        before: Mapping[tuple[str, ...], Answered] = _EMPTY,
+        only: Mapping[str, Iterable[TopicPartition]] | None = None,
     ) -> dict[tuple[str, ...], Answered]:
         """Return all stored offsets of many groups, as ``fetch`` does, by the groups that were
-        requested together.
+        requested together. ``only``: the partitions of each group to ask for, instead of all.
 
         Groups whose offsets are not immediately available are left out: ``fetch`` waits for them,
         or reports why. All groups of brokers before 3.0 are left out, too. ``before``: an earlier
@@ -319,7 +322,7 @@ class GroupCoordinators:
             together[self._coordinators.get(place, place)].append(group)
         found: dict[tuple[str, ...], Answered] = {}
         for some in map(tuple, together.values()):
-            ask = partial(fetch_several, groups=some, before=before.get(some))
+            ask = partial(fetch_several, groups=some, before=before.get(some), only=only)
             with suppress(BrokerError):
                 found[some] = self._at_coordinator(some[0], ask)
         return found
