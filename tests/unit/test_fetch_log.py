@@ -43,7 +43,7 @@ class Bench:
         self.infos = [PartitionTopicInfo("t", n, 0) for n in range(partitions)]
         config = SimConfig(1000, 10_000, 1, 200, "smallest", "default")
         self.worker = FetchWorker(self.table, KEY, config, self.log.add, self.clock)
-        self.finder = LeaderFinder(self.table, 0.2, self.log.add, self.clock, random.Random(1))
+        self.finder = LeaderFinder(self.table, config, self.log.add, self.clock, random.Random(1))
         self.leaders = dict.fromkeys((info.topic_partition for info in self.infos), 2)
         self.errors: dict[str, BrokerError] = {}
         self.table.add({info: ChunkQueue(9, threading.Lock()) for info in self.infos})

@@ -11,11 +11,13 @@ from tests.unit.test_fetch_worker import HERE, KEY, Bench
 from tests.unit.test_leader_finder import BACKOFF, BROKERS, Bench as Finding
 from zkconsumer.broker.fetching.epochs import PartitionEpochs
 from zkconsumer.broker.types import ClusterMetadata, EpochEnd, Got
+from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
 from zkconsumer.runtime.delivery.chunks import Chunk, ChunkQueue, PartitionTopicInfo
 from zkconsumer.runtime.fetch.interface import EpochsRequest, FetchEventKind, OffsetsRequest
-from zkconsumer.runtime.fetch.table import WorkerKey
+from zkconsumer.runtime.fetch.table import LEADER_FINDER, WorkerKey
+from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 
 
 def answer(tp: TopicPartition, leader: int, epoch: int, topic_id: str = "") -> ClusterMetadata:
@@ -52,6 +54,21 @@ def test_an_older_leader_is_not_believed() -> None:
     assert info.epochs.recreated
     assert info.epochs.leader == 4
     assert bench.table.work(WorkerKey(0, 0), also_full=True) is not None
+
+
+def test_the_scala_profile_knows_no_epochs() -> None:
+    """As Kafka 1.1.1: it believes an older leader, and its requests name no epoch."""
+    keys = {"zookeeper.connect": "127.0.0.1:1", "group.id": "g", "zkconsumer.profile": "scala"}
+    manager = ConsumerFetcherManager(ConsumerConfig.parse(keys), "c")
+    finding = Finding()
+    tp = finding.info.topic_partition
+    manager._table = finding.table
+    made = manager._make(LEADER_FINDER).worker
+    for leader, epoch in ((1, 5), (0, 4)):
+        made.take(finding.choose(), answer(tp, leader, epoch))
+        assert finding.table.work(WorkerKey(leader, 0), also_full=True) is not None
+        assert finding.info.epochs is None
+        lose(finding)
 
 
 def test_another_topic_id_is_noticed_when_leaders_are_compared() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,8 +31,9 @@ class Bench:
         self.table.set_brokers(BROKERS)
         self.info = PartitionTopicInfo("t", 0, 0)
         self.table.add({self.info: ChunkQueue(1, threading.Lock())})
+        config: Any = SimpleNamespace(profile="default", refresh_leader_backoff_ms=1000 * BACKOFF)
         self.finder = LeaderFinder(
-            self.table, BACKOFF, self.events.append, lambda: self.now, random.Random(0)
+            self.table, config, self.events.append, lambda: self.now, random.Random(0)
         )
 
     def choose(self) -> LeadersRequest:

@@ -152,8 +152,7 @@ class SimFetching:
             return FetchWorker(
                 self._table, key, self._config, self._on_event, clock, idle=self._idle
             )
-        backoff = self._config.refresh_leader_backoff_ms / 1000
-        return LeaderFinder(self._table, backoff, self._on_event, clock, self._host.random)
+        return LeaderFinder(self._table, self._config, self._on_event, clock, self._host.random)
 
     def _step_in(self, delay: float, key: WorkerKey, thread: _Thread) -> None:
         thread.cancel()

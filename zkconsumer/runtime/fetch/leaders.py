@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable, Collection
 
 from zkconsumer.broker.types import ClusterMetadata
+from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
@@ -26,6 +27,7 @@ from zkconsumer.runtime.fetch.interface import (
     Wait,
 )
 from zkconsumer.runtime.fetch.table import FetchTable
+from zkconsumer.runtime.fetch.worker import follows_epochs
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ class LeaderFinder:
 
     Args:
         table: the partitions and brokers.
-        backoff: seconds.
+        config: the member's configuration.
         report: called with every ``FetchEvent``, without locks.
         clock: the current time in seconds, as for ``FetchTable``.
         rng: chooses the broker to ask.
@@ -44,13 +46,14 @@ class LeaderFinder:
     def __init__(
         self,
         table: FetchTable,
-        backoff: float,
+        config: ConsumerKeys,
         report: OnEvent,
         clock: Callable[[], float],
         rng: random.Random,
     ) -> None:
         self._table = table
-        self._backoff = backoff
+        self._backoff = config.refresh_leader_backoff_ms / 1000
+        self._follows_epochs = follows_epochs(config)
         self._report = report
         self._clock = clock
         self._rng = rng
@@ -98,7 +101,7 @@ class LeaderFinder:
             endpoint = brokers.get(leader) or answer.brokers.get(leader)
             tp = info.topic_partition
             why = str(answer.errors.get(info.topic, f"{tp} has no leader"))
-            if endpoint is not None and answer.epochs.get(tp, -1) >= 0:
+            if self._follows_epochs and endpoint is not None and answer.epochs.get(tp, -1) >= 0:
                 from zkconsumer.broker.fetching.epochs import PartitionEpochs
 
                 known = info.epochs = info.epochs or PartitionEpochs()

@@ -217,10 +217,7 @@ class FetchTable:
                 if state is None or state.worker is None or state.worker.broker_id == leader:
                     continue
                 lost.append((info, state.worker.broker_id))
-                self._take_from_worker(state)
-                state.retry_at = 0.0
-                self._leaderless[info] = state
-                self._news.add(LEADER_FINDER)
+                self._to_finder(state, 0.0)
         return lost
 
     def assign(
@@ -285,10 +282,7 @@ class FetchTable:
         with self._lock:
             for state in states:
                 if state.worker == key:
-                    self._take_from_worker(state)
-                    state.retry_at = retry_at
-                    self._leaderless[state.info] = state
-                    self._news.add(LEADER_FINDER)
+                    self._to_finder(state, retry_at)
                     lost.append(state.info)
         return lost
 
@@ -306,6 +300,12 @@ class FetchTable:
                 return False
             self._shares.pop(key, None)
             return True
+
+    def _to_finder(self, state: PartitionFetchState, retry_at: float) -> None:
+        self._take_from_worker(state)
+        state.retry_at = retry_at
+        self._leaderless[state.info] = state
+        self._news.add(LEADER_FINDER)
 
     def _take_from_worker(self, state: PartitionFetchState) -> None:
         assert state.worker is not None

@@ -189,13 +189,12 @@ class ConsumerFetcherManager:
         broker = BrokerIO(config, self._client_id, self.counts, self._security)
         if key == LEADER_FINDER:
             name = f"{self._client_id}-leader-finder-thread"
-            backoff = config.refresh_leader_backoff_ms / 1000
             worker = worker or LeaderFinder(
-                self._table, backoff, self._report, clock, random.Random()
+                self._table, config, self._report, clock, random.Random()
             )
-            return _Thread(name, self._run, key, worker, broker)
-        name = f"ConsumerFetcherThread-{self._client_id}-{key.fetcher}-{key.broker_id}"
-        worker = worker or FetchWorker(self._table, key, config, self._report, clock)
+        else:
+            name = f"ConsumerFetcherThread-{self._client_id}-{key.fetcher}-{key.broker_id}"
+            worker = worker or FetchWorker(self._table, key, config, self._report, clock)
         return _Thread(name, self._run, key, worker, broker)
 
     def _run(self, thread: _Thread) -> None:

@@ -81,6 +81,11 @@ class LeaveOutFull:
         return min(self._config.fetch_max_bytes, limit, _NO_LIMIT)
 
 
+def follows_epochs(config: ConsumerKeys) -> bool:
+    """Return whether the profile compares leader epochs and topic ids."""
+    return config.profile != "scala"  # DEVIATION-32: the JVM's consumer does not know them
+
+
 def back_pressure_of(config: ConsumerKeys) -> BackPressure:
     """Return the back pressure of a worker's profile."""
     if config.profile != "scala":
