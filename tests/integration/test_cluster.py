@@ -75,7 +75,7 @@ def session(zookeeper: str) -> Iterator[Callable[..., KazooClient]]:
         client.close()
 
 
-@pytest.mark.parametrize("kafka", ["3.9", "1.1", "0.8.2"])
+@pytest.mark.parametrize("kafka", ["3.9", "1.1", "0.9", "0.8.2"])
 def test_each_generation_starts_and_serves(kafka: str) -> None:
     """Every line of Kafka is ready in 15 s (with cached jars) and keeps its data over a restart."""
     jars.fetch_jars(kafka)

@@ -83,7 +83,7 @@ def test_a_request_to_a_broker_waits_before_it_is_sent() -> None:
     )
     connection._connect()
     for count in (1, 2):
-        connection.exchange_opened(3, 0, b"")
+        connection.exchange(3, 0, b"")
         assert len(asked) == count
     connection.close()
     server.listening.close()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.broker import connection as module
+from zkconsumer.broker.api_versions import API_VERSIONS, LIST_OFFSETS
 from zkconsumer.broker.cluster_reader import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.metadata import fetch_metadata
@@ -72,7 +73,7 @@ def test_an_abort_while_the_connection_is_being_opened_is_final(
 
     security = KafkaSecurity()
     if tls:
-        security.protocol, security._context = "SSL", Context()  # type: ignore[assignment]
+        security.protocol, security.context = "SSL", Context()  # type: ignore[assignment]
     else:
         monkeypatch.setattr(security, "check_broker", lambda _broker: connection.abort())
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -120,9 +121,9 @@ def test_an_answer_to_another_request_is_not_believed(
     ids, connection = connect
     ids += [1, 1]
     connection._connect()
-    assert bytes(connection.exchange_opened(3, 0, b"")) == b"ok"
+    assert bytes(connection.exchange(3, 0, b"")) == b"ok"
     with pytest.raises(BrokerError, match="wrong correlation id"):
-        connection.exchange_opened(3, 0, b"")
+        connection.exchange(3, 0, b"")
     assert not connection.is_open
 
 
@@ -134,7 +135,7 @@ def test_a_silent_broker_has_its_whole_timeout(
     connection._connect()
     began = time.monotonic()
     with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
-        connection.exchange_opened(3, 0, b"")
+        connection.exchange(3, 0, b"")
     assert TIMEOUT * 0.9 < time.monotonic() - began < 20 * TIMEOUT
     assert not connection.is_open
 
@@ -173,6 +174,50 @@ def test_a_broker_that_hangs_is_not_an_old_one(
     monkeypatch.setattr(module, "supported_versions", versions)
     with pytest.raises(BrokerUnavailableError, match="silent"):
         connect[1].open()
+
+
+@pytest.mark.parametrize("kind", ["too old", "hangs", "hung"])
+def test_silence_is_age_only_if_an_older_request_is_answered(kind: str) -> None:
+    """A broker of 0.9 leaves the request for versions unanswered, and answers ListOffsets on
+    another connection. It is not asked again. One that hangs answers neither. One that hung for a
+    moment answers both."""
+    requests: list[int] = []
+    probed = threading.Event()
+
+    def serve(peer: socket.socket) -> None:
+        while head := peer.recv(4, socket.MSG_WAITALL):
+            frame = peer.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
+            key, _, correlation = struct.unpack_from(">hhi", frame)
+            requests.append(key)
+            if key == LIST_OFFSETS:
+                probed.set()
+                if kind != "hangs":
+                    peer.sendall(struct.pack(">iii", 8, correlation, 0))
+            elif kind == "hung":
+                probed.wait(10)
+                answer = struct.pack(">hihhh", 0, 1, 1, 4, 11)  # Fetch in the versions 4 to 11
+                peer.sendall(struct.pack(">ii", 4 + len(answer), correlation) + answer)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
+
+    security = KafkaSecurity()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        where = BrokerEndpoint(0, *listener.getsockname()[:2])
+        for _ in range(2):
+            connection = BrokerConnection(where, "c", 2.0, 0, security)
+            if kind == "hangs":
+                with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+                    connection.open()
+            else:
+                assert connection.version(1, 10, 0) == (0 if kind == "too old" else 10)
+            connection.close()
+            assert requests == [API_VERSIONS, LIST_OFFSETS]
+            if kind != "too old":
+                break
 
 
 def test_versions_that_cannot_be_read_are_the_broker_s_error(
@@ -221,7 +266,7 @@ def test_an_answer_must_be_whole_in_time() -> None:
         began = time.monotonic()
         try:
             with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
-                connection.exchange_opened(3, 0, b"")
+                connection.exchange(3, 0, b"")
         finally:
             ended.set()
             sender.join()
@@ -289,9 +334,10 @@ def test_nothing_delays_a_request_once_the_connection_is_ready(
     connection._wait_for_turns(1)
     assert len(done) == 5, "nothing is left to wait for"
     connection._renew_at = 0.0  # the permission took long
-    monkeypatch.setattr(
-        connection, "exchange_opened", lambda *_: done.append("request") or memoryview(b"")
-    )
+    socket_: Any = SimpleNamespace(sendall=lambda _: done.append("request"))
+    connection._socket = socket_
+    answer = memoryview((connection._correlation + 1).to_bytes(4, "big"))
+    monkeypatch.setattr(connection, "_receive", lambda *_: answer)
     connection.exchange(8, 2, b"")
     assert done[5:] == ["request"], "the broker accepts it until its own end of the session"
 

@@ -159,7 +159,7 @@ class Broker:
 
         versions = {17: range(2), 36: range(2)}
         monkeypatch.setattr(BrokerConnection, "_connect", connect)
-        monkeypatch.setattr(BrokerConnection, "exchange_opened", lambda _, *given: self(*given))
+        monkeypatch.setattr(BrokerConnection, "exchange", lambda _, *given: self(*given))
         monkeypatch.setattr(connections, "supported_versions", lambda _: versions)
         monkeypatch.setattr(module.time, "sleep", self._wait)
 
@@ -283,10 +283,10 @@ def test_only_an_answer_that_needs_an_identity_counts(
 
     monkeypatch.setattr(connection, "_receive", receive)
     for key in (18, 17, 36):
-        connection.exchange_opened(key, 0, b"")
+        connection.exchange(key, 0, b"")
     assert not connection._proven
     assert not security._accepted
-    connection.exchange_opened(3, 0, b"")
+    connection.exchange(3, 0, b"")
     assert connection._proven
     assert security._accepted
     connection.close()

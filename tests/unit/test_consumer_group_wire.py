@@ -47,8 +47,8 @@ class Broker:
     def version(self, _key: int, *wanted: int) -> int:
         return next(one for one in wanted if one <= self.highest)
 
-    decode, call, send = BrokerConnection.decode, BrokerConnection.call, BrokerConnection.send
-    send_all, _is_ready = BrokerConnection.send_all, True
+    decode, call = BrokerConnection.decode, BrokerConnection.call
+    send_all = BrokerConnection.send_all
 
     def ready(self, requests: int) -> None:
         self.ready_for = requests

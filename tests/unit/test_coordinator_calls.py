@@ -42,6 +42,9 @@ class Broker:
     def version(self, _key: int, *wanted: int) -> int:
         return wanted[0]
 
+    def limit_opening(self, _seconds: float) -> None:
+        """It answers at once."""
+
     def ready(self) -> None:
         """A request can be sent without delay."""
 

@@ -45,8 +45,7 @@ class Broker:
             raise UnsupportedBrokerError("as before 4.0")
         return wanted[0]
 
-    decode, send = BrokerConnection.decode, BrokerConnection.send
-    send_all, _is_ready = BrokerConnection.send_all, True
+    decode, send_all = BrokerConnection.decode, BrokerConnection.send_all
 
     def call(self, request: Any, response: type[Any], version: int) -> Any:
         if response is ConsumerGroupDescribeResponse:

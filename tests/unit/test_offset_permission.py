@@ -272,4 +272,4 @@ def _read_to_the_end(server: socket.socket) -> None:
 
 def _send_until_aborted(connection: BrokerConnection) -> None:
     with pytest.raises(BrokerUnavailableError):
-        connection.exchange_opened(8, 2, bytes(64 << 20))
+        connection.exchange(8, 2, bytes(64 << 20))

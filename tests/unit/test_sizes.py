@@ -243,6 +243,6 @@ def test_an_answer_is_received_whole_whatever_its_size(
             answer = struct.pack(">ii", size, 1) + body
             sender = threading.Thread(target=server.sendall, args=(answer,))
             sender.start()
-            assert bytes(connection.exchange_opened(3, 0, b"")) == body
+            assert bytes(connection.exchange(3, 0, b"")) == body
             sender.join()
         connection.close()

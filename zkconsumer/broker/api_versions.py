@@ -1,7 +1,8 @@
 """The request versions that a broker supports.
 
-Brokers since 0.10.0 report them (ApiVersions). Older ones close the connection, so the table below
-has the versions that 0.8.2 and 0.9 have in common. Runs on the thread that opens a connection.
+Brokers since 0.10.0 report them (ApiVersions). 0.8.2 closes the connection, and 0.9 never answers,
+so the table below has the versions that both have in common. Runs on the thread that opens a
+connection.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def supported_versions(connection: OpenConnection) -> Mapping[int, range] | None
     Return ``None`` if the broker answers with an error, as a broker without this request does.
     Raises ``BrokerUnavailableError`` if it closes the connection instead.
     """
-    answer = connection.exchange_opened(API_VERSIONS, 0, ApiVersionsRequest().encode(version=0))
+    answer = connection.exchange(API_VERSIONS, 0, ApiVersionsRequest().encode(version=0))
     response = connection.decode(ApiVersionsResponse, answer, 0)
     if response.error_code:
         return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
-from zkconsumer.broker.known_brokers import KnownBrokers
+from zkconsumer.broker.known_brokers import KnownBrokers, in_time
 from zkconsumer.broker.metadata import ask_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.values import split_servers
@@ -65,10 +65,11 @@ class ClusterReader:
         Raises BrokerUnavailableError, which names ``bootstrap.servers``, if no broker answers.
         """
         reasons: list[str] = []
-        for endpoint in self._order():
+        for endpoint, seconds in in_time(self._order(), self._timeout):
             if self._closed:
                 break
             connection = self._connect(endpoint)
+            connection.limit_opening(seconds)
             try:
                 view = read_cluster(connection, topics)
             except BrokerError as error:

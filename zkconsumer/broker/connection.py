@@ -110,7 +110,7 @@ class BrokerConnection:
         before_request: Callable[[], object] | None = None,
     ) -> None:
         self.endpoint = endpoint
-        self._connect_timeout = timeout
+        self._opening_timeout = timeout
         self._before_request = before_request
         self._turns, self._is_ready = 0, False
         self._addresses = deque([(endpoint.host, endpoint.port), *endpoint.others])
@@ -134,9 +134,10 @@ class BrokerConnection:
         """Whether there is a socket; the broker may have closed its end."""
         return self._socket is not None
 
-    def limit_connecting(self, seconds: float) -> None:
-        """Limit the time for connecting, from now on, if this is less than the timeout."""
-        self._connect_timeout = min(seconds, self.timeout)
+    def limit_opening(self, seconds: float) -> None:
+        """Limit, from now on, the time for connecting and for the API versions, each, if this is
+        less than the timeout."""
+        self._opening_timeout = min(seconds, self.timeout)
 
     def open(self) -> None:
         """Connect and request the broker's API versions. Does nothing if open.
@@ -171,14 +172,16 @@ class BrokerConnection:
 
     def _asked_versions(self) -> Mapping[int, range]:
         """Request the API versions. May connect again."""
-        # Brokers before 0.10 close the connection when they do not know the request. Others may
-        # close it for a reason of the moment, so one is not enough.
+        # Brokers 0.8.2 close the connection when they do not know the request. Others may close it
+        # for a reason of the moment, so one is not enough. Brokers 0.9 are silent.
         for _ in range(2):
+            if self._is_silent:
+                break
             try:
                 with mapped_errors(self.endpoint):
                     versions = supported_versions(self)
             except BrokerUnavailableError as error:
-                closed = isinstance(error.__cause__, ConnectionError)
+                closed = isinstance(error.__cause__, ConnectionError) or self._is_silent
                 if not closed or not self.security.may_be_old:
                     raise  # a broker that hangs need not be old
             else:
@@ -187,6 +190,10 @@ class BrokerConnection:
             with mapped_errors(self.endpoint):
                 self._connect()
         return LEGACY_VERSIONS
+
+    @property
+    def _is_silent(self) -> bool:
+        return time.monotonic() < self.security.silent_until.get(self._addresses[0], 0.0)
 
     def _accepted(self) -> None:
         """Record that the broker has accepted this client."""
@@ -239,7 +246,13 @@ class BrokerConnection:
             self._turns += 1
 
     def exchange(self, api_key: int, version: int, body: bytes) -> memoryview:
-        """Send one request with header version 1 and return the body of the answer.
+        """Send one request, and return its answer. Raises the errors of ``exchange_all``."""
+        (answer,) = self.exchange_all(api_key, version, [body])
+        return answer
+
+    def exchange_all(self, api_key: int, version: int, bodies: Sequence[bytes]) -> list[memoryview]:
+        """Send requests with header version 1 at the same time, and return the bodies of their
+        answers; brokers keep the order.
 
         After any error the connection is closed; the next call opens it again.
 
@@ -247,15 +260,6 @@ class BrokerConnection:
         """
         if not self._is_ready:
             self.open()
-        return self.exchange_opened(api_key, version, body)
-
-    def exchange_opened(self, api_key: int, version: int, body: bytes) -> memoryview:
-        """Send one request, like ``exchange``, on a connection that is already open."""
-        (answer,) = self.exchange_all(api_key, version, [body])
-        return answer
-
-    def exchange_all(self, api_key: int, version: int, bodies: Sequence[bytes]) -> list[memoryview]:
-        """Send requests at the same time, and return their answers; brokers keep the order."""
         self._wait_for_turns(len(bodies))
         self._turns, self._is_ready = 0, False
         sock = self._socket
@@ -280,6 +284,10 @@ class BrokerConnection:
         try:
             with mapped_errors(self.endpoint), self._explained(api_key):
                 sock.sendall(b"".join(frames))
+                if api_key == API_VERSIONS:
+                    from zkconsumer.broker.probes import wait_for_versions
+
+                    wait_for_versions(self, sock, self._opening_timeout)
                 for correlation in correlations:
                     answer = self._receive(sock, time.monotonic() + self.timeout)
                     answered = _INT.unpack_from(answer)[0]
@@ -298,7 +306,7 @@ class BrokerConnection:
     def exchange_bytes(self, data: bytes, answered: bool) -> bytes:
         """Send SASL bytes in the format of brokers before 1.0, preceded only by their length.
         Return the answer, or nothing if none is expected (``answered``). Raises the errors of
-        ``exchange_opened``."""
+        ``exchange``."""
         sock = self._socket
         assert sock is not None  # it is being opened
         with mapped_errors(self.endpoint):
@@ -312,18 +320,12 @@ class BrokerConnection:
 
         Raises the errors of ``exchange``, and ``BrokerError`` for an unreadable answer.
         """
-        return self.decode(response, self.send(request, version), version)
-
-    def send(self, request: ApiMessage, version: int) -> memoryview:
-        """Send a message object of kafka-python. Return the answer, which ``decode`` decodes.
-
-        Raises the errors of ``call``.
-        """
         (answer,) = self.send_all([request], version)
-        return answer
+        return self.decode(response, answer, version)
 
     def send_all(self, requests: Sequence[ApiMessage], version: int) -> list[memoryview]:
-        """Send messages of one kind at the same time; return the answers in their order.
+        """Send message objects of one kind at the same time. Return the answers, which ``decode``
+        decodes, in their order.
 
         Raises as ``call``. It is then not known which of the requests were carried out.
         """
@@ -331,8 +333,6 @@ class BrokerConnection:
         head = b"\0" if requests[0].flexible_version_q(version) else b""
         with mapped_errors(self.endpoint):
             bodies = [head + request.encode(version=version) for request in requests]
-        if not self._is_ready:
-            self.open()
         answers = self.exchange_all(requests[0].API_KEY, version, bodies)
         with mapped_errors(self.endpoint):
             if head and any(answer[0] != 0 for answer in answers):
@@ -401,7 +401,7 @@ class BrokerConnection:
         """Connect to the first listener that accepts a connection, and prefer it from then on."""
         from zkconsumer.broker.dialing import dial  # not before a broker is asked
 
-        sock, number = dial(self._addresses, self._connect_timeout, lambda: self._aborted)
+        sock, number = dial(self._addresses, self._opening_timeout, lambda: self._aborted)
         self._addresses.rotate(-number)
         sock.settimeout(self.timeout)
         return sock

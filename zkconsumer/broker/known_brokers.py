@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from zkconsumer.broker.types import QUICK_S
 from zkconsumer.core.common.types import BrokerEndpoint
+
+
+def in_time(
+    brokers: Iterable[BrokerEndpoint], timeout: float
+) -> Iterator[tuple[BrokerEndpoint, float]]:
+    """The brokers, each with the seconds for opening a connection to it: few if another one can be
+    asked after it. The network may be slow, so the last one has the whole ``timeout``."""
+    left = list(brokers)
+    while left:
+        broker = left.pop(0)
+        yield broker, min(QUICK_S, timeout) if left else timeout
 
 
 class KnownBrokers:

@@ -1,4 +1,4 @@
-"""TLS of a connection to a broker, and checks why a broker ended a connection.
+"""TLS of a connection to a broker, and why a broker ended a connection or does not answer.
 
 The checks use another connection, without credentials. Stateless; runs on the thread that owns the
 connection.
@@ -6,12 +6,59 @@ connection.
 
 from __future__ import annotations
 
+import selectors
 import socket
 import ssl
-from typing import Any
+import time
+from typing import Any, Final
 
-from zkconsumer.broker.api_versions import supported_versions
+from zkconsumer.broker.api_versions import LIST_OFFSETS, supported_versions
 from zkconsumer.errors import AuthenticationError, BrokerError
+
+_QUIET_S: Final = 1.0
+"""Seconds without an answer after which a broker may be a silent one."""
+_PROBE_S: Final = 3.0
+_SILENT_SECONDS: Final = 600.0
+"""Seconds after which a silent broker is asked again: it may have been upgraded."""
+_NO_TOPICS: Final = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def wait_for_versions(connection: Any, sock: socket.socket, seconds: float) -> None:
+    """Wait until the broker answers the request for its versions.
+
+    Brokers 0.9 never do: they answer an older request on another connection, and then still not
+    this one. One that hangs answers neither, and one that continues answers both. So a silent one
+    is noted, in ``silent_until``. Raises TimeoutError then, or after ``seconds``.
+    """
+    until = time.monotonic() + seconds
+    if connection.security.may_be_old and not connection.security.sasl:
+        quiet = min(_QUIET_S, seconds / 4)
+        if _answers(sock, quiet):
+            return
+        probe = type(connection)(connection.here, "", min(_PROBE_S, seconds / 4), 0)
+        try:
+            probe._connect()
+            probe.exchange(LIST_OFFSETS, 0, _NO_TOPICS)
+        except (OSError, BrokerError):
+            pass
+        else:
+            if not _answers(sock, quiet):
+                silent_until = connection.security.silent_until
+                silent_until[connection.here.host, connection.here.port] = (
+                    time.monotonic() + _SILENT_SECONDS
+                )
+                raise TimeoutError
+        finally:
+            probe.close()
+    if not _answers(sock, until - time.monotonic()):
+        raise TimeoutError
+
+
+def _answers(sock: socket.socket, seconds: float) -> bool:
+    """Whether there is something to receive within this time."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_READ)
+        return bool(selector.select(max(seconds, 0.0)))
 
 
 def encrypted(connection: Any, sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:

@@ -80,7 +80,7 @@ class SaslLogin:
         """Carry out the SASL exchange on a new connection.
 
         Return when (``time.monotonic``) the connection must be reopened; None: never. Raises the
-        errors of ``refuse`` and ``BrokerConnection.exchange_opened``. ``again``: if a token was
+        errors of ``refuse`` and ``BrokerConnection.exchange``. ``again``: if a token was
         refused, raise TokenRefusedError, so that the token is read again.
         """
         endpoint, name = connection.endpoint, self._keys.sasl_mechanism
@@ -106,7 +106,7 @@ class SaslLogin:
                 refuse(endpoint, str(error))
             if version >= 0:
                 body = _INT.pack(len(token)) + token
-                answer = connection.exchange_opened(SASL_AUTHENTICATE, version, body)
+                answer = connection.exchange(SASL_AUTHENTICATE, version, body)
                 code, _, reply, lifetime = authenticated(endpoint, bytes(answer), version)
             else:
                 try:
@@ -331,7 +331,7 @@ def _handshake(connection: OpenConnection, name: str, version: int) -> tuple[tup
     """Return the listener's mechanisms and its error code."""
     data = name.encode()
     body = _SHORT.pack(len(data)) + data
-    answer = bytes(connection.exchange_opened(SASL_HANDSHAKE, version, body))
+    answer = bytes(connection.exchange(SASL_HANDSHAKE, version, body))
     with _readable(connection.endpoint):
         (code,) = _SHORT.unpack_from(answer)
         (count,) = _INT.unpack_from(answer, 2)

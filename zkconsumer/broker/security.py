@@ -56,30 +56,28 @@ class KafkaSecurity:
         self.sasl = keys.uses_sasl
         self.may_be_old = keys.sasl_mechanism == "GSSAPI" if self.sasl else not keys.uses_tls
         """Whether a broker may be too old to support the request for versions."""
-        self._context: ssl.SSLContext | None = None
+        self.context: ssl.SSLContext | None = None
         self.login: SaslLogin | None = None
         if keys.uses_tls:
             from zkconsumer.tls import for_brokers
 
-            self._context = for_brokers(keys)
+            self.context = for_brokers(keys)
         if keys.uses_sasl:
             from zkconsumer.broker.sasl import SaslLogin
 
             self.login = SaslLogin(keys)
         self._refused: AuthenticationError | None = None
+        """The reason why no more connections are opened, if any."""
         self._accepted = False
         """Whether any broker has accepted this client."""
         self._faults: dict[tuple[str, int], _Fault] = {}
         """By address, the brokers that have refused this client since another one accepted it."""
+        self.silent_until: dict[tuple[str, int], float] = {}
+        """By address, until when a broker that is too old is not asked for its versions."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"KafkaSecurity({self.protocol})"
-
-    @property
-    def refused(self) -> AuthenticationError | None:
-        """The reason why no more connections are opened, if any."""
-        return self._refused
 
     def check(self) -> None:
         """Raise AuthenticationError if a broker and this client failed to authenticate, and no
@@ -127,11 +125,6 @@ class KafkaSecurity:
             self._faults[key] = _Fault(text, pause, time.monotonic() + pause)
         logger.warning("%s; it is asked again in %g s", text, pause)
         raise BrokerUnavailableError(text)
-
-    @property
-    def context(self) -> ssl.SSLContext | None:
-        """Return the TLS context; None without TLS."""
-        return self._context
 
     def tls_failed(self, endpoint: BrokerEndpoint, error: ssl.SSLError) -> None:
         """Raise the errors of ``refuse``, unless only the connection broke."""

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
+
+QUICK_S: Final = 2.0
+"""Seconds for opening a connection to a broker if another one can be asked instead."""
 
 
 class Want(NamedTuple):
@@ -83,7 +86,7 @@ class OpenConnection(Protocol):
     def highest(self, api_key: int) -> int:
         """Return the highest version of a request that the broker supports, or -1."""
 
-    def exchange_opened(self, api_key: int, version: int, body: bytes) -> memoryview:
+    def exchange(self, api_key: int, version: int, body: bytes) -> memoryview:
         """Send a request and return the answer."""
 
     def exchange_bytes(self, data: bytes, answered: bool) -> bytes:

@@ -14,15 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from zkconsumer.config.key_table import (
-    Check,
-    Row,
-    Rule,
-    key,
-    one_of,
-    rows_of,
-    word,
-)
+from zkconsumer.config.key_table import Check, Row, Rule, key, one_of, rows_of, word
 from zkconsumer.config.values import DIGEST, KERBEROS, OAUTH, PLAIN, SCRAM, Password
 
 if TYPE_CHECKING:
@@ -459,12 +451,7 @@ RULES: Final[tuple[Rule, ...]] = (
         True,
         _sasl,
     ),
-    Rule(
-        "security.protocol",
-        "certificates need `SSL` or `SASL_SSL`",
-        True,
-        _tls_unused,
-    ),
+    Rule("security.protocol", "certificates need `SSL` or `SASL_SSL`", True, _tls_unused),
     Rule(
         "ssl.keystore.key",
         "a store is given as a file or as texts, not both; a key needs its certificate chain",
@@ -478,12 +465,7 @@ RULES: Final[tuple[Rule, ...]] = (
         True,
         _zookeeper,
     ),
-    Rule(
-        "security.protocol",
-        "`SASL_PLAINTEXT` encrypts nothing",
-        False,
-        _clear_text,
-    ),
+    Rule("security.protocol", "`SASL_PLAINTEXT` encrypts nothing", False, _clear_text),
 )
 """Checks that involve several keys."""
 

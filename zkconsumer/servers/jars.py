@@ -20,7 +20,9 @@ from zkconsumer.servers.waiting import wait_until
 
 JVM_FILES: Final = Path(__file__).with_name("jvm")
 
-KAFKA_LINES: Final = {"3.9": "3.9.1", "1.1": "1.1.1", "0.8.2": "0.8.2.2", "4": "4.4.0"}
+KAFKA_LINES: Final = {
+    "3.9": "3.9.1", "1.1": "1.1.1", "0.9": "0.9.0.1", "0.8.2": "0.8.2.2", "4": "4.4.0"
+}  # fmt: skip
 """The Kafka releases that can be started, each with its exact version."""
 
 KRAFT_LINES: Final = frozenset({"4"})

@@ -7,6 +7,7 @@ callers.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from zkconsumer.broker.api_versions import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.broker.known_brokers import in_time
 from zkconsumer.broker.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -138,17 +140,18 @@ def search_coordinator(
     accept: Callable[[BrokerConnection], object] = lambda connection: None,
     failed: Callable[[BrokerEndpoint], object] = lambda broker: None,
 ) -> Search:
-    """Ask one broker after another for a group's coordinator.
+    """Ask one broker after another for a group's coordinator, each for a short time only.
 
     ``ask`` returns the function that sends a request on a connection. ``accept`` is called with
     the coordinator's connection, and ``failed`` with each broker or coordinator that does not
     answer. Raises UnsupportedBrokerError.
     """
     search = Search(None, 0, BrokerUnavailableError("no broker is known"))
-    for broker in brokers:
+    for broker, seconds in in_time(brokers, math.inf):
         asked = broker
         try:
             connection = connect(broker)
+            connection.limit_opening(seconds)
             version = connection.version(FIND_COORDINATOR, 0)
             request = FindCoordinatorRequest(key=group)
             answer = ask(connection)(request, FindCoordinatorResponse, version)
@@ -159,7 +162,9 @@ def search_coordinator(
                 error = error_from_code(code, f"coordinator of group {group}")
                 search = Search(None, code, error)
                 continue
-            accept(connect(asked))
+            connection = connect(asked)
+            connection.limit_opening(math.inf)
+            accept(connection)
         except UnsupportedBrokerError:
             raise
         except BrokerError as error:
@@ -237,7 +242,7 @@ def fetch_several(
 
     asked = [kind(group_id=name, topics=topics(name), version=version) for name in groups]
     request = OffsetFetchRequest(groups=asked, require_stable=True)
-    raw = bytes(connection.send(request, version))
+    raw = bytes(connection.send_all([request], version)[0])
     if before is not None and before.raw == raw:
         return before
     answer = connection.decode(OffsetFetchResponse, memoryview(raw), version)

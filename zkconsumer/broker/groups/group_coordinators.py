@@ -36,6 +36,7 @@ from zkconsumer.broker.groups.coordinator_calls import (
     until,
 )
 from zkconsumer.broker.groups.describe_groups import DescribedGroup, describe_groups, undeletable
+from zkconsumer.broker.known_brokers import in_time
 from zkconsumer.broker.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -485,9 +486,11 @@ class GroupCoordinators:
     def _any_broker(self) -> BrokerEndpoint:
         """Return a broker that accepts a connection."""
         error: BrokerError = BrokerUnavailableError(_NO_BROKER)
-        for endpoint in self._order(self._brokers()):
+        for endpoint, seconds in in_time(self._order(self._brokers()), self._timeout):
+            connection = self._connection(endpoint)
+            connection.limit_opening(seconds)
             try:
-                self._connection(endpoint).open()
+                connection.open()
             except BrokerUnavailableError as failure:
                 error = failure
             else:

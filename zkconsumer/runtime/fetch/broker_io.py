@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.fetch import READ_COMMITTED, BrokerFetcher, FetchSession
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.broker.types import ClusterMetadata, EpochEnds, Got, Want
+from zkconsumer.broker.types import QUICK_S, ClusterMetadata, EpochEnds, Got, Want
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
@@ -27,9 +27,6 @@ from zkconsumer.runtime.fetch.interface import (
 )
 
 _T = TypeVar("_T")
-
-QUICK_S: Final = 2.0
-"""Seconds for connecting to a broker if another one may be asked instead."""
 
 
 class BrokerIO:
@@ -102,7 +99,7 @@ class BrokerIO:
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:
         """Implement ``BrokerPort.metadata``."""
         connection = self._connect(request.endpoint)
-        connection.limit_connecting(QUICK_S if request.quick else connection.timeout)
+        connection.limit_opening(QUICK_S if request.quick else connection.timeout)
         return self._ask(
             request.endpoint, lambda connection: fetch_metadata(connection, request.topics)
         )
