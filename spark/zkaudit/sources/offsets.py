@@ -37,6 +37,7 @@ _T = TypeVar("_T")
 TOPIC: Final = "__consumer_offsets"
 LAST_MS: Final = 32_503_680_000_000
 """The start of the year 3000. Any client can write any time, so later times are left out."""
+_NEEDS: Final = f"reading {TOPIC} needs Kafka 0.10.1 or later"
 _CONNECT_SECONDS: Final = 10.0
 _STALL_SECONDS: Final = 60.0
 """Seconds without data after which a partition counts as unreadable."""
@@ -108,14 +109,20 @@ def commits(rows: DataFrame) -> DataFrame:
 def connect(bootstrap: str, config: str | None) -> dict[str, Any]:
     """Return kafka-python's security arguments, after a broker has accepted them.
 
-    Otherwise kafka-python would retry indefinitely with a wrong secret. Raises ConfigError,
-    AuthenticationError, and BrokerError if no broker of ``bootstrap`` answers.
+    Otherwise kafka-python would retry indefinitely with a wrong secret, and wait for the answer of
+    a broker that is too old for it. Raises ConfigError, AuthenticationError, and BrokerError if no
+    usable broker of ``bootstrap`` answers.
     """
+    from zkconsumer.broker.api_versions import LIST_OFFSETS
     from zkconsumer.broker.metadata import fetch_metadata
 
+    def check(connection: BrokerConnection) -> None:
+        connection.version(LIST_OFFSETS, 1, needs=_NEEDS)
+        fetch_metadata(connection, [TOPIC])
+
+    _ask(bootstrap, config, check)
     if config is None:
         return {}
-    _ask(bootstrap, config, lambda connection: fetch_metadata(connection, [TOPIC]))
     from zkconsumer.broker.sasl import hide_sasl
 
     hide_sasl()  # at DEBUG, kafka-python's log would show the password
