@@ -181,8 +181,8 @@ class BrokerConnection:
                 with mapped_errors(self.endpoint):
                     versions = supported_versions(self)
             except BrokerUnavailableError as error:
-                closed = isinstance(error.__cause__, ConnectionError) or self._is_silent
-                if not closed or not self.security.may_be_old:
+                closed = isinstance(error.__cause__, ConnectionError) and self.security.may_be_old
+                if not (closed or self._is_silent):
                     raise  # a broker that hangs need not be old
             else:
                 return LEGACY_VERSIONS if versions is None else versions

@@ -13,8 +13,8 @@ from zkconsumer.core.common.types import BrokerEndpoint
 def in_time(
     brokers: Iterable[BrokerEndpoint], timeout: float
 ) -> Iterator[tuple[BrokerEndpoint, float]]:
-    """The brokers, each with the seconds for opening a connection to it: few if another one can be
-    asked after it. The network may be slow, so the last one has the whole ``timeout``."""
+    """Yield the brokers, each with the seconds for opening a connection to it: few if another one
+    can be asked after it. The network may be slow, so the last one has the whole ``timeout``."""
     left = list(brokers)
     while left:
         broker = left.pop(0)

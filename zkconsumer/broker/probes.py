@@ -31,11 +31,12 @@ def wait_for_versions(connection: Any, sock: socket.socket, seconds: float) -> N
     is noted, in ``silent_until``. Raises TimeoutError then, or after ``seconds``.
     """
     until = time.monotonic() + seconds
-    if connection.security.may_be_old and not connection.security.sasl:
+    if not connection.security.sasl:
         quiet = min(_QUIET_S, seconds / 4)
         if _answers(sock, quiet):
             return
-        probe = type(connection)(connection.here, "", min(_PROBE_S, seconds / 4), 0)
+        share = min(_PROBE_S, seconds / 4)
+        probe = type(connection)(connection.here, "", share, 0, connection.security)
         try:
             probe._connect()
             probe.exchange(LIST_OFFSETS, 0, _NO_TOPICS)

@@ -55,7 +55,7 @@ class KafkaSecurity:
         self.listener = keys.listener
         self.sasl = keys.uses_sasl
         self.may_be_old = keys.sasl_mechanism == "GSSAPI" if self.sasl else not keys.uses_tls
-        """Whether a broker may be too old to support the request for versions."""
+        """Whether a broker that closes the connection may be too old for the first request."""
         self.context: ssl.SSLContext | None = None
         self.login: SaslLogin | None = None
         if keys.uses_tls:
