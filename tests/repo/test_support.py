@@ -16,7 +16,7 @@ from zkconsumer.servers.jars import JVM_FILES
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
-STAGED = {"old_stage": "1.1", "stage": "3.9", "kraft_stage": "4"}
+STAGED = {"oldest_stage": "0.9", "old_stage": "1.1", "stage": "3.9", "kraft_stage": "4"}
 
 
 def table() -> dict[str, tuple[str, ...]]:
@@ -81,4 +81,5 @@ def test_the_security_of_brokers_is_that_of_the_matrix() -> None:
     assert {name for name in mechanisms if " " not in name} <= named
     assert versions(table()[row][0]) == {KAFKA_LINES[STAGED[stage]] for stage in STAGES}
     for stage, way in REFUSED:
-        assert f"{KAFKA_LINES[STAGED[stage]]} (without {way})" in table()[row][0]
+        if way in WAYS:
+            assert f"{KAFKA_LINES[STAGED[stage]]} (without {way})" in table()[row][0]

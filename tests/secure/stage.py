@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from kazoo.client import KazooClient
 from zkmigrate.cli import run as zkmigrate
 
+from tests.support.kerberos import REALM, jaas
 from tests.support.secured import Authority, SecuredCluster
 from zkconsumer import CoordinatorConsumerConnector, ZookeeperConsumerConnector
 from zkconsumer.broker import connection as connections
@@ -39,6 +42,7 @@ WAYS: Mapping[str, tuple[str, str | None, str]] = {
     "SCRAM-256": ("SASL_SSL", "SCRAM-SHA-256", "SASL_SSL"),
     "SCRAM-512": ("SASL_SSL", "SCRAM-SHA-512", "SASL_SSL"),
     "OAUTHBEARER": ("SASL_SSL", "OAUTHBEARER", "SASL_SSL"),
+    "GSSAPI": ("SASL_SSL", "GSSAPI", "SASL_SSL"),
     "SCRAM-512 without TLS": ("SASL_PLAINTEXT", "SCRAM-SHA-512", "SASL_PLAINTEXT"),
 }
 """The ways to connect to a broker: security.protocol, mechanism, and the listener."""
@@ -52,6 +56,12 @@ class Stage:
     stranger: Authority
     """A CA that no server trusts."""
     numbers: Iterator[int]
+
+    @property
+    def kafka_python(self) -> dict[str, Any]:
+        """The arguments of a client of kafka-python without security. It cannot recognize 0.9."""
+        version = {"api_version": (0, 9)} if self.cluster.kafka == "0.9" else {}
+        return {"bootstrap_servers": self.cluster.at("PLAINTEXT"), **version}
 
     def group(self) -> str:
         """A name that no other test uses."""
@@ -78,6 +88,11 @@ class Stage:
             del given["sasl.jaas.config"]
             key = "sasl.oauthbearer.token.endpoint.url"
             return given | {key: f"file://{token}"}, key
+        if way == "GSSAPI":
+            name, kdc = f"old-{secrets.token_hex(4)}", self.cluster.kdc
+            line = jaas(f"{name}@{REALM}", kdc.add(name))
+            kdc.change_key(name)
+            return given | {"sasl.jaas.config": line}, "sasl.jaas.config"
         line = given["sasl.jaas.config"].replace(self.cluster.password, "not-the-password")
         return given | {"sasl.jaas.config": line}, "sasl.jaas.config"
 
@@ -112,7 +127,9 @@ def make_trees(cluster: SecuredCluster) -> None:
             for number in range(PARTITIONS)
         }
         for name, listener in [*((one, one) for one in cluster.ports), ("how-to", "SASL_SSL")]:
-            endpoint = f"{listener}://127.0.0.1:{cluster.ports[listener]}"
+            named = "listener_security_protocol_map" in broker  # otherwise these are protocols
+            scheme = "SSL" if listener == "MTLS" and not named else listener
+            endpoint = f"{scheme}://127.0.0.1:{cluster.ports[listener]}"
             only = broker | {"endpoints": [endpoint]}
             client.create(f"/{name}/brokers/ids/0", json.dumps(only).encode(), makepath=True)
             client.create(f"/{name}/brokers/topics/{TOPIC}", topic, makepath=True)
@@ -215,7 +232,7 @@ def committed(stage: Stage, group: str) -> dict[int, int]:
     """The offsets of a group in Kafka, read without security."""
     from kafka import KafkaConsumer
 
-    asked = KafkaConsumer(bootstrap_servers=stage.cluster.at("PLAINTEXT"), group_id=group)
+    asked = KafkaConsumer(**stage.kafka_python, group_id=group)
     try:
         places = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
         return {place.partition: asked.committed(place) for place in places}
@@ -226,18 +243,17 @@ def committed(stage: Stage, group: str) -> dict[int, int]:
 def read_offsets(stage: Stage, way: str, properties: dict[str, str], folder: Path) -> None:
     """zkaudit's reader of ``__consumer_offsets``, used without Spark."""
     file = write_properties(folder / "command.properties", properties)
-    check_offsets_read(
-        stage.cluster.at("PLAINTEXT"), stage.cluster.at(WAYS[way][2]), stage.group(), file
-    )
+    check_offsets_read(stage.kafka_python, stage.cluster.at(WAYS[way][2]), stage.group(), file)
 
 
-def check_offsets_read(plain: str, secured: str, group: str, file: Path) -> None:
-    """Commit an offset without security, and find its group with zkaudit's reader. ``plain`` and
-    ``secured``: addresses of listeners. ``file``: the reader's properties."""
+def check_offsets_read(plain: Mapping[str, Any], secured: str, group: str, file: Path) -> None:
+    """Commit an offset without security, and find its group with zkaudit's reader. ``plain``:
+    kafka-python's arguments. ``secured``: the address of a listener. ``file``: the reader's
+    properties."""
     from kafka import KafkaConsumer
     from zkaudit.sources.offsets import _OffsetsReader
 
-    client = KafkaConsumer(bootstrap_servers=plain, group_id=group)
+    client = KafkaConsumer(**plain, group_id=group)
     client.assign([TopicPartition(TOPIC, 0)])
     client.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(5, "", -1)})
     client.close()

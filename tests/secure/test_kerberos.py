@@ -8,7 +8,6 @@ tests fail, rather than skip, where the programs or the library are not installe
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -60,24 +59,6 @@ TICKET_SECONDS = 4
 LEASE_SECONDS = 4.0
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*SASL_PLAINTEXT encrypts nothing")
-
-
-@pytest.fixture(scope="module")
-def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
-    """A KDC, which this process uses too."""
-    made = Kdc(tmp_path_factory.mktemp("kdc"))
-    before = dict(os.environ)
-    os.environ.update(made.environment)
-    made.start()
-    try:
-        made.add("alice")
-        for service in ("kafka", "zookeeper"):
-            made.add(f"{service}/{HOST}")
-        yield made
-    finally:
-        made.close()
-        os.environ.clear()
-        os.environ.update(before)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +179,9 @@ def move_a_group(cluster: KerberosCluster, properties: dict[str, str], folder: P
 def read_offsets(cluster: KerberosCluster, properties: dict[str, str], folder: Path) -> None:
     """zkaudit's reader of ``__consumer_offsets``, through kafka-python."""
     file = write_properties(folder / "c.properties", properties)
-    check_offsets_read(cluster.plain, cluster.bootstrap, f"group-{next(numbers)}", file)
+    check_offsets_read(
+        {"bootstrap_servers": cluster.plain}, cluster.bootstrap, f"group-{next(numbers)}", file
+    )
 
 
 TOOLS: Mapping[str, Tool] = {
@@ -310,7 +293,7 @@ def test_what_gets_no_ticket_is_refused_at_once(
     if case == "another key":
         name = f"carol-{next(numbers)}"
         old = kdc.add(name)
-        kdc.keytab(name)
+        kdc.change_key(name)
         wrong = jaas(f"{name}@{REALM}", old)
         words = (words[0], name)
     elif case == "an old cache":

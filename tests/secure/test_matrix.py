@@ -1,5 +1,5 @@
 """Every way to connect to a broker works with every tool and every release of Kafka, or is refused
-with a reason. A wrong secret is refused. Kerberos has a file of its own."""
+with a reason. A wrong secret is refused. What else Kerberos needs has a file of its own."""
 
 from __future__ import annotations
 
@@ -21,21 +21,32 @@ from tests.secure.stage import (
 from zkconsumer import CoordinatorConsumerConnector, ZookeeperConsumerConnector
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.security import KafkaSecurity
-from zkconsumer.errors import AuthenticationError, ConnectorFailedError
+from zkconsumer.errors import AuthenticationError, ConnectorFailedError, UnsupportedBrokerError
 
-STAGES = ("old_stage", "stage", "kraft_stage")
-REFUSED = {("old_stage", "OAUTHBEARER"): "it knows PLAIN"}
-"""What a release does not have, and how each tool says so."""
-CELLS = [(stage, way, tool) for stage in STAGES for way in WAYS for tool in TOOLS]
+STAGES = ("oldest_stage", "old_stage", "stage", "kraft_stage")
+REFUSED = {
+    ("old_stage", "OAUTHBEARER"): "it knows PLAIN",
+    ("oldest_stage", "coordinator"): "is older than 0.10.1",
+    ("oldest_stage", "zkaudit"): "needs Kafka 0.10.1 or later",
+}
+"""Ways and tools that a release does not have, and how the error says so."""
+CELLS = [
+    (stage, way, tool)
+    for stage in STAGES
+    for way in WAYS
+    for tool in TOOLS
+    if stage != "oldest_stage" or way in ("PLAINTEXT", "SSL", "mTLS", "GSSAPI")
+]
 SAMPLE = [
     (stage, way, tool)
     for stage, way, tool in CELLS
-    if way == "SCRAM-512"
+    if way in ("SCRAM-512", "GSSAPI")
     or (stage == "stage" and (tool == "coordinator" or way == "mTLS"))
     or (stage, way) in REFUSED
+    or (stage, way) == ("oldest_stage", "SSL")
 ]
 RIGHT = CELLS if EVERYTHING else SAMPLE
-ERRORS = (AuthenticationError, ConnectorFailedError, RefusedError)
+ERRORS = (AuthenticationError, ConnectorFailedError, UnsupportedBrokerError, RefusedError)
 
 
 @pytest.fixture
@@ -48,25 +59,30 @@ def chosen(request: pytest.FixtureRequest, name: str) -> Stage:
 WRONG_SECONDS = 5.0
 
 
+def reason(name: str, way: str, tool: str) -> str | None:
+    """Why a cell is refused, if it is."""
+    return REFUSED.get((name, way)) or REFUSED.get((name, tool))
+
+
 @pytest.mark.parametrize(("name", "way", "tool"), RIGHT)
 def test_the_right_secret_is_let_in(
     chosen: Stage, name: str, way: str, tool: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Every tool does all its work over every protocol and mechanism, or says what the brokers
     have instead."""
-    reason = REFUSED.get((name, way))
-    if reason is None:
+    why = reason(name, way, tool)
+    if why is None:
         TOOLS[tool](chosen, way, chosen.properties(way), tmp_path)
         return
     with Timer() as timer, pytest.raises(ERRORS) as caught:
         TOOLS[tool](chosen, way, chosen.properties(way), tmp_path)
-    assert reason in f"{caught.value} {capfd.readouterr().err}"
+    assert why in f"{caught.value} {capfd.readouterr().err}"
     assert timer.seconds < WRONG_SECONDS
 
 
 @pytest.mark.parametrize(
     ("name", "way", "tool"),
-    [cell for cell in RIGHT if cell[1] != "PLAINTEXT" and cell[:2] not in REFUSED],
+    [cell for cell in RIGHT if cell[1] != "PLAINTEXT" and reason(*cell) is None],
 )
 def test_a_wrong_secret_is_refused_once(
     chosen: Stage,

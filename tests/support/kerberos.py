@@ -101,10 +101,28 @@ class Kdc:
         return self.keytab(principal)
 
     def keytab(self, principal: str) -> Path:
-        """Give a principal a new key; return a new keytab with it. Older keytabs no longer work."""
+        """Return a new keytab with a principal's key."""
         path = self._directory / f"{principal.replace('/', '-')}-{secrets.token_hex(4)}.keytab"
-        self._admin(f"ktadd -k {path} {principal}")
+        self._admin(f"ktadd -norandkey -k {path} {principal}")
         return path
+
+    def change_key(self, principal: str) -> None:
+        """Give a principal a new key. Its keytabs no longer work."""
+        self._admin(f"cpw -randkey {principal}")
+
+    def service(self, name: str) -> str:
+        """Return the line of a server's JAAS configuration. The server starts without a KDC."""
+        principal = f"{name}/{HOST}"
+        return jaas(f"{principal}@{REALM}", self.keytab(principal), " isInitiator=false")
+
+    @property
+    def java_flags(self) -> tuple[str, ...]:
+        """The flags of a JVM that uses this KDC."""
+        return (
+            f"-Djava.security.krb5.conf={self.config}",
+            # Old servers look for the realm there.
+            "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+        )
 
     def cache(self, principal: str, keytab: Path, path: Path, life: str | None = None) -> Path:
         """Write a credential cache with a ticket of the principal, as ``kinit`` does."""
@@ -224,15 +242,7 @@ class KerberosCluster(LocalCluster):
         return Server(supervisor, self._kerberized(spec, root, "KafkaServer", "kafka"))
 
     def _kerberized(self, spec: ServerSpec, root: Path, section: str, service: str) -> ServerSpec:
-        principal = f"{service}/{HOST}"
-        keytab = self._kdc.keytab(principal)
         file = root / "conf" / f"{spec.name}.jaas"
-        line = jaas(f"{principal}@{REALM}", keytab, " isInitiator=false")  # starts without a KDC
-        file.write_text(f"{section} {{ {line} }};\n")
-        flags = (
-            f"-Djava.security.auth.login.config={file}",
-            f"-Djava.security.krb5.conf={self._kdc.config}",
-            # Old servers look for the realm there.
-            "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
-        )
+        file.write_text(f"{section} {{ {self._kdc.service(service)} }};\n")
+        flags = (f"-Djava.security.auth.login.config={file}", *self._kdc.java_flags)
         return dataclasses.replace(spec, argv=(spec.argv[0], *flags, *spec.argv[1:]))

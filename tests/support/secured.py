@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.support.kerberos import REALM, Kdc, jaas
 from zkconsumer.servers.kraft import Voter, format_storage, kraft_spec, new_cluster_id
 from zkconsumer.servers.local_cluster import LocalCluster
 from zkconsumer.servers.servers import STOP_SECONDS, Server, ServerSpec, broker_spec, zookeeper_spec
@@ -141,11 +142,15 @@ class SecuredCluster(LocalCluster):
     creates the configuration of a client.
     """
 
-    def __init__(self, kafka: str = "3.9", dir: str | Path | None = None) -> None:
-        super().__init__(kafka, 1, dir)
-        self._old = kafka == "1.1"
+    def __init__(self, kafka: str, kdc: Kdc) -> None:
+        super().__init__(kafka, 1)
+        self.kdc: Final = kdc
+        """It knows the user ``alice`` and the service ``kafka``."""
+        self._oldest = kafka == "0.9"
+        """Then each protocol has one listener, and the only mechanism is GSSAPI."""
+        self._old = self._oldest or kafka == "1.1"
         newer = () if self._old else ("OAUTHBEARER",)  # since 2.0
-        self.mechanisms: Final = ("PLAIN", *_HASHED, *newer)
+        self.mechanisms: Final = ("PLAIN", *_HASHED, "GSSAPI", *newer)
         self._zookeepers = 1
         self.password: Final = secrets.token_hex(12)
         """Of the user ``alice``, everywhere."""
@@ -154,6 +159,8 @@ class SecuredCluster(LocalCluster):
             name: free_port() for name in ("PLAINTEXT", "SSL", "MTLS", "SASL_PLAINTEXT", "SASL_SSL")
         }
         """Port of each of the broker's listeners."""
+        if self._oldest:
+            self.ports["MTLS"] = self.ports["SSL"]
         self.secure_port: Final = free_port()
         """ZooKeeper's port with TLS."""
         self.zookeeper_data: Path
@@ -174,7 +181,11 @@ class SecuredCluster(LocalCluster):
             found["ssl.keystore.location"] = str(self.certificates / "client.pem")
         if mechanism is not None:
             found["sasl.mechanism"] = mechanism
-            found["sasl.jaas.config"] = self.jaas(mechanism, USER, self.password)
+            found["sasl.jaas.config"] = (
+                jaas(f"{USER}@{REALM}", self.kdc.keytab(USER))
+                if mechanism == "GSSAPI"
+                else self.jaas(mechanism, USER, self.password)
+            )
         return found
 
     @staticmethod
@@ -234,7 +245,7 @@ class SecuredCluster(LocalCluster):
         given["listener.security.protocol.map"] += ",CONTROLLER:PLAINTEXT"
         port = self.ports["PLAINTEXT"]
         spec = kraft_spec(self.kafka, root, 0, 1, port, quorum, given)
-        self._servers.append(Server(supervisor, spec))
+        self._servers.append(Server(supervisor, _with_flags(spec, self.kdc.java_flags)))
         users: list[str] = []
         for name in _HASHED:
             users += "--add-scram", f"{name}=[name={USER},password={self.password}]"
@@ -250,18 +261,34 @@ class SecuredCluster(LocalCluster):
             self.kafka, root, broker_id, 1, [zookeeper], self._listeners(), self.ports["PLAINTEXT"]
         )
         self._add_users(zookeeper)
-        return Server(supervisor, spec)
+        jaas = root / "conf" / "broker.jaas"
+        jaas.write_text(f"KafkaServer {{ {self.kdc.service('kafka')} }};\n")
+        flags = f"-Djava.security.auth.login.config={jaas}", "-Dzookeeper.sasl.client=false"
+        flags = (*self.kdc.java_flags, *(flags if self._oldest else ()))
+        return Server(supervisor, _with_flags(spec, flags))
 
     def _listeners(self) -> Mapping[str, str]:
         # MTLS comes after SSL: clients take the first listener of a protocol, except where a test
         # names the port itself.
-        listeners = ",".join(f"{name}://{_HOST}:{port}" for name, port in self.ports.items())
+        listeners = ",".join(
+            f"{name}://{_HOST}:{port}"
+            for name, port in self.ports.items()
+            if not (self._oldest and name == "MTLS")
+        )
+        if self._oldest:
+            return {
+                "listeners": listeners,
+                "ssl.client.auth": "requested",
+                "sasl.kerberos.service.name": "kafka",
+                **self.authority.java_stores("server"),
+            }
         protocols = ",".join(f"{n}:{'SSL' if n == 'MTLS' else n}" for n in self.ports)
         found = {
             "listeners": listeners,
             "listener.security.protocol.map": protocols,
             "inter.broker.listener.name": "PLAINTEXT",
             "sasl.enabled.mechanisms": ",".join(self.mechanisms),
+            "sasl.kerberos.service.name": "kafka",
             "listener.name.mtls.ssl.client.auth": "required",
             **self.authority.java_stores("server"),
         }
@@ -272,6 +299,7 @@ class SecuredCluster(LocalCluster):
             )
             for mechanism in ("scram-sha-256", "scram-sha-512"):
                 found[f"{prefix}.{mechanism}.sasl.jaas.config"] = f"{_SCRAM} required;"
+            found[f"{prefix}.gssapi.sasl.jaas.config"] = self.kdc.service("kafka")
             if "OAUTHBEARER" in self.mechanisms:
                 found[f"{prefix}.oauthbearer.sasl.jaas.config"] = (
                     f'{_OAUTH} required unsecuredValidatorAllowableClockSkewMs="3000" '
