@@ -35,7 +35,7 @@ def assigns_without_waking(patch: Patch) -> None:
 
 def loses_leaders_without_waking(patch: Patch) -> None:
     """The leader finder does not learn that a partition needs a leader."""
-    rewrite(patch, FetchTable.mark_failed, "self._news.add(LEADER_FINDER)", "pass")
+    rewrite(patch, FetchTable._to_finder, "self._news.add(LEADER_FINDER)", "pass")
 
 
 def learns_brokers_without_waking(patch: Patch) -> None:
@@ -56,7 +56,7 @@ def keeps_failed_partitions(patch: Patch) -> None:
 
 def forgets_failed_partitions(patch: Patch) -> None:
     """A partition that lost its leader has no worker, and no leader is searched for it."""
-    rewrite(patch, FetchTable.mark_failed, "self._leaderless[state.info] = state", "pass")
+    rewrite(patch, FetchTable._to_finder, "self._leaderless[state.info] = state", "pass")
 
 
 def keeps_old_addresses(patch: Patch) -> None:
