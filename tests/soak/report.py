@@ -137,9 +137,10 @@ def growth(found: Sequence[Result]) -> str:
     }
     highest = max((one["resources"]["rss"]["highest"] for one in long), default=0) / (1 << 20)
     return (
-        f"In {len(long)} runs, members lived long enough to show growth: at most {most['rss']:.1%} "
-        f"of memory (to {highest:.0f} MiB), {most['descriptors']:.1%} of descriptors, "
-        f"{most['threads']:.1%} of threads and {most['watches']:.1%} of watches."
+        f"In the {len(long)} runs long enough to show it, members grew by at most "
+        f"{most['rss']:.1%} in memory (to {highest:.0f} MiB), "
+        f"{most['descriptors']:.1%} in descriptors, "
+        f"{most['threads']:.1%} in threads and {most['watches']:.1%} in watches."
     )
 
 

@@ -82,7 +82,7 @@ def test_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| zookeeper | 1 | 0.2 | 1,200,000 | 2 of 3 | 12 | in 1 |" in lines
     what = report.FAULTS["kill"]
     assert f"| kill | {what} | 2 of 3 | 2 | 4.9 | 4.9 |" in lines
-    assert "1.0% of memory (to 64 MiB), 0.0% of descriptors, 0.0% of threads and 2.0%" in lines[-1]
+    assert "1.0% in memory (to 64 MiB), 0.0% in descriptors, 0.0% in threads and 2.0%" in lines[-1]
     broken = RESULT | {"settings": RESULT["settings"] | {"broken": "unfenced", "members": 4}}
     lines = report.page([broken])
     assert any(line.startswith("| zookeeper, broken build |") for line in lines)

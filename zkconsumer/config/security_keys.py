@@ -461,7 +461,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "zookeeper.set.acl",
         "`zookeeper.set.acl` needs an identity, certificates need `zookeeper.ssl.client.enable`, "
-        "and there is one identity",
+        "and only one identity may be given",
         True,
         _zookeeper,
     ),

@@ -1,7 +1,7 @@
 """``zkmigrate lock`` and ``unlock``: whether old consumers of a group can start.
 
-The effect depends on the group's case. A group that was moved to Kafka has its own lock. A group
-in a live move is locked by its mode, for which the coordinator must be asked.
+The effect depends on the group's case. A group that was moved to Kafka has its own lock. A group in
+a live move is locked by its mode, which requires a request to the coordinator.
 """
 
 from __future__ import annotations

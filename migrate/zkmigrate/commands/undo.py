@@ -64,7 +64,7 @@ _RELEASE: Final = partial(guard.release, live=True)
 @click.option(
     "--again",
     is_flag=True,
-    help="If the last change was an undo: undo its copy, or the change before it.",
+    help="If the last change was an undo: undo the change before it, or the copy that it made.",
 )
 def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
     """Undo the last change of groups, or move them back to ZooKeeper.

@@ -197,7 +197,7 @@ def _named(path: str, document: Mapping[str, Any], match: re.Match[str]) -> Topi
     """Return the partition in a document of Storm, which its path must confirm."""
     tp = _partition(path, document.get("topic"), str(document.get("partition")))
     if tp.partition != _digits(path, match["partition"]):
-        raise ZnodeFormatError(path, f"has the offset of {tp}")
+        raise ZnodeFormatError(path, f"has the offset of another partition, {tp}")
     return tp
 
 

@@ -69,8 +69,7 @@ _KINDS: Final = (
         ("medium", "info"),
         "A session that does not belong to a member wrote an offset, or data that is not an "
         "offset. No member is known to have repeated or skipped messages because of it. "
-        "`medium`: a member "
-        "may have.",
+        "`medium`: a member may have done so.",
         "The writing session never registered a member.",
         "Ask who ran a tool at that time; `zkaudit show ZXID` has the raw transactions. Stop the "
         "group before you change its offsets: a running member overwrites them.",

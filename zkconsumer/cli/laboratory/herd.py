@@ -48,7 +48,7 @@ _MOST: Final = 1000
     "How members behave: like the JVM consumer (`scala`, or `jvm`), like this library's members "
     "(`default`), or one group of each.",
     "20",
-    "Members before the event, up to 1000; several sizes with commas. 5 threads each.",
+    "Members before the event, up to 1000. Separate several sizes with commas. Each has 5 threads.",
 )
 @count_option(
     "--jvm",

@@ -248,7 +248,8 @@ _SINGLE: Final[dict[str, Node]] = {
 
 
 def _shared(node: Node, depth: int) -> Node:
-    """Return an equivalent regex in which alternatives share a beginning, which counts once."""
+    """Return an equivalent regex in which alternatives share a beginning, so that it counts only
+    once."""
     match node:
         case "group", _, part:
             return _shared(part, depth)

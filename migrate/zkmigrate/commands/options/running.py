@@ -184,8 +184,8 @@ _HOOKS: Final = (
         metavar="CMD",
         default="",
         help="Run this shell command after the work on each group, even if the group is refused or "
-        "fails. If the command fails, the group needs attention. Ctrl-C during --wait, or a second "
-        "Ctrl-C, ends without it. Both commands find the group in ZKMIGRATE_GROUP.",
+        "fails. If the command fails, the group needs attention. It does not run after Ctrl-C "
+        "during --wait, or after a second Ctrl-C. Both commands get the group in ZKMIGRATE_GROUP.",
     ),
     duration_option(
         "--hook-timeout",

@@ -433,7 +433,7 @@ def _keeps_out(span: Span) -> bool:
 
 
 def _closed(spans: Iterable[Span]) -> Sequence[Span]:
-    """Return the times in which legacy consumers are kept out. Successive modes are merged."""
+    """Return the intervals in which legacy consumers are kept out. Successive modes are merged."""
     merged: list[Span] = []
     joined = False
     for span in spans:

@@ -86,7 +86,7 @@ class Writes:
 
     @property
     def is_restarted(self) -> bool:
-        """Whether the next owner started below the last written offset, or that was not
+        """Whether the next owner started below the last written offset, or the last write was not
         an offset."""
         first = None if self.start is None else self.start.first
         written = self.last.offset
