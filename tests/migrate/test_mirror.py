@@ -870,8 +870,8 @@ def test_a_reset_outlasts_each_permission_from_before_it(
 def test_a_group_that_changed_does_not_hold_up_the_others(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Permissions are asked for in one request, which fails as a whole. The others are permitted
-    without being read again."""
+    """Permissions are asked for in one request, which fails as a whole. Then each group asks for
+    its own, and only the one that changed is read again."""
     mirror = several_have_changed(simulated, monkeypatch)
     path = mirror_state.path("h")
     read: list[str] = []

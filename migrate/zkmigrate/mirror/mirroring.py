@@ -585,7 +585,7 @@ class Mirroring:
                 return unsure
             decision = decide(seen.reading, seen.mirror)
             if decision.stop is not None:
-                if not self._zk(mirror_state.permit(Asked(seen.at, 0, {}))):
+                if not all(self._zk(mirror_state.permit([Asked(seen.at, 0, {})]))):
                     raise mirror_state.changed(group)
                 return Result(group, Outcome.REFUSED, 0, decision.stop[1], decision.stop[:1])
             if not execute:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
@@ -93,11 +94,11 @@ class Writes:
         new = {name: _commits(one[1]) for name, one in some.items()}
         there = self._readings.still_in_kafka(seen, new) if some else []
         asked = [self._asked(seen[name], new[name], some[name][2]) for name in there]
-        granted = self._zk(mirror_state.permit_several(asked)) if asked else []
-        self._permitted = {
-            name: (seen[name], new[name], began)
-            for name, yes in zip(there, granted, strict=True)
-            if yes
+        granted = self._zk(or_refusal(mirror_state.permit(asked))) if asked else []
+        if isinstance(granted, ZooKeeperError):
+            granted = []
+        self._permitted = {  # the others are asked for one at a time
+            name: (seen[name], new[name], began) for name in compress(there, granted)
         }
         commits = {name: one[1] for name, one in self._permitted.items()}
         stored = self._stores.kafka.commit_several(commits, partial(_in_time, began))
@@ -123,7 +124,8 @@ class Writes:
             began = boottime()
             there = self._readings.is_still_in_kafka(group, seen.reading.kafka, new)
             asked = boottime()
-            if not (there and self._zk(mirror_state.permit(self._asked(seen, new, session)))):
+            permission = mirror_state.permit([self._asked(seen, new, session)])
+            if not (there and all(self._zk(permission))):
                 raise mirror_state.changed(group)
             now = boottime()
             late = now - asked >= MIRROR_PERMITTED_S

@@ -44,7 +44,6 @@ from zkconsumer.core.zookeeper.scripts.common import (
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, is_legal_topic, topic_path
 from zkconsumer.errors import ZnodeFormatError, ZooKeeperError
-from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.errors import GroupRefusedError, refused
 from zkmigrate.model import Mirror, Record, Store, ZkOffset
 from zkmigrate.plan.status import is_migrator
@@ -257,31 +256,12 @@ class Asked(NamedTuple):
     topics: Mapping[str, int]
 
 
-def permit(asked: Asked) -> Script[bool]:
-    """Whether the record, the agreed state, the lease and the topics are unchanged.
+def permit(asked: Sequence[Asked]) -> Script[list[bool]]:
+    """Whether the record, the agreed state, the lease and the topics of each group are unchanged.
 
-    ZooKeeper's leader answers about the record and the agreed state. The rest is read after that,
-    so it is not older.
+    ZooKeeper's leader answers about the records and the agreed states. If one has changed, there
+    is no permission for any of the groups. The rest is read after that, so it is not older.
     """
-    (permitted,) = yield from _permitted([asked])
-    return permitted
-
-
-def permit_several(asked: Sequence[Asked]) -> Script[list[bool]]:
-    """Whether ``permit`` is true for each of several groups, with few requests if it is for all.
-    ZooKeeper's refusals count as false."""
-    together = yield from or_refusal(_permitted(asked))
-    if isinstance(together, list) and any(together):
-        return together
-    permitted: list[bool] = []
-    for one in asked:
-        permitted.append((yield from or_refusal(permit(one))) is True)
-    return permitted
-
-
-def _permitted(asked: Sequence[Asked]) -> Script[list[bool]]:
-    """Ask for permissions at the same time. If one group's record or agreed state has changed,
-    none is granted."""
     first, checks, paths = asked[0].at, list[MultiOp](), list[str]()
     for at, _, topics in asked:
         assert at.mirror is not None
