@@ -20,7 +20,17 @@ from zkconsumer.core.groups.assignors.strategies import RangeStrategy
 from zkconsumer.core.groups.events import HeartbeatAnswered, RequestFailed, Synced
 from zkconsumer.core.groups.reactions import UNREACHABLE
 from zkconsumer.core.zookeeper import commands as zookeeper, events
-from zkconsumer.core.zookeeper.ops import Ok, SessionEvent
+from zkconsumer.core.zookeeper.ops import (
+    Check,
+    Code,
+    Failed,
+    GetMany,
+    Multi,
+    Ok,
+    Pipelined,
+    SessionEvent,
+)
+from zkconsumer.core.zookeeper.scripts.common import MemberScript
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.runtime.gate import CLOCK, LEASE, DeliveryGate
@@ -67,7 +77,7 @@ class LateZk:
 
     def __init__(self) -> None:
         self.pings: list[Callable[[], object]] = []
-
+        self.known: list[int] = []
         self.sent: list[Callable[[Any], object]] = []
 
     def ping(self, on_answer: Callable[[], object]) -> None:
@@ -77,6 +87,7 @@ class LateZk:
         self, op: Any, session_id: int, on_reply: Callable[[Any], object], resumed: int
     ) -> None:
         self.sent.append(on_reply)
+        self.known.append(resumed)
 
 
 class Bench:
@@ -223,6 +234,37 @@ def test_the_machine_hears_that_a_session_is_resumed() -> None:
     expected = [events.SessionOpened(1), events.SessionResumed(), events.SessionLost()]
     assert bench.taken == expected
     assert len(bench.zk.pings) == 2
+
+
+def test_a_write_depends_on_the_oldest_read_of_its_script() -> None:
+    """Of two reads that are sent together, one is answered before the session is resumed and one
+    after it, perhaps by a server that was restored from a backup. The write that follows is not
+    sent, and is lost. Only a write after later reads knows of the resumption."""
+    read, write = GetMany(("/a",)), Multi((Check("/a", 1),))
+
+    def script() -> MemberScript[None]:
+        yield Pipelined((read, read))
+        yield write
+        yield read
+        yield write
+        yield read
+        yield write
+
+    bench = Bench()
+    bench.coordination._scripts_of = lambda *_: script()  # type: ignore[method-assign]
+    bench.signals.on_session(SessionEvent.OPENED, 1)
+    bench.coordination.carry_out(None)
+    sent, known = bench.zk.sent, bench.zk.known
+    sent[0](Ok(()))
+    bench.signals.on_session(SessionEvent.RESUMED, 1)
+    sent[1](Ok(()))
+    sent[2](Failed(Code.CONNECTION_LOSS))
+    sent[3](Ok(()))
+    assert known == [0, 0, 0, 1, 1]
+    bench.signals.on_session(SessionEvent.RESUMED, 1)
+    sent[4](Failed(Code.BAD_VERSION, 0))
+    sent[5](Ok(()))
+    assert known[-1] == 1, "a script may read a part of what it needs again"
 
 
 class GroupBench:

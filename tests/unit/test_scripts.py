@@ -235,6 +235,28 @@ def test_claim_reads_the_offset_that_an_earlier_owner_wrote_last() -> None:
     assert (fact.claims[T0].committed, fact.claims[T1].committed) == (55, 9)
 
 
+def test_a_claim_reads_missing_offsets_again_after_a_lost_packet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An earlier owner's first commit arrives after the first packet. The second packet is lost
+    with the connection, and the servers that answer next have another offset of equal version."""
+    monkeypatch.setattr(common, "PACKET_PARTITIONS", 1)
+    bench = registered()
+
+    def before(index: int, op: ZkOp) -> None:
+        if index == 4:
+            assert isinstance(op, GetMany), "the read of the missing offsets, sent with the claims"
+            bench.zk.do(Create(PATHS.offset(T0), b"5"))
+        elif index == 5:
+            bench.zk.do(Delete(PATHS.offset(T0)))
+            bench.zk.do(Create(PATHS.offset(T0), b"9"))
+
+    command = commands.ClaimPartitions(2, 0, {T0: MINE, T1: MINE})
+    fact = bench.run(command, lose=3, applied=False, before=before)
+    assert fact.claims == {T0: Claim(MINE, 1, 9), T1: Claim(MINE, None, None)}
+    assert bench.offset(T0) == b"9"
+
+
 def test_claim_leaves_a_broken_offset_alone() -> None:
     """A partition whose offset cannot be read is not claimed, and its znode is not changed."""
     bench = registered()

@@ -21,6 +21,9 @@ from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Failed,
+    Multi,
     OffsetOp,
     Ok,
     Permit,
@@ -64,10 +67,9 @@ class ZkPort(Protocol):
     ) -> None:
         """Carry out ``op``; call ``on_reply`` once, on any thread.
 
-        ``resumed``: the number of resumptions of the session that the caller knows about. If there
-        were more before a ``Multi`` is sent, it is not sent, and its answer is
-        ``CONNECTION_LOSS``. Earlier reads may be invalid, because servers that were restored from
-        a backup reuse versions.
+        ``resumed``: how often the session had been resumed before the oldest read on which ``op``
+        depends. Servers that were restored from a backup reuse versions. So if the session was
+        resumed since, a ``Multi`` is not sent, and its answer is ``CONNECTION_LOSS``.
         """
 
     def ping(self, on_answer: Callable[[], object]) -> None:
@@ -84,6 +86,8 @@ class Running:
     command: Any
     script: MemberScript[Event]
     session_id: int
+    resumed: int
+    """See ``ZkPort.submit``. A script whose ``Multi`` is lost reads again what it needs."""
     ops: Sequence[ZkOp | OffsetOp] = ()
     """The operations in flight."""
     replies: dict[int, Reply] = field(default_factory=dict)
@@ -227,7 +231,8 @@ class ZooKeeperCoordination:
         if isinstance(command, commands.Release):
             self._member.data.forget(command.claims)
         number = next(self._numbers)
-        running = Running(command, self._scripts_of(command, context), context.session_id)
+        script = self._scripts_of(command, context)
+        running = Running(command, script, context.session_id, self._resumed)
         self._scripts[number] = running
         self._step(number, running, None)
 
@@ -268,9 +273,8 @@ class ZooKeeperCoordination:
             self._ping()
             member.take(events.SessionResumed())
         elif event is SessionEvent.SUSPENDED:
-            self._host.after(
-                min(HOLD, self._lease / 6), partial(self._release, self._signals.drops)
-            )
+            release = partial(self._release, self._signals.drops)
+            self._host.after(min(HOLD, self._lease / 6), release)
         elif event is SessionEvent.LOST:
             self._gate.close()
             lived = self._host.lease_now() - self._opened_at
@@ -334,6 +338,8 @@ class ZooKeeperCoordination:
         if self._observer is not None:
             op, attempt = running.ops[position], self._member.machine.attempts
             self._observer.op(op, reply, running.sent_us, running.session_id, attempt)
+        if reply == Failed(Code.CONNECTION_LOSS) and isinstance(running.ops[position], Multi):
+            running.resumed = self._resumed
         replies = running.replies
         replies[position] = reply
         if len(replies) < len(running.ops):
@@ -366,4 +372,4 @@ class ZooKeeperCoordination:
             assert self.offsets is not None
             self.offsets.submit(op, answered, partial(self._permit, op, running.session_id))
         else:
-            self.zk.submit(op, running.session_id, answered, self._resumed)
+            self.zk.submit(op, running.session_id, answered, running.resumed)

@@ -59,8 +59,7 @@ def stored_offset(path: str, node: Node) -> int | None:
 
 
 def first_offset(ctx: ScriptContext, tp: TopicPartition, node: Node) -> int | None:
-    """Return the offset in ZooKeeper for a claim; ``None`` for a member that reads offsets only in
-    Kafka.
+    """Return the offset in ZooKeeper for a claim; ``None`` if offsets are read only in Kafka.
 
     Raises ZnodeFormatError.
     """
@@ -195,11 +194,9 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
                     ctx.known_paths.clear()
                     yield from _ensure_owners(ctx, packet)
                 todo += packet
-        looked = replies[len(sent) :]
-        if all(isinstance(reply, Ok) for reply in looked):
-            nodes = [node for reply in looked for node in nodes_of(reply)]
-            pairs = zip(new, nodes, strict=True)
-            state.looked |= {tp: node for tp, node in pairs if tp in state.claims}
+        if all(isinstance(reply, Ok) for reply in replies):
+            nodes = [node for reply in replies[len(sent) :] for node in nodes_of(reply)]
+            state.looked.update(zip(new, nodes, strict=True))
     if not state.unregistered:
         yield from _touch_new_offsets(state)
     return events.Claimed(
@@ -336,10 +333,8 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
             suspects.append(tp)
         elif held.is_behind(position):
             todo.append(tp)
-    if suspects:
-        yield from ensure_path(
-            ctx.known_paths, paths.offsets
-        )  # first: saves a refusal for each topic
+    if suspects:  # first: saves a refusal for each topic
+        yield from ensure_path(ctx.known_paths, paths.offsets)
     for topic in sorted({tp.topic for tp in suspects}):
         yield from ensure_path(ctx.known_paths, paths.offsets_topic(topic))
 
