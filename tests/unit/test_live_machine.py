@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.core.common.types import TopicPartition
+from tests.support.specs import classic_spec
+from zkconsumer.core.common.commands import Report
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.migration import znodes
+from zkconsumer.core.migration.commands import LiveRegistered, ModeLoaded, ReadMode
 from zkconsumer.core.migration.machine import (
     Acknowledge,
     Acknowledged,
@@ -21,7 +24,16 @@ from zkconsumer.core.migration.machine import (
     SessionLost,
     TakeBack,
 )
+from zkconsumer.core.migration.member import LiveMember
 from zkconsumer.core.migration.modes import Mode, Offer, neighbours
+from zkconsumer.core.zookeeper.commands import Register
+from zkconsumer.core.zookeeper.events import (
+    SessionLost as ZkSessionLost,
+    SessionOpened,
+    SessionResumed,
+)
+from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ConfigError, ZnodeFormatError
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -163,11 +175,56 @@ def test_an_acknowledgement_of_a_lost_session_does_not_count() -> None:
     assert Acknowledge(2) in machine.on(ModeRead(Mode.KAFKA, 2))
 
 
-def test_an_older_mode_is_dropped() -> None:
-    """A server that lags behind may return an earlier mode."""
+def test_a_mode_of_an_older_backup_counts() -> None:
+    """ZooKeeper was restored. All members must act on the mode that new members find."""
     machine = member(*IN_OPEN)
-    assert machine.on(ModeRead(Mode.KAFKA, 2)) == []
-    assert (machine.mode, machine.stale_modes) == (Mode.OPEN, 1)
+    assert machine.on(ModeRead(Mode.KAFKA, 2)) == [ChangeClaims(), Join(Offer.OWN)]
+    assert machine.on(Joined(Offer.OWN, BOTH)) == [Acknowledge(2)]
+    assert (machine.mode, machine.delivered) == (Mode.KAFKA, BOTH)
+
+
+def test_a_new_session_may_find_an_older_mode() -> None:
+    """The member's session is not in the backup. Without a mode it would never deliver again."""
+    machine = member(*IN_OPEN, SessionLost(), Registered(Mode.KAFKA, 2))
+    assert (machine.mode, machine.version) == (Mode.KAFKA, 2)
+
+
+def test_a_later_read_may_overtake_a_registration() -> None:
+    """The mode changed between the transaction that registered again and its answer."""
+    machine = member(*IN_OPEN)
+    assert machine.on(Registered(Mode.KAFKA, 2)) == [Acknowledge(3)]
+    assert machine.mode is Mode.OPEN
+
+
+def test_an_acknowledgement_is_stored_again_after_a_reconnection() -> None:
+    """A backup may have the mode without the acknowledgement."""
+    machine = member(*IN_OPEN)
+    assert machine.on(ModeRead(Mode.OPEN, 3)) == []
+    assert machine.on(ModeRead(Mode.OPEN, 3, reconnected=True)) == [Acknowledge(3)]
+
+
+def test_a_mode_that_went_back_is_reported() -> None:
+    """The first read after a reconnection counts as such, and no other one."""
+    spec = MemberSpec(GroupPaths("g"), "g_m", Subscription(Pattern.STATIC, {"t": 1}))
+    whole = LiveMember(spec, classic_spec(), "/mode", ())
+
+    def register(session: int, mode: Mode, version: int) -> list[str]:
+        done = whole.on(SessionOpened(session))
+        (token,) = (one.token for one in done if isinstance(one, Register))
+        done = whole.on(LiveRegistered(token, mode, version))
+        return [one.text for one in done if isinstance(one, Report) and one.event == "went-back"]
+
+    assert register(1, Mode.OPEN, 3) == []
+    for acknowledged in (None, 3):
+        whole.live.acknowledged = 3
+        if acknowledged is None:
+            assert ReadMode() in whole.on(SessionResumed())
+        whole.on(ModeLoaded(Mode.OPEN, 3))
+        assert whole.live.acknowledged == acknowledged
+    whole.on(ZkSessionLost())
+    (text,) = register(2, Mode.KAFKA, 2)
+    assert text.startswith("/mode: version 3 went back to 2: ")
+    assert whole.live.mode is Mode.KAFKA
 
 
 def test_a_late_answer_does_not_acknowledge_a_newer_mode() -> None:

@@ -6,8 +6,9 @@ released, and when the mode is acknowledged. Rules:
 
 1. Total: any event is legal at any time; nothing raises.
 2. Without a session, or before the mode was read in it, nothing is delivered or claimed.
-3. A mode that is older than the known one is dropped and counted (``stale_modes``). 4.
-``TakeBack`` is emitted until it is done, every other command once for each change.
+3. The mode that was read last counts. It may be older than the known one, because ZooKeeper may
+   have been restored from a backup.
+4. ``TakeBack`` is emitted until it is done, every other command once for each change.
 
 The owner thread is the only caller.
 """
@@ -36,11 +37,15 @@ class SessionLost:
 
 @dataclass(frozen=True, slots=True)
 class ModeRead:
-    """The mode, read in the current session. ``version``: that of its znode, -1 if
-    there is none."""
+    """The mode, read in the current session. ``version``: that of its znode, -1 if there is none.
+
+    ``reconnected``: the connection was re-established since the last read. So ZooKeeper may have
+    been restored from a backup that does not have the acknowledgement.
+    """
 
     mode: Mode
     version: int
+    reconnected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,6 @@ class LiveMachine:
         self.held = NONE
         self.delivered = NONE
         self.acknowledged: int | None = None
-        self.stale_modes = 0
         self.departures = 0
         self._claimable: tuple[object, ...] | None = None
         self._asked: Offer | None = None
@@ -163,16 +167,16 @@ class LiveMachine:
         self.acknowledged = self._acknowledging = self._claimable = None
 
     def _mode_read(self, event: ModeRead) -> None:
-        if event.version < self.version:
-            self.stale_modes += 1
-            return
         if event.version != self.version or self.mode is None:
             self._acknowledging = None
+        if event.reconnected:
+            self.acknowledged = self._acknowledging = None
         self.mode, self.version = event.mode, event.version
 
     def _registered(self, event: Registered) -> None:
         self.acknowledged = None
-        self._mode_read(ModeRead(event.mode, event.version))
+        if self.mode is None or event.version >= self.version:  # otherwise a later read was faster
+            self._mode_read(ModeRead(event.mode, event.version))
 
     def _joined(self, event: Joined) -> None:
         self.joined, self.assigned, self._asked = event.offer, event.assigned, None

@@ -150,6 +150,8 @@ class LiveMember:
         """Version of the mode that must be acknowledged in ZooKeeper."""
         self._noted = ""
         """The coordinator's member id in the acknowledgement."""
+        self._reconnected = False
+        """Whether the mode was not read since the connection was re-established."""
         self._timers: dict[str, int] = {}
         self._timer_token = 0
         self._faults: tuple[str, ...] | None = None
@@ -194,6 +196,7 @@ class LiveMember:
                 self._to_rebalance(event)
             case zk_events.SessionResumed():
                 self._to_rebalance(event)
+                self._reconnected = True
                 self._read_mode()
             case zk_events.Changed(path) if path == self._mode_path:
                 self._read_mode()
@@ -274,7 +277,8 @@ class LiveMember:
             self._out.append(commands.Report("refused", event.fault))
             self._timer(_MODE)
         else:
-            self._to_live(ModeRead(event.mode, event.version))
+            self._to_live(ModeRead(event.mode, event.version, self._reconnected))
+            self._reconnected = False
 
     def _ack_stored(self, event: AckStored) -> None:
         if event.fault:
@@ -297,9 +301,15 @@ class LiveMember:
     # -- the three machines ----------------------------------------------------------------------
 
     def _to_live(self, event: Any) -> None:
-        before = self.live.mode
+        before, known = self.live.mode, self.live.version
         following = self.live.on(event)
         mode = self.live.mode
+        if self.live.version < known:
+            text = (
+                f"{self._mode_path}: version {known} went back to {self.live.version}: the znode "
+                "was deleted, or ZooKeeper was restored from a backup: see zkmigrate status"
+            )
+            self._out.append(commands.Report("went-back", text))
         if mode is not None and mode is not before:
             needs = mode is not Mode.ZOOKEEPER
             if needs != self._needs_group:
