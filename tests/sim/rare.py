@@ -24,7 +24,7 @@ SCRIPTS: Final = f"{CORE}zookeeper/scripts/"
 BRANCHES: Final[Mapping[str, tuple[str, str]]] = {
     "a claim is refused, or its answer is lost": (
         f"{SCRIPTS}ownership.py",
-        "yield from _ensure_owners(ctx, packet)\n                todo += packet",
+        "yield from _ensure(ctx, state.paths.owners_topic, packet)\n                todo += packet",
     ),
     "an earlier owner's first commit arrives after the claim": (
         f"{SCRIPTS}ownership.py",

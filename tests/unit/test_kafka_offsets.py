@@ -6,6 +6,7 @@ Commits of a migratable member are never repeated in a later membership.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from zkconsumer.core.zookeeper.ops import (
     StoreOffsets,
     always,
 )
+from zkconsumer.core.zookeeper.scripts.common import MemberScript
 from zkconsumer.core.zookeeper.scripts.kafka_storage import MEMBERSHIP_ENDED
 from zkconsumer.errors import CommitFailedError
 from zkconsumer.runtime.membership import kafka_offsets
@@ -150,23 +152,42 @@ def test_a_commit_is_not_carried_out_in_a_later_membership(tried: Commits) -> No
     assert tried.replies == [Failed(Code.OTHER, detail=MEMBERSHIP_ENDED)]
 
 
-def test_an_expulsion_while_owners_are_looked_up_ends_the_commit() -> None:
-    """The position is old, although the member is in the group again by then."""
-    live = LiveMachine()
+OWNER = Node(b"m-0", Stat(1, 1, 0, 1))
+
+
+def commit_of(live: LiveMachine) -> MemberScript[Any]:
+    """A migratable member commits in mode ``open``. Its session is 1."""
     for event in (ModeRead(Mode.OPEN, 3), Joined(Offer.USUAL, frozenset({TP}))):
         live.on(event)
     claim = zk_events.Claim(zk_commands.ConsumerThreadId("m", 0), 3, 9)
     command = zk_commands.Commit(5, 0, {TP: 14}, {TP: claim})
     paths = LivePaths.of("g")
-    ctx: Any = SimpleNamespace(spec=SimpleNamespace(paths=paths.group), session_id=1)
-    script = scripts_of(paths, live)(command, ctx)
+    spec = SimpleNamespace(paths=paths.group, consumer_id="m")
+    ctx: Any = SimpleNamespace(spec=spec, session_id=1)
+    return scripts_of(paths, live)(command, ctx)
+
+
+def test_an_expulsion_while_owners_are_looked_up_ends_the_commit() -> None:
+    """The position is old, although the member is in the group again by then."""
+    live = LiveMachine()
+    script = commit_of(live)
     next(script)
     live.on(Left())
     live.on(Joined(Offer.USUAL, frozenset({TP})))
-    owner = Node(b"m-0", Stat(1, 1, 0, 1))
     with pytest.raises(StopIteration) as end:
-        script.send(Ok((owner,)))
+        script.send(Ok((OWNER,)))
     assert end.value.value == zk_events.ScriptFailed(5, Code.OTHER, "", MEMBERSHIP_ENDED)
+
+
+def test_a_migratable_member_reads_owners_again_after_a_reconnection() -> None:
+    """Another session owns the partition in a restored ZooKeeper."""
+    script = commit_of(LiveMachine())
+    read = next(script)
+    assert script.send(Ok((OWNER,))) == StoreOffsets(((TP, 14),))
+    assert script.send(Failed(Code.CONNECTION_LOSS)) == read
+    with pytest.raises(StopIteration) as end:
+        script.send(Ok((replace(OWNER, stat=Stat(1, 1, 0, 2)),)))
+    assert end.value.value == zk_events.Committed(5, {}, frozenset({TP}))
 
 
 def test_a_commit_of_a_lost_session_is_not_sent_again(tried: Commits) -> None:

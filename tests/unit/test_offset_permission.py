@@ -135,14 +135,18 @@ class Bench:
         self.zk.pings.pop()()
 
     def _take(self, event: Any) -> None:
-        if not isinstance(event, events.SessionOpened | events.SessionLost):
+        if isinstance(event, events.Committed | events.ScriptFailed):
             self.events.put(event)
 
     def commit(self, position: int) -> None:
         """Commit; ZooKeeper confirms that this session owns the partition."""
         claim = Claim(ConsumerThreadId("c", 0), 3, 9)
         self.coordination.carry_out(commands.Commit(1, 0, {TP: position}, {TP: claim}))
-        self.zk.sent.pop()(Ok((Node(b"c-0", Stat(1, 1, 0, self.coordination.session_id)),)))
+        self.answer_owner(self.coordination.session_id)
+
+    def answer_owner(self, session: int) -> None:
+        """ZooKeeper answers a read of the owner znode."""
+        self.zk.sent.pop()(Ok((Node(b"c-0", Stat(1, 1, 0, session)),)))
 
     def lose_session(self) -> None:
         """Another member may now claim the partition, and commit more."""
@@ -187,6 +191,23 @@ def test_a_commit_is_not_repeated_after_its_session(bench: Bench) -> None:
     bench.wait_for_a_retry()
     bench.next_session()
     assert bench.broker.stored.empty()
+
+
+@pytest.mark.parametrize("owner", [1, 2])
+def test_owners_are_read_again_after_a_reconnection(bench: Bench, owner: int) -> None:
+    """ZooKeeper may have been restored from a backup in which another session owns the partition.
+    The commit is repeated only for the session that owns it now."""
+    bench.broker.codes = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    bench.commit(100)
+    bench.wait_for_a_retry()
+    bench.signals.on_session(SessionEvent.RESUMED, 1)
+    bench.zk.pings.pop()()
+    bench.host.run_timers()
+    bench.answer_owner(owner)
+    committed = bench.events.get(timeout=SOON)
+    assert isinstance(committed, events.Committed)
+    assert committed.fenced == (frozenset() if owner == 1 else {TP})
+    assert bench.broker.stored.empty() == (owner == 2)
 
 
 def test_permission_is_asked_after_the_connection_is_open(bench: Bench) -> None:

@@ -862,6 +862,27 @@ def test_dual_commit_raises_an_offset_that_is_lower_in_zookeeper() -> None:
     assert not committed.claims[T0].lags
 
 
+def test_a_dual_commit_after_a_reconnection_trusts_no_version() -> None:
+    """ZooKeeper was restored while Kafka was asked. Another member owns the partition, and its
+    offset has the version of this member's claim."""
+    bench, claims = kafka_bench(dual=True)
+    sent: list[OffsetOp] = []
+
+    def restored(op: OffsetOp) -> Reply:
+        sent.append(op)
+        bench.take_over(T0)
+        bench.zk.do(Delete(PATHS.offset(T0)))
+        bench.zk.do(Create(PATHS.offset(T0), b"40"))
+        bench.zk.do(SetData(PATHS.offset(T0), b"60"))
+        return Failed(Code.CONNECTION_LOSS)
+
+    fact = with_kafka(bench, commands.Commit(4, 0, {T0: 99}, claims), restored)
+    node = bench.zk.get(PATHS.offset(T0))
+    assert node is not None
+    assert (node.data, node.stat.version) == (b"60", claims[T0].version)
+    assert (fact.fenced, len(sent)) == ({T0}, 1)
+
+
 def test_a_former_owner_writes_nothing_to_kafka() -> None:
     """Kafka cannot fence it, so the owner znode is read."""
     bench, claims = kafka_bench(dual=False)

@@ -219,10 +219,15 @@ def _commit(
     expulsion are not stored, because other members may have owned the partitions in between.
     """
     departures = live.departures
-    owned = yield from kafka_storage.confirm_owners(command, ctx)
-    if live.departures != departures:
-        raise Refused(Code.OTHER, "", kafka_storage.MEMBERSHIP_ENDED)
-    stored = yield from kafka_storage.store(command, ctx, owned)
+    while True:
+        owned = yield from kafka_storage.confirm_owners(command, ctx)
+        if live.departures != departures:
+            raise Refused(Code.OTHER, "", kafka_storage.MEMBERSHIP_ENDED)
+        try:
+            stored = yield from kafka_storage.store(command, ctx, owned)
+            break
+        except kafka_storage.Outdated:
+            command = kafka_storage.unchecked(command)
     positions = {
         tp: at
         for tp, at in command.positions.items()

@@ -167,11 +167,8 @@ class Committing(Machine[State, Event, Command]):
     def _unwanted_claims(self, wanted: Container[TopicPartition]) -> dict[TopicPartition, Claim]:
         """Return claims with unknown outcome that are not wanted, but may have an owner znode of
         this session."""
-        return {
-            tp: Claim(thread, None, None)
-            for tp, thread in self._unknown_claims.items()
-            if tp not in wanted
-        }
+        unknown = self._unknown_claims.items()
+        return {tp: Claim(thread, None, None) for tp, thread in unknown if tp not in wanted}
 
     def _doubt_claims(self) -> None:
         """Trust no version, and search owner znodes for all claims of this session, because the

@@ -501,10 +501,8 @@ class RebalanceMachine(Committing):
         if self._listener_failed(event):
             return
         self._release_forbidden()
-        starting = {
-            tp: (self.held[tp].thread, self._start_offset(tp))
-            for tp in sorted(self.held.keys() - self.fetching)
-        }
+        new = sorted(self.held.keys() - self.fetching)
+        starting = {tp: (self.held[tp].thread, self._start_offset(tp)) for tp in new}
         self.fetching.update(starting)
         token = self._await(State.STARTING)
         self._emit(StartFetching(token, starting))

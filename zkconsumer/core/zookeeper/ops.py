@@ -256,6 +256,8 @@ class Permit(Enum):
     GRANTED = ""
     WAIT = "ZooKeeper did not answer in time: the session may have ended"
     """The session is probably alive. Ask again later."""
+    OUTDATED = "the connection to ZooKeeper was re-established after owners were read"
+    """Read the owners again."""
     ENDED = "the ZooKeeper session of this request has ended"
     """The operation must never be sent again."""
 

@@ -147,6 +147,8 @@ class KafkaOffsets:
         request: Any
         if permit is Permit.ENDED:
             self._fail(job, permit.value)
+        elif permit is Permit.OUTDATED:
+            job.on_reply(Failed(Code.CONNECTION_LOSS))
         elif commits and committer.departures != job.departures:
             self._fail(job, MEMBERSHIP_ENDED)
         elif commits and permit is Permit.WAIT:

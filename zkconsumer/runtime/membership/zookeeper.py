@@ -87,7 +87,7 @@ class Running:
     script: MemberScript[Event]
     session_id: int
     resumed: int
-    """See ``ZkPort.submit``. A script whose ``Multi`` is lost reads again what it needs."""
+    """See ``ZkPort.submit``. A script whose write is lost reads again what it needs."""
     ops: Sequence[ZkOp | OffsetOp] = ()
     """The operations in flight."""
     replies: dict[int, Reply] = field(default_factory=dict)
@@ -293,22 +293,21 @@ class ZooKeeperCoordination:
     def _log(self, text: str) -> None:
         self._host.log(logging.INFO, text)
 
-    def _permit(self, op: OffsetOp, session_id: int) -> Permit:
+    def _permit(self, op: OffsetOp, running: Running) -> Permit:
         """See ``Permission``: an offset is stored only while the session is certainly alive. A
         lost session closes the gate before the next session opens it, so the gate is read first."""
         if self._gate.always_open:
             return Permit.GRANTED  # the JVM has no lease
-        sure = self._gate.is_open
-        if session_id != self.session_id:
+        sure, stores = self._gate.is_open, isinstance(op, StoreOffsets)
+        if running.session_id != self.session_id:
             return Permit.ENDED
-        return Permit.GRANTED if sure or not isinstance(op, StoreOffsets) else Permit.WAIT
+        if stores and running.resumed != self._resumed:
+            return Permit.OUTDATED
+        return Permit.GRANTED if sure or not stores else Permit.WAIT
 
     def _release(self, drops: int) -> None:
-        """Resume delivery until the lease expires, although no server has answered since the
-        connection was lost.
-
-        While no server answers, no other client can close the session either.
-        """
+        """Resume delivery until the lease expires. While no server answers, no other client can
+        close the session."""
         if drops == self._signals.drops:
             self._gate.release()
 
@@ -335,10 +334,10 @@ class ZooKeeperCoordination:
         running = self._scripts.get(number)
         if running is None:
             return
+        op, attempt = running.ops[position], self._member.machine.attempts
         if self._observer is not None:
-            op, attempt = running.ops[position], self._member.machine.attempts
             self._observer.op(op, reply, running.sent_us, running.session_id, attempt)
-        if reply == Failed(Code.CONNECTION_LOSS) and isinstance(running.ops[position], Multi):
+        if reply == Failed(Code.CONNECTION_LOSS) and isinstance(op, Multi | StoreOffsets):
             running.resumed = self._resumed
         replies = running.replies
         replies[position] = reply
@@ -370,6 +369,6 @@ class ZooKeeperCoordination:
             self.directory.submit(op, answered)
         elif isinstance(op, OffsetOp):
             assert self.offsets is not None
-            self.offsets.submit(op, answered, partial(self._permit, op, running.session_id))
+            self.offsets.submit(op, answered, partial(self._permit, op, running))
         else:
             self.zk.submit(op, running.session_id, answered, running.resumed)

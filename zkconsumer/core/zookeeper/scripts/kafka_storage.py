@@ -19,8 +19,8 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, StoreOffsets
-from zkconsumer.core.zookeeper.scripts import ownership
-from zkconsumer.core.zookeeper.scripts.common import MemberScript, Refused, ScriptContext, read_many
+from zkconsumer.core.zookeeper.scripts import ownership, view
+from zkconsumer.core.zookeeper.scripts.common import MemberScript, Refused, ScriptContext
 
 Choice = Callable[[TopicPartition, Claim, int | None], Claim]
 """Returns the claim to use, from a claim with its offset in ZooKeeper, and the offset in Kafka."""
@@ -87,26 +87,34 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
     All positions are sent to Kafka, even unchanged ones, because an offset that is not written
     for long enough expires (KAFKA-1510).
     """
-    if ctx.spec.dual_commit:
-        # DEVIATION-27: the JVM writes to Kafka first, even if another member already owns the
-        # partition.
-        settled = yield from ownership.commit(command, ctx)
-    else:
-        settled = yield from confirm_owners(command, ctx)
-    if settled.unregistered:
-        return settled
-    return (yield from store(command, ctx, settled))
+    while True:
+        if ctx.spec.dual_commit:
+            # DEVIATION-27: the JVM writes to Kafka first, even if another member already owns the
+            # partition.
+            settled = yield from ownership.commit(command, ctx)
+        else:
+            settled = yield from confirm_owners(command, ctx)
+        if settled.unregistered:
+            return settled
+        try:
+            return (yield from store(command, ctx, settled))
+        except Outdated:
+            command = unchecked(command)
+
+
+class Outdated(Exception):
+    """The connection to ZooKeeper was re-established after the owners were read."""
+
+
+def unchecked(command: commands.Commit) -> commands.Commit:
+    """Return the command with claims whose versions are not trusted."""
+    claims = {tp: replace(claim_, unchecked=True) for tp, claim_ in command.claims.items()}
+    return replace(command, claims=claims)
 
 
 def confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
     """Return the partitions of the command that this session still owns."""
-    partitions = sorted(command.positions)
-    nodes = yield from read_many([ctx.spec.paths.owner(tp) for tp in partitions])
-    fenced = frozenset(
-        tp
-        for tp, node in zip(partitions, nodes, strict=True)
-        if node is None or node.stat.ephemeral_owner != ctx.session_id
-    )
+    fenced = yield from view.not_owned(command.positions, ctx)
     claims = {
         tp: replace(claim_, unchecked=False)
         for tp, claim_ in command.claims.items()
@@ -119,7 +127,7 @@ def store(
     command: commands.Commit, ctx: ScriptContext, settled: events.Committed
 ) -> MemberScript[events.Committed]:
     """Write to Kafka the offsets that ZooKeeper has confirmed. An offset that Kafka refuses is not
-    committed."""
+    committed. Raises Outdated."""
     positions = []
     for tp, position in sorted(command.positions.items()):
         if tp in settled.claims:
@@ -130,6 +138,8 @@ def store(
     if not positions:
         return settled
     reply = yield StoreOffsets(tuple(positions))
+    if reply == Failed(Code.CONNECTION_LOSS):
+        raise Outdated
     if isinstance(reply, Failed):
         raise Refused(Code.OTHER, "", reply.detail)
     assert isinstance(reply.value, tuple)

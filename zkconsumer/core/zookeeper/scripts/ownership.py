@@ -10,7 +10,7 @@ as long as the session that registered exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -170,7 +170,7 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
         ctx.known_paths.update(
             ctx.spec.paths.owners_topic(tp.topic) for tp, (owner, _) in znodes.items() if owner
         )
-        yield from _ensure_owners(ctx, (tp for tp, _ in prepared))
+        yield from _ensure(ctx, state.paths.owners_topic, (tp for tp, _ in prepared))
         new = [
             tp for tp, (_, offset) in znodes.items() if offset is None and tp not in state.blocked
         ]
@@ -192,7 +192,7 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
             else:
                 if reply.code is Code.NO_NODE:
                     ctx.known_paths.clear()
-                    yield from _ensure_owners(ctx, packet)
+                    yield from _ensure(ctx, state.paths.owners_topic, packet)
                 todo += packet
         if all(isinstance(reply, Ok) for reply in replies):
             nodes = [node for reply in replies[len(sent) :] for node in nodes_of(reply)]
@@ -210,10 +210,12 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
     )
 
 
-def _ensure_owners(ctx: ScriptContext, partitions: Iterable[TopicPartition]) -> Script[None]:
-    """Create the parents of owner znodes, unless they are known to exist."""
+def _ensure(
+    ctx: ScriptContext, parent: Callable[[str], str], partitions: Iterable[TopicPartition]
+) -> Script[None]:
+    """Create the parents of owner znodes or offset znodes, unless they are known to exist."""
     for topic in sorted({tp.topic for tp in partitions}):
-        yield from ensure_path(ctx.known_paths, ctx.spec.paths.owners_topic(topic))
+        yield from ensure_path(ctx.known_paths, parent(topic))
 
 
 def _multi(check: Check, packet: Mapping[TopicPartition, list[MultiOp]]) -> Multi:
@@ -335,8 +337,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
             todo.append(tp)
     if suspects:  # first: saves a refusal for each topic
         yield from ensure_path(ctx.known_paths, paths.offsets)
-    for topic in sorted({tp.topic for tp in suspects}):
-        yield from ensure_path(ctx.known_paths, paths.offsets_topic(topic))
+    yield from _ensure(ctx, paths.offsets_topic, suspects)
 
     # DEVIATION-05: in the JVM the last writer wins, and offsets may go back.
     def operation(tp: TopicPartition) -> tuple[MultiOp, ...]:
@@ -391,8 +392,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
             else:
                 if reply.code is Code.NO_NODE:
                     ctx.known_paths.clear()
-                    for topic in sorted({tp.topic for tp in packet}):
-                        yield from ensure_path(ctx.known_paths, paths.offsets_topic(topic))
+                    yield from _ensure(ctx, paths.offsets_topic, packet)
                 suspects += packet
         todo.clear()
     settled = {tp: kept for tp, kept in claims.items() if tp not in fenced and tp not in broken}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.known import Known
 from zkconsumer.core.zookeeper.ops import Exists, GetChildren, Listing, Node, Ok, Reply, ZkOp
@@ -297,14 +297,17 @@ def partitions_of(
 
 def check_owners(command: commands.CheckOwners, ctx: ScriptContext) -> Script[events.OwnersChecked]:
     """Compare the owner znodes of held partitions with the current session."""
-    partitions = sorted(command.partitions)
-    nodes = yield from read_many([ctx.spec.paths.owner(tp) for tp in partitions])
-    foreign = frozenset(
-        tp
-        for tp, node in zip(partitions, nodes, strict=True)
-        if node is None or node.stat.ephemeral_owner != ctx.session_id
-    )
-    return events.OwnersChecked(command.token, foreign)
+    return events.OwnersChecked(command.token, (yield from not_owned(command.partitions, ctx)))
+
+
+def not_owned(
+    partitions: Iterable[TopicPartition], ctx: ScriptContext
+) -> Script[frozenset[TopicPartition]]:
+    """Return the partitions whose owner znode is missing or belongs to another session."""
+    paths = {tp: ctx.spec.paths.owner(tp) for tp in sorted(partitions)}
+    nodes = zip(paths, (yield from read_many(paths.values())), strict=True)
+    mine = {tp for tp, node in nodes if node and node.stat.ephemeral_owner == ctx.session_id}
+    return frozenset(paths.keys() - mine)
 
 
 def watch_blockers(
