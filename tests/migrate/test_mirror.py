@@ -6,6 +6,7 @@ another machine, the store that follows has it, and the store that leads was not
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -28,7 +29,7 @@ from zkmigrate.stores import mirror_state, record, sessions
 from tests.migrate import matrix
 from tests.migrate.operators import CLOCK, Machine, World, joins, registers, virtual_time
 from tests.migrate.simulated import SENT, Ran, Simulated, SimulatedCoordinators, simulated
-from zkconsumer.broker.groups.coordinator_calls import StoredOffset
+from zkconsumer.broker.groups.coordinator_calls import Answered, StoredOffset
 from zkconsumer.console import repeating
 from zkconsumer.console.signals import SignalledError
 from zkconsumer.core.common.types import TopicPartition
@@ -919,6 +920,26 @@ def test_what_the_mirror_wrote_itself_is_not_compared_again(
     assert (step(), members) == ("in step", [])
     simulated.in_zookeeper("g", "t", 120)
     assert (step(), members) == ("stopped", ["g"])
+
+
+def test_answers_of_earlier_passes_are_not_kept(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka leads. Each pass has fewer groups, so other groups are the first ones of a request."""
+    virtual_time(monkeypatch)
+    two_groups(simulated)
+    matrix.good(simulated.run("mirror", "--all", "--execute", "--once"))
+    matrix.good(simulated.run("cut-over", "--all", "--execute", "--wait", "0"))
+    mirror = mirroring.Mirroring(simulated.stores())
+
+    def kept(groups: str) -> int:
+        assert [one.state for one in mirror.steps(groups)] == ["in step"] * len(groups)
+        gc.collect()
+        answers = [one for one in gc.get_objects() if isinstance(one, Answered)]
+        return sum(len(one.offsets) for one in answers)
+
+    kept("gh")
+    assert [kept(groups) for groups in ("gh", "h", "gh", "h")] == [2, 1, 2, 1]
 
 
 @pytest.mark.parametrize("suspended", [False, True])

@@ -282,7 +282,7 @@ class Mirroring:
             quiet = {name: self._quiet[name] for name in some if name in self._quiet}
             # Also those that are due, so that the same groups are asked for together each time.
             asked = [name for name, (step, _) in quiet.items() if step[1:3] == _KAFKA_LEADS]
-            moved |= self._readings.moved(asked)
+            moved |= self._readings.moved(asked, start)
             for name in some:
                 step, until = quiet.get(name, (None, 0.0))
                 if step is None or now >= until or name in moved or name in self._woken:

@@ -92,8 +92,8 @@ class Readings:
         """The watches of a group that have fired since it was read."""
         self._stored: dict[str, dict[TopicPartition, StoredOffset]] = {}
         """The cached offsets of groups in which Kafka leads."""
-        self._answers: dict[str, Mapping[tuple[str, ...], Answered]] = {}
-        """The coordinators' last answers about these offsets, by the first group requested."""
+        self._answers: dict[int, Mapping[tuple[str, ...], Answered]] = {}
+        """The coordinators' last answers about these offsets, by the place of the groups."""
 
     def fired(self) -> set[str] | None:
         """Return the groups for which a watch has fired since the last call.
@@ -137,18 +137,18 @@ class Readings:
         else:
             self._stored.pop(at.group, None)
 
-    def moved(self, groups: Sequence[str]) -> set[str]:
+    def moved(self, groups: Sequence[str], place: int) -> set[str]:
         """Return the groups whose offsets in Kafka differ from the cached ones, or are not
         available immediately.
 
-        They are requested together. If they are mostly the same as last time, this is cheap,
-        because equal answers are not decoded.
+        They are requested together. If those at the same ``place`` among all groups are mostly the
+        same as last time, this is cheap, because equal answers are not decoded.
         """
+        before = self._answers.pop(place, {})
         if not groups:
             return set()
         began = time.monotonic()
-        answers = self._stores.kafka.fetch_several(groups, self._answers.get(groups[0], {}))
-        self._answers[groups[0]] = answers
+        self._answers[place] = answers = self._stores.kafka.fetch_several(groups, before)
         stored = {name: one for some in answers.values() for name, one in some.offsets.items()}
         moved: set[str] = set()
         for name in groups:
