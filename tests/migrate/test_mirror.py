@@ -12,7 +12,8 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,7 +52,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts.common import PACKET_BYTES, Script
-from zkconsumer.errors import BrokerError, ZooKeeperError
+from zkconsumer.errors import BrokerError, ZkUnavailableError, ZooKeeperError
 
 __all__ = ["simulated"]  # the fixture
 
@@ -920,6 +921,37 @@ def test_what_the_mirror_wrote_itself_is_not_compared_again(
     assert (step(), members) == ("in step", [])
     simulated.in_zookeeper("g", "t", 120)
     assert (step(), members) == ("stopped", ["g"])
+
+
+def test_a_change_is_copied_in_the_next_pass_if_zookeeper_is_silent(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every point of a pass, without losing the connection or a watch. The failed pass may have
+    read the change."""
+    virtual_time(monkeypatch)
+    matrix.mirror_zookeeper_leads(simulated)
+    mirror = mirroring.Mirroring(simulated.stores())
+    left = 0
+
+    def before(_op: ZkOp) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise ZkUnavailableError("ZooKeeper did not answer")
+
+    simulated.zk.before = before
+    for point in count(1):
+        mirroring.time.sleep(mirroring.READ_AGAIN_S)
+        assert [one.state for _ in range(3) for one in mirror.steps(["g"])] == ["in step"] * 3
+        left, offset = point, 200 + point
+        simulated.in_zookeeper("g", "t", offset)
+        with suppress(ZkUnavailableError):
+            list(mirror.steps(["g"]))
+        if left > 0:
+            break
+        assert [one.state for one in mirror.steps(["g"])] == ["in step"]
+        assert held(simulated) == ([offset, 60], [offset, 60])
+    assert point > 3
 
 
 def test_answers_of_earlier_passes_are_not_kept(

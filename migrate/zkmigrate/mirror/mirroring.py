@@ -298,17 +298,17 @@ class Mirroring:
     ) -> Iterator[Step]:
         """Bring some groups into step that may have changed. ``moved``: those whose offsets in
         Kafka have. ``again_s``: seconds after which they are read again in any case."""
-        now = time.monotonic()
+        # If this pass fails, the next one compares all of these groups.
+        quiet = {name: self._quiet.pop(name) for name in names if name in self._quiet}
         looks = dict(zip(names, self._readings.look(names), strict=True))
-        for name in (self._woken & looks.keys() & self._readings.unchanged).difference(moved):
-            step, until = self._quiet[name]
-            if now < until:  # the watch has fired because of this object's own write
-                yield step
+        for name in (self._woken & quiet.keys() & self._readings.unchanged).difference(moved):
+            if time.monotonic() < quiet[name][1]:  # it was woken by this object's own write
+                self._quiet[name] = quiet[name]
                 del looks[name]
+                yield quiet[name][0]
         self._woken.difference_update(names)
         together = self._readings.complete_together(filter(self._is_ours, looks.values()))
         for step in map(self._timed, self._steps(looks, together, when_empty)):
-            self._quiet.pop(step.group, None)
             if step.state in _QUIET:
                 until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
                 self._quiet[step.group] = (step._replace(copied=0), until)
