@@ -132,7 +132,7 @@ def test_a_rollback_after_a_commit_is_refused(moved: Simulated, where: str) -> N
         moved.in_zookeeper("g", "t", 100, 51)
     done = moved.run("undo", moved.file("plan"), *DO)
     assert (done.status, done.rows[0]["outcome"]) == (3, "refused")
-    assert "it was changed since" in done.rows[0]["why"]
+    assert "it has changed since" in done.rows[0]["why"]
 
 
 def test_a_rolled_back_group_was_not_done_before(moved: Simulated) -> None:

@@ -155,7 +155,7 @@ def test_a_rollback_of_a_mere_claim(bench: Bench, group: str, topic: str) -> Non
     assert (result.outcome, result.why) == (Outcome.NOTHING, "was not begun")
     assert bench.znodes(group) == before[0]
     assert bench.committed(group, {topic: 1}) == {TopicPartition(topic, 0): StoredOffset(9)}
-    assert "it was changed since" in bench.apply(plan, journal)[0].why
+    assert "it has changed since" in bench.apply(plan, journal)[0].why
 
 
 def test_what_is_left_out_may_be_unreadable(bench: Bench, group: str, topic: str) -> None:

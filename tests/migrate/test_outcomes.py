@@ -197,7 +197,7 @@ def test_a_refused_rollback_is_in_the_report(runs: Runs) -> None:
     runs.stores.committed[T0] = StoredOffset(50)
     assert runs.rollback().outcome is Outcome.REFUSED
     assert runs.report.state == "refused"
-    assert "it was changed since" in runs.page
+    assert "it has changed since" in runs.page
 
 
 def test_report_prints_json(simulated: Simulated, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,7 @@ def test_03_a_group_that_is_moved_in_part(filled: Bench, group: str, topic: str)
     assert [entry.write for entry in plan.groups[0].entries] == [False, True]
     filled.set_kafka(group, topic, {0: 2})
     assert kinds(filled, group) == [Reason.CONFLICT]
-    assert "it was changed since" in filled.apply(plan, journal)[0].why
+    assert "it has changed since" in filled.apply(plan, journal)[0].why
 
 
 def test_10_an_offset_that_is_refused_inside_a_good_answer(

@@ -309,7 +309,7 @@ def test_an_offset_committed_after_the_move_is_rolled_back_with_force_only(
     plan = stores.plan()
     stores.apply(plan)
     stores.committed[T0] = StoredOffset(50)
-    assert "it was changed since" in stores.rollback(plan).why
+    assert "it has changed since" in stores.rollback(plan).why
     assert stores.committed[T0].offset == 50
     assert stores.rollback(plan, force=True).outcome is Outcome.DONE
     assert not stores.committed
