@@ -99,12 +99,17 @@ def certificate_fault(error: ssl.SSLError, prefix: str) -> str | None:
     if "WRONG_VERSION_NUMBER" in text or "HTTP_REQUEST" in text:
         return "it does not speak TLS at this port"
     alert = text.upper()
+    key = f"{prefix}keystore.location"
     if "ALERT" not in alert:
-        return None
+        if "UNEXPECTED_MESSAGE" not in alert:
+            return None
+        return (
+            "it ended the handshake, as brokers before 2.0 do if they do not accept this client's "
+            f"certificate, or require one: see {key}"
+        )
     if "PROTOCOL_VERSION" in alert:
         return "it speaks none of the versions in ssl.enabled.protocols"
     name = (error.reason or "TLS alert").lower()
-    key = f"{prefix}keystore.location"
     if "CERTIFICATE_REQUIRED" in alert or "NO_CERTIFICATE" in alert:
         return f"it requires a certificate of this client ({name}): set {key}"
     if "UNKNOWN_CA" in alert:

@@ -48,6 +48,8 @@ def alert(reason: str) -> ssl.SSLError:
         ("SSLV3_ALERT_HANDSHAKE_FAILURE", "accepts no cipher suite of this client, or requires"),
         ("TLSV1_ALERT_PROTOCOL_VERSION", "none of the versions in ssl.enabled.protocols"),
         ("WRONG_VERSION_NUMBER", "does not speak TLS"),
+        ("UNEXPECTED_MESSAGE", "do not accept this client's certificate, or require one"),
+        ("SSLV3_ALERT_UNEXPECTED_MESSAGE", None),
         ("SSLV3_ALERT_BAD_RECORD_MAC", None),
         ("TLSV1_ALERT_INTERNAL_ERROR", None),
         ("TLSV1_ALERT_USER_CANCELLED", None),
