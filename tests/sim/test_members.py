@@ -371,3 +371,19 @@ def test_a_static_member_that_returns_is_the_same_owner() -> None:
     tp = TopicPartition("t", 0)
     assert send(CommitOffsets(6, "m", epoch, {tp: 1})).codes == {tp: 0}
     assert observer.violations == []
+
+
+def test_a_session_that_a_backup_revives_is_not_known_to_have_ended() -> None:
+    """A member has claimed a partition, its session ends, and the servers are restored from a
+    backup in which the session lives and owns nothing. The member has no connection meanwhile."""
+    tp = TopicPartition("t", 0)
+    for revived in (8, 9):
+        observer = Observer()
+        for session, member in ((8, "m"), (9, "n")):
+            observer.session_begins(session, member)
+        observer.owner_changed(1.0, tp, 8, 8)
+        observer.session_ended(8)
+        observer.owner_changed(2.0, tp, None, 8)
+        observer.restored({8, 9}, {}, {})
+        observer.started(3.0, tp, revived, 0)
+        assert [one.rule for one in observer.violations] == ["owned_before_fetch"] * (revived == 9)

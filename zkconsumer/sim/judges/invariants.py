@@ -151,6 +151,8 @@ class Observer:
     #: Offset last stored by a session while no other one was the owner.
     _by_owner: dict[TopicPartition, int] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
+    #: What sessions owned when they ended.
+    _had: set[tuple[TopicPartition, int]] = field(default_factory=set)
     _excused: set[tuple[TopicPartition, int]] = field(default_factory=set)
     _reading: dict[tuple[TopicPartition, int], _Delivery] = field(default_factory=dict)
     #: Partitions whose stored offset a member wrote that had lost them, which nothing refused.
@@ -175,6 +177,7 @@ class Observer:
         """Record that the server ended a session. Call it before the session's owner znodes are
         deleted."""
         self._ended.add(session)
+        self._had |= {(tp, owner) for tp, owner in self.owners.items() if owner == session}
 
     def restored(
         self,
@@ -189,6 +192,8 @@ class Observer:
         """
         self._ended = (self._ended | self._names.keys()) - set(sessions)
         self._excused |= {*self._reading, *self.owners.items()}
+        # Its member may have learned of neither the end nor the restore.
+        self._excused |= {one for one in self._had if one[1] in sessions}
         self.unaware = set(self._names.values())
         self.restores += 1
         self.owners = dict(owners)
