@@ -954,6 +954,31 @@ def test_a_change_is_copied_in_the_next_pass_if_zookeeper_is_silent(
     assert point > 3
 
 
+def test_an_offset_of_a_topic_that_is_recreated_during_a_pass_is_not_copied(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka leads, and has deleted the offset with the topic. The mirror has polled it before, and
+    does not commit it for the new topic."""
+    virtual_time(monkeypatch)
+    matrix.mirror_kafka_leads(simulated)
+    stores = simulated.stores()
+    mirror = mirroring.Mirroring(stores)
+    assert [one.state for _ in range(3) for one in mirror.steps(["g"])] == ["in step"] * 3
+    describe = stores.logs.topics
+
+    def recreated(names: Collection[str]) -> Any:
+        monkeypatch.setattr(stores.logs, "topics", describe)
+        simulated.forget("g", T0, T1)
+        simulated.zk.delete("/brokers/topics/t")
+        simulated.topic("t", (0, 1000), (0, 1000))
+        return describe(names)
+
+    monkeypatch.setattr(stores.logs, "topics", recreated)
+    simulated.in_kafka("g", "t", 700)
+    assert [one.state for _ in range(3) for one in mirror.steps(["g"])] == ["in step"] * 3
+    assert held(simulated)[1] == []
+
+
 def test_answers_of_earlier_passes_are_not_kept(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -251,14 +251,19 @@ class Readings:
         known = {name: [*at.offsets, *mirror.values] for name, (at, mirror) in ats.items()}
         kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
         others = {name: some for name, some in known.items() if name not in polled}
-        fetched = self._stores.fetch_each(others) if others else {}
-        for name, stored in {**polled, **fetched}.items():
+        each = {**polled, **(self._stores.fetch_each(others) if others else {})}
+        read = {name: one for name, one in each.items() if not isinstance(one, BrokerError)}
+        names = {tp.topic for name, some in read.items() for tp in (*some, *known[name])}
+        topics = self._stores.logs.topics(names) if read else {}
+        for name in read:  # its offsets may have been read before a topic was recreated
+            agreed = ats[name][1].topics
+            if any(agreed.get(topic, one.czxid) != one.czxid for topic, one in topics.items()):
+                each |= self._stores.fetch_each({name: known[name]})
+        for name, stored in each.items():
             if isinstance(stored, BrokerError):
                 found[name] = stored
             else:
                 kafka[name] = {tp: KafkaOffset(*one) for tp, one in stored.items()}
-        names = {tp.topic for name, some in kafka.items() for tp in (*some, *known[name])}
-        topics = self._stores.logs.topics(names) if kafka else {}
         unreadable = self._stores.logs.unreadable
         hidden = self._stores.hidden_topics(names) if kafka else frozenset()
         self._read_below(kafka)
