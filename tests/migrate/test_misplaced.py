@@ -5,6 +5,7 @@ group like the others. On a simulated cluster.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_commit_after_the_plan_is_noticed(
         assert group.held("g", "t")[1][partition] == 80
     else:
         assert (done.status, done.rows[0]["outcome"]) == (3, "refused")
-        assert f"t-{partition}: zookeeper holds 80 below offset" in done.rows[0]["why"]
+        assert f"t-{partition}: zookeeper has 80 below 'offset'" in done.rows[0]["why"]
         assert group.held("g", "t")[1] == {}
         assert group.run("status", file).status == 3
 
@@ -120,8 +121,8 @@ def test_a_commit_during_the_move_is_noticed(
         found = group.run("apply", file, *DO)
         assert done
         assert (found.status, found.rows[0]["outcome"]) == (3, "refused"), found
-        assert f"t-{partition}: zookeeper holds 81" in found.rows[0]["why"]
-        assert "below offset" in found.rows[0]["why"]
+        text = rf"t-{partition}: zookeeper (has|holds) 81\b.* below '?offset"
+        assert re.search(text, found.rows[0]["why"])
 
 
 def test_a_commit_after_the_move_is_noticed(group: Simulated) -> None:
