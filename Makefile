@@ -37,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults restores test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all rare soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure test-names docs test-wheels test-python test-extras test-spark test-interop incidents report-pictures test-corpus
+.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults restores test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all rare soak soak-sample soak-hour soak-recovery fuzz attack mutants repro interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure test-names docs test-wheels test-python test-extras test-spark test-interop incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -215,6 +215,12 @@ attack: setup ## 10,000 faults on the connection to ZooKeeper, 2,000 on whole me
 	ZKC_MEMBER_FAULTS=2000 ZKC_HOSTILE=1000 $(BIN)/pytest -s tests/faults/test_member_attack.py \
 	    tests/faults/test_hostile_group.py
 	ZKC_ZNODES=100000 $(BIN)/pytest -s tests/fuzz/test_hostile_znodes.py
+
+repro: $(STAMP) ## list the bugs of the past; make repro-NAME shows one on the build that had it
+	$(BIN)/python -m tests.record
+
+repro-%: $(STAMP)
+	$(BIN)/python -m tests.record $*
 
 mutants: $(STAMP) ## plant known bugs, two at a time: does a test find each? 15 minutes (ARGS="--only NAME --json")
 	$(BIN)/python -m tests.mutants.run $(ARGS)
