@@ -39,7 +39,7 @@ _READ_S: Final = 1.0
 """Seconds for which offsets in Kafka that were read before a write can be used."""
 _ATTEMPTS: Final = 3
 """Number of requests for a permission until one is answered in time."""
-IN_ADVANCE_S: Final = 0.2
+IN_ADVANCE_S: Final = 0.1
 """Seconds, from the request on, for which a permission can be used that was requested together
 with those of other groups. After that it is requested again."""
 
