@@ -243,9 +243,10 @@ def _versions(highest: int) -> bytes:
 
 @contextmanager
 def _answering(answer: bytes, versions: bytes | None) -> Iterator[BrokerConnection]:
-    with mock.patch(
-        "zkconsumer.broker.dialing.dial",
-        return_value=(_Socket(answer, versions), 0),
+    dialed = _Socket(answer, versions), 0
+    with (
+        mock.patch("zkconsumer.broker.dialing.dial", return_value=dialed),
+        mock.patch("zkconsumer.broker.probes._answers", return_value=True),
     ):
         yield BrokerConnection(_BROKER_1, "c", 1.0, 0)
 
