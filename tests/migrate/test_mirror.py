@@ -85,6 +85,15 @@ def two_groups(one: Simulated) -> None:
     one.in_zookeeper("h", "t", 7)
 
 
+def two_in_kafka(simulated: Simulated, monkeypatch: pytest.MonkeyPatch) -> mirroring.Mirroring:
+    """Return a new mirror of ``g`` and ``h``, in which Kafka leads."""
+    virtual_time(monkeypatch)
+    two_groups(simulated)
+    matrix.good(simulated.run("mirror", "--all", "--execute", "--once"))
+    matrix.good(simulated.run("cut-over", "--all", "--execute", "--wait", "0"))
+    return mirroring.Mirroring(simulated.stores())
+
+
 def held(one: Simulated) -> tuple[list[int], list[int]]:
     """The offsets in both stores."""
     zk, kafka = one.held("g", "t")
@@ -631,11 +640,7 @@ def test_a_group_that_is_due_is_asked_for_together_with_the_others(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the request, and the answer that is compared with the last one, remain the same."""
-    virtual_time(monkeypatch)
-    two_groups(simulated)
-    matrix.good(simulated.run("mirror", "--all", "--execute", "--once"))
-    matrix.good(simulated.run("cut-over", "--all", "--execute", "--wait", "0"))
-    mirror = mirroring.Mirroring(simulated.stores())
+    mirror = two_in_kafka(simulated, monkeypatch)
     asked: list[list[str]] = []
     fetch = simulated.kafka.fetch_several
 
@@ -983,11 +988,7 @@ def test_answers_of_earlier_passes_are_not_kept(
     simulated: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka leads. Each pass has fewer groups, so other groups are the first ones of a request."""
-    virtual_time(monkeypatch)
-    two_groups(simulated)
-    matrix.good(simulated.run("mirror", "--all", "--execute", "--once"))
-    matrix.good(simulated.run("cut-over", "--all", "--execute", "--wait", "0"))
-    mirror = mirroring.Mirroring(simulated.stores())
+    mirror = two_in_kafka(simulated, monkeypatch)
 
     def kept(groups: str) -> int:
         assert [one.state for one in mirror.steps(groups)] == ["in step"] * len(groups)
