@@ -100,7 +100,7 @@ def _bug(entry: dict[str, Any]) -> Bug:
 def missing(commits: Iterable[str]) -> str:
     """Return why the history lacks one of the commits or its parent; empty: it has all."""
     if not (ROOT / ".git").exists():
-        return "there is no git history here: clone the repository"
+        return "the git history is missing here: clone the repository"
     for commit in commits:
         known = subprocess.run(
             ["git", "cat-file", "-e", f"{commit}^^{{commit}}"], cwd=ROOT, capture_output=True

@@ -84,7 +84,7 @@ def test_what_cannot_be_shown_is_named(
     assert "git fetch --unshallow" in record.missing(["0000000"])
     monkeypatch.setattr(record, "ROOT", tmp_path)
     assert record.main([FAST]) == 1
-    assert "there is no git history here: clone the repository" in capsys.readouterr().err
+    assert "the git history is missing here: clone the repository" in capsys.readouterr().err
 
 
 def test_the_page_has_the_table() -> None:

@@ -37,6 +37,7 @@ _FRESH: Final = 1.0
 answer delays some of them."""
 
 _NONE: Final[Mapping[str, Mapping[TopicPartition, StoredOffset]]] = {}
+"""No polled offsets."""
 
 Look = InZooKeeper | ZnodeFormatError | ZooKeeperError
 """A group's data in ZooKeeper, or why it cannot be read."""

@@ -259,8 +259,8 @@ class Asked(NamedTuple):
 def permit(asked: Sequence[Asked]) -> Script[list[bool]]:
     """Whether the record, the agreed state, the lease and the topics of each group are unchanged.
 
-    ZooKeeper's leader answers about the records and the agreed states. If one has changed, there
-    is no permission for any of the groups. The rest is read after that, so it is not older.
+    ZooKeeper's leader answers about the records and the agreed states. If one has changed,
+    none of the groups is permitted. The rest is read after that, so it is not older.
     """
     first, checks, paths = asked[0].at, list[MultiOp](), list[str]()
     for at, _, topics in asked:

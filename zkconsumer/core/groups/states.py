@@ -42,7 +42,7 @@ COMMIT_STATES = frozenset(
 )
 #: States in which a member that keeps its partitions while it joins may still commit them.
 JOIN_STATES = frozenset({State.LOADING, State.JOINING, State.BACKING_OFF})
-# : States that wait for the application or for fetchers, even if the coordinator is lost.
+#: States that wait for the application or for fetchers, even if the coordinator is lost.
 WAITING = frozenset(
     {State.STOPPING, State.NOTIFYING_RELEASE, State.NOTIFYING_START, State.STARTING}
 )

@@ -64,7 +64,7 @@ def stalled(
     if waiting:
         text = (
             f"the application consumes nothing of {_names(waiting)}: check what it does with the "
-            f"last message"
+            "last message"
         )
         seconds = max(idle[info] for info in waiting)
         reasons.append(Reason(Trouble.APPLICATION, text, seconds, len(waiting)))
