@@ -19,9 +19,11 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
+from tests.support.endpoints import endpoints
 from tests.support.groups import Reader
+from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.servers import fetch_jars, java, wait_until
+from zkconsumer.servers import LocalCluster, fetch_jars, java, wait_until
 
 PYTHON_ASSIGNORS: Final[dict[str, Any]] = {
     "range": RangePartitionAssignor,
@@ -29,6 +31,12 @@ PYTHON_ASSIGNORS: Final[dict[str, Any]] = {
     "sticky": StickyPartitionAssignor,
     "cooperative-sticky": CooperativeStickyAssignor,
 }
+
+
+def group_state(cluster: LocalCluster, group: str) -> str:
+    """Return the state of a group in Kafka's words, such as ``Stable``."""
+    with GroupCoordinators("tests", lambda: endpoints(cluster)) as coordinators:
+        return coordinators.describe(group).state
 
 
 class Member(Protocol):

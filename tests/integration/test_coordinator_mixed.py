@@ -20,10 +20,9 @@ from tests.integration.group_members import (
     Librdkafka,
     Member,
     Ours,
+    group_state,
 )
-from tests.support.endpoints import endpoints
 from tests.support.groups import Producer
-from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.groups.assignors.sticky import StickyStrategy
 from zkconsumer.core.groups.assignors.strategies import (
@@ -109,9 +108,7 @@ def at_rest(cluster: LocalCluster, group: str, ours: Ours) -> bool:
     With cooperative-sticky, each partition may have its owner before the last rebalance ends. The
     broker is asked first: a member that is in a group at rest stays there.
     """
-    with GroupCoordinators("tests", lambda: endpoints(cluster)) as coordinators:
-        state = coordinators.describe(group).state
-    return state == "Stable" and ours.state is State.STABLE
+    return group_state(cluster, group) == "Stable" and ours.state is State.STABLE
 
 
 def share_a_group(

@@ -8,15 +8,25 @@ from typing import Final
 
 import pytest
 
-from tests.integration.group_members import Java, Join, Jvm, Librdkafka, Member, Ours
+from tests.integration.group_members import (
+    Java,
+    Join,
+    Jvm,
+    Librdkafka,
+    Member,
+    Ours,
+    group_state,
+)
 from tests.support.groups import Producer
 from zkconsumer.servers import LocalCluster, wait_until
 
+MAKES: Final = ("ours", "java", "librdkafka")
 PARTITIONS: Final = 12
 SETTLED: Final = 40
 """Seconds within which a group must be stable. It usually takes two or three."""
 
 Start = Callable[[str, str], Member]
+Settle = Callable[[Sequence[Member]], None]
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +67,27 @@ def start(
         member.close()
 
 
-def settle(members: Sequence[Member]) -> None:
-    """Wait until each member has a share, and each partition has one owner."""
+@pytest.fixture
+def settle(kraft: LocalCluster, group: str) -> Settle:
+    """Waits until each member has a share, each partition has one owner, and no rebalance is under
+    way."""
 
-    def settled() -> bool:
-        shares = [set(member.partitions) for member in members]
-        for member in members:
-            member.got()  # fails if the member has failed
-        return all(shares) and len(set().union(*shares)) == sum(map(len, shares)) == PARTITIONS
+    def wait(members: Sequence[Member]) -> None:
+        def settled() -> bool:
+            stable = group_state(kraft, group) == "Stable"
+            shares = [set(member.partitions) for member in members]
+            for member in members:
+                member.got()  # fails if the member has failed
+            owned = len(set().union(*shares)) == sum(map(len, shares)) == PARTITIONS
+            return stable and owned and all(shares)
 
-    try:
-        wait_until(settled, SETTLED, "each partition has one owner")
-    except Exception as error:
-        error.add_note(f"{[(type(one).__name__, sorted(one.partitions)) for one in members]}")
-        raise
+        try:
+            wait_until(settled, SETTLED, "each partition has one owner")
+        except Exception as error:
+            error.add_note(f"{[(type(one).__name__, sorted(one.partitions)) for one in members]}")
+            raise
+
+    return wait
 
 
 def check_deliveries(producer: Producer, everyone: Sequence[Member]) -> None:
@@ -89,17 +106,19 @@ def check_deliveries(producer: Producer, everyone: Sequence[Member]) -> None:
 
 
 def test_members_of_all_makes_and_both_protocols_share_a_group(
-    kraft: LocalCluster, start: Start, topic: str, everyone: list[Member]
+    kraft: LocalCluster, start: Start, settle: Settle, topic: str, everyone: list[Member]
 ) -> None:
     """Six members run under load, and each partition has one owner. One member of each client
-    leaves, and the others get its share. Everything is delivered once."""
+    leaves, and the others get its share. Everything is delivered once.
+
+    The classic members settle first. If the first member of the other protocol joins during a
+    rebalance, the coordinator of Kafka 4.4 can give partitions away before their owner has joined
+    again. This was seen with members of Java and librdkafka alone, too."""
     with Producer(kraft.bootstrap, topic, range(PARTITIONS), interval=0.005) as producer:
-        members = {
-            (make, protocol): start(make, protocol)
-            for protocol in ("classic", "consumer")
-            for make in ("ours", "java", "librdkafka")
-        }
-        settle(list(members.values()))
+        members: dict[tuple[str, str], Member] = {}
+        for protocol in ("classic", "consumer"):
+            members |= {(make, protocol): start(make, protocol) for make in MAKES}
+            settle(list(members.values()))
         for leaver in (("java", "consumer"), ("ours", "classic"), ("librdkafka", "classic")):
             members.pop(leaver).close()
             settle(list(members.values()))
@@ -107,17 +126,16 @@ def test_members_of_all_makes_and_both_protocols_share_a_group(
 
 
 def test_a_mixed_group_is_rolled_to_the_protocol_and_back(
-    kraft: LocalCluster, start: Start, topic: str, everyone: list[Member]
+    kraft: LocalCluster, start: Start, settle: Settle, topic: str, everyone: list[Member]
 ) -> None:
     """One member of each client restarts at a time, from classic to consumer and back. Before the
     last member of the new protocol leaves, the classic ones have reached the group epoch.
     Everything is delivered once."""
-    makes = ("ours", "java", "librdkafka")
     with Producer(kraft.bootstrap, topic, range(PARTITIONS), interval=0.005) as producer:
-        members = {make: start(make, "classic") for make in makes}
+        members = {make: start(make, "classic") for make in MAKES}
         settle(list(members.values()))
         for protocol in ("consumer", "classic"):
-            for make in makes:
+            for make in MAKES:
                 if (make, protocol) == ("librdkafka", "classic"):
                     ours, java = members["ours"], members["java"]
                     assert isinstance(ours, Ours)
