@@ -177,12 +177,24 @@ def judge(zk: FakeZk) -> Counter[str]:
     return counts
 
 
-def limit_s() -> float:
-    """The CPU time that one judgement may take on this machine now, in seconds."""
-    begun = time.thread_time()
-    for _ in range(3_000_000):
-        pass
-    return max(LIMIT_S, time.thread_time() - begun)
+def check_cpu_time(work: Callable[[], object], what: str) -> float:
+    """Run ``work`` until it takes ``LIMIT_S`` of CPU time or less, or less than an empty loop that
+    ran next to it. Return the least time, in seconds. Fails after ten runs, because other
+    processes that use the same core make each of them longer."""
+    least = loop = float("inf")
+    for _ in range(10):
+        begun = time.thread_time()
+        work()
+        least = min(least, time.thread_time() - begun)
+        if least <= LIMIT_S:
+            return least
+        begun = time.thread_time()
+        for _step in range(3_000_000):
+            pass
+        loop = min(loop, time.thread_time() - begun)
+        if least <= loop:
+            return least
+    raise AssertionError(f"{least:.3f} s of CPU time, {loop:.3f} s for the loop: {what}")
 
 
 def test_members_survive_and_judge_alike() -> None:
@@ -197,20 +209,12 @@ def test_members_survive_and_judge_alike() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(ZNODES):
         what, repair = attack(zk, rng)
-        took = float("inf")
-        for _again in range(3):  # a busy machine counts as well
-            begun = time.thread_time()
-            try:
-                counts = judge(zk)
-            except Exception as error:
-                error.add_note(f"{what} (ZKC_SEED={SEED})")
-                raise
-            took = min(took, time.thread_time() - begun)
-            if took <= LIMIT_S:
-                break
-        assert took <= LIMIT_S or took <= limit_s(), f"{took:.3f} s: {what} (ZKC_SEED={SEED})"
-        slowest = max(slowest, took)
-        found += counts
+        try:
+            found += judge(zk)
+            slowest = max(slowest, check_cpu_time(lambda: judge(zk), what))
+        except Exception as error:
+            error.add_note(f"{what} (ZKC_SEED={SEED})")
+            raise
         repair()
     assert judge(zk)["left out"] == 0
     sys.stdout.write(f"ZKC_SEED={SEED}: {dict(found)}, slowest {slowest * 1000:.1f} ms\n")
@@ -230,20 +234,17 @@ def test_catastrophic_regexes_cost_little_and_all_members_agree() -> None:
     other = TOPICS[::-1]
     for regex in CATASTROPHIC:
         own = Subscription(Pattern.WHITE_LIST, {regex: 1})
-        took = float("inf")
-        verdicts: set[str] = set()
-        for topics in (TOPICS, other, TOPICS):
+
+        def verdict(topics: list[str], own: Subscription = own) -> str:
             compile_java.cache_clear()
-            begun = time.thread_time()
             try:
                 assert expand("/z", own, topics, True) == {}
             except ZnodeFormatError as error:
-                verdicts.add(error.reason)
-            else:
-                verdicts.add("")
-            took = min(took, time.thread_time() - begun)
-        assert len(verdicts) == 1, regex[:80]
-        assert took <= LIMIT_S or took <= limit_s(), f"{took:.3f} s: {regex[:80]}"
+                return error.reason
+            return ""
+
+        assert verdict(TOPICS) == verdict(other), regex[:80]
+        check_cpu_time(lambda verdict=verdict: verdict(TOPICS), regex[:80])  # type: ignore[misc]
 
 
 BROKER_NAMES = ["2147483648", "99999999999", "9" * 5000, "\u0663", "01", "-1", "x"]
