@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Switch the garbage collector off while many znodes or transactions are read.
+    """Switch the garbage collector off while many znodes, offsets or transactions are read.
 
     They contain no cycles, and the collector's passes over them are slow.
     """

@@ -12,6 +12,7 @@ import click
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.snapshot import list_groups
+from zkconsumer.console.collector import no_collector
 from zkconsumer.console.tables import How, execute_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.zookeeper.znodes import is_legal_group
@@ -150,7 +151,8 @@ def mirror(
                 begin([name for name, one in begun.items() if _may_begin_later(one)])
                 begin(refused, again=True)  # another process may mirror them by now
             passing = [] if end or not execute else list(filter(_mirrored(begun), names))
-            steps = {one.group: one for one in mirroring.steps(passing, when_empty)}
+            with no_collector():  # it is on between the passes
+                steps = {one.group: one for one in mirroring.steps(passing, when_empty)}
             steps |= {name: _as_step(one) for name, one in begun.items() if name not in steps}
             return _as_look(
                 [steps[name] for name in names if name in steps], progress, only_problems

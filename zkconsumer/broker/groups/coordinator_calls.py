@@ -261,15 +261,16 @@ def offsets_in(
     """Return the offsets in an answer with this code, which must contain all partitions in
     ``left``."""
     offsets: dict[TopicPartition, StoredOffset] = {}
+    unknown, has_epochs = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, version >= 5
     for entry in topics:
         for part in entry.partitions:
             tp = TopicPartition(entry.name, part.partition_index)
             left.discard(tp)
-            if part.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            if part.error_code and part.error_code != unknown:
                 if not code:
                     code, what = part.error_code, f"stored offset of {tp}"
             elif part.committed_offset >= 0:
-                epoch = part.committed_leader_epoch if version >= 5 else -1
+                epoch = part.committed_leader_epoch if has_epochs else -1
                 offsets[tp] = StoredOffset(part.committed_offset, epoch, part.metadata or "")
     if left and not code:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
