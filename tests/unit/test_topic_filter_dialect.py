@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 
 import pytest
@@ -149,3 +150,17 @@ def test_ordinary_repetition_is_not_refused() -> None:
     assert compile_java("(?:ab){100}").fullmatch("ab" * 100)
     long = "|".join(f"topic{n}" for n in range(4_000))
     assert compile_java(long).fullmatch("topic77")
+
+
+QUANTIFIERS = ["*", "+", "?", "{2,}", "{0,2}", "*?"]
+
+
+@pytest.mark.parametrize("outer", QUANTIFIERS)
+@pytest.mark.parametrize("inner", QUANTIFIERS)
+def test_nested_repetitions_match_as_in_java(inner: str, outer: str) -> None:
+    """Python's ``re`` agrees with Java about these patterns."""
+    subjects = ["b" * bs + "ca" * cas + "b" * bs for bs in (0, 1) for cas in range(6)]
+    for part in ("ca", "(?:ca|c)a?", "(?=c)ca"):
+        pattern = f"b?((?:{part}){inner}){outer}b?"
+        expected = [re.fullmatch(pattern, subject) is not None for subject in subjects]
+        assert compile_java(pattern).matches(Names(subjects)) == expected, pattern

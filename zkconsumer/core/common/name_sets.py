@@ -178,7 +178,9 @@ class _Walk:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._steps = 0
-        self._looks: dict[int, int] = {}
+        self._looks: dict[Node, int] = {}
+        self._look_ids: dict[int, int] = {}
+        """The same results by the node's id, because hashing a node takes long."""
 
     def go(self, node: Node, at: int, back: bool) -> int:
         """Return where a match of ``node`` that begins in ``at`` may end. ``back``: match
@@ -204,10 +206,12 @@ class _Walk:
             case "times", part, least, most, _:
                 return self._times(part, least, most, at, back)
             case "look", behind, negative, part:
-                if id(node) not in self._looks:
-                    ends = self.go(part, self._names.everywhere, not behind)
-                    self._looks[id(node)] = self._names.everywhere & ~ends if negative else ends
-                return at & self._looks[id(node)]
+                if id(node) not in self._look_ids:
+                    if node not in self._looks:
+                        ends = self.go(part, self._names.everywhere, not behind)
+                        self._looks[node] = self._names.everywhere & ~ends if negative else ends
+                    self._look_ids[id(node)] = self._looks[node]
+                return at & self._look_ids[id(node)]
             case "place", which:
                 return at & self._place(which)
         raise AssertionError(node)
@@ -249,19 +253,23 @@ _SINGLE: Final[dict[str, Node]] = {
 
 def _shared(node: Node, depth: int) -> Node:
     """Return an equivalent regex in which alternatives share a beginning, so that it counts only
-    once."""
+    once, and directly nested repetitions such as ``(x+)*`` are one."""
     match node:
         case "group", _, part:
             return _shared(part, depth)
         case "all", parts:
             return ("all", tuple(_shared(part, depth) for part in parts))
         case "times", part, least, most, _:
-            return ("times", _shared(part, depth), least, most, "")
+            shared = _shared(part, depth)
+            match shared:
+                case "times", inner, 0 | 1 as fewest, None, _ if most is None and least < 2:
+                    return ("times", inner, min(fewest, least), None, "")
+            return ("times", shared, least, most, "")
         case "look", behind, negative, part:
             return ("look", behind, negative, _shared(part, depth))
         case "any", branches:
-            shared = [_shared(branch, depth) for branch in branches]
-            return _tree([each[1] if each[0] == "all" else (each,) for each in shared], 0)
+            rows = [_shared(branch, depth) for branch in branches]
+            return _tree([row[1] if row[0] == "all" else (row,) for row in rows], 0)
     return node
 
 
