@@ -31,14 +31,11 @@ each with its key, its value and what to do. `zkconsumer config --check FILE` ch
 - Times are in milliseconds, sizes in bytes.
 - In Python a value is an attribute of `ConsumerConfig`: the key without `zkconsumer.` and with `_`
   for each dot.
-- Below each meaning are the type, the valid values, the default, and the release of Kafka that
-  added the key, if it is newer than 0.8.
 - [Configuration on the coordinator](config-coordinator.md) lists the keys that differ or have no
   effect there.
 
 Names and defaults are those of Kafka 1.1.1. Values with which the JVM consumer would fail later are
-refused at once: an empty `group.id`, a `consumer.id` that does not fit into a path, integers that
-are too small.
+refused at once.
 """
 
 

@@ -98,12 +98,13 @@ def migrate_json_page() -> str:
         "# JSON of zkmigrate\n",
         NOTE,
         'With `--json`, a command prints `{"schema": NAME, "version": NUMBER, "rows": [...]}` on',
-        "standard output. Each row is an object with all columns of its schema. The version of a",
-        "schema changes when a column is removed or its meaning changes; new columns may be added.",
-        "With `--watch` and `lock --hold`, each line is an object with `schema`, `version`, the",
-        "time `at` and the columns. A row that disappeared has its first columns and `gone`.\n",
+        "standard output. Each row is an object with all columns of its schema. A column with a",
+        "question mark may be null. The version of a schema changes when a column is removed or",
+        "its meaning changes; new columns may be added. With `--watch` and `lock --hold`, each",
+        "line is an object with `schema`, `version`, the time `at` and the columns. A row that",
+        "disappeared has its first columns and `gone`.\n",
         "`zkconsumer offsets export --json` prints a list of objects with `group`, `topic`,",
-        "`partition` and `offset`, as other tools read it.\n",
+        "`partition` and `offset`.\n",
         "On standard error, lines that begin with `{` are objects too. One names the cluster",
         "(`cluster`, `brokers`, `zookeeper`, `groups`), and the others show the progress",
         "(`progress`, `groups`, `of` and more). Other lines there are for people.\n",
@@ -115,7 +116,7 @@ def migrate_json_page() -> str:
         commands = ", ".join(f"`{command}`" for command in rows.commands)
         lines += [
             f"## `{name}`\n",
-            f"Version {rows.version}, printed by {commands}: one row for {rows.row}.\n",
+            f"Version {rows.version}, by {commands}: one row for {rows.row}.\n",
         ]
         shared = [f"`{column.name}`" for column in rows.columns if column in common]
         if shared:
@@ -129,7 +130,7 @@ def _json_columns(columns: Iterable[Column]) -> list[str]:
         "| Column | Meaning |",
         "|---|---|",
         *(
-            f"| `{one.name}` {one.type}{' or null' if one.nullable else ''} | {one.meaning} |"
+            f"| `{one.name}`{'?' if one.nullable else ''} {one.type} | {one.meaning} |"
             for one in columns
         ),
         "",
@@ -186,9 +187,9 @@ def migrate_layouts_page() -> str:
         "`live`, `mirror` with `cut-over`, and `reset` treat every number in ZooKeeper as the",
         "next record to read. Do not use them for a group whose client stores the last one.\n",
         "## What the gate treats as offsets\n",
-        "`zkmigrate gate --all` guesses, because a program may store offsets in any form.",
-        "If it finds nothing, that is not a proof: ask the owners of the trees that it",
-        "looked at. It reports a znode with data if one of these is true:\n",
+        "A program may store offsets in any form, so `zkmigrate gate --all` guesses. If it finds",
+        "nothing, ask the owners of the trees that it looked at. It reports a znode with data if",
+        "one of these is true:\n",
         "- The path or the data contain the word `offset`, or the path is that of a layout.",
         "- The data are a list of `PARTITION:OFFSET`, such as `0:12, 1:15`, `0=12;1=15` or",
         "  `TOPIC:0:12,TOPIC:1:15`.",
@@ -373,10 +374,8 @@ def states_page() -> str:
             "# States of a member",
             "",
             NOTE,
-            "A member's rebalance is a state machine that takes events and returns commands. The",
-            "metric `state` shows its state. In each state it waits for the answer to one command;",
-            "it ignores and counts other answers. *Commits*: whether a commit that the application",
-            "requests is sent in this state. In the others it waits.",
+            "The metric `state` shows the state of a member's rebalance. *Commits*: whether a",
+            "commit that the application requests is sent in this state. In the others it waits.",
             "",
             "## In ZooKeeper",
             "",
@@ -491,16 +490,12 @@ def metrics_page() -> str:
             "matching MBean of the old consumer, if there is one. A JVM meter becomes two metrics,",
             "a count and a rate. [Monitor a member](../how-to/monitor.md) shows how to use them.",
             "Metrics with *ZooKeeper* in the kind exist only for groups in ZooKeeper. For groups",
-            "in Kafka, `connector.metrics()` returns 0 for these metrics, and Prometheus",
-            "gets no sample.\n",
+            "in Kafka they are 0 in `connector.metrics()` and missing in Prometheus.\n",
             *kinds,
             "",
             "| Name | Meaning | Kind, unit | JVM |",
             "|---|---|---|---|",
             *rows,
-            "",
-            "The JVM's MinFetchRate, FetchResponseSize and FetchRequestThrottleRateAndTimeMs have",
-            "no counterpart.",
             "",
             "## Health\n",
             "The result of `connector.health()`, as gauges with the same labels. A connector that",
@@ -529,18 +524,16 @@ A journal is a file of JSON Lines: one object per line, UTF-8. `zkconsumer simul
 and `zkconsumer herd --journal FILE` write one, and so does each member with the key
 `zkconsumer.journal.dir`. `zkconsumer.journal.read_journal` reads it, `zkaudit run --journals` looks
 for faults in it, and `zkconsumer replay` runs a member again on it
-([how to replay a failure](../how-to/replay-a-failure.md)). The first line is of kind `run`. Fields
-without a value are left out. If the writer was killed, the last line may be incomplete; readers
-skip it.
+([how to replay a failure](../how-to/replay-a-failure.md)). If the writer was killed, the last line
+may be incomplete; readers skip it.
 
 Each line ends with `crc`, the CRC-32 of the object without it, in 8 hexadecimal digits. A reader
 refuses a line with a wrong checksum, and names the file and the line.
 
 ## The journal of a running member
 
-The file is opened when the member starts. It holds whole events and commands (`fields`). A large
-field that has not changed is not written again (`unchanged`). Simulations write summaries without
-`fields`; they are replayed from their seed.
+It holds whole events and commands (`fields`). Simulations write summaries without `fields`; they
+are replayed from their seed.
 
 A separate thread writes, so the member never waits for the disk. It does not call `fsync`. A
 process that is killed may lose its last entries.
@@ -550,7 +543,7 @@ process that is killed may lose its last entries.
   `EntriesDropped` shows where and how many (`count`) are missing.
 - **The disk is full, or a write fails.** The journal ends there, with a warning. The member
   continues.
-- **The disk hangs at the end.** `shutdown` waits for it for 1 s at most.
+- **The disk hangs at the end.** `shutdown` waits for 1 s at most.
 
 A commit of 5 partitions takes 3 to 4 kB, a rebalance of 10 members 27 kB.
 """

@@ -11,16 +11,16 @@ from zkaudit.sources.options import OPTIONS, TABLES, Option
 
 _MEANINGS: Final = {
     "transactions": "One row for each operation. A multi of n operations gives n rows; if one of "
-    "them failed, none was applied, and all rows are of type `error`. (`server`, `zxid`, `idx`) is "
-    "unique in one server's logs; two servers' logs hold the same transactions.",
+    "them failed, none was applied, and all rows are of type `error`. (`server`, "
+    "`zxid`, `idx`) is unique in one server's logs.",
     "files": "One row for each log: how far it can be read, and why reading stopped.",
     "nodes": "One row for each znode of each snapshot. Snapshots are fuzzy: a znode may be newer "
     "than `zxid`.",
     "sessions": "One row for each live session of each snapshot.",
     "records": "One row for each record.",
     "lines": "One row for each line. Each [field of a line](journal.md#lines) is a column of the "
-    "same name, except `fields` and `unchanged`. An integer is a `long`, a text a `string`, and "
-    "a list or map has these types. Other columns:",
+    "same name, except `fields` and `unchanged`. An integer is a `long`, a text a "
+    "`string`. Other columns:",
 }
 """Meanings of the tables on the page, without those that only zkaudit reads."""
 
@@ -60,8 +60,8 @@ logs.load(["logs/zk1", "logs/zk2", "logs/zk3"]).where("type = 'delete'").show()
 grows = spark.readStream.format("zookeeper_txnlog").load("/var/lib/zookeeper")
 grows.writeStream.format("console").trigger(availableNow=True).start()""",
         "A batch of a stream reads every complete record that exists when the batch begins, and "
-        "the first batch reads all logs. No option or limit makes a batch smaller. Tasks have the "
-        "same size as in a batch query (`bytesPerTask`).",
+        "the first batch reads all logs. No option makes a batch smaller. `bytesPerTask` sets "
+        "the size of tasks.",
     ),
     Source(
         "zookeeper_snapshot",
@@ -140,8 +140,7 @@ def page() -> str:
         "zkaudit.register(spark)",
         "```",
         "",
-        "Names of options are not case-sensitive. An unknown option is an error. A value that is",
-        "not known is null.",
+        "Names of options are not case-sensitive. A value that is not known is null.",
     ]
     shared = [
         option
@@ -162,7 +161,7 @@ def _options(options: Iterable[Option]) -> list[str]:
 
 def _section(source: Source, shared: Sequence[Option]) -> list[str]:
     parts = [f"## `{source.name}`", "", source.what, "", "```sql", source.sql, "```", ""]
-    parts += ["In Python:", "", "```python", source.python, "```"]
+    parts += ["```python", source.python, "```"]
     own = [o for o in source.options if o not in shared and not o.internal]
     if len(own) < len(source.options):
         parts += ["", "It has the [common options](#common-options)" + (", and:" if own else ".")]
