@@ -61,7 +61,7 @@ class ConsumerKeys(SecurityKeys):
     )
     group_id: str = key(
         "group.id",
-        "The group's name. Members with the same name share the partitions.",
+        "The group's name. Members with the same name share the partitions",
         default=REQUIRED,
         check=path_name("1 to 255 of letters, digits, . _ -"),
         importance="high",
@@ -319,7 +319,7 @@ class ConsumerKeys(SecurityKeys):
         "zkconsumer.roundrobin.hash",
         "The text that the roundrobin strategy sorts partitions by: `topic-partition` as Kafka "
         "1.0 and later, `[topic,partition]` as Kafka 0.10.2 and 0.11, `[topic,partition]-0.8.2` "
-        "as Kafka 0.8.2 to 0.10.1.. Must be the same in all members",
+        "as Kafka 0.8.2 to 0.10.1. Must be the same in all members",
         default="topic-partition",
         check=one_of("topic-partition", "[topic,partition]", "[topic,partition]-0.8.2"),
         since="zkconsumer",
