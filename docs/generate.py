@@ -60,7 +60,7 @@ def cli_page() -> str:
         'Completion in bash: put `eval "$(_ZKCONSUMER_COMPLETE=bash_source zkconsumer)"` into',
         "`~/.bashrc`. In zsh write `zsh_source`; for fish, run",
         "`_ZKCONSUMER_COMPLETE=fish_source zkconsumer | source`. `_ZKMIGRATE_COMPLETE` and",
-        "`_ZKAUDIT_COMPLETE` are for the other two programs.\n",
+        "`_ZKAUDIT_COMPLETE` are for the other programs.\n",
     ]
     return _commands(head, cli, "zkconsumer")
 
@@ -82,8 +82,8 @@ def migrate_cli_page() -> str:
     head = [
         "# Command line of zkmigrate\n",
         NOTE,
-        "An error is one line on stderr, `error: ...`. The exit status is the same in all",
-        "commands. [JSON](migrate-json.md) describes what they print with `--json`.\n",
+        "An error is one line on stderr, `error: ...`. [JSON](migrate-json.md) describes what",
+        "the commands print with `--json`.\n",
         "| Exit status | Meaning | What to do |",
         "|---|---|---|",
         *(f"| {number} | {what} | {to_do} |" for number, (what, to_do) in STATUSES.items()),

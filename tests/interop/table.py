@@ -39,21 +39,19 @@ runs, takes pairwise combinations of each test's parameters.
 ## Releases, strategies and offset stores
 
 Each combination ran twice, with a JVM member first and with one of ours first. Members of both
-sides join in pairs and leave one at a time, with one and two streams. A partition is added, and
-with a filter also a topic. Each partition that moves was committed to its end before.
+sides join in pairs and leave one at a time. A partition is added, and with a filter also a topic.
 
 """
 
 BETWEEN = """
-The consumer of 1.1.1 cannot read from a 0.8.2.2 broker, because it sends fetch requests of version
-3. Offsets: `zookeeper` and `kafka` are values of `offsets.storage`; `dual` is `kafka` with
-`dual.commit.enabled`. Our members with `roundrobin` set `zkconsumer.roundrobin.hash` to the form of
-the JVM members.
+The consumer of 1.1.1 cannot read from a 0.8.2.2 broker. Offsets: `zookeeper` and `kafka` are values
+of `offsets.storage`; `dual` is `kafka` with `dual.commit.enabled`. Our members with `roundrobin`
+set `zkconsumer.roundrobin.hash` to the form of the JVM members.
 
 ## Other tests
 
-The name of a case lists its parameters, such as the release of the consumer, the release of the
-broker, the message format and the codec.
+The name of a case lists its parameters, such as the releases of consumer and broker, the message
+format and the codec.
 
 | Test | Cases |
 |---|---|
@@ -64,8 +62,7 @@ MODERN = """
 
 `make test-kraft` runs these groups on a broker of Kafka 4.4, under load. In each of them every
 partition has one owner after each step. *Java* is `KafkaConsumer` 4.4, *librdkafka* is
-confluent-kafka. `consumer` is the protocol of KIP-848, `classic` that of 2015. The tests are in
-`tests/kraft`, those of older brokers in `tests/integration`.
+confluent-kafka. The tests are in `tests/kraft`, those of older brokers in `tests/integration`.
 
 | Members | Protocols | What happens | Checked | Test |
 |---|---|---|---|---|
