@@ -105,9 +105,9 @@ def test_the_page_of_states_has_every_state(heading: str, states: ModuleType) ->
     assert all(f"| `{state.name}` |" in section for state in states.State)
 
 
-def test_there_are_twenty_questions() -> None:
-    """The list has a newcomer's twenty questions."""
-    assert len(QUESTIONS) == 20
+def test_there_are_many_questions() -> None:
+    """The list of a newcomer's questions is read."""
+    assert len(QUESTIONS) >= 24
 
 
 @pytest.mark.parametrize("row", QUESTIONS, ids=lambda row: row.split("|")[1].strip())
