@@ -61,7 +61,8 @@ class ConsumerKeys(SecurityKeys):
     )
     group_id: str = key(
         "group.id",
-        "The group's name. Members with the same name share the partitions",
+        "The group's name. Members with the same name share the partitions. The JVM accepts an "
+        "empty name. It is refused here, because its znode paths would be invalid",
         default=REQUIRED,
         check=path_name("1 to 255 of letters, digits, . _ -"),
         importance="high",
@@ -138,7 +139,8 @@ class ConsumerKeys(SecurityKeys):
     fetch_max_bytes: int = key(
         "fetch.max.bytes",
         "Largest answer to one fetch, all partitions together. A broker always sends at least "
-        "one batch. Brokers before 0.10.1 and zkconsumer.profile=scala ignore this key",
+        "one batch. Brokers before 0.10.1 ignore this key. The JVM's old consumer does not use "
+        "it; neither does zkconsumer.profile=scala",
         default=50 * 1024 * 1024,
         check=at_least(0),
         importance="low",
@@ -210,8 +212,8 @@ class ConsumerKeys(SecurityKeys):
     )
     consumer_timeout_ms: int = key(
         "consumer.timeout.ms",
-        "How long a stream's iterator waits for a message before it raises ConsumerTimeoutError. "
-        "A negative value waits indefinitely",
+        "How long a stream's iterator waits for a message before it raises ConsumerTimeoutError; "
+        "it can be used again afterwards. A negative value waits indefinitely",
         default=-1,
     )
     offsets_storage: str = key(
@@ -225,9 +227,9 @@ class ConsumerKeys(SecurityKeys):
     )
     dual_commit_enabled: bool = key(
         "dual.commit.enabled",
-        "With `offsets.storage=kafka`, commit to ZooKeeper as well, and start from the larger of "
-        "both offsets. Use it while a group moves its offsets, or while it has members with the "
-        "other storage",
+        "With `offsets.storage=kafka`, commit to ZooKeeper as well, and start from the larger "
+        "of both offsets. Use it while a group moves its offsets, or while it has members with "
+        "the other storage. Has no effect with `offsets.storage=zookeeper`",
         default_from="offsets.storage",
         derive=Derivation("offsets.storage is kafka", lambda storage: storage == "kafka"),
         since="0.8.2",
@@ -260,8 +262,8 @@ class ConsumerKeys(SecurityKeys):
     )
     exclude_internal_topics: bool = key(
         "exclude.internal.topics",
-        "Topic filters leave out `__consumer_offsets` and `__transaction_state`. Must be the "
-        "same in all members",
+        "Topic filters leave out `__consumer_offsets` and `__transaction_state`. Must be the same "
+        "in all members: each applies its own value to every member's filter",
         default=True,
         since="0.8.2",
     )
@@ -289,7 +291,8 @@ class ConsumerKeys(SecurityKeys):
         "are in the log, including those of aborted transactions. `read_committed`: those of "
         "committed transactions, and those outside of transactions. Delivery then waits at the "
         "first message of an open transaction, until the transaction ends. Brokers before 0.11 "
-        "are refused. JVM members of groups in ZooKeeper always read as `read_uncommitted`",
+        "are refused. The JVM consumer of groups in ZooKeeper has no such key: it always reads "
+        "as `read_uncommitted`, also in a group with this library",
         default="read_uncommitted",
         check=one_of("read_uncommitted", "read_committed"),
         since="zkconsumer",
@@ -318,8 +321,10 @@ class ConsumerKeys(SecurityKeys):
     roundrobin_hash: str = key(
         "zkconsumer.roundrobin.hash",
         "The text that the roundrobin strategy sorts partitions by: `topic-partition` as Kafka "
-        "1.0 and later, `[topic,partition]` as Kafka 0.10.2 and 0.11, `[topic,partition]-0.8.2` "
-        "as Kafka 0.8.2 to 0.10.1. Must be the same in all members",
+        "1.0 and later, `[topic,partition]` as Kafka 0.10.2 and 0.11, "
+        "`[topic,partition]-0.8.2` as Kafka 0.8.2 to 0.10.1. The last two differ only for "
+        "topics whose names have the same hash, such as `Aa` and `BB`. Must be the same in all "
+        "members",
         default="topic-partition",
         check=one_of("topic-partition", "[topic,partition]", "[topic,partition]-0.8.2"),
         since="zkconsumer",
@@ -354,9 +359,9 @@ class ConsumerKeys(SecurityKeys):
     journal_dir: str | None = key(
         "zkconsumer.journal.dir",
         "Directory in which each member writes a journal of all its events and commands, in a "
-        "new file for each start. It is created if it is missing. `zkaudit run --journals` reads "
-        "them, and `zkconsumer replay` runs a member again on one. Files grow until an operator "
-        "deletes them",
+        "new file for each start. It is created if it is missing. `zkaudit run --journals` "
+        "reads them, and `zkconsumer replay` runs a member again on one. Files grow until an "
+        "operator deletes them. Without this key, no journal is written",
         importance="low",
         since="zkconsumer",
     )

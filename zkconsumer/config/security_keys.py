@@ -31,7 +31,9 @@ MECHANISMS: Final[Mapping[str, str]] = {
 """Each mechanism of SASL, and the login module of its ``sasl.jaas.config``."""
 _STORE_TYPES: Final = ("PEM", "JKS", "PKCS12")
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
-_RENEWED: Final = "a keytab's tickets are renewed, those of a cache are not"
+_RENEWED: Final = (
+    "a keytab gets a new ticket after 80 % of the old one's lifetime; a cache is not renewed"
+)
 _SPOKEN: Final = "the newest version that both sides speak is used; see ssl.enabled.protocols"
 
 
@@ -96,7 +98,7 @@ def _store_type(what: str) -> Check:
     def fault(value: str) -> str | None:
         return None if value.upper() in _STORE_TYPES else f"must be {' or '.join(_STORE_TYPES)}"
 
-    return Check(" of another type is refused", fault)
+    return Check(f"PEM; {what} of another type is refused with the command to convert it", fault)
 
 
 _ENDPOINT_CHECK: Final = Check(

@@ -41,7 +41,8 @@ _KINDS: Final = (
         "No log covers a part of the time that you asked for, or the logs have a gap. The gap may "
         "hide anything, so this finding always counts for `--fail-on`.",
         "The first and last transaction of each server's logs.",
-        "Get the missing logs, or those of another server. To keep logs, use `zkaudit collect`.",
+        "Get the missing logs, or those of another server. `zkaudit collect` keeps logs before a "
+        "server purges them.",
     ),
     FindingKind(
         "zombie commit",
@@ -60,17 +61,18 @@ _KINDS: Final = (
         "A member wrote the offset while no member owned the partition. `info`: no member was "
         "registered.",
         "The deletion of the owner znode before the write.",
-        "Usually the auto-commit of a JVM member after its release. If the next owner began "
-        "before this offset, messages were delivered twice.",
+        "Usually the auto-commit of a JVM member, between its release and the next claim. If the "
+        "next owner began before this offset, messages were delivered twice.",
     ),
     FindingKind(
         "tool write",
         ("medium", "info"),
         "A session that does not belong to a member wrote an offset, or data that is not an "
-        "offset. `medium`: a member may have repeated or skipped messages because of it.",
+        "offset. No member is known to have repeated or skipped messages because of it. "
+        "`medium`: a member may have done so.",
         "The writing session never registered a member.",
-        "Ask who ran a tool at that time. Stop the group before you change its offsets: a "
-        "running member overwrites them.",
+        "Ask who ran a tool at that time; `zkaudit show ZXID` has the raw transactions. Stop the "
+        "group before you change its offsets: a running member overwrites them.",
         verdict="Tools wrote offsets while members were running",
     ),
     FindingKind(
@@ -89,7 +91,8 @@ _KINDS: Final = (
         "and the next owner's first one is higher: probably a reset to the end. `low`: it rose by "
         "at least 10,000, and 20 times faster than in 99 % of the topic's commits. That may also "
         "be a backlog.",
-        "Inferred from two commits of one owner and the time between them.",
+        "Inferred from two commits of one owner and the time between them. The fastest commit of "
+        "each partition does not count towards the 99 %.",
         "Compare with the member's log at that time (OffsetOutOfRange) and with the topic's "
         "retention. Set `auto.offset.reset=smallest` if messages must not be skipped.",
     ),
@@ -97,9 +100,10 @@ _KINDS: Final = (
         "offset written through a broker",
         ("high", "medium", "info"),
         "A broker wrote the offset for a client that commits with OffsetCommit v0. `high`: the "
-        "offset rose and a member started from it, so the messages in between were not "
-        "delivered, unless that client delivered them. `medium`: the owner writes its own "
-        "offsets, or messages may have been delivered again.",
+        "offset rose and a member started from it, so the messages in between were not delivered, "
+        "unless that client delivered them. `medium`: the owner writes its own offsets, or "
+        "messages may have been delivered again. Owners that always commit through brokers (their "
+        "znode names no stream) have no such finding.",
         "The writing session holds a broker's registration. The log does not name the client.",
         "Look for a client with the group's id that is not one of its members, in the broker's "
         "request log.",
@@ -108,8 +112,8 @@ _KINDS: Final = (
         "owner in another layout",
         ("high", "medium"),
         "A session claimed partitions in the layout of another client, such as pykafka, which "
-        "other members ignore. `high`: members owned partitions of the same topic meanwhile, so "
-        "both may have read the same messages.",
+        "members of the JVM and of zkconsumer ignore. `high`: members owned partitions of the "
+        "same topic meanwhile, so both may have read the same messages.",
         "The path of the owner znode.",
         "Give the two kinds of clients different groups.",
         lasts=True,
@@ -117,10 +121,11 @@ _KINDS: Final = (
     FindingKind(
         "unreadable registration",
         ("high", "info"),
-        "A registration is not JSON (those of pykafka and samsa are not), or lacks a field. "
-        "While it exists, rebalances of JVM members fail, and zkconsumer ignores it. `high`: "
-        "other members were registered at the same time. `info`: there were none, or only a "
-        "[limit of zkconsumer](znodes.md#limits) is exceeded.",
+        "A registration is not JSON (those of pykafka and samsa are not), or lacks a field. While "
+        "it exists, rebalances of JVM members fail, and zkconsumer ignores it. `high`: other "
+        "members were registered at the same time. `info`: there were none, or only a [limit "
+        "of zkconsumer](znodes.md#limits) is exceeded. Several registrations with the same fault "
+        "are one finding.",
         "The registration.",
         "Give the two kinds of clients different groups. `zkconsumer groups verify` names such "
         "registrations.",
@@ -132,7 +137,8 @@ _KINDS: Final = (
         "A topic was recreated, and the stored offset was still that of the old topic when a "
         "member made its first commit. `high`: that commit is not below the stored offset, so the "
         "member may have skipped all earlier messages.",
-        "The creation of the topic between two commits. Inferred: the topic's log is not read.",
+        "The creation of the topic between two commits. Inferred: the topic's log is not read, so "
+        "where the member began is not known.",
         "Delete the group's offsets of a topic before it is recreated: `zkconsumer groups delete "
         "--topic`.",
     ),
@@ -163,8 +169,8 @@ _KINDS: Final = (
         "A session deleted the owner znode of another session. `medium`: both belong to one "
         "member.",
         "The session of the owner znode and the session that deleted it.",
-        "See the log of a JVM member for a rebalance after an expired session. If no member did "
-        "it, look for a tool.",
+        "JVM members delete owner znodes by path: see the member's log for a rebalance after an "
+        "expired session. If no member did it, look for a tool.",
         verdict="Owner znodes were deleted by sessions that did not own them",
     ),
     FindingKind(
@@ -193,7 +199,8 @@ _KINDS: Final = (
         "Two members delivered the same messages, but not at the same time, for example after a "
         "crash or an expiry.",
         "The members' journals.",
-        "This is normal after a crash. Commit more often to repeat fewer.",
+        "This is normal after a crash: messages since the last commit are repeated. Commit more "
+        "often to repeat fewer.",
     ),
     FindingKind(
         "members whose views disagree",
@@ -216,8 +223,8 @@ _KINDS: Final = (
         "it skipped messages. `medium`: messages are delivered again, or the journal does not "
         "show the offsets. The first position of a group without a stored offset is not a finding.",
         "The members' journals.",
-        "The member was away for longer than the retention, or the log was truncated. Alert on "
-        "lag.",
+        "The member was away for longer than the topic keeps messages, or the log was truncated. "
+        "Alert on lag and retention.",
     ),
     FindingKind(
         "commit past delivery",
@@ -229,8 +236,9 @@ _KINDS: Final = (
     FindingKind(
         "unowned interval",
         ("medium",),
-        "A partition had no owner for 30 s (`--unowned-seconds`) although a subscribed member "
-        "was registered all that time.",
+        "A partition had no owner for 30 s (`--unowned-seconds`) although a subscribed member was "
+        "registered all that time. The time begins with the creation of a new partition, and ends "
+        "with the group's last transaction before a log gap.",
         "The owner znodes and registrations. Inferred if the leader changed in between.",
         "Look at the rebalances of that time: refused claims, or a member that did not release.",
     ),
@@ -239,7 +247,8 @@ _KINDS: Final = (
         ("high",),
         "Like *unowned interval*, but the partition still has no owner when the logs end.",
         "The owner znodes and registrations. Inferred if the leader changed in between.",
-        "Restart the member that should own it (`zkconsumer groups verify` names it).",
+        "Restart the member that should own it (`zkconsumer groups verify` names it). Its messages "
+        "are not read until then.",
         lasts=True,
         verdict="Partitions have no owner",
     ),
@@ -258,8 +267,8 @@ _KINDS: Final = (
         "epochs. `high`: 6 per minute on average, or in its worst 10 minutes.",
         "Registrations and owners. The sentence names the host, member or client that joined and "
         "left most often.",
-        "Look at that host or member. A longer session timeout helps against pauses; a rolling "
-        "restart needs pauses between members.",
+        "Look at that host or member first. A longer session timeout helps against pauses; a "
+        "rolling restart needs pauses between members.",
         verdict="Groups rebalanced again and again",
     ),
     FindingKind(
@@ -267,7 +276,9 @@ _KINDS: Final = (
         ("medium",),
         "ZooKeeper refused 20 claims in one rebalance.",
         "Failed transactions in the logs.",
-        "This is normal in large groups of JVM members. Raise `rebalance.backoff.ms`.",
+        "This is normal in large groups of JVM members. Raise `rebalance.backoff.ms` to give "
+        "owners "
+        "time to release.",
     ),
     FindingKind(
         "flapping member",
@@ -359,7 +370,8 @@ _KINDS: Final = (
         "An owner that had committed regularly committed nothing for 5 minutes "
         "(`--stalled-seconds`) while other members of its group did, even if it continued later.",
         "Inferred from its commits. The sentence has its longest pause and the number of pauses.",
-        "If the topic had messages at that time, look at the application of this member.",
+        "If the topic had messages at that time, look at the application of this member. Its "
+        "partitions are not assigned to other members.",
     ),
     FindingKind(
         "herd",
@@ -368,8 +380,8 @@ _KINDS: Final = (
         "Proven by members' journals if ZooKeeper (3.9 and later) sent the transaction with each "
         "watch event; otherwise measured from their operations in the 30 s after the change. "
         "Without journals, modelled as an upper bound.",
-        "This is not a fault. On a coordinator it would be cheaper: `zkconsumer simulate` shows "
-        "the difference.",
+        "This is not a fault. In such a large group, a coordinator's protocol would be cheaper. "
+        "`zkconsumer simulate` shows the difference.",
     ),
 )
 KINDS: Final[Mapping[str, FindingKind]] = {kind.name: kind for kind in _KINDS}
@@ -397,10 +409,11 @@ def page() -> str:
         "",
         "<!-- Generated: python docs/generate.py -->",
         "",
-        "The name of a kind is in column `kind` of the table",
-        "[`findings`](audit-tables.md#findings). A finding that depends on a transaction in doubt",
-        "is *inferred*, and its severity is one level lower than here. Findings of kinds marked",
-        "*lasts* have no end if they last until the end of the logs.",
+        "Every kind of finding that `zkaudit run`, `zkaudit stream` and `zkaudit findings` report.",
+        "The name is in column `kind` of the table [`findings`](audit-tables.md#findings). A",
+        "finding that depends on a transaction in doubt is *inferred*, and its severity is one",
+        "level lower than here. Findings of kinds marked *lasts* have no end if they last until",
+        "the end of the logs.",
         "",
     ]
     for kind in _KINDS:

@@ -83,7 +83,8 @@ class Metrics:
     bytes: int = _metric(
         Kind.COUNTER,
         "bytes",
-        "Record bytes, as the broker sent them, that streams began to read.",
+        "Record bytes, as the broker sent them, that streams began to read. "
+        "(The JVM's consumer counts them when they are queued.)",
         _TOPICS + "BytesPerSec",
     )
     messages_per_second: float = _metric(
@@ -101,7 +102,7 @@ class Metrics:
     max_lag: int = _metric(
         Kind.GAUGE,
         "messages",
-        "The largest `lag`; 0 if no lag is known.",
+        "The largest `lag`; 0 if no lag is known. (Kafka's MaxLag counts from the fetched offset.)",
         "kafka.consumer:type=ConsumerFetcherManager,name=MaxLag",
     )
     lag: Mapping[TopicPartition, int] = _metric(
@@ -117,9 +118,9 @@ class Metrics:
     lag_age_seconds: float = _metric(
         Kind.GAUGE,
         "seconds",
-        "Age of the oldest answer from which a `lag` was computed. It grows while delivery "
-        "pauses, while the application does not read, and while a broker does not answer. The "
-        "lag may then be larger.",
+        "Age of the oldest answer from which a `lag` was computed. It grows while delivery pauses, "
+        "while the application does not read, and while a broker does not answer. The lag may then "
+        "be larger than shown.",
     )
     owned_partitions: int = _metric(
         Kind.GAUGE,
@@ -141,7 +142,8 @@ class Metrics:
     rebalances: int = _metric(
         Kind.COUNTER,
         "rebalances",
-        "Completed rebalances in which this member stopped or started partitions.",
+        "Completed rebalances in which this member stopped or started partitions. (The JVM's "
+        "consumer counts every rebalance, and each one stops all partitions.)",
         _CONNECTOR + "RebalanceRateAndTime",
     )
     rebalance_seconds: float = _metric(
@@ -233,8 +235,8 @@ class Metrics:
     compiled_decoder: int = _metric(
         Kind.GAUGE,
         "0 or 1",
-        "Whether records are decoded by the compiled module of a wheel. 0: pure Python, which is "
-        "slower.",
+        "Whether records are decoded by the compiled module of a wheel. 0 means pure Python, "
+        "which is slower.",
         start=lambda: int(COMPILED),
     )
     suspended_seconds: float = _metric(
@@ -246,14 +248,14 @@ class Metrics:
     sessions: int = _metric(
         Kind.COUNTER,
         "sessions",
-        "ZooKeeper sessions that the member has had. Each one after the first means that a "
-        "session was lost.",
+        "ZooKeeper sessions that the member has had. Each one after the first means that a session "
+        "was lost, and the member's partitions with it.",
         in_zookeeper=True,
     )
     disconnections: int = _metric(
         Kind.COUNTER,
         "disconnections",
-        "How often the connection to ZooKeeper dropped.",
+        "How often the connection to ZooKeeper dropped, whether or not the session was lost.",
         in_zookeeper=True,
     )
     zookeeper_connected: int = _metric(
