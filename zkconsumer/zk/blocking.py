@@ -221,7 +221,7 @@ class BlockingZk:
         return known if len(known) == len(paths) else None
 
     def sync(self) -> None:
-        """Make later reads return data that is at least as new as now, from any server.
+        """Make later reads see every write that was completed before, on any server.
 
         Raises ZkUnavailableError.
         """

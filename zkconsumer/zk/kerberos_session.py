@@ -58,7 +58,7 @@ class KerberosSession:
                 self.identity.renew()
                 raise AuthFailedError("the server closed the connection") from error
             if header.xid != xid or header.err:
-                raise AuthFailedError(f"the server answered {header.xid} with {header.err}")
+                raise AuthFailedError(f"the server's answer has the error code {header.err}")
             try:
                 exchange.receive(SASL.deserialize(buffer, offset)[0] or b"")
             except ValueError as error:

@@ -243,7 +243,7 @@ def complete(work: Work) -> None:
     A mirrored group must have been cut over. The command compares both stores once more.
 
     For a live move, live finalize must be done, and all members must be plain consumers. With
-    --all or a pattern, groups that are not that far are left out.
+    --all or a pattern, groups that are not ready for this are left out.
     """
     from zkmigrate.mirror.mirroring import Mirroring  # loads kafka-python, which takes long
 

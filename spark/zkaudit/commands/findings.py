@@ -106,7 +106,7 @@ def findings_command(
     logs cannot show; these need `zkaudit run` with journals or brokers. The id in brackets is the
     same in every audit that has the finding.
 
-    A time that no log covers may hide any finding, so no option hides it.
+    Periods that no log covers are always listed, because any finding may be missing there.
     """
     from zkaudit.findings.expected import expected_of, gone
     from zkaudit.report.found import Choice, check_group, read

@@ -67,7 +67,7 @@ def log_command(
 
     The changes are in the order of their transactions: members that register or leave, owners that
     claim, release or lose partitions, offsets with their previous value and writer, live moves,
-    topics. Log gaps and znodes of unknown formats are also lines. Neither Spark nor Java is
+    topics. Log gaps and znodes of unknown formats are listed, too. Neither Spark nor Java is
     needed.
     """
     from zkaudit.local.history import Question, read

@@ -267,8 +267,8 @@ _KINDS: Final = (
         "epochs. `high`: 6 per minute on average, or in its worst 10 minutes.",
         "Registrations and owners. The sentence names the host, member or client that joined and "
         "left most often.",
-        "Look at that host or member first. A longer session timeout helps against pauses; a "
-        "rolling restart needs pauses between members.",
+        "Look at that host or member first. If processes pause, raise the session timeout. "
+        "In a rolling restart, wait between members.",
         verdict="Groups rebalanced again and again",
     ),
     FindingKind(

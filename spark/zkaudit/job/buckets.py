@@ -579,8 +579,8 @@ def _runs_in(one: Batches) -> list[dict[str, Any]]:
 
 
 def folded(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge consecutive runs of one server into one run, with the times of its ends and without
-    the sample of times."""
+    """Merge consecutive runs of each server. A merged run has its first and last time, but no
+    sampled times."""
     found: list[dict[str, Any]] = []
     for row in sorted(runs, key=lambda row: (row["server"], row["first_zxid"], row["last_zxid"])):
         last = found[-1] if found else None

@@ -378,8 +378,8 @@ def check_size(directories: Sequence[str]) -> None:
         size[log.server] = size.get(log.server, 0) + log.size
     if (most := max(size.values())) > MOST_BYTES:
         raise InputMissingError(
-            f"the logs of a server have {most >> 20:,} MiB, but this command reads at most "
-            f"{MOST_BYTES >> 20} in one process: use zkaudit run"
+            f"the logs of one server total {most >> 20:,} MiB, but this command reads at most "
+            f"{MOST_BYTES >> 20} MiB: use zkaudit run"
         )
 
 

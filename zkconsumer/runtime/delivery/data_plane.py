@@ -131,7 +131,8 @@ class DataPlane:
                 stream.wait_released(infos, monotonic(), thread)
 
     def lend(self) -> list[Callable[[], object]]:
-        """Release the streams' locks of the calling thread. The result acquires them again."""
+        """Release the stream locks that the calling thread holds. Return functions that acquire
+        them again."""
         return [restore for stream in self._every_stream for restore in stream.lend()]
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -23,7 +23,7 @@ class SimLog:
     """The messages of all partitions. Each partition grows by ``rate`` messages per second until
     ``stop``.
 
-    A message is its offset. A partition keeps its messages when its topic is deleted.
+    A message has no content, only an offset. A partition keeps its messages when its topic is deleted.
     """
 
     def __init__(self, kernel: Kernel, rate: float) -> None:
