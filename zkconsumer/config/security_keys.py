@@ -98,7 +98,7 @@ def _store_type(what: str) -> Check:
     def fault(value: str) -> str | None:
         return None if value.upper() in _STORE_TYPES else f"must be {' or '.join(_STORE_TYPES)}"
 
-    return Check(f"PEM; for {what} of another type, the error shows the command to convert it", fault)
+    return Check(f"PEM; for {what} of another type, the error shows how to convert it", fault)
 
 
 _ENDPOINT_CHECK: Final = Check(

@@ -41,7 +41,7 @@ def gate(
     A group needs attention if an offset or a member is only in ZooKeeper, or if one of its znodes
     has an unknown format. Its row shows the reason, and when the group last stored an offset.
 
-    If a chroot has no groups, nothing is lost, provided that it belongs to a cluster.
+    With --all, a chroot without groups is accepted if it belongs to a cluster.
 
     With --all,
     the command also searches the whole ensemble, outside the chroot too, for znodes of other

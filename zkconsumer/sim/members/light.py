@@ -23,7 +23,8 @@ class SimLog:
     """The messages of all partitions. Each partition grows by ``rate`` messages per second until
     ``stop``.
 
-    A message has no content, only an offset. A partition keeps its messages when its topic is deleted.
+    A message has no content, only an offset. A partition keeps its messages when its topic is
+    deleted.
     """
 
     def __init__(self, kernel: Kernel, rate: float) -> None:
