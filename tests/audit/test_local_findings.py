@@ -154,7 +154,7 @@ def test_what_needs_the_pipeline_is_said(
     assert "no such directory" in capsys.readouterr().err
     monkeypatch.setattr(history, "MOST_BYTES", 1_000)
     assert run(["findings", str(tmp_path)]) == 2
-    assert "in one process: use zkaudit run" in capsys.readouterr().err
+    assert "reads at most 0 MiB: use zkaudit run" in capsys.readouterr().err
 
 
 def test_incidents_of_a_corpus_are_found(
