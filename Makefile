@@ -37,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export ZKC_TARGET = $@
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults restores test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all rare soak soak-sample soak-hour soak-recovery fuzz attack mutants repro interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure test-names docs test-wheels test-python test-extras test-spark test-interop incidents report-pictures test-corpus
+.PHONY: help setup system browser kerberos jars spark-classes test test-unit test-sim test-faults restores test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-compiled-all test-sim-all rare soak soak-sample soak-hour soak-recovery fuzz attack mutants repro interop check demo demo-audit demo-herd demo-migrate demo-mirror mirror-faults live-kills live-estate bench clean test-zombies estate bench-page bench-other-cluster bench-groups bench-tools test-kraft test-peers test-secure test-names docs release test-wheels test-python test-extras test-spark test-interop incidents report-pictures test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -159,6 +159,10 @@ docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead l
 test-wheels: setup ## both wheels built, installed into empty environments and run (ZKC_PYTHONS=all: each CPython found)
 	@$(BIN)/python -m pip install --quiet --group wheels
 	$(BIN)/pytest -n 2 tests/wheels/test_wheels.py
+
+release: setup ## the files of a release in dist: built twice and compared, installed, run, listed and signed (ARGS='--key FILE')
+	@$(BIN)/python -m pip install --quiet --group release
+	ZKC_PYTHONS=$${ZKC_PYTHONS:-all} $(BIN)/python -m tests.wheels.release $(ARGS)
 
 # Python's releases are in the package sources of a later Debian before they are in those of this one.
 test-python: ## the compiled wheel and the quick start on the Python of a later Debian, in a chroot: as root (10 minutes; SUITE=forky PYTHON_VERSION=3.14)
