@@ -33,6 +33,7 @@ each with its key, its value and what to do. `zkconsumer config --check FILE` ch
   for each dot.
 - [Configuration on the coordinator](config-coordinator.md) lists the keys that differ or have no
   effect there.
+- Keys of the JVM that are accepted and have no effect: IGNORED
 
 Names and defaults are those of Kafka 1.1.1. Values with which the JVM consumer would fail later are
 refused at once.
@@ -51,7 +52,9 @@ def config_page() -> str:
     secure = [row for row in KEYS if row.name in SECURITY]
     legacy = [row for row in other if not row.name.startswith("zkconsumer.")]
     own = [row for row in other if row.name.startswith("zkconsumer.")]
-    parts = [_INTRODUCTION, "## Keys of the legacy consumer\n", *map(_section, legacy)]
+    ignored = _links(row.name for row in KEYS if row.ignored is not None)
+    introduction = _INTRODUCTION.replace("IGNORED\n", ignored)
+    parts = [introduction, "## Keys of the legacy consumer\n", *map(_section, legacy)]
     parts += ["## Keys of zkconsumer\n", *map(_section, own)]
     parts += ["## Keys of security\n", _SECURITY, *map(_section, secure)]
     parts += [_checks(RULES + SECURITY_RULES)]

@@ -187,8 +187,8 @@ def test_equal_hashes(clusters: Callable, jvms: Callable, groups: Callable, jvm:
 
 @pytest.mark.parametrize("jvm", JVMS)
 def test_escaped_dot(clusters: Callable, jvms: Callable, groups: Callable, jvm: str) -> None:
-    r"""Both sides interpret a filter with ``\.`` in the same way, even if 1.1.1 wrote it with an
-    extra backslash, so that it matches nothing. In that case our member has all partitions."""
+    r"""Both sides read a registered filter with ``\.`` in the same way. A member of 1.1.1 registers
+    its filter with an extra backslash, which matches no topic, so our member has all partitions."""
     group = groups(clusters("1.1.1"), jvms(jvm))
     topic = group.create("a.b", 4)
     group.send()

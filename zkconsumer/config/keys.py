@@ -189,8 +189,8 @@ class ConsumerKeys(SecurityKeys):
     )
     rebalance_max_retries: int = key(
         "rebalance.max.retries",
-        "Maximum number of attempts at a rebalance, including the first one. After that many "
-        "failures the `scala` profile gives up",
+        "Maximum number of attempts at a rebalance, including the first one. Used only in the "
+        "`scala` profile, in which a member then gives up. Otherwise it keeps trying",
         default=4,
         check=at_least(1),
         importance="high",

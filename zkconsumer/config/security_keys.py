@@ -454,7 +454,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("security.protocol", "certificates need `SSL` or `SASL_SSL`", True, _tls_unused),
     Rule(
         "ssl.keystore.key",
-        "a store is given as a file or as texts, not both; a key needs its certificate chain",
+        "a keystore or truststore must be given as a file or as inline PEM, not both; a private "
+        "key needs its certificate chain",
         True,
         _tls,
     ),

@@ -157,10 +157,13 @@ def check_unlocked(group: str) -> Script[None]:
 
 
 def follow_record(group: str, in_kafka: bool, locked: bool, now_ms: int) -> Script[str | None]:
-    """Lock a mirrored group if its record says so, where Kafka leads, and unlock it where
-    ZooKeeper leads. Return why members cannot be kept out, otherwise ``None``. ``locked``: the
-    earlier content of the record. Another command may have taken the group back since. A locked
-    group is locked again, because an ``undo`` may be about to unlock it."""
+    """Bring a mirrored group's lock in line with its record. Return why members cannot be kept
+    out, otherwise ``None``. ``locked`` is what the record said when it was read.
+
+    If Kafka leads and ``locked``, lock the group, even if it is locked: an ``undo`` may be about
+    to unlock it. Then, and if ZooKeeper leads, unlock it if its record now says it is not locked:
+    another command may have undone the cut-over. If Kafka leads and not ``locked``, do nothing.
+    """
     fault = None
     if in_kafka and locked:
         fault = yield from lock(group, now_ms)

@@ -146,9 +146,9 @@ class Migrator:
         on_group: Callable[[Result], object],
         again: bool = False,
     ) -> list[Result]:
-        """Restore the offsets that the groups' records have from before this plan. Without the
-        plan's digest, undo any last change; with ``again``, even an undo. Without a journal, only
-        check."""
+        """Restore the offsets from before this plan, which are in each group's record. If the
+        plan has no digest, undo the group's last change, whichever command made it; with
+        ``again``, also if that was an undo. Without a journal, only check."""
         begun = moves_by(run.records)
         asked = Asked(plan.digest, self._force, again)
 

@@ -106,9 +106,12 @@ class Steps:
         journal: Journal | None,
         version: int | None = None,
     ) -> Result:
-        """Apply a change. ``records`` are those of earlier runs. Without a journal, only check.
-        ``prefix``: ``undo-`` on the way back. ``version``: that of the group's record, if the
-        change is made from it. Raises GroupRefusedError."""
+        """Apply a change. Without a journal, only check. Raises GroupRefusedError.
+
+        ``records``: the journal's records of earlier runs. ``prefix``: ``undo-`` on the way back.
+        ``version``: the version of the group's record from which the change was computed, if it
+        was computed from the record.
+        """
         undo = bool(prefix)
         current = since_plan(records)
         zk = self.stores.zk

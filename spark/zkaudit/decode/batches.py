@@ -47,8 +47,8 @@ _NOTHING: Final = np.zeros(1, _BETWEEN)[0]
 class LogReader:
     """Reads one log from ``start`` (0, or ``LogEnd.position`` of an earlier reader) to its end.
 
-    Iterate ``batches``, ``blocks`` or ``heads``. Afterwards ``end`` has the place and reason at
-    which reading stopped. ``first_zxid``, ``last_zxid`` and ``transactions`` cover all
+    Iterate over ``batches``, ``blocks`` or ``heads``. Afterwards ``end`` shows where and why
+    reading stopped. ``first_zxid``, ``last_zxid`` and ``transactions`` cover all
     transactions read, including those filtered out. A corrupt record raises ``LogFormatError``
     after the rows before it. If ``tolerant``, ``end`` reports the corruption instead.
     """

@@ -39,7 +39,7 @@ class FromLayout(NamedTuple):
         return {tp: one.offset for tp, one in self.znodes.items() if one.offset is not None}
 
     def read(self, zk: BlockingZk) -> FromLayout:
-        """Return a copy with the stored numbers, at least one. Raises MigrationError,
+        """Return a copy with the stored offsets. Raises MigrationError if there are none,
         ZooKeeperError and ZnodeFormatError."""
         try:
             return self._replace(znodes=read_place(zk, self.place))
