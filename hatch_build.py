@@ -81,6 +81,9 @@ def compile_in(root: Path, scratch: Path) -> list[Path]:
         name = NATIVE.removesuffix(".c").replace("/", ".")
         optimize = "/O2" if sys.platform == "win32" else "-O3"
         extensions.append(Extension(name, [NATIVE], extra_compile_args=[optimize]))
+        if sys.platform != "win32":  # debug information would name this folder, which is random
+            for extension in extensions:
+                extension.extra_compile_args = [*extension.extra_compile_args, "-g0"]
         distribution = Distribution({"name": "zkconsumer", "ext_modules": extensions})
         command = distribution.get_command_obj("build_ext")
         command.inplace = True
