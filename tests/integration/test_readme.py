@@ -187,7 +187,7 @@ def test_the_python_example(
 
 def test_the_tutorial(shell: Shell, tmp_path: Path) -> None:
     """Its commands run in order. Its two members share partitions and take over as the text
-    says."""
+    says, and the group is cut over when the last one leaves."""
     steps = blocks(TUTORIAL)
     (member,) = [text for mark, text in steps if mark == "file member.py"]
     runs = [text for mark, text in steps if mark == "run"]
@@ -223,8 +223,20 @@ def test_the_tutorial(shell: Shell, tmp_path: Path) -> None:
     assert "reading: pages [2, 3]" in outs[1].read_text()
     everything = "reading: pages [0, 1, 2, 3]"
     wait_until(lambda: outs[0].read_text().count(everything) == 2, 30, "the first takes over")
+    marked = dict(steps)
+    mirror, cut = tmp_path / "mirror.out", tmp_path / "cut.out"
+    mirroring = shell.start(marked["mirror"], mirror)
+    wait_until(lambda: "in step" in mirror.read_text(), 60, "the mirror has begun")
+    cutting = shell.start(marked["cut over"], cut)
+    wait_until(lambda: "tutorial-2" in cut.with_suffix(".err").read_text(), 60, "it waits")
     pipes[0].communicate("\n", timeout=30)
     assert pipes[0].returncode == 0
+    assert cutting.wait(timeout=60) == 0
+    assert "done" in cut.read_text()
     lines = [line for out in outs for line in out.read_text().splitlines() if line[0].isdigit()]
     assert len(lines) == len(set(lines)) == len(README.read_text(encoding="utf-8").splitlines())
+    assert len(shell.run(marked["read mirrored"]).splitlines()) == 5
+    shell.run(marked["complete"])
+    os.killpg(mirroring.pid, signal.SIGINT)
+    mirroring.wait(timeout=60)
     shell.run(runs[3])
