@@ -165,6 +165,44 @@ def test_one_long_name_leaves_the_other_rows_narrow(capsys: pytest.CaptureFixtur
     ]
 
 
+ID = "readers_vm-1795946175476-24bae6d2-0"
+
+
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make standard output a terminal of 80 columns."""
+    monkeypatch.setenv("TERM", "dumb")  # for rich, it has that width, and no colours
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+
+
+def test_a_table_fits_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a member's long id is broken. Headings are broken after their hyphens."""
+    narrow(monkeypatch)
+    columns = ("group", "topic", "partition", "current_offset", "log_end_offset", "lag", "id")
+    print_rows(columns, [("billing", "orders", 3, 1000, 123456789012, None, ID)], "table")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    words = {word for line in lines for word in line.split()}
+    assert words >= {"billing", "orders", "123456789012", "CURRENT-", "OFFSET", "PARTITION"}
+    last = [line.split("│")[-1].strip() for line in lines[-3:]]
+    assert "".join(last).endswith(ID)
+
+
+def test_a_table_that_does_not_fit_is_a_list_for_each_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No column is hidden, no word is broken, and empty cells are left out."""
+    narrow(monkeypatch)
+    columns = [f"column_{number}" for number in range(12)]
+    print_rows(columns, [list(range(12)), [None, *["word of a cell"] * 11]], "table")
+    first, second = capsys.readouterr().out.split("\n\n")
+    lines = [[*line.split()] for line in first.splitlines()]
+    assert lines == [[f"COLUMN-{number}", str(number)] for number in range(12)]
+    assert second.splitlines()[0].split() == ["COLUMN-1", "word", "of", "a", "cell"]
+    assert len(second.splitlines()) == 11
+
+
 def test_json_is_one_array(capsys: pytest.CaptureFixture[str]) -> None:
     """JSON has the original names, null for missing values, and is ASCII."""
     print_rows(COLUMNS, [(EVIL, -5, None)], "json")

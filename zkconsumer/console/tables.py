@@ -30,6 +30,9 @@ _LAID_OUT: Final = 5_000
 out without rich, which needs about 0.1 ms for each row."""
 _PADDED: Final = 60
 """Longest cell that is padded. A longer cell shifts the rest of its own row only."""
+_WORD: Final = 16
+"""Longest word that a column on a terminal has room for. A longer one, such as a member's id, is
+broken."""
 _DANGEROUS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -189,29 +192,60 @@ def _print_plain(
 
 
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table if the terminal is wide enough for it, otherwise each row as a list."""
     from rich.console import Console  # loaded only when a terminal is there
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(show_edge=False, pad_edge=False)
-    cells = list(_columnwise(columns, rows))
-    for heading, column in zip(columns, cells, strict=True):
-        right = any(isinstance(cell, int) for cell in column)
-        table.add_column(
-            heading.upper().replace("_", "-"),
-            justify="right" if right else "left",
-            no_wrap=right,
-            overflow="fold",
-        )
-    for row in zip(*cells, strict=True):
-        table.add_row(*[Text(str(cell)) for cell in row])
-    Console().print(table)
+    headings = [heading.upper().replace("_", "-") for heading in columns]
+    cells = [list(map(str, column)) for column in _columnwise(columns, rows)]
+    numbers = [any(isinstance(cell, int) for cell in column) for column in zip(*rows, strict=True)]
+    console = Console()
+    widths = _widths(headings, cells, console.width - 3 * (len(columns) - 1))
+    if widths is not None:
+        table = Table(show_edge=False, pad_edge=False)
+        for heading, width, right in zip(headings, widths, numbers or widths, strict=True):
+            if width < len(heading):
+                heading = heading.replace("-", "-\n")
+            justify: Literal["left", "right"] = "right" if rows and right else "left"
+            table.add_column(heading, justify=justify, overflow="fold", width=width)
+        for row in zip(*cells, strict=True):
+            table.add_row(*map(Text, row))
+        console.print(table)
+        return
+    for number, row in enumerate(zip(*cells, strict=True)):
+        one = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        one.add_column(no_wrap=True)
+        one.add_column(overflow="fold")
+        for heading, cell in zip(headings, row, strict=True):
+            if cell != "-":
+                one.add_row(heading, Text(cell))
+        console.print(*[""] if number else [], one, sep="\n")
+
+
+def _widths(headings: Sequence[str], cells: list[list[str]], room: int) -> list[int] | None:
+    """Return the width of each column, together at most ``room``, or ``None`` if some words would
+    have to be broken. Headings may be broken after a hyphen."""
+    widths = []
+    needs = []
+    for place, (heading, column) in enumerate(zip(headings, cells, strict=True)):
+        words = max((len(word) for cell in column for word in cell.split()), default=1)
+        widths.append(max(min(words, _WORD), *map(len, heading.replace("-", "- ").split())))
+        needs.append((max(map(len, [heading, *column])) - widths[-1], place))
+    room -= sum(widths)
+    if room < 0:
+        return None
+    for number, (need, place) in enumerate(sorted(needs)):
+        more = min(need, room // (len(needs) - number))
+        widths[place] += more
+        room -= more
+    return widths
 
 
 def print_notes(notes: Iterable[str]) -> None:
     """Print notes on standard error, one per line."""
     for note in notes:
-        click.echo(f"note: {printable(note)}", err=True)
+        click.echo(f"note: {printable(note)}", file=sys.stderr)
 
 
 def print_new_notes(notes: list[str], noted: list[str]) -> None:
