@@ -143,6 +143,7 @@ def test_a_terminal_shows_a_bar(bench: Bench, groups: list[str]) -> None:
     text = shown.decode()
     assert (process.returncode, len(rows_of(out))) == (3, 3)
     assert "planning" in text
+    assert text.partition('{"cluster"')[0].endswith("\r\x1b[2K")  # not behind the bar
     assert "3/3" in text
     assert "0:00:0" in text
     assert "left" in text

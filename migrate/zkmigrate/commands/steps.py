@@ -3,6 +3,7 @@ and locks."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from threading import Event
@@ -175,7 +176,7 @@ def carry_out(
 
     def one(stores: Stores, name: str) -> Result:
         def say(text: str) -> None:
-            click.echo(printable(f"group {name}: {text}"), err=True)
+            click.echo(printable(f"group {name}: {text}"), file=sys.stderr)
 
         def begin(reached: bool) -> None:
             if not reached:

@@ -7,6 +7,7 @@ set in the environment, and several clusters may use one ensemble.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -119,7 +120,7 @@ def open_zookeeper(servers: Servers) -> Iterator[BlockingZk]:
 
 
 def announce(servers: Servers, zk: BlockingZk, brokers: tuple[BrokerEndpoint, ...] = ()) -> None:
-    """Print on standard error which cluster this is, once per command.
+    """Print on standard error which cluster this is, once per command, above a bar if there is one.
 
     With ``--json`` the line is an object. Raises MigrationError if it is not the expected one.
     """
@@ -138,7 +139,7 @@ def announce(servers: Servers, zk: BlockingZk, brokers: tuple[BrokerEndpoint, ..
             "zookeeper": servers.zookeeper,
             "groups": count,
         }
-        click.echo(json.dumps(line), err=True)
+        click.echo(json.dumps(line), file=sys.stderr)
         return
     listed = shown(f"{one.broker_id} at {one.host}:{one.port}" for one in brokers)
     click.echo(
@@ -147,5 +148,5 @@ def announce(servers: Servers, zk: BlockingZk, brokers: tuple[BrokerEndpoint, ..
             + (f" (brokers {listed})" if brokers else "")
             + f", ZooKeeper {servers.zookeeper}, {'?' if count is None else count} groups"
         ),
-        err=True,
+        file=sys.stderr,
     )

@@ -165,7 +165,7 @@ def _print(line: str) -> None:
     A closed terminal must not interrupt the work on a group.
     """
     with suppress(OSError):
-        click.echo(line, err=True)
+        click.echo(line, file=sys.stderr)
 
 
 def _cut(name: str) -> str:
