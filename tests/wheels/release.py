@@ -120,7 +120,7 @@ def index(place: Path, files: list[Path], pythons: dict[str, str]) -> None:
         shutil.copy(file, place)
     for version, python in pythons.items():
         (wheel,) = (file for file in files if f"-cp{version.replace('.', '')}-" in file.name)
-        command = ("download", "--quiet", "--only-binary", ":all:", "--dest", flat)
+        command = ("wheel", "--quiet", "--wheel-dir", flat)
         run(*pip(python, place / version), *command, f"{wheel}[{EXTRAS}]", *TESTS)
     for wheel in [*flat.iterdir(), *files[1:]]:
         name = re.sub(r"[-_.]+", "-", wheel.name.split("-")[0]).lower()
