@@ -231,7 +231,7 @@ def test_07_the_day_of_expiry(any_bench: Bench, group: str, topic: str) -> None:
     any_bench.topic(topic, 1)
     any_bench.set_zk(group, topic, {0: 3})
     plan, _ = any_bench.plan([group])
-    (note,) = [note for note in plan.groups[0].notes if "deletes what is moved" in note]
+    (note,) = [note for note in plan.groups[0].notes if "deletes these offsets" in note]
     day = "2023-11-21" if any_bench.cluster.kafka == "3.9" else "2023-11-15"
     assert day in note
     assert ("start consumers" in note) == (any_bench.cluster.kafka != "3.9")

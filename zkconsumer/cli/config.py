@@ -46,10 +46,10 @@ def config(
     old: str | None,
     client: str,
 ) -> None:
-    """Explain the configuration keys, or those given.
+    """Explain all configuration keys, or the given ones.
 
-    Each has its type, default, meaning and support. With --check, print errors (exit status 2) or
-    warnings (exit status 0) about a file.
+    The command prints each key's type, default, meaning and support. With --check, it prints errors
+    (exit status 2) or warnings (exit status 0) about a file.
     """
     if old is not None:
         no_effect("--translate", "keys", "as_json", "file", "strict")

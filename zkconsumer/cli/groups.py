@@ -67,7 +67,7 @@ def names_options(command: F) -> F:
         multiple=True,
         expose_value=False,
         callback=join,
-        help="A group, the same as the argument. May be repeated.",
+        help="A group: another way to give the argument. May be repeated.",
     )
     return argument(option(command))
 
@@ -339,7 +339,7 @@ def delete(
     timeout: float,
     security: SecurityConfig,
 ) -> None:
-    """Delete groups without members, or a topic of them, in ZooKeeper.
+    """Delete groups without members in ZooKeeper, or their data of one topic.
 
     This is a dry run
     unless --execute is given. The command refuses (exit status 1) while a member is registered,

@@ -68,7 +68,7 @@ def cli(context: click.Context, show_version: bool, verbose: bool) -> None:
     """Run and study Kafka consumer groups that live in ZooKeeper.
 
     Two more programs come with it: zkmigrate moves groups' offsets to Kafka and back, and zkaudit
-    shows who owned what from ZooKeeper's logs.
+    reads from ZooKeeper's logs who owned which partition.
     """
     if show_version:
         click.echo(f"zkconsumer {version('zkconsumer')}")

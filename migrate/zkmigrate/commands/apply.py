@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the first N of the groups that are ready and not moved yet.",
+    help="Move only the first N groups that are ready and not moved yet.",
 )
 @click.option(
     "--sha256",
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 @click.option(
     "--to-config",
     metavar="FILE",
-    help="As --command-config, for the brokers of the other cluster that PLAN is for or from.",
+    help="Like --command-config, for the brokers of the other cluster in PLAN.",
 )
 def apply(
     plan: str,

@@ -62,8 +62,8 @@ session expires."""
     "--when-empty",
     is_flag=True,
     help="Cut a group over as soon as its last old member has left, if this process has seen one "
-    "since it connected to ZooKeeper, or if a cut-over has begun. A member whose session ends has "
-    "left, even if its program runs: it is locked out, and zkmigrate undo lets it in.",
+    "since it connected to ZooKeeper, or if a cut-over has begun. A member whose session has ended "
+    "counts as having left, even if its program still runs. It is locked out until zkmigrate undo.",
 )
 @click.option(
     "--end",
@@ -76,7 +76,7 @@ session expires."""
     default=_POLL,
     least=0.1,
     help="How often Kafka is read if it leads. If ZooKeeper leads, changes are copied that often, "
-    "and Kafka is read every ten seconds, or one second for each 60 groups.",
+    "and Kafka is read every ten seconds; with more than 600 groups, less often.",
 )
 @metrics_option
 @server_options
@@ -104,9 +104,9 @@ def mirror(
     killed, run it again, on any machine. A second process for the same groups is on standby. Groups
     are chosen when the command begins.
 
-    A group is stopped, and needs attention, if members run on both sides, or if a client has
-    committed to the store that does not lead. Its row shows both values. Then start the mirror
-    again with --lead.
+    The mirror stops copying a group if members run on both sides, or if a client has committed to
+    the store that does not lead. The group's row shows both values. Then start the mirror again
+    with --lead.
     """
     if end and (lead or when_empty or once):
         raise click.UsageError("--end cannot be used together with --lead, --when-empty or --once")
@@ -220,12 +220,12 @@ def _as_look(steps: list[Step], progress: Progress, only_problems: bool) -> Look
 def cut_over(work: Work) -> None:
     """Let a mirrored group's new program take over.
 
-    Old members can no longer register. Stop the old program. As soon as its last member has left,
-    Kafka gets its last offsets and leads, and the new program may start. Until zkmigrate complete,
-    zkmigrate undo takes the group back.
+    From now on old members cannot register. Stop the old program. As soon as its last member has
+    left, the command copies the last offsets to Kafka, Kafka leads, and the new program may start.
+    Until zkmigrate complete, zkmigrate undo moves the group back.
 
-    If old members remain when --wait is over, they stay locked out: stop them and run it again, or
-    run zkmigrate undo.
+    If old members remain when --wait is over, the group stays locked: stop them and run the command
+    again, or run zkmigrate undo.
     """
     from zkmigrate.mirror.mirroring import Mirroring  # loads kafka-python, which takes long
 
@@ -235,7 +235,7 @@ def cut_over(work: Work) -> None:
 @click.command(epilog=HELP)
 @work_options("How long to wait until old members have left.")
 def complete(work: Work) -> None:
-    """Finish the mirror or live move of groups: record them as moved.
+    """Finish a mirrored or live move: record the groups as moved.
 
     Then the group counts as moved, as after zkmigrate apply. It stays locked, and its offsets are
     no longer copied to ZooKeeper.

@@ -59,7 +59,8 @@ _RELEASE: Final = partial(guard.release, live=True)
 @click.option(
     "--force",
     is_flag=True,
-    help="Also roll back groups with offsets that were committed after the move; overwrite these.",
+    help="Also roll back groups whose offsets were committed after the move, and overwrite these "
+    "offsets.",
 )
 @click.option(
     "--again",
@@ -69,7 +70,7 @@ _RELEASE: Final = partial(guard.release, live=True)
 def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
     """Undo the last change of groups, or move them back to ZooKeeper.
 
-    The group's case decides the way, and the dry run shows it:
+    The way back depends on the group's case. The dry run shows it:
 
     roll back: both stores get the offsets that they had before the last change, even if it was
     interrupted.
@@ -84,10 +85,10 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
 
     unlock: the group was only locked.
 
-    It needs neither plan nor journal of the move, so another operator can run it on another
-    machine. With PLAN, the command covers only groups that this plan was the last to change. With
-    --all or a pattern, other groups are left out. The command may be repeated. To undo an undo,
-    use --again.
+    The command needs neither the plan nor the journal of the move, so another operator can run it
+    on another machine. With PLAN, it covers only groups that this plan was the last to change.
+    With --all or a pattern, other groups are left out. The command may be repeated. To undo an
+    undo, use --again.
     """
     loaded = None if plan is None else load(plan, work.which)
     named = None if plan is not None else work.which.groups

@@ -350,7 +350,7 @@ class _Planner:
         if self.direction is Direction.ZK_TO_KAFKA and self.retention and not self.problems:
             days = self.retention.minutes / 1440
             span = f"{days:.0f} days" if days >= 1 else f"{self.retention.minutes} minutes"
-            note = f"without a commit, the broker deletes what is moved today on {self.expiry()}"
+            note = f"without commits, the broker deletes these offsets on {self.expiry()}"
             if days < SOON_DAYS:
                 note += f" ({span}): start consumers, or raise offsets.retention.minutes"
             if not self.retention.known:

@@ -28,7 +28,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON 
 
 @click.group()
 def cluster() -> None:
-    """Start and stop real servers of Kafka, with ZooKeeper or KRaft.
+    """Start and stop real Kafka servers, with ZooKeeper or KRaft.
 
     They listen on free ports of 127.0.0.1. Java is required. The first start of each Kafka release
     downloads its jars with Maven.

@@ -100,8 +100,8 @@ def herd(
 ) -> None:
     """Count what a change costs in a real group of many members.
 
-    The members are real but fetch nothing. Counts come from their journals and are compared with
-    the server's own.
+    The members are real but fetch nothing. The counts are taken from their journals, and compared
+    with those of the server.
     """
     wanted = _PROFILES if profile == "all" else (profile,)
     asked = [

@@ -56,9 +56,9 @@ def trace(
 ) -> None:
     """Show what a member and the group's coordinator exchange.
 
-    It is a real member: while it runs, it owns its share of the partitions. Without --read it
-    neither reads nor commits, and the next owner reads the messages. Ctrl-C and SIGTERM make it
-    leave the group. Run two traces of one group to see a rebalance.
+    The command joins the group as a member, and owns its share of the partitions while it runs.
+    Without --read it neither reads nor commits, and the next owner reads the messages. Ctrl-C and
+    SIGTERM make it leave the group. Run two traces of one group to see a rebalance.
     """
     config: dict[str, object] = {"heartbeat.interval.ms": "1000"}
     if file is not None:

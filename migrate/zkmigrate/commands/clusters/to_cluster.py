@@ -101,13 +101,13 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--offsets-out",
             metavar="FILE",
-            help="A new file for kafka-consumer-groups. Groups that need a decision are left out.",
+            help="Write the offsets of ready groups to this new file for kafka-consumer-groups.",
         ),
         click.option(
             "--not-proven",
             type=click.Choice(["refuse", "lower"]),
             default="refuse",
-            help="Offsets with two bounds only; lower: it repeats records, but skips none.",
+            help="Offsets with only two bounds; lower: use the lower bound, which may repeat records.",
         ),
         click.option(
             "--topic-map",

@@ -27,7 +27,7 @@ _HELP: Final = {
     "recreated_topics": "Offsets that are older than their topic.",
     "expired_offsets": "Moved offsets that have disappeared since; moved: write them again.",
     "other_znodes": "Znodes next to offsets; ignore: leave them.",
-    "source_means": "The record that a number means: the next to read, or the last that was read.",
+    "source_means": "What a stored offset names: the record to read next, or the last one read.",
     "without_offset": "Partitions without any offset; leave: auto.offset.reset decides.",
 }
 """Help of the decisions that are a choice, in the order of the help."""

@@ -67,7 +67,7 @@ def server_options(command: F) -> F:
     expecting = click.option(
         "--expect-cluster",
         metavar="ID",
-        help="Do nothing in a cluster with another id.",
+        help="Fail if the cluster has another id.",
     )
     bounding = click.option(
         "--max-requests-per-second",
