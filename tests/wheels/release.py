@@ -34,6 +34,13 @@ class Differs(Exception):
     """Two builds of one commit are not the same file."""
 
 
+class Index(SimpleHTTPRequestHandler):
+    """Serves the folders of a package index."""
+
+    def log_message(self, *_: object) -> None:
+        """Do not print requests."""
+
+
 def step(text: str) -> None:
     """Print what is done next."""
     sys.stdout.write(f"{text}\n")
@@ -194,7 +201,7 @@ def main() -> None:
         step("package index, with all that the wheels need")
         (scratch / "index").mkdir()
         index(scratch / "index", files, pythons)
-        handler = partial(SimpleHTTPRequestHandler, directory=str(scratch / "index"))
+        handler = partial(Index, directory=str(scratch / "index"))
         with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             address = f"http://127.0.0.1:{server.server_port}/simple/"

@@ -339,13 +339,13 @@ def delete(
     timeout: float,
     security: SecurityConfig,
 ) -> None:
-    """Delete groups without members in ZooKeeper, or their data of one topic.
+    """Delete groups without members, or their data of one topic.
 
-    This is a dry run
-    unless --execute is given. The command refuses (exit status 1) while a member is registered,
-    and stops if one registers in the meantime. If the topic is the group's only one, the whole
-    group is deleted, with the record of a move and the lock that keeps old consumers out: groups
-    that have either need --force."""
+    The groups are in ZooKeeper. This is a dry run unless --execute is given. The command refuses
+    (exit status 1) while a member is registered, and stops if one registers in the meantime. If
+    the topic is the group's only one, the whole group is deleted, with the record of a move and
+    the lock that keeps old consumers out: groups that have either need --force.
+    """
     if everything and topic is None:
         raise click.UsageError("--all requires --topic")
     _check_choice(names, everything)

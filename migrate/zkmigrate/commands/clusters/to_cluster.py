@@ -107,7 +107,8 @@ def to_cluster_options(command: F) -> F:
             "--not-proven",
             type=click.Choice(["refuse", "lower"]),
             default="refuse",
-            help="Offsets with only two bounds; lower: use the lower bound, which may repeat records.",
+            help="Offsets with only two bounds; lower: use the lower bound, which may repeat "
+            "records.",
         ),
         click.option(
             "--topic-map",
