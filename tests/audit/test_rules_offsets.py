@@ -224,6 +224,23 @@ def test_a_member_that_writes_while_no_member_owns_the_partition() -> None:
     assert (gone.severity, gone.effect) == ("info", "none")
 
 
+@pytest.mark.parametrize("step", [1, 1_000_000, 10**15])
+def test_a_member_that_never_owned_the_partition_skips_messages(step: int) -> None:
+    """It has delivered nothing of it, so the next owner skips what it starts behind. What was
+    delivered in another session of the same member counts."""
+    stranger = [join(10, OTHER, "b"), close(12, OTHER), join(13, 3), claim(14, 3)]
+    write = commit(11, 100 + step, OTHER)
+    expected = ("orphan commit", "critical", "inferred", "lost", step)
+    assert judged(*stopped(), *stranger, write) == [expected]
+    assert judged(*stopped(), *stranger, write, commit(15, 100 + step, 3)) == [expected]
+    below = judged(*stopped(), *stranger, write, commit(15, 101, 3))
+    assert below == [("orphan commit", "critical", "inferred", "lost", 1)]
+    returned = [join(10, OTHER), write, close(12, OTHER), join(13, 3, "b"), claim(14, 3, "b")]
+    assert [one[-2] for one in judged(*stopped(), *returned)] == ["none"]
+    late = judged(*stopped(), *stranger, write, gaps=[(0, 1)], known=(0, 0))
+    assert [one[-2] for one in late] == ["none"], "its earlier claims may be unknown"
+
+
 def test_an_owner_that_lowers_its_offset() -> None:
     """It delivers messages again if it, or the next owner, starts there. That shows only if later
     writes climb through the range, or an owner claims the partition."""

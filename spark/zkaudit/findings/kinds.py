@@ -57,9 +57,10 @@ _KINDS: Final = (
     ),
     FindingKind(
         "orphan commit",
-        ("high", "info"),
-        "A member wrote the offset while no member owned the partition. `info`: no member was "
-        "registered.",
+        ("critical", "high", "info"),
+        "A member wrote the offset while no member owned the partition. `critical`: it had never "
+        "owned the partition, and the next owner started from the higher offset, so the messages "
+        "in between were not delivered. `info`: no member was registered.",
         "The deletion of the owner znode before the write.",
         "Usually the auto-commit of a JVM member, between its release and the next claim. If the "
         "next owner began before this offset, messages were delivered twice.",

@@ -31,8 +31,8 @@ class _Verdict(NamedTuple):
     again: tuple[int, int] | None = None
     """The range that was delivered again, because the next owner started below that position."""
     lost: tuple[int, int] | None = None
-    """The range that was not delivered, because a tool, or a client through a broker, had raised
-    the offset and the next owner started there."""
+    """The range that was not delivered, because a tool, a client through a broker, or a member
+    that never owned the partition had raised the offset and the next owner started there."""
     may_resume: bool = False
     """Whether a tool had raised the offset, and the owner's next offset is above it."""
     is_start: bool = False
@@ -65,7 +65,7 @@ def judge_writes(
         assert delivered_to is not None
         if started < reached:
             verdict = verdict._replace(again=(started, reached))
-        elif role in (Role.TOOL, Role.BROKER) and started > delivered_to:
+        elif writes.writer.skips and started > delivered_to:
             verdict = verdict._replace(lost=(delivered_to, started))
     elif started is not None and role is Role.TOOL:
         if is_begin:

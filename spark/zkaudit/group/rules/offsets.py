@@ -1,9 +1,9 @@
 """Rules about offsets that were written by the wrong session, or lowered.
 
 Each is rated by its effect: an offset has an effect only if a member starts from it. So each such
-    write is pending until the next write or claim of its partition, and after a claim until the
-    new owner's first write. Several writes by one session during the time of one owner are one
-    finding. No state is kept across a log gap.
+write is pending until the next write or claim of its partition, and after a claim until the new
+owner's first write. Several writes by one session during the time of one owner are one finding. No
+state is kept across a log gap.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Partition:
     """The last offset written by any session."""
     stored_at: int | None = None
     setter: Role | None = None
-    """The role that last changed it."""
+    """The role that last changed it. A stranger counts as a tool."""
     delivered: int | None = None
     """The highest offset written by a member."""
     position: Position | None = None
@@ -45,6 +45,8 @@ class _Partition:
     """The owner, if it wrote the stored offset, which is then its position, and no write is
     pending."""
     was_claimed: bool = False
+    owners: set[int | str | None] = field(default_factory=set)
+    """The sessions and the members that have owned the partition."""
     had_streams: bool = False
     """Whether an owner znode named a stream."""
     by_brokers: bool = False
@@ -91,14 +93,14 @@ class _Partition:
                 sure = self.setter is not Role.BROKER
                 self.position = Position(offset, None, True, self.setter, sure)
         # An owner with streams writes its own offsets, so a broker's write does not move it.
-        elif offset is not None and role is not Role.TOOL and not writer.is_past_owner:
+        elif offset is not None and not _has_not_delivered(writer):
             self.delivered = highest(self.delivered, offset)
             if role in _MOVES:
                 self.position = Position(offset, zxid, is_sure=self._is_sure(zxid, role))
         if offset is not None:
             self.stored, self.stored_at = offset, zxid
         if commit.kind is Kind.COMMIT:
-            self.setter = role
+            self.setter = Role.TOOL if writer.is_stranger else role
 
     def waiting(self) -> Iterator[Waiting]:
         """The pending writes, in no particular order."""
@@ -109,6 +111,11 @@ class _Partition:
     def _is_sure(self, at: int | None, writer: Role | None) -> bool:
         known = self.begun is None or at is None or at > self.begun.zxid
         return known and writer is not Role.BROKER
+
+
+def _has_not_delivered(writer: Writer) -> bool:
+    """Whether a write shows nothing about what members have delivered."""
+    return writer.role is Role.TOOL or writer.is_past_owner or writer.is_stranger
 
 
 class WrongOffsets(Rule):
@@ -140,6 +147,7 @@ class WrongOffsets(Rule):
         state.writes, state.unanswered, state.lowered = {}, [], []
         state.had_streams = state.had_streams or threaded
         state.by_brokers = not threaded
+        state.owners |= {lifetime.session, lifetime.member}
         state.claim()
         yield from self._judged(state, waiting)
 
@@ -164,6 +172,8 @@ class WrongOffsets(Rule):
             state.begin(commit.previous if isinstance(commit.previous, Write) else None)
             self._of_topic[commit.znode.topic].add(commit.znode.partition)
         writer = writer_of(commit, self.group)
+        if self._is_stranger(state, commit, writer):
+            writer = writer._replace(is_stranger=True)
         if commit.kind is not Kind.CLAIM:
             yield from self._answered(state, commit, writer.role)
             if writer.role in _WRONG:
@@ -176,6 +186,14 @@ class WrongOffsets(Rule):
         usual = writer.role is Role.OWNER and commit.offset is not None
         if usual and commit.kind is Kind.COMMIT and not any(state.waiting()):
             state.owner = commit.owner if isinstance(commit.owner, Lifetime) else None
+
+    def _is_stranger(self, state: _Partition, commit: Commit, writer: Writer) -> bool:
+        """Whether a member wrote that certainly never owned the partition, which has had owners."""
+        if writer.role not in (Role.ORPHAN, Role.ZOMBIE) or writer.member is None:
+            return False
+        if state.position is None or not state.owners.isdisjoint((commit.session, writer.member)):
+            return False
+        return self.group.segment == 0 or self.group.is_new(commit.session)
 
     def _answered(self, state: _Partition, commit: Commit, role: Role) -> Iterator[Finding]:
         """Evaluate the writes that were pending until the next write."""

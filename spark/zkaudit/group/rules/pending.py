@@ -79,7 +79,7 @@ class Writes:
     @property
     def reached(self) -> int | None:
         """The position that the partition's owners had reached."""
-        if self.writer.role is Role.ORPHAN:
+        if self.writer.role is Role.ORPHAN and not self.writer.is_stranger:
             before = self.position_before
             return highest(None if before is None else before.offset, self.highest)
         return None if self.position is None else self.position.offset

@@ -43,6 +43,13 @@ class Writer(NamedTuple):
     """Whether the owner znode names a stream; ``None``: unknown, or no owner."""
     is_import: bool = False
     """A tool owns the partition while it writes."""
+    is_stranger: bool = False
+    """A member that never owned the partition, so that it has delivered nothing of it."""
+
+    @property
+    def skips(self) -> bool:
+        """Whether a higher offset of this session hides messages that no member delivered."""
+        return self.role in (Role.TOOL, Role.BROKER) or self.is_stranger
 
     @property
     def is_past_owner(self) -> bool:
