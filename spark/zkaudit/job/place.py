@@ -137,7 +137,7 @@ def finished(place: str | Path) -> tuple[dict[str, Any], Path]:
         summary: dict[str, Any] = json.loads(text)
     except (OSError, ValueError) as error:
         raise InputMissingError(f"{out}: there is no audit in this directory: {error}") from None
-    if "findings" not in summary:
+    if not isinstance(summary, dict) or "findings" not in summary:
         raise InputMissingError(f"{out}: the audit did not finish: run it again")
     version = summary.get("schema_version")
     if version != SCHEMA_VERSION:
