@@ -1,8 +1,10 @@
-"""Makes untrusted text printable, and converts group names to a regex and back. Pure."""
+"""Makes untrusted text and times printable, and converts group names to a regex and back. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, tzinfo
 
 
 def printable(text: str) -> str:
@@ -10,6 +12,14 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def in_zone(moment: datetime, zone: tzinfo | None) -> datetime:
+    """Return a time in a zone (``None``: that of this machine), or unchanged if it would be before
+    the year 1 or after 9999 there."""
+    with suppress(OverflowError, ValueError):
+        return moment.astimezone(zone)
+    return moment
 
 
 def hex_of(number: int) -> str:

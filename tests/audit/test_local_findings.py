@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -55,6 +55,23 @@ def test_times_may_be_the_first_and_the_last_that_there_are(
     assert "the logs end before that" in capsys.readouterr().err
     assert run(["who", "g", "t-0", *at, "0001-01-01"]) == 2
     assert "the logs begin after that" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("at", "zone"),
+    [("9999-12-31T23:59:59", "Asia/Tokyo"), ("0001-01-01T00:00:00", "America/New_York")],
+)
+def test_times_that_a_zone_does_not_have(
+    tmp_path: Path, at: str, zone: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged clock may write the first or the last time that there is. It is shown in UTC."""
+    h = incident()
+    h.rows[-1]["time"] = datetime.fromisoformat(f"{at}+00:00")
+    write_log(tmp_path, h.rows)
+    words = ["--servers", "1", "--timezone", zone]
+    assert run(["findings", str(tmp_path), *words]) == 0
+    assert run(["log", "g", "--zookeeper-logs", str(tmp_path), *words]) == 0
+    assert f"{at.lstrip('0').replace('T', ' ')}.000  0xd" in capsys.readouterr().out
 
 
 def test_an_effect_that_shows_after_the_chosen_time_counts(

@@ -19,7 +19,7 @@ from zkaudit.commands.inputs import (
     servers_option,
     with_options,
 )
-from zkaudit.text import printable
+from zkaudit.text import in_zone, printable
 from zkconsumer.console.tables import guarded
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Clock:
         second, rest = divmod(us, _US)
         if second != self._second:
             self._second = second
-            moment = datetime.fromtimestamp(second, UTC).astimezone(self.zone)
+            moment = in_zone(datetime.fromtimestamp(second, UTC), self.zone)
             self._text = f"{moment:%Y-%m-%d %H:%M:%S}"
         return f"{self._text}.{rest // 1000:03d}"
 
@@ -191,6 +191,6 @@ def narrow() -> int | None:
 
 
 def say(lines: Iterator[str]) -> None:
-    """Print sentences on standard error."""
+    """Print sentences."""
     for line in lines:
         click.echo(printable(line))

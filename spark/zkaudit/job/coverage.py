@@ -22,6 +22,7 @@ from zkaudit.history.committed import History, Range, Run, merged, subtracted
 from zkaudit.sources.files import log_zxid
 from zkaudit.sources.rows import sample_of
 from zkaudit.sources.selection import milliseconds
+from zkaudit.text import in_zone
 
 _EPOCH: Final = 32
 _OPTIONS: Final = ("--from", "--to")
@@ -283,7 +284,7 @@ class Coverage:
         for begin, end, reason in self.missing:
             moments = moment_of(begin), moment_of(end)
             since, until = (
-                f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S}" if moment else "?"
+                f"{in_zone(moment, zone):%Y-%m-%d %H:%M:%S}" if moment else "?"
                 for moment in moments
             )
             text = f"What happened from {since} to {until} ({name}) is unknown: {reason}."

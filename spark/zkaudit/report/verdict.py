@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from zkaudit.findings.kinds import KINDS
 from zkaudit.limits import NOT_COVERED, SEVERITIES
+from zkaudit.text import in_zone
 
 _EFFECTS: Final = {
     "lost": "Messages were lost",
@@ -151,7 +152,7 @@ def _seconds(time: str | None, zone: tzinfo | None) -> str | None:
         return None
     moment = datetime.fromisoformat(time)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S}"
+    return f"{in_zone(moment, zone):%Y-%m-%d %H:%M:%S}"
 
 
 def rolled_back(summary: dict[str, Any]) -> str:
