@@ -101,6 +101,55 @@ def test_findings_of_a_time_kind_topic_and_member(kinds: Any) -> None:
     assert kinds("--from", "2026-11-21T01:41", *zone) == kinds("--from", "2026-11-21T00:41")
 
 
+def test_a_time_that_the_audit_is_not_about_is_a_finding(
+    audit: Path, kinds: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its logs end before that, or its own ``--from`` and ``--to`` choose another one. Nothing is
+    missing before the first transaction."""
+    known = json.loads((audit / "summary.json").read_text()) | {
+        "first_time": BEGIN.isoformat(), "last_time": "2026-11-21T02:00:00+00:00", "log_gaps": [],
+    }  # fmt: skip
+    only = ("--kind", "not covered")
+
+    def missing(*times: str, **more: Any) -> int:
+        (audit / "summary.json").write_text(json.dumps(known | more))
+        fails = run(["findings", str(audit), *only, *times, "--fail-on", "critical"])
+        capsys.readouterr()
+        found = len(kinds(*only, *times))
+        assert fails == (3 if found else 0)
+        return found
+
+    inside = ("--from", "2026-11-21T01:10", "--to", "2026-11-21T02:00")
+    assert missing(*inside) == 0
+    assert missing("--from", "2026-11-21T01:10", "--to", "2026-11-21T02:01") == 1
+    assert missing("--from", "2026-11-22") == 1
+    assert missing("--from", "2026-11-22", "--to", "2026-11-23") == 1
+    assert missing("--to", "2026-11-20") == 0
+    assert missing("--from", "2026-11-20", "--to", "2026-11-21") == 0
+    early = ("--from", "2026-11-20", "--to", "2026-11-20T12:00")
+    assert missing(*early, log_gaps=[[0, 9]]) == 1
+    part = {"from": "2026-11-21T01:20:00", "to": "2026-11-21T01:30:00"}
+    assert missing(*inside, **part) == 2
+    assert missing("--from", part["from"], "--to", part["to"], **part) == 0
+
+
+def test_findings_that_are_not_shown_count_for_the_exit_status(audit: Path) -> None:
+    """``--severity`` only chooses what is printed."""
+    only = ("--kind", "unowned interval", "--severity", "critical")
+    assert run(["findings", str(audit), *only, "--fail-on", "high"]) == 3
+    assert run(["findings", str(audit), *only, "--fail-on", "critical"]) == 0
+
+
+@pytest.mark.parametrize("text", ["null", "3", "[]", "{}"])
+def test_a_summary_of_another_program_is_no_audit(
+    audit: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error is one line."""
+    (audit / "summary.json").write_text(text)
+    assert run(["findings", str(audit)]) == 2
+    assert capsys.readouterr().err == f"error: {audit}: the audit did not finish: run it again\n"
+
+
 def test_times_are_shown_in_the_chosen_zone(
     audit: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,7 +26,7 @@ from zkaudit.commands.summary import status_of_counts
 from zkaudit.errors import NoLogsError
 from zkaudit.findings.kinds import KINDS, NOT_LOOKED_FOR
 from zkaudit.limits import SEVERITIES, Limits
-from zkaudit.text import printable
+from zkaudit.text import in_zone, printable
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
 
@@ -106,7 +106,8 @@ def findings_command(
     logs cannot show; these need `zkaudit run` with journals or brokers. The id in brackets is the
     same in every audit that has the finding.
 
-    Periods that no log covers are always listed, because any finding may be missing there.
+    Periods that no log, or the audit, covers are always listed, because any finding may be missing
+    there.
     """
     from zkaudit.findings.expected import expected_of, gone
     from zkaudit.report.found import Choice, check_group, read
@@ -116,7 +117,7 @@ def findings_command(
     check_order(start, end)
     if len(places) == 1 and is_audit(Path(places[0])):
         no_effect("the directory of an audit", "servers", "allow_damage", *limit_names())
-        every = read(Path(places[0]))
+        every = read(Path(places[0]), start, end)
         if group is not None and all(row["group_id"] != group for row in every):
             check_group(Path(places[0]), group)
     else:
@@ -131,11 +132,12 @@ def findings_command(
             every = _in_logs(question, group, limits, clock if form == "table" else None)
         except NoLogsError as error:
             raise NoLogsError(f"{error}, or the directory of an audit") from None
-    rows = list(Choice(group, severity, kinds, topics, members, start, end).of(every))
+    rows = list(Choice(group, None, kinds, topics, members, start, end).of(every))
     for row in rows:
         one = expected_of(row, expected)
         row["expected"] = None if one is None else one.reason
-    {"table": _print, "json": _json, "csv": _csv, "timeline": _timeline}[form](rows, clock)
+    shown = list(Choice(severity=severity).of(rows))
+    {"table": _print, "json": _json, "csv": _csv, "timeline": _timeline}[form](shown, clock)
     print_gone(gone(expected.values(), (row["id"] for row in every)))
     counted = ((row["severity"], row["kind"]) for row in rows if row["expected"] is None)
     return status_of_counts(counted, fail_on)
@@ -213,7 +215,7 @@ def _print(rows: Iterable[dict[str, Any]], clock: Clock) -> None:
 def _print_one(row: dict[str, Any], clock: Clock) -> None:
     time = "?"
     if row["time"] is not None:
-        moment = datetime.fromisoformat(row["time"]).astimezone(clock.zone)
+        moment = in_zone(datetime.fromisoformat(row["time"]), clock.zone)
         time = moment.isoformat(timespec="milliseconds")
     about = f"{time}  {row['severity']}, {row['basis']}: {row['kind']} [{row['id']}]"
     click.echo(printable(about))

@@ -15,19 +15,23 @@ from typing import Any
 from zkaudit.errors import InputMissingError
 from zkaudit.findings.expected import Expected, expected_of, gone
 from zkaudit.findings.kinds import LASTING
+from zkaudit.findings.places import not_covered
+from zkaudit.job.coverage import Coverage
 from zkaudit.job.place import finished
 from zkaudit.limits import NOT_COVERED, SEVERITIES
 from zkaudit.show import command
+from zkaudit.sources.selection import milliseconds
 from zkaudit.text import hex_of, no_group, regex_of
 
 Row = dict[str, Any]
 
 
-def read(out: Path) -> list[Row]:
+def read(out: Path, start: str | None = None, end: str | None = None) -> list[Row]:
     """Return the findings of an audit in a fixed order: the worst first, then by transaction.
 
-    Times are ISO in UTC; sessions and zxids are hexadecimal. Raises InputMissingError if ``out``
-    does not contain a finished audit.
+    Times are ISO in UTC; sessions and zxids are hexadecimal. The time from ``start`` to ``end``
+    (ISO) that the audit is not about is a finding, too. Raises InputMissingError if ``out`` does
+    not contain a finished audit.
     """
     import pyarrow.parquet as pq
 
@@ -36,7 +40,26 @@ def read(out: Path) -> list[Row]:
         rows = pq.read_table(tables / "findings").to_pylist()
     except (OSError, ValueError) as error:
         raise InputMissingError(f"{out}: there is no audit in this directory: {error}") from None
-    return plain(rows, summary.get("directories", ()))
+    missing = not_covered(_beyond(summary, start, end).sentences())
+    return plain([*rows, *missing], summary.get("directories", ()))
+
+
+def _beyond(summary: Mapping[str, Any], start: str | None, end: str | None) -> Coverage:
+    """Return which part of a time is before or after the time of an audit. Logs that begin with the
+    first transaction have no time before."""
+    late = any(after == 0 for after, _ in summary.get("log_gaps", ()))
+    first = summary.get("from") or (summary.get("first_time") if late else None)
+    last = summary.get("to") or summary.get("last_time")
+    begin, until, start_ms, end_ms = (
+        None if time is None else milliseconds(time) for time in (first, last, start, end)
+    )
+    missing: list[tuple[int | None, int | None, str]] = []
+    if start_ms is not None and begin is not None and start_ms < begin:
+        missing.append((start_ms, min(begin, end_ms or begin), "the audit begins later"))
+    latest = start_ms if end_ms is None else end_ms
+    if latest is not None and until is not None and latest > until:
+        missing.append((max(until, start_ms or until), end_ms, "the audit ends earlier"))
+    return Coverage(begin, until, {}, (), tuple(missing))
 
 
 def plain(rows: Iterable[Row], directories: Sequence[str]) -> list[Row]:
