@@ -45,11 +45,13 @@ def broken(out: Path) -> dict[str, Rows]:
     return {name: rows for name, rows in found.items() if rows}
 
 
-def both(spark: SparkSession, out: Path) -> dict[str, tuple[Rows, Rows]]:
-    """For each query the rows by Spark and by DuckDB, sorted. ``out``: a finished audit."""
+def both(spark: SparkSession, out: Path, *names: str) -> dict[str, tuple[Rows, Rows]]:
+    """For each query, or those with these names, the rows by Spark and by DuckDB, sorted. ``out``:
+    a finished audit."""
     place, duck = finished(out)[1], opened(out)
     for table in catalog.TABLES:
-        spark.read.parquet(str(place / table.name)).createOrReplaceTempView(table.name)
+        rows = spark.read.schema(table.spark_type()).parquet(str(place / table.name))
+        rows.createOrReplaceTempView(table.name)
     try:
         return {
             name: (
@@ -57,6 +59,7 @@ def both(spark: SparkSession, out: Path) -> dict[str, tuple[Rows, Rows]]:
                 _plain(duck.execute(text).fetchall()),
             )
             for name, text in queries().items()
+            if not names or name in names
         }
     finally:
         for table in catalog.TABLES:

@@ -135,7 +135,7 @@ def test_the_first_attempt_of_a_member_has_no_trigger(audited: Audited) -> None:
 def test_the_question_about_triggers(audited: Audited, spark: SparkSession) -> None:
     """DuckDB and Spark list each rebalance with its trigger, and the join or leave if it is one."""
     assert queries.broken(audited.out) == {}, "keys, and columns that are never null"
-    by_spark, by_duckdb = queries.both(spark, audited.out)["triggers"]
+    by_spark, by_duckdb = queries.both(spark, audited.out, "triggers")["triggers"]
     assert by_spark == by_duckdb
     changes = {(row[2], row[7], row[8]) for row in by_spark}
     assert ("g_carl", "leave", "g_anna") in changes
