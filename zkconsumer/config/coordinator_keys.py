@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from zkconsumer.config.consumer import FETCH_WAIT
 from zkconsumer.config.key_table import (
+    OWN,
     REQUIRED,
     Check,
     Given,
@@ -96,26 +97,22 @@ class CoordinatorKeys(ConsumerKeys):
     milliseconds."""
 
     rebalance_backoff_ms: int = key(
-        "rebalance.backoff.ms",
         "Pause before a request is sent again, and between two searches for the coordinator",
         default=100,
         check=at_least(1),
     )
     group_id: str = key(
-        "group.id",
         "The group's name, with any characters. Members with the same name share the partitions",
         default=REQUIRED,
         check=Check("any text that is not empty", _group_fault),
         importance="high",
     )
     zookeeper_connect: str = key(
-        "zookeeper.connect",
         "Servers of ZooKeeper",
         default="",
         ignored=_NO_ZOOKEEPER,
     )
     offsets_storage: str = key(
-        "offsets.storage",
         "Where offsets are stored: always in Kafka's `__consumer_offsets`",
         default="kafka",
         check=_only(
@@ -127,28 +124,25 @@ class CoordinatorKeys(ConsumerKeys):
         lower=True,
     )
     dual_commit_enabled: bool = key(
-        "dual.commit.enabled",
         "Commit to ZooKeeper too",
         default=False,
         ignored=_NO_ZOOKEEPER,
     )
     brokers: str = key(
-        "zkconsumer.brokers",
         "Where to get the list of brokers and topics from",
         default="bootstrap",
+        since=OWN,
         ignored=_NO_ZOOKEEPER,
     )
     profile: str = key(
-        "zkconsumer.profile",
         "The `scala` profile copies the JVM's behaviour in ZooKeeper and is refused here",
         default="default",
         check=_only(
             "default", "the scala profile is for groups in ZooKeeper only: leave the key out"
         ),
-        since="zkconsumer",
+        since=OWN,
     )
     bootstrap_servers: str = key(
-        "bootstrap.servers",
         "Brokers as host:port, separated by commas. The member finds all other brokers of the "
         "cluster through them",
         default=REQUIRED,
@@ -157,7 +151,6 @@ class CoordinatorKeys(ConsumerKeys):
         since="0.9",
     )
     session_timeout_ms: int = key(
-        "session.timeout.ms",
         "The coordinator removes a member that has sent no heartbeat for this long. Brokers accept "
         "6,000 to 1,800,000 by default. With `group.protocol=consumer` it must equal the "
         "broker's `group.consumer.session.timeout.ms`; the default is then 45,000",
@@ -167,7 +160,6 @@ class CoordinatorKeys(ConsumerKeys):
         since="0.9",
     )
     heartbeat_interval_ms: int = key(
-        "heartbeat.interval.ms",
         "Time between heartbeats; at most a third of session.timeout.ms. Not for "
         "`group.protocol=consumer`: the broker decides",
         default=3000,
@@ -176,7 +168,6 @@ class CoordinatorKeys(ConsumerKeys):
         since="0.9",
     )
     max_poll_interval_ms: int = key(
-        "max.poll.interval.ms",
         "If the application works on one message, or the listener runs, for longer than this, "
         "the member leaves the group. Other members also wait this long for it in a rebalance",
         default=300_000,
@@ -184,7 +175,6 @@ class CoordinatorKeys(ConsumerKeys):
         since="0.10.1",
     )
     group_protocol: str = key(
-        "group.protocol",
         "`classic`: members assign partitions, and all of them join again at each change. "
         "`consumer`: the coordinator assigns, and only partitions that move are interrupted "
         "(KIP-848). Brokers since 4.0",
@@ -195,24 +185,20 @@ class CoordinatorKeys(ConsumerKeys):
         lower=True,
     )
     group_remote_assignor: str | None = key(
-        "group.remote.assignor",
         "With `group.protocol=consumer`: the name of the broker's assignor, usually `uniform` or "
         "`range`. If the key is not set, the broker chooses",
         since="3.7",
     )
     client_rack: str | None = key(
-        "client.rack",
         "With `group.protocol=consumer`: the rack of this member, for the coordinator's assignor",
         since="2.4",
     )
     group_instance_id: str | None = key(
-        "group.instance.id",
         "Makes the member static: it may be away for session.timeout.ms without causing a "
         "rebalance. Must be unique in the group. Brokers since 2.3",
         since="2.3",
     )
     partition_assignment_strategy: str = key(
-        "partition.assignment.strategy",
         f"One or more of {', '.join(STRATEGIES)}, in order of preference; all members need one "
         "in common. The legacy ones assign by stream, as in ZooKeeper. Not for "
         "`group.protocol=consumer`",

@@ -21,6 +21,8 @@ from zkconsumer.errors import ConfigError
 
 REQUIRED: Final = "(required)"
 """The default of a key that must be given."""
+OWN: Final = "zkconsumer"
+"""Where a key is from, in place of a version of Kafka."""
 
 Kind = Literal["int", "boolean", "string", "password", "function"]
 _KINDS: Final[Mapping[str, Kind]] = {
@@ -92,9 +94,9 @@ class Row:
 
 
 def key(
-    name: str,
     doc: str,
     *,
+    name: str | None = None,
     default: object = None,
     default_from: str | None = None,
     derive: Derivation | None = None,
@@ -104,10 +106,12 @@ def key(
     ignored: str | None = None,
     lower: bool = False,
 ) -> Any:
-    """Declare a row. Use it as the value of a dataclass field, whose type is that of the key.
+    """Declare a row. Use it as the value of a dataclass field, which has the type and the name of
+    the key: ``_`` for ``.``, and no ``zkconsumer.``, which the keys since ``OWN`` begin with.
 
-    ``default`` is the value in its type, ``REQUIRED``, or None for "not set". ``lower`` converts a
-    value to lower case first, for keys where the JVM does so.
+    ``name`` is for a key with another name. ``default`` is the value in its type, ``REQUIRED``, or
+    None for "not set". ``lower`` converts a value to lower case first, for keys where the JVM does
+    so.
     """
     return field(metadata=locals())  # each argument is a field of ``Row``
 
@@ -115,10 +119,18 @@ def key(
 def rows_of(table: type) -> tuple[Row, ...]:
     """Return the rows of a table in the order they are declared."""
     return tuple(
-        Row(attr=f.name, kind=_KINDS[str(f.type).removesuffix(" | None")], **f.metadata)
+        Row(
+            **{**f.metadata, "name": f.metadata["name"] or _key_of(f.name, f.metadata["since"])},
+            attr=f.name,
+            kind=_KINDS[str(f.type).removesuffix(" | None")],
+        )
         for f in dataclasses.fields(table)
         if f.metadata
     )
+
+
+def _key_of(attr: str, since: str) -> str:
+    return (f"{OWN}." if since == OWN else "") + attr.replace("_", ".")
 
 
 def text_of(value: object) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.config.key_table import (
+    OWN,
     REQUIRED,
     Check,
     Derivation,
@@ -52,7 +53,6 @@ class ConsumerKeys(SecurityKeys):
     """
 
     zookeeper_connect: str = key(
-        "zookeeper.connect",
         "ZooKeeper servers as host:port, separated by commas, then the chroot if there is one, "
         "e.g. `zk1:2181,zk2:2181/kafka`. A missing port is 2181",
         default=REQUIRED,
@@ -60,7 +60,6 @@ class ConsumerKeys(SecurityKeys):
         importance="high",
     )
     group_id: str = key(
-        "group.id",
         "The group's name. Members with the same name share the partitions. The JVM accepts an "
         "empty name. It is refused here, because its znode paths would be invalid",
         default=REQUIRED,
@@ -68,7 +67,6 @@ class ConsumerKeys(SecurityKeys):
         importance="high",
     )
     consumer_id: str | None = key(
-        "consumer.id",
         "Last part of the member's id, which is then `<group.id>_<consumer.id>`. Must be "
         "unique in the group. Without this key, the last part consists of host name, time and "
         "a random number",
@@ -76,14 +74,12 @@ class ConsumerKeys(SecurityKeys):
         importance="low",
     )
     client_id: str = key(
-        "client.id",
         "Name sent to brokers with each request, for their logs and quotas",
         default_from="group.id",
         check=word("letters, digits, . _ -"),
         importance="low",
     )
     zookeeper_session_timeout_ms: int = key(
-        "zookeeper.session.timeout.ms",
         "If ZooKeeper does not hear from a member for this long, it ends the member's session, "
         "and other members get its partitions. The server limits the value to 2 to 20 of its "
         "ticks",
@@ -92,52 +88,44 @@ class ConsumerKeys(SecurityKeys):
         importance="high",
     )
     zookeeper_connection_timeout_ms: int = key(
-        "zookeeper.connection.timeout.ms",
         "How long the start waits for a connection to ZooKeeper",
         default_from="zookeeper.session.timeout.ms",
         check=at_least(1),
     )
     zookeeper_sync_time_ms: int = key(
-        "zookeeper.sync.time.ms",
         "Used only as the default of rebalance.backoff.ms",
         default=2000,
         check=at_least(0),
         importance="low",
     )
     socket_timeout_ms: int = key(
-        "socket.timeout.ms",
         "How long a connection attempt to a broker, or a read from it, may take",
         default=30_000,
         check=at_least(1),
     )
     socket_receive_buffer_bytes: int = key(
-        "socket.receive.buffer.bytes",
         "Receive buffer of connections that fetch; 0 or -1 leaves it to the operating system",
         default=64 * 1024,
         check=at_least(-1),
         importance="low",
     )
     fetch_message_max_bytes: int = key(
-        "fetch.message.max.bytes",
         "How many bytes to ask for in one fetch of one partition",
         default=1024 * 1024,
         check=at_least(1),
         importance="high",
     )
     fetch_min_bytes: int = key(
-        "fetch.min.bytes",
         "A broker answers a fetch when it has this many bytes, or after fetch.wait.max.ms",
         default=1,
         check=at_least(0),
     )
     fetch_wait_max_ms: int = key(
-        "fetch.wait.max.ms",
         "How long a broker may wait for fetch.min.bytes. Must not exceed socket.timeout.ms",
         default=100,
         check=at_least(0),
     )
     fetch_max_bytes: int = key(
-        "fetch.max.bytes",
         "Largest answer to one fetch, all partitions together. A broker always sends at least "
         "one batch. Brokers before 0.10.1 ignore this key. The JVM's old consumer does not use "
         "it; neither does zkconsumer.profile=scala",
@@ -147,33 +135,28 @@ class ConsumerKeys(SecurityKeys):
         since="0.10.1",
     )
     num_consumer_fetchers: int = key(
-        "num.consumer.fetchers",
         "Threads that fetch from one broker. Each reads a fixed part of the partitions",
         default=1,
         check=at_least(1),
     )
     queued_max_message_chunks: int = key(
-        "queued.max.message.chunks",
         "How many fetched chunks wait in a stream's queue before fetching pauses. A chunk is up to "
         "fetch.message.max.bytes",
         default=2,
         check=at_least(1),
     )
     auto_commit_enable: bool = key(
-        "auto.commit.enable",
         "Commit consumed offsets every auto.commit.interval.ms, before a rebalance and at shutdown",
         default=True,
         importance="high",
     )
     auto_commit_interval_ms: int = key(
-        "auto.commit.interval.ms",
         "Time between two automatic commits, and before the first one",
         default=60_000,
         check=at_least(1),
         importance="high",
     )
     auto_offset_reset: str = key(
-        "auto.offset.reset",
         "Where to start when there is no committed offset or it is out of range: `smallest` is the "
         "start of the log, `largest` its end",
         default="largest",
@@ -188,7 +171,6 @@ class ConsumerKeys(SecurityKeys):
         importance="high",
     )
     rebalance_max_retries: int = key(
-        "rebalance.max.retries",
         "Maximum number of attempts at a rebalance, including the first one. Used only in the "
         "`scala` profile, in which a member then gives up. Otherwise it keeps trying",
         default=4,
@@ -196,7 +178,6 @@ class ConsumerKeys(SecurityKeys):
         importance="high",
     )
     rebalance_backoff_ms: int = key(
-        "rebalance.backoff.ms",
         "Pause after a rebalance attempt that failed; at least 100 ms, except in the `scala` "
         "profile",
         default_from="zookeeper.sync.time.ms",
@@ -204,20 +185,17 @@ class ConsumerKeys(SecurityKeys):
         importance="high",
     )
     refresh_leader_backoff_ms: int = key(
-        "refresh.leader.backoff.ms",
         "Pause before looking again for the leader of a partition that has none, and after an "
         "error of a fetcher",
         default=200,
         check=at_least(0),
     )
     consumer_timeout_ms: int = key(
-        "consumer.timeout.ms",
         "How long a stream's iterator waits for a message before it raises ConsumerTimeoutError; "
         "it can be used again afterwards. A negative value waits indefinitely",
         default=-1,
     )
     offsets_storage: str = key(
-        "offsets.storage",
         "Where offsets are stored: in ZooKeeper, or in Kafka's `__consumer_offsets`",
         default="zookeeper",
         check=one_of("zookeeper", "kafka"),
@@ -226,7 +204,6 @@ class ConsumerKeys(SecurityKeys):
         lower=True,
     )
     dual_commit_enabled: bool = key(
-        "dual.commit.enabled",
         "With `offsets.storage=kafka`, commit to ZooKeeper as well, and start from the larger "
         "of both offsets. Use it while a group moves its offsets, or while it has members with "
         "the other storage. Has no effect with `offsets.storage=zookeeper`",
@@ -235,7 +212,6 @@ class ConsumerKeys(SecurityKeys):
         since="0.8.2",
     )
     offsets_channel_backoff_ms: int = key(
-        "offsets.channel.backoff.ms",
         "Pause before another attempt to reach the offset coordinator",
         default=1000,
         check=at_least(0),
@@ -243,7 +219,6 @@ class ConsumerKeys(SecurityKeys):
         since="0.8.2",
     )
     offsets_channel_socket_timeout_ms: int = key(
-        "offsets.channel.socket.timeout.ms",
         "How long an answer of the offset coordinator may take",
         default=10_000,
         check=at_least(1),
@@ -251,7 +226,6 @@ class ConsumerKeys(SecurityKeys):
         since="0.8.2",
     )
     offsets_commit_max_retries: int = key(
-        "offsets.commit.max.retries",
         "How often a failed commit to Kafka is repeated. Here it also sets a deadline for "
         "every request to the offset coordinator: one `offsets.channel.socket.timeout.ms`, "
         "plus one `offsets.channel.backoff.ms` for each retry",
@@ -261,14 +235,12 @@ class ConsumerKeys(SecurityKeys):
         since="0.8.2",
     )
     exclude_internal_topics: bool = key(
-        "exclude.internal.topics",
         "Topic filters leave out `__consumer_offsets` and `__transaction_state`. Must be the same "
         "in all members: each applies its own value to every member's filter",
         default=True,
         since="0.8.2",
     )
     partition_assignment_strategy: str = key(
-        "partition.assignment.strategy",
         "How partitions are assigned to streams. Must be the same in all members",
         default="range",
         check=one_of("range", "roundrobin"),
@@ -276,39 +248,37 @@ class ConsumerKeys(SecurityKeys):
         since="0.8.2",
     )
     bootstrap_servers: str = key(
-        "bootstrap.servers",
         "Brokers as host:port, separated by commas. They are asked for the list of all "
         "brokers, instead of ZooKeeper. Needed if ZooKeeper lists no usable broker, and with "
         "`zkconsumer.brokers=bootstrap`",
+        name="bootstrap.servers",
         default="",
         check=Check("host:port,host:port", servers_fault),
         importance="high",
-        since="zkconsumer",
+        since=OWN,
     )
     isolation_level: str = key(
-        "isolation.level",
         "Which messages of transactions are delivered. `read_uncommitted`: all, as soon as they "
         "are in the log, including those of aborted transactions. `read_committed`: those of "
         "committed transactions, and those outside of transactions. Delivery then waits at the "
         "first message of an open transaction, until the transaction ends. Brokers before 0.11 "
         "are refused. The JVM consumer of groups in ZooKeeper has no such key: it always reads "
         "as `read_uncommitted`, also in a group with this library",
+        name="isolation.level",
         default="read_uncommitted",
         check=one_of("read_uncommitted", "read_committed"),
-        since="zkconsumer",
+        since=OWN,
         lower=True,
     )
     profile: str = key(
-        "zkconsumer.profile",
         "`default` avoids the JVM consumer's known faults where JVM members cannot notice the "
         "difference; `scala` behaves exactly as the JVM, faults included",
         default="default",
         check=one_of("default", "scala"),
         importance="high",
-        since="zkconsumer",
+        since=OWN,
     )
     brokers: str = key(
-        "zkconsumer.brokers",
         "Where members get the list of brokers, topics and partitions from. `zookeeper`: from "
         "the znodes below `/brokers`, as the JVM does. `bootstrap`: from the brokers of "
         "`bootstrap.servers`, so that the group can stay in ZooKeeper when its cluster changes "
@@ -316,10 +286,9 @@ class ConsumerKeys(SecurityKeys):
         default="zookeeper",
         check=one_of("zookeeper", "bootstrap"),
         importance="high",
-        since="zkconsumer",
+        since=OWN,
     )
     roundrobin_hash: str = key(
-        "zkconsumer.roundrobin.hash",
         "The text that the roundrobin strategy sorts partitions by: `topic-partition` as Kafka "
         "1.0 and later, `[topic,partition]` as Kafka 0.10.2 and 0.11, "
         "`[topic,partition]-0.8.2` as Kafka 0.8.2 to 0.10.1. The last two differ only for "
@@ -327,43 +296,39 @@ class ConsumerKeys(SecurityKeys):
         "members",
         default="topic-partition",
         check=one_of("topic-partition", "[topic,partition]", "[topic,partition]-0.8.2"),
-        since="zkconsumer",
+        since=OWN,
     )
     reread_interval_ms: int = key(
-        "zkconsumer.reread.interval.ms",
         "How often members, topics and brokers are read again, in case a watch event was missed. "
         "Each pass reads one tenth of the registrations again",
         default=30_000,
         check=at_least(1),
         importance="low",
-        since="zkconsumer",
+        since=OWN,
     )
     coalesce_ms: int = key(
-        "zkconsumer.coalesce.ms",
         "How long (up to twice this time) changes are collected after a rebalance has begun, to "
         "cause one more together. After a quiet time, a change is acted on at once",
         default=50,
         check=at_least(0),
         importance="low",
-        since="zkconsumer",
+        since=OWN,
     )
     release_wait_ms: int = key(
-        "zkconsumer.release.wait.ms",
         "How long a release waits for the application to finish its current message, so that "
         "the message is committed and the next owner does not get it again",
         default=500,
         check=at_least(0),
         importance="low",
-        since="zkconsumer",
+        since=OWN,
     )
     journal_dir: str | None = key(
-        "zkconsumer.journal.dir",
         "Directory in which each member writes a journal of all its events and commands, in a "
         "new file for each start. It is created if it is missing. `zkaudit run --journals` "
         "reads them, and `zkconsumer replay` runs a member again on one. Files grow until an "
         "operator deletes them. Without this key, no journal is written",
         importance="low",
-        since="zkconsumer",
+        since=OWN,
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from zkconsumer.config.key_table import Check, Row, Rule, key, one_of, rows_of, word
+from zkconsumer.config.key_table import OWN, Check, Row, Rule, key, one_of, rows_of, word
 from zkconsumer.config.values import DIGEST, KERBEROS, OAUTH, PLAIN, SCRAM, Password
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def _jaas_fault(*modules: str) -> Check:
     )
 
 
-def _renewal(name: str, what: str) -> Any:
-    return key(name, what, importance="low", since="0.9", ignored=_RENEWED)
+def _renewal(what: str) -> Any:
+    return key(what, importance="low", since="0.9", ignored=_RENEWED)
 
 
 def _service_fault(value: str) -> str | None:
@@ -119,7 +119,6 @@ class SecurityKeys:
     """The security keys, shared by members (`ConsumerKeys`) and tools (`SecurityConfig`)."""
 
     security_protocol: str = key(
-        "security.protocol",
         "Whether connections to brokers use TLS and SASL. The client connects to a broker's "
         "first listener of this protocol",
         default="PLAINTEXT",
@@ -127,118 +126,98 @@ class SecurityKeys:
         since="0.9",
     )
     listener_name: str | None = key(
-        "zkconsumer.listener.name",
         "Name of the brokers' listener to connect to, such as `EXTERNAL`, where brokers register "
         "in ZooKeeper. Its protocol must be `security.protocol`. Without this key, a broker's "
         "listeners of that protocol are tried in the order in which it registered them",
         check=word("letters, digits, . _ -"),
-        since="zkconsumer",
+        since=OWN,
     )
     sasl_mechanism: str = key(
-        "sasl.mechanism",
         "How this client authenticates, with `SASL_SSL` and `SASL_PLAINTEXT`. GSSAPI is Kerberos",
         default="GSSAPI",
         check=one_of(*MECHANISMS),
         since="0.9",
     )
     sasl_jaas_config: Password | None = key(
-        "sasl.jaas.config",
         "User and password, or principal and keytab, as a line of a JAAS file. With OAUTHBEARER, "
         '`unsecuredLoginStringClaim_sub="USER"` makes an unsigned token, for tests',
         check=_jaas_fault(PLAIN, SCRAM, OAUTH, KERBEROS),
         since="0.10.2",
     )
     sasl_kerberos_service_name: str | None = key(
-        "sasl.kerberos.service.name",
         "With GSSAPI, the first part of the brokers' principals (`kafka/HOST@REALM`). Without this "
         "key it is `serviceName` of `sasl.jaas.config`, or `kafka`",
         check=Check("a name without / and @", _service_fault),
         since="0.9",
     )
     sasl_kerberos_kinit_cmd: str | None = _renewal(
-        "sasl.kerberos.kinit.cmd", "Program with which a JVM renews the tickets of a cache"
+        "Program with which a JVM renews the tickets of a cache"
     )
     sasl_kerberos_ticket_renew_window_factor: str | None = _renewal(
-        "sasl.kerberos.ticket.renew.window.factor", "Part of a ticket's lifetime until its renewal"
+        "Part of a ticket's lifetime until its renewal"
     )
-    sasl_kerberos_ticket_renew_jitter: str | None = _renewal(
-        "sasl.kerberos.ticket.renew.jitter", "Random jitter of the renewal time"
-    )
+    sasl_kerberos_ticket_renew_jitter: str | None = _renewal("Random jitter of the renewal time")
     sasl_kerberos_min_time_before_relogin: str | None = _renewal(
-        "sasl.kerberos.min.time.before.relogin", "Shortest time between two logins of a JVM, in ms"
+        "Shortest time between two logins of a JVM, in ms"
     )
     sasl_oauthbearer_token_endpoint_url: str | None = key(
-        "sasl.oauthbearer.token.endpoint.url",
         "`file:///PATH` of a file that holds a token. It is read for every new connection, so "
         "another program may renew it",
         check=Check("file:///PATH", _token_url_fault),
         since="3.1",
     )
     sasl_oauthbearer_token_provider: Any = key(
-        "zkconsumer.sasl.oauthbearer.token.provider",
         "A Python function without arguments that returns a token; it is called for every new "
         "connection. In a file: MODULE:FUNCTION",
         check=Check("MODULE:FUNCTION, or a function", _provider_fault),
-        since="zkconsumer",
+        since=OWN,
     )
     ssl_truststore_location: str | None = key(
-        "ssl.truststore.location",
         "PEM file with the certificates of the authorities that sign brokers' certificates. "
         "Without this key, those of the operating system are used",
         since="0.9",
     )
     ssl_truststore_certificates: str | None = key(
-        "ssl.truststore.certificates",
         "The same certificates as text, instead of a file",
         since="2.7",
     )
     ssl_truststore_type: str | None = key(
-        "ssl.truststore.type",
         "Format of `ssl.truststore.location`. By default it is recognized from the file",
         check=_store_type("a truststore"),
         since="0.9",
     )
     ssl_truststore_password: Password | None = key(
-        "ssl.truststore.password",
         "Password of a JKS truststore",
         importance="low",
         since="0.9",
         ignored="a PEM truststore has no password",
     )
     ssl_keystore_location: str | None = key(
-        "ssl.keystore.location",
         "PEM file with this client's private key and its certificate chain, for brokers that "
         "require a client certificate (mTLS)",
         since="0.9",
     )
     ssl_keystore_certificate_chain: str | None = key(
-        "ssl.keystore.certificate.chain",
         "This client's certificate chain as text, instead of a file",
         since="2.7",
     )
     ssl_keystore_key: Password | None = key(
-        "ssl.keystore.key",
         "This client's private key as text, with `ssl.keystore.certificate.chain`",
         since="2.7",
     )
     ssl_keystore_type: str | None = key(
-        "ssl.keystore.type",
         "Format of `ssl.keystore.location`. By default it is recognized from the file",
         check=_store_type("a keystore"),
         since="0.9",
     )
     ssl_keystore_password: Password | None = key(
-        "ssl.keystore.password",
         "Password of a JKS keystore",
         importance="low",
         since="0.9",
         ignored="a PEM keystore has no password; for its private key, use ssl.key.password",
     )
-    ssl_key_password: Password | None = key(
-        "ssl.key.password", "Password of this client's private key", since="0.9"
-    )
+    ssl_key_password: Password | None = key("Password of this client's private key", since="0.9")
     ssl_endpoint_identification_algorithm: str = key(
-        "ssl.endpoint.identification.algorithm",
         "`https` compares a broker's host name with its certificate. Empty does not: any "
         "certificate of a trusted authority is then accepted for any broker",
         default="https",
@@ -246,91 +225,76 @@ class SecurityKeys:
         since="0.9",
     )
     ssl_enabled_protocols: str = key(
-        "ssl.enabled.protocols",
         "Versions of TLS to use with brokers and ZooKeeper",
         default="TLSv1.2,TLSv1.3",
         check=Check("TLSv1.2, TLSv1.3 or both", _versions_fault),
         importance="low",
         since="0.9",
     )
-    ssl_protocol: str | None = key(
-        "ssl.protocol", "Version of TLS", importance="low", ignored=_SPOKEN
-    )
+    ssl_protocol: str | None = key("Version of TLS", importance="low", ignored=_SPOKEN)
     zookeeper_ssl_client_enable: bool = key(
-        "zookeeper.ssl.client.enable",
         "Use TLS for connections to ZooKeeper. `zookeeper.connect` must then contain its "
         "secure ports",
         default=False,
         since="2.5",
     )
     zookeeper_clientCnxnSocket: str | None = key(
-        "zookeeper.clientCnxnSocket",
         "Class of the JVM's connection to ZooKeeper",
         importance="low",
         since="2.5",
         ignored="zookeeper.ssl.client.enable is enough",
     )
     zookeeper_ssl_truststore_location: str | None = key(
-        "zookeeper.ssl.truststore.location",
         "As `ssl.truststore.location`, for ZooKeeper",
         since="2.5",
     )
     zookeeper_ssl_truststore_type: str | None = key(
-        "zookeeper.ssl.truststore.type",
         "As `ssl.truststore.type`, for ZooKeeper",
         check=_store_type("a truststore"),
         since="2.5",
     )
     zookeeper_ssl_truststore_password: Password | None = key(
-        "zookeeper.ssl.truststore.password",
         "Password of a JKS truststore",
         importance="low",
         since="2.5",
         ignored="a PEM truststore has no password",
     )
     zookeeper_ssl_keystore_location: str | None = key(
-        "zookeeper.ssl.keystore.location",
         "As `ssl.keystore.location`, for ZooKeeper. ZooKeeper requires a client certificate by "
         "default",
         since="2.5",
     )
     zookeeper_ssl_keystore_type: str | None = key(
-        "zookeeper.ssl.keystore.type",
         "As `ssl.keystore.type`, for ZooKeeper",
         check=_store_type("a keystore"),
         since="2.5",
     )
     zookeeper_ssl_keystore_password: Password | None = key(
-        "zookeeper.ssl.keystore.password",
         "Password of the private key in `zookeeper.ssl.keystore.location`",
         since="2.5",
     )
     zookeeper_ssl_endpoint_identification_algorithm: str = key(
-        "zookeeper.ssl.endpoint.identification.algorithm",
         "As `ssl.endpoint.identification.algorithm`, for ZooKeeper",
         default="https",
         check=_ENDPOINT_CHECK,
         since="2.5",
     )
     zookeeper_set_acl: bool = key(
-        "zookeeper.set.acl",
         "Only this client's ZooKeeper identity may change the znodes that it creates. Everyone "
         "may read them. All members and tools of the group then need the same identity",
         default=False,
         since="0.9",
     )
     zookeeper_digest: Password | None = key(
-        "zkconsumer.zookeeper.digest",
         "USER:PASSWORD for ZooKeeper's digest authentication (`addauth digest`)",
         check=Check("USER:PASSWORD", _digest_fault),
-        since="zkconsumer",
+        since=OWN,
     )
     zookeeper_sasl_jaas_config: Password | None = key(
-        "zkconsumer.zookeeper.sasl.jaas.config",
         "Login for SASL with ZooKeeper: the line in a JAAS file's `Client` section. User and "
         "password for DIGEST-MD5 need the library pure-sasl: `pip install pure-sasl`",
         check=_jaas_fault(DIGEST, KERBEROS),
-        since="zkconsumer",
+        since=OWN,
     )
 
     @property
