@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zkconsumer.config.consumer import RULES, Rule
+from zkconsumer.config.consumer import RULES
 from zkconsumer.config.coordinator_keys import (
     ALIASES,
     KEYS as COORDINATOR_KEYS,
@@ -12,7 +12,7 @@ from zkconsumer.config.coordinator_keys import (
     VALUES,
     ZOOKEEPER_ONLY,
 )
-from zkconsumer.config.key_table import Row
+from zkconsumer.config.key_table import Row, Rule
 from zkconsumer.config.keys import KEYS, SECURITY
 from zkconsumer.config.security_keys import RULES as SECURITY_RULES
 

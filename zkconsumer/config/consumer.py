@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from zkconsumer.config.key_table import Examined, Rule, Source, examine, given_in
+from zkconsumer.config.key_table import Examined, Source, examine, given_in, rule
 from zkconsumer.config.keys import KEYS, ConsumerKeys
 from zkconsumer.config.security_keys import RENAMED as SECURITY_NAMES, RULES as SECURITY_RULES
 from zkconsumer.config.values import split_connect
@@ -33,7 +33,9 @@ RENAMED: Final[dict[str, str]] = {
 """Names of the same keys in Kafka 0.7 and in the newer consumer, for hints on unknown keys."""
 
 
-def _fetch_wait(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+@rule("fetch.wait.max.ms", "`fetch.wait.max.ms` must not exceed `socket.timeout.ms`")
+def fetch_wait(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    """Find a wait that is too long. For all members."""
     wait, limit = values["fetch_wait_max_ms"], values["socket_timeout_ms"]
     if wait <= limit:
         return None
@@ -43,6 +45,13 @@ def _fetch_wait(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     )
 
 
+@rule(
+    "rebalance.backoff.ms",
+    "in the `scala` profile, `rebalance.max.retries` times `rebalance.backoff.ms` should "
+    "exceed `zookeeper.session.timeout.ms`: the partitions of a member that crashed stay owned "
+    "for as long as its session lasts",
+    fatal=False,
+)
 def _retries(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     retries, backoff = values["rebalance_max_retries"], values["rebalance_backoff_ms"]
     session = values["zookeeper_session_timeout_ms"]
@@ -55,6 +64,12 @@ def _retries(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     )
 
 
+@rule(
+    "zkconsumer.roundrobin.hash",
+    "`zkconsumer.roundrobin.hash` has an effect only with "
+    "`partition.assignment.strategy=roundrobin`",
+    fatal=False,
+)
 def _hash_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if "roundrobin_hash" not in given or values["partition_assignment_strategy"] == "roundrobin":
         return None
@@ -64,12 +79,14 @@ def _hash_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None
     )
 
 
+@rule("bootstrap.servers", "`zkconsumer.brokers=bootstrap` needs `bootstrap.servers`")
 def _no_bootstrap(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if values["brokers"] != "bootstrap" or values["bootstrap_servers"]:
         return None
     return "zkconsumer.brokers=bootstrap needs brokers to ask: set bootstrap.servers to host:port"
 
 
+@rule("bootstrap.servers", "`bootstrap.servers` is not for the `scala` profile")
 def _scala_bootstrap(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if values["profile"] != "scala" or not values["bootstrap_servers"]:
         return None
@@ -79,43 +96,7 @@ def _scala_bootstrap(values: Mapping[str, Any], given: frozenset[str]) -> str | 
     )
 
 
-FETCH_WAIT: Final = Rule(
-    "fetch.wait.max.ms",
-    "`fetch.wait.max.ms` must not exceed `socket.timeout.ms`",
-    True,
-    _fetch_wait,
-)
-
-RULES: Final[tuple[Rule, ...]] = (
-    FETCH_WAIT,
-    Rule(
-        "bootstrap.servers",
-        "`zkconsumer.brokers=bootstrap` needs `bootstrap.servers`",
-        True,
-        _no_bootstrap,
-    ),
-    Rule(
-        "bootstrap.servers",
-        "`bootstrap.servers` is not for the `scala` profile",
-        True,
-        _scala_bootstrap,
-    ),
-    Rule(
-        "rebalance.backoff.ms",
-        "in the `scala` profile, `rebalance.max.retries` times `rebalance.backoff.ms` should "
-        "exceed `zookeeper.session.timeout.ms`: the partitions of a member that crashed stay owned "
-        "for as long as its session lasts",
-        False,
-        _retries,
-    ),
-    Rule(
-        "zkconsumer.roundrobin.hash",
-        "`zkconsumer.roundrobin.hash` has an effect only with "
-        "`partition.assignment.strategy=roundrobin`",
-        False,
-        _hash_unused,
-    ),
-)
+RULES: Final = (fetch_wait, _no_bootstrap, _scala_bootstrap, _retries, _hash_unused)
 """Checks that involve several keys, for a member of a group in ZooKeeper."""
 
 

@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from zkconsumer.config.consumer import FETCH_WAIT
+from zkconsumer.config.consumer import fetch_wait
 from zkconsumer.config.key_table import (
     OWN,
     REQUIRED,
     Check,
     Given,
     Row,
-    Rule,
     Source,
     at_least,
     examine,
     given_in,
     key,
     rows_of,
+    rule,
 )
 from zkconsumer.config.keys import SECURITY, ConsumerKeys, servers_fault
 from zkconsumer.config.security_keys import RENAMED as SECURITY_NAMES, RULES as SECURITY_RULES
@@ -225,6 +225,7 @@ ZOOKEEPER_ONLY: Final[frozenset[str]] = frozenset(
 """Keys of the legacy consumer that a member on the coordinator accepts and does not use."""
 
 
+@rule("heartbeat.interval.ms", "`heartbeat.interval.ms` must be smaller than `session.timeout.ms`")
 def _heartbeat(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     session, beat = values["session_timeout_ms"], values["heartbeat_interval_ms"]
     if beat < session or values["group_protocol"] == "consumer":
@@ -235,6 +236,11 @@ def _heartbeat(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     )
 
 
+@rule(
+    "zkconsumer.roundrobin.hash",
+    "`zkconsumer.roundrobin.hash` has an effect only with `legacy-roundrobin`",
+    fatal=False,
+)
 def _hash_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     strategies = values["partition_assignment_strategy"]
     if "roundrobin_hash" not in given or "legacy-roundrobin" in strategies:
@@ -245,6 +251,12 @@ def _hash_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None
     )
 
 
+@rule(
+    "group.protocol",
+    "`heartbeat.interval.ms`, `partition.assignment.strategy` and `zkconsumer.roundrobin.hash` "
+    "have no effect with `group.protocol=consumer`",
+    fatal=False,
+)
 def _classic_only(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if values["group_protocol"] != "consumer":
         return None
@@ -259,6 +271,11 @@ def _classic_only(values: Mapping[str, Any], given: frozenset[str]) -> str | Non
     return f"{', '.join(refused)}: no effect with group.protocol=consumer, where the broker decides"
 
 
+@rule(
+    "group.protocol",
+    "`group.remote.assignor` and `client.rack` need `group.protocol=consumer`",
+    fatal=False,
+)
 def _consumer_only(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if values["group_protocol"] == "consumer":
         return None
@@ -267,34 +284,7 @@ def _consumer_only(values: Mapping[str, Any], given: frozenset[str]) -> str | No
     return f"{', '.join(refused)}: needs group.protocol=consumer" if refused else None
 
 
-RULES: Final[tuple[Rule, ...]] = (
-    FETCH_WAIT,
-    Rule(
-        "group.protocol",
-        "`heartbeat.interval.ms`, `partition.assignment.strategy` and `zkconsumer.roundrobin.hash` "
-        "have no effect with `group.protocol=consumer`",
-        False,
-        _classic_only,
-    ),
-    Rule(
-        "group.protocol",
-        "`group.remote.assignor` and `client.rack` need `group.protocol=consumer`",
-        False,
-        _consumer_only,
-    ),
-    Rule(
-        "heartbeat.interval.ms",
-        "`heartbeat.interval.ms` must be smaller than `session.timeout.ms`",
-        True,
-        _heartbeat,
-    ),
-    Rule(
-        "zkconsumer.roundrobin.hash",
-        "`zkconsumer.roundrobin.hash` has an effect only with `legacy-roundrobin`",
-        False,
-        _hash_unused,
-    ),
-)
+RULES: Final = (fetch_wait, _classic_only, _consumer_only, _heartbeat, _hash_unused)
 """Checks that involve several keys."""
 
 

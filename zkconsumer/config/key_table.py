@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any, Final, Literal, NamedTuple
@@ -185,75 +185,6 @@ def word(text: str) -> Check:
 _INT32 = range(-(2**31), 2**31)
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """The values by attribute (complete only if there are no faults), and messages about them.
-
-    ``given`` has the attributes that were set, not derived; ``unknown`` has a line for each
-    unknown key.
-    """
-
-    values: Mapping[str, object]
-    given: frozenset[str]
-    faults: tuple[str, ...]
-    warnings: tuple[str, ...]
-    unknown: tuple[str, ...]
-
-
-def parse(
-    rows: Sequence[Row],
-    given: Mapping[str, object],
-    *,
-    place: Callable[[str], str],
-    renamed: Mapping[str, str],
-) -> Parsed:
-    """Check the given keys against the table, and add defaults for the other keys.
-
-    ``place(key)`` is put before each message about a key (file and line, or nothing). ``renamed``
-    maps other tools' names to this table's. A value of None counts as not given. Keys that start
-    with ``external`` are never reported as unknown, as in Scala VerifiableProperties.
-    """
-    values: dict[str, object] = {}
-    faults: list[str] = []
-    warnings: list[str] = []
-    unknown: list[str] = []
-    present = {name: value for name, value in given.items() if value is not None}
-    known = [row.name for row in rows]
-    nearest = {
-        name: nearest_key(name, known, renamed)
-        for name in present
-        if name not in known and not name.startswith("external")
-    }
-    for row in rows:
-        if row.name in present:
-            value, fault = _typed(row, present[row.name])
-            if fault is None:
-                values[row.attr] = value
-                if row.ignored is not None:
-                    warnings.append(f"{place(row.name)}{row.name} has no effect: {row.ignored}")
-            else:
-                shown = HIDDEN if row.kind == "password" else _shown(present[row.name])
-                faults.append(f"{place(row.name)}{row.name}={shown}: {fault}")
-        elif row.default is REQUIRED:
-            meant = [name for name, near in nearest.items() if near == row.name]
-            hint = f" (found {meant[0]}: is that what you meant?)" if meant else ""
-            what = row.doc.split(". ")[0]
-            faults.append(f"{place('')}{row.name} is missing{hint}; set it: {what}")
-        elif row.default_from is None:
-            values[row.attr] = row.default
-    for row in rows:  # a default may come from a key that itself has a derived default
-        if row.default_from is not None and row.name not in present:
-            source = next(r for r in rows if r.name == row.default_from)
-            if source.attr in values:
-                value = values[source.attr]
-                values[row.attr] = value if row.derive is None else row.derive.apply(value)
-    for name, near in nearest.items():
-        hint = f"did you mean {near}?" if near else "`zkconsumer config` lists all keys"
-        unknown.append(f"{place(name)}{name} is not a known key and has no effect: {hint}")
-    attrs = frozenset(row.attr for row in rows if row.name in present)
-    return Parsed(values, attrs, tuple(faults), tuple(warnings), tuple(unknown))
-
-
 def nearest_key(name: str, known: Collection[str], renamed: Mapping[str, str]) -> str | None:
     """Return the known key that was probably meant; ``None`` if no key is similar."""
     plain = {re.sub(r"[._-]", "", key.lower()): key for key in known}
@@ -298,12 +229,7 @@ def _shown(value: object) -> str:
 
 
 class Rule(NamedTuple):
-    """A check that involves several keys. ``text``: its description.
-
-    ``key`` is the key to change. ``broken`` returns one line that describes the fault, or None. It
-    gets the values by attribute, and the attributes that were set. A rule that needs an invalid
-    value is skipped.
-    """
+    """A check that involves several keys: see ``rule``."""
 
     key: str
     text: str
@@ -311,23 +237,15 @@ class Rule(NamedTuple):
     broken: Callable[[Mapping[str, Any], frozenset[str]], str | None]
 
 
-def check_rules(
-    rows: Sequence[Row], rules: Iterable[Rule], parsed: Parsed, place: Callable[[str], str]
-) -> tuple[list[str], list[str]]:
-    """Return the faults and the warnings of all ``rules``; ``place`` is as in ``parse``."""
-    attrs = {row.attr for row in rows}
-    faults: list[str] = []
-    warnings: list[str] = []
-    for rule in rules:
-        try:
-            broken = rule.broken(parsed.values, parsed.given)
-        except KeyError as missing:
-            if missing.args[0] not in attrs:
-                raise
-            continue
-        if broken is not None:
-            (faults if rule.fatal else warnings).append(place(rule.key) + broken)
-    return faults, warnings
+def rule(
+    key: str, text: str, *, fatal: bool = True
+) -> Callable[[Callable[[Mapping[str, Any], frozenset[str]], str | None]], Rule]:
+    """Declare a rule. ``text``: its description. ``key``: the key to change.
+
+    The decorated function returns one line that describes the fault, or None. It gets the values by
+    attribute, and the attributes that were set. A rule that needs an invalid value is skipped.
+    """
+    return lambda broken: Rule(key, text, fatal, broken)
 
 
 class Given(NamedTuple):
@@ -395,10 +313,67 @@ def examine(
     given: Given,
     strict: bool = False,
 ) -> Examined:
-    """Check keys and values; ``renamed`` is as in ``parse``. With ``strict``, unknown keys are
-    faults."""
-    parsed = parse(rows, given.values, place=given.place, renamed=renamed)
-    faults, warnings = [*given.faults, *parsed.faults], [*given.notes, *parsed.warnings]
-    (faults if strict else warnings).extend(parsed.unknown)
-    broken, odd = check_rules(rows, rules, parsed, given.place)
-    return Examined(dict(parsed.values), (*faults, *broken), (*warnings, *odd))
+    """Check keys and values against a table, and add defaults for the other keys.
+
+    ``renamed`` maps other tools' names to this table's. A value of None counts as not given. With
+    ``strict``, unknown keys are faults. Keys that start with ``external`` are never reported as
+    unknown, as in Scala VerifiableProperties.
+    """
+    faults, warnings, place = [*given.faults], [*given.notes], given.place
+    present = {name: value for name, value in given.values.items() if value is not None}
+    known = [row.name for row in rows]
+    nearest = {
+        name: nearest_key(name, known, renamed)
+        for name in present
+        if name not in known and not name.startswith("external")
+    }
+    values: dict[str, Any] = {}
+    for row in rows:
+        if row.name in present:
+            value, fault = _typed(row, present[row.name])
+            if fault is None:
+                values[row.attr] = value
+                if row.ignored is not None:
+                    warnings.append(f"{place(row.name)}{row.name} has no effect: {row.ignored}")
+            else:
+                shown = HIDDEN if row.kind == "password" else _shown(present[row.name])
+                faults.append(f"{place(row.name)}{row.name}={shown}: {fault}")
+        elif row.default is REQUIRED:
+            meant = [name for name, near in nearest.items() if near == row.name]
+            hint = f" (found {meant[0]}: is that what you meant?)" if meant else ""
+            what = row.doc.split(". ")[0]
+            faults.append(f"{place('')}{row.name} is missing{hint}; set it: {what}")
+        elif row.default_from is None:
+            values[row.attr] = row.default
+    for row in rows:  # a default may come from a key that itself has a derived default
+        if row.default_from is not None and row.name not in present:
+            source = next(r for r in rows if r.name == row.default_from)
+            if source.attr in values:
+                value = values[source.attr]
+                values[row.attr] = value if row.derive is None else row.derive.apply(value)
+    for name, near in nearest.items():
+        hint = f"did you mean {near}?" if near else "`zkconsumer config` lists all keys"
+        unknown = f"{place(name)}{name} is not a known key and has no effect: {hint}"
+        (faults if strict else warnings).append(unknown)
+    attrs = frozenset(row.attr for row in rows if row.name in present)
+    for fatal, text in _broken(rows, rules, values, attrs, place):
+        (faults if fatal else warnings).append(text)
+    return Examined(values, tuple(faults), tuple(warnings))
+
+
+def _broken(
+    rows: Iterable[Row],
+    rules: Iterable[Rule],
+    values: Mapping[str, Any],
+    given: frozenset[str],
+    place: Callable[[str], str],
+) -> Iterator[tuple[bool, str]]:
+    for each in rules:
+        try:
+            broken = each.broken(values, given)
+        except KeyError as missing:
+            if missing.args[0] not in {row.attr for row in rows}:
+                raise
+            continue
+        if broken is not None:
+            yield each.fatal, place(each.key) + broken

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from zkconsumer.config.key_table import OWN, Check, Row, Rule, key, one_of, rows_of, word
+from zkconsumer.config.key_table import OWN, Check, Row, key, one_of, rows_of, rule, word
 from zkconsumer.config.values import DIGEST, KERBEROS, OAUTH, PLAIN, SCRAM, Password
 
 if TYPE_CHECKING:
@@ -338,6 +338,11 @@ SECRETS: Final = frozenset(row.name for row in KEYS if row.kind == "password")
 """The keys whose values are never shown."""
 
 
+@rule(
+    "security.protocol",
+    "the credentials for `sasl.mechanism` must be given with `SASL_SSL` and `SASL_PLAINTEXT`, "
+    "and only with these",
+)
 def _sasl(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     protocol, mechanism = values["security_protocol"], values["sasl_mechanism"]
     if not protocol.startswith("SASL_"):
@@ -352,6 +357,11 @@ def _sasl(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     return login_fault(values, MECHANISMS[mechanism])
 
 
+@rule(
+    "ssl.keystore.key",
+    "a keystore or truststore must be given as a file or as inline PEM, not both; a private "
+    "key needs its certificate chain",
+)
 def _tls(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if values["ssl_truststore_location"] and values["ssl_truststore_certificates"]:
         return "ssl.truststore.location and ssl.truststore.certificates are both given: keep one"
@@ -363,6 +373,7 @@ def _tls(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     return None
 
 
+@rule("security.protocol", "certificates need `SSL` or `SASL_SSL`")
 def _tls_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     stores = {"ssl_truststore_location", "ssl_truststore_certificates", "ssl_keystore_location"}
     protocol = values["security_protocol"]
@@ -373,6 +384,11 @@ def _tls_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     )
 
 
+@rule(
+    "zookeeper.set.acl",
+    "`zookeeper.set.acl` needs an identity, certificates need `zookeeper.ssl.client.enable`, "
+    "and only one identity may be given",
+)
 def _zookeeper(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if values["zookeeper_digest"] is not None and values["zookeeper_sasl_jaas_config"] is not None:
         return (
@@ -398,6 +414,7 @@ def _zookeeper(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     return None
 
 
+@rule("security.protocol", "`SASL_PLAINTEXT` encrypts nothing", fatal=False)
 def _clear_text(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if values["security_protocol"] != "SASL_PLAINTEXT":
         return None
@@ -407,31 +424,7 @@ def _clear_text(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     )
 
 
-RULES: Final[tuple[Rule, ...]] = (
-    Rule(
-        "security.protocol",
-        "the credentials for `sasl.mechanism` must be given with `SASL_SSL` and `SASL_PLAINTEXT`, "
-        "and only with these",
-        True,
-        _sasl,
-    ),
-    Rule("security.protocol", "certificates need `SSL` or `SASL_SSL`", True, _tls_unused),
-    Rule(
-        "ssl.keystore.key",
-        "a keystore or truststore must be given as a file or as inline PEM, not both; a private "
-        "key needs its certificate chain",
-        True,
-        _tls,
-    ),
-    Rule(
-        "zookeeper.set.acl",
-        "`zookeeper.set.acl` needs an identity, certificates need `zookeeper.ssl.client.enable`, "
-        "and only one identity may be given",
-        True,
-        _zookeeper,
-    ),
-    Rule("security.protocol", "`SASL_PLAINTEXT` encrypts nothing", False, _clear_text),
-)
+RULES: Final = (_sasl, _tls_unused, _tls, _zookeeper, _clear_text)
 """Checks that involve several keys."""
 
 
