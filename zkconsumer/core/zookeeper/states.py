@@ -42,19 +42,6 @@ class State(Enum):
 
 #: States in which a trigger may start the next attempt.
 IDLE = frozenset({State.RESTING, State.FAILED})
-#: States in which a commit that was asked for may run during the rebalance.
-COMMIT_STATES = frozenset(State) - {
-    State.NEW,
-    State.SESSIONLESS,
-    State.REGISTERING,
-    State.COMMITTING,
-    State.RELEASING,
-    State.CLOSING_STOP,
-    State.CLOSING_COMMIT,
-    State.CLOSING_RELEASE,
-    State.CLOSING_DEREGISTER,
-    State.CLOSED,
-}
 #: States of no member, in which no rebalance is under way.
 OUTSIDE = frozenset({State.NEW, State.SESSIONLESS})
 CLOSING = frozenset(
@@ -66,6 +53,9 @@ CLOSING = frozenset(
         State.CLOSED,
     }
 )
+_NO_COMMIT = OUTSIDE | CLOSING | {State.REGISTERING, State.COMMITTING, State.RELEASING}
+#: States in which a commit that was asked for may run during the rebalance.
+COMMIT_STATES = frozenset(State) - _NO_COMMIT
 
 
 @dataclass(frozen=True, slots=True)

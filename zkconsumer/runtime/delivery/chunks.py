@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
@@ -95,82 +95,61 @@ class Run:
         return Run(self.messages[first:], self.before + first * rows, self.columns)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PartitionTopicInfo:
     """Positions and state of one claim of a partition. Compared by identity.
 
-    Args:
-        topic: name of the topic.
-        partition: number of the partition.
-        start_offset: offset to read first, as committed; ``None``, or a negative number (which old
-            tools may have stored), if there is none. Then ``auto.offset.reset`` decides.
+    ``start_offset`` is the offset to read first, as committed; ``None``, or a negative number
+    (which old tools may have stored), if there is none. Then ``auto.offset.reset`` decides.
     """
 
-    __slots__ = (
-        "_consumed",
-        "answered_at",
-        "answers",
-        "epochs",
-        "fault",
-        "fetched_offset",
-        "finished_offset",
-        "high_watermark",
-        "last_stable_offset",
-        "leader_from",
-        "partition",
-        "pending_reset",
-        "reset_back",
-        "resets",
-        "revoked",
-        "run",
-        "stopped",
-        "topic",
-        "topic_partition",
-    )
+    topic: str
+    partition: int
+    start_offset: InitVar[int | None]
+    topic_partition: TopicPartition = field(init=False)
+    _consumed: int | None = field(init=False)
+    run: Run | None = None
+    """Messages currently taken without the lock. Written under the stream's lock."""
+    fetched_offset: int | None = field(init=False)
+    """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
+    finished_offset: int = 0
+    """Offset after the last chunk that was consumed. Written under the stream's lock."""
+    high_watermark: int | None = None
+    """High watermark in the last answer. Written by the partition's fetch worker."""
+    last_stable_offset: int | None = None
+    """With ``read_committed``: the first offset of the oldest open transaction, otherwise the
+    high watermark. Written by the partition's fetch worker."""
+    answered_at: float | None = None
+    """When a broker last answered for the partition, in seconds of the fetcher's clock;
+    ``None``: never. Written by the partition's fetch worker."""
+    answers: int = 0
+    """Number of brokers' answers for the partition. Written by its fetch worker."""
+    epochs: PartitionEpochs | None = None
+    """Leader epochs, if the brokers support them. Written by the leader finder."""
+    fault: Fault | None = None
+    """Why the last attempt to fetch the partition failed; cleared by a success. Written by
+    the fetch worker and the leader finder; only one of them has the partition at a time."""
+    leader_from: BrokerEndpoint | None = None
+    """The broker that last answered which broker leads the partition. Written by the leader
+    finder."""
+    resets: int = 0
+    """How often ``auto.offset.reset`` chose the position. Written by the fetch worker."""
+    pending_reset: Chunk | None = None
+    """The chunk with a position that ``auto.offset.reset`` chose. It reaches the consuming
+    thread after all earlier chunks. Written under the stream's lock: set by
+    ``ChunkQueue.reset``, cleared by the consuming thread."""
+    reset_back: bool = False
+    """Whether that position is below the last fetched offset: the log was truncated, and
+    queued messages may still be in the log."""
+    revoked: bool = False
+    """Whether delivery has been stopped. Written by ``StreamControl.revoke``."""
+    stopped: bool = False
+    """Whether enqueuing has been stopped. Written by ``FetchTable.remove``."""
 
-    def __init__(self, topic: str, partition: int, start_offset: int | None) -> None:
-        if start_offset is not None and start_offset < 0:
-            start_offset = None
-        self.topic = topic
-        self.partition = partition
-        self.topic_partition = TopicPartition(topic, partition)
-        self._consumed: int | None = start_offset
-        self.run: Run | None = None
-        """Messages currently taken without the lock. Written under the stream's lock."""
-        self.fetched_offset: int | None = start_offset
-        """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
-        self.finished_offset = 0
-        """Offset after the last chunk that was consumed. Written under the stream's lock."""
-        self.high_watermark: int | None = None
-        """High watermark in the last answer. Written by the partition's fetch worker."""
-        self.last_stable_offset: int | None = None
-        """With ``read_committed``: the first offset of the oldest open transaction, otherwise the
-        high watermark. Written by the partition's fetch worker."""
-        self.answered_at: float | None = None
-        """When a broker last answered for the partition, in seconds of the fetcher's clock;
-        ``None``: never. Written by the partition's fetch worker."""
-        self.answers = 0
-        """Number of brokers' answers for the partition. Written by its fetch worker."""
-        self.epochs: PartitionEpochs | None = None
-        """Leader epochs, if the brokers support them. Written by the leader finder."""
-        self.fault: Fault | None = None
-        """Why the last attempt to fetch the partition failed; cleared by a success. Written by
-        the fetch worker and the leader finder; only one of them has the partition at a time."""
-        self.leader_from: BrokerEndpoint | None = None
-        """The broker that last answered which broker leads the partition. Written by the leader
-        finder."""
-        self.resets = 0
-        """How often ``auto.offset.reset`` chose the position. Written by the fetch worker."""
-        self.pending_reset: Chunk | None = None
-        """The chunk with a position that ``auto.offset.reset`` chose. It reaches the consuming
-        thread after all earlier chunks. Written under the stream's lock: set by
-        ``ChunkQueue.reset``, cleared by the consuming thread."""
-        self.reset_back = False
-        """Whether that position is below the last fetched offset: the log was truncated, and
-        queued messages may still be in the log."""
-        self.revoked = False
-        """Whether delivery has been stopped. Written by ``StreamControl.revoke``."""
-        self.stopped = False
-        """Whether enqueuing has been stopped. Written by ``FetchTable.remove``."""
+    def __post_init__(self, start_offset: int | None) -> None:
+        self.topic_partition = TopicPartition(self.topic, self.partition)
+        start = start_offset if start_offset is not None and start_offset >= 0 else None
+        self._consumed = self.fetched_offset = start
 
     def failed(self, text: str) -> None:
         """Whether the last attempt to fetch the partition failed."""
