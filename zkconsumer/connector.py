@@ -17,7 +17,7 @@ from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
-from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, Member, StreamConnector
+from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.fetch.interface import FetchEvent, FetchEventKind
@@ -177,17 +177,13 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         streams: Sequence[StreamControl],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> Member[RebalanceMachine]:
+    ) -> MemberLoop[RebalanceMachine]:
         spec = self._member_spec(subscription)
         offsets = self._kafka_offsets(plane, fetchers) if spec.kafka_storage else None
-        machine = RebalanceMachine(spec)
-        return Member(
-            machine,
-            self._in_zookeeper(offsets=offsets),
-            self._listener_calls(newer=False),
-            rebalance_counts(),
-            self._observer(machine),
-        )
+        machine, coordination = RebalanceMachine(spec), self._in_zookeeper(offsets=offsets)
+        self._listener_calls(newer=False)
+        observer = self._observer(machine)
+        return self._make_loop(plane, machine, coordination, rebalance_counts(), observer)
 
     def _in_zookeeper(self, **parts: Any) -> ZooKeeperCoordination:
         """Return the part of the member that works with ZooKeeper."""

@@ -34,7 +34,7 @@ from zkconsumer.core.groups.states import ENDED, State
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Sink
-from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, Member, StreamConnector
+from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
@@ -98,7 +98,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         streams: Sequence[StreamControl],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> Member[GroupMachine]:
+    ) -> MemberLoop[GroupMachine]:
         config = self.config
         calls = self._listener_calls(newer=True)
         machine: GroupMachine
@@ -133,7 +133,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
             ENDED | {State.NEW, State.OUTSIDE},
             {State.FINDING, State.BACKING_OFF, State.LOADING},
         )
-        return Member(machine, self._coordination, calls, rebalances, observer)
+        return self._make_loop(plane, machine, self._coordination, rebalances, observer)
 
     def _consumer_spec(self, subscription: Subscription) -> Kip848Spec:
         config = self.config

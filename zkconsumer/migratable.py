@@ -26,7 +26,6 @@ from zkconsumer.core.migration.strategy import OwnStrategy
 from zkconsumer.core.migration.znodes import LIVE_USER, LivePaths
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.journal.live_move import LiveRecorder
-from zkconsumer.runtime.connector import Member
 from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
@@ -34,6 +33,7 @@ from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
 from zkconsumer.runtime.membership.kafka_offsets import KafkaOffsets
 from zkconsumer.runtime.membership.live_move import DualGate, LiveCoordination, committer
+from zkconsumer.runtime.membership.loop import MemberLoop
 from zkconsumer.runtime.membership.zookeeper import rebalance_counts
 from zkconsumer.runtime.observation.metrics import Metrics
 from zkconsumer.zk.security import ZkSecurity
@@ -106,7 +106,7 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         streams: Sequence[StreamControl],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> Member[Any]:
+    ) -> MemberLoop[Any]:
         config, keys, name = self.config, self._both.coordinator, self.consumer_id
         hash_form = RoundRobinHash(config.roundrobin_hash)
         spec = classic_spec(
@@ -137,7 +137,8 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
             commits,
             gate,
         )
-        return Member(machine, coordination, calls, rebalance_counts(), self._live_recorder())
+        recorder = self._live_recorder()
+        return self._make_loop(plane, machine, coordination, rebalance_counts(), recorder)
 
     def _live_recorder(self) -> LiveRecorder | None:
         if self._journal is None:

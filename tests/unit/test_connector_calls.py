@@ -80,10 +80,7 @@ class Connector(StreamConnector):
         self._host = StuckThread("stuck")
         self.loop = StuckLoop(answer, faults)
 
-    def _member(self, *_: object) -> None:
-        return None
-
-    def _make_loop(self, *_: object) -> StuckLoop:
+    def _member(self, *_: object) -> StuckLoop:
         return self.loop
 
     def _membership(self, loop: object) -> Membership:

@@ -17,7 +17,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self
 from urllib.parse import quote
@@ -97,18 +96,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=lambda: [*map(StreamConnector._after_fork, [*_CONNECTORS])])
 
 
-@dataclass(frozen=True)
-class Member(Generic[MachineT]):
-    """The part of a member that decides about ownership and carries out the decisions."""
-
-    machine: MachineT
-    coordination: Coordination[MachineT]
-    calls: ListenerCalls | None
-    rebalances: RebalanceCounts
-    observer: Any
-    """Receives each event and command, for a journal; ``None`` without a journal."""
-
-
 class StreamConnector(ABC, Generic[MachineT]):
     """One member of a consumer group, in ZooKeeper or on the coordinator."""
 
@@ -175,7 +162,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         streams: Sequence[StreamControl],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> Member[MachineT]:
+    ) -> MemberLoop[MachineT]:
         """Return a member with this subscription. None of its parts is started."""
 
     def _abandon(self, timeout: float) -> None:
@@ -431,8 +418,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         )
         self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
         every = [stream for group in streams.values() for stream in group]
-        member = self._member(subscription, every, self._plane, manager)
-        self._loop = self._make_loop(member, self._plane)
+        self._loop = self._member(subscription, every, self._plane, manager)
         self._monitor = self._make_monitor(self._loop, self._plane, every)
         self._checks += [manager.check, self._gate.look, self._monitor.look]
         if self._own_journal is not None:
@@ -447,21 +433,29 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._watchdog.start()
         return self._loop
 
-    def _make_loop(self, member: Member[MachineT], plane: DataPlane) -> MemberLoop[MachineT]:
+    def _make_loop(
+        self,
+        plane: DataPlane,
+        machine: MachineT,
+        coordination: Coordination[MachineT],
+        rebalances: RebalanceCounts,
+        observer: Any,
+    ) -> MemberLoop[MachineT]:
+        """Return the loop of ``machine``. ``observer``: for a journal; ``None`` without one."""
         keys = self.config
         return MemberLoop(
             self.consumer_id,
-            member.machine,
-            member.coordination,
+            machine,
+            coordination,
             plane,
             self._gate,
             self._host,
-            member.calls,
+            self._calls,
             auto_commit_interval=(
                 keys.auto_commit_interval_ms / 1000 if keys.auto_commit_enable else None
             ),
-            rebalances=member.rebalances,
-            observer=member.observer,
+            rebalances=rebalances,
+            observer=observer,
         )
 
     def _await_start(self, loop: MemberLoop[MachineT]) -> None:
