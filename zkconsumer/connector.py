@@ -18,8 +18,8 @@ from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.fetch.interface import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
@@ -143,7 +143,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             loop.post(events.OffsetReset(partition, event.replaced, event.chosen))
 
     def _join(
-        self, subscription: Subscription, streams: Mapping[str | None, Sequence[StreamControl]]
+        self, subscription: Subscription, streams: Mapping[str | None, Sequence[Reader]]
     ) -> None:
         encode_registration(subscription, 0)  # raises ConfigError for one that is too large
         super()._join(subscription, streams)
@@ -174,7 +174,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _member(
         self,
         subscription: Subscription,
-        streams: Sequence[StreamControl],
+        streams: Sequence[Reader],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
     ) -> MemberLoop[RebalanceMachine]:

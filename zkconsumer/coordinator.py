@@ -36,8 +36,8 @@ from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
 from zkconsumer.runtime.counters import RebalanceCounts
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
@@ -95,7 +95,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
     def _member(
         self,
         subscription: Subscription,
-        streams: Sequence[StreamControl],
+        streams: Sequence[Reader],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
     ) -> MemberLoop[GroupMachine]:

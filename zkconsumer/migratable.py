@@ -26,8 +26,8 @@ from zkconsumer.core.migration.strategy import OwnStrategy
 from zkconsumer.core.migration.znodes import LIVE_USER, LivePaths
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.journal.live_move import LiveRecorder
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.classic import BrokerCoordination
@@ -103,7 +103,7 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
     def _member(
         self,
         subscription: Subscription,
-        streams: Sequence[StreamControl],
+        streams: Sequence[Reader],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
     ) -> MemberLoop[Any]:
@@ -137,8 +137,12 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
             commits,
             gate,
         )
+        make_loop: Any = self._make_loop  # the base class has another machine
         recorder = self._live_recorder()
-        return self._make_loop(plane, machine, coordination, rebalance_counts(), recorder)
+        loop: MemberLoop[Any] = make_loop(
+            plane, machine, coordination, rebalance_counts(), recorder
+        )
+        return loop
 
     def _live_recorder(self) -> LiveRecorder | None:
         if self._journal is None:

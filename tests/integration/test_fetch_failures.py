@@ -17,7 +17,7 @@ from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, ConsumerTimeoutError, UsageError
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.interface import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
@@ -59,9 +59,9 @@ def fetch(
         mapping | {name.replace("_", "."): value for name, value in keys.items()}
     )
     manager = ConsumerFetcherManager(config, "c", None if events is None else events.append)
-    target = KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=timeout_ms))
+    target = KafkaStream(Reader(DeliveryGate(always_open=True), timeout_ms=timeout_ms))
     manager.set_brokers(brokers)
-    manager.start({PartitionTopicInfo(topic, 0, 0): target._control.queue})
+    manager.start({PartitionTopicInfo(topic, 0, 0): target._reader.queue})
     return manager, target
 
 

@@ -21,7 +21,7 @@ from zkconsumer.errors import (
     MessageSizeTooLargeError,
 )
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
@@ -72,10 +72,10 @@ def consume(
     config = ConsumerConfig.parse(
         mapping | {name.replace("_", "."): value for name, value in keys.items()}
     )
-    target = KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=timeout_ms))
+    target = KafkaStream(Reader(DeliveryGate(always_open=True), timeout_ms=timeout_ms))
     manager = ConsumerFetcherManager(config, "c")
     manager.set_brokers([endpoint(cluster)])
-    manager.start({PartitionTopicInfo(topic, 0, None): target._control.queue for topic in topics})
+    manager.start({PartitionTopicInfo(topic, 0, None): target._reader.queue for topic in topics})
     return manager, target
 
 
@@ -139,7 +139,7 @@ def test_brokers_without_transactions_refuse_read_committed(
     manager, target = consume(cluster, [], isolation_level="read_committed")
     info = PartitionTopicInfo(unique, 0, None)
     try:
-        manager.start({info: target._control.queue})
+        manager.start({info: target._reader.queue})
         if name in OLD:
             wait_until(lambda: info.fault, 20, "it is refused")
             assert str(info.fault).startswith(

@@ -16,7 +16,6 @@ from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ConnectorClosedError, UsageError
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
@@ -44,12 +43,7 @@ def stream(timeout_ms: int = 10_000, capacity: int = 2, scala: bool = False) -> 
     """A stream whose gate is always open."""
     gate = DeliveryGate(always_open=True)
     return KafkaStream(
-        StreamControl(
-            gate,
-            timeout_ms=timeout_ms,
-            queue_capacity=capacity,
-            reader=ScalaReader if scala else Reader,
-        )
+        (ScalaReader if scala else Reader)(gate, timeout_ms=timeout_ms, queue_capacity=capacity)
     )
 
 
@@ -93,23 +87,21 @@ def test_slow_stream_holds_its_chunks_and_loses_none(
     cluster.create_topic(topic, 2)
     keys = {"fetch_message_max_bytes": 2000, "zkconsumer.profile": profile}
     slow, quick = stream(capacity=3), stream()
-    manager(endpoints(cluster), **keys).start(
-        {PartitionTopicInfo(topic, 0, 0): slow._control.queue}
-    )
+    manager(endpoints(cluster), **keys).start({PartitionTopicInfo(topic, 0, 0): slow._reader.queue})
     values = [b"%d" % i + b"x" * 500 for i in range(200)]
     for first in range(0, 200, 10):
         send(cluster, topic, values[first : first + 10])
-    wait_until(lambda: slow._control.queue.full, 10, "the queue is full")
+    wait_until(lambda: slow._reader.queue.full, 10, "the queue is full")
     if profile == "default":
         manager(endpoints(cluster), **keys).start(
-            {PartitionTopicInfo(topic, 1, 0): quick._control.queue}
+            {PartitionTopicInfo(topic, 1, 0): quick._reader.queue}
         )
         producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
         for i in range(20):
             producer.send(topic, b"%d" % i, partition=1).get(10)
             assert take(quick, 1) == [b"%d" % i]
         producer.close(10)
-    assert len(slow._control.queue) == 3
+    assert len(slow._reader.queue) == 3
     assert take(slow, 200) == values
 
 
@@ -124,17 +116,17 @@ def test_one_fetcher_serves_a_quick_stream_beside_a_full_one(
     tested = manager(endpoints(cluster), fetch_message_max_bytes=1000)
     tested.start(
         {
-            PartitionTopicInfo(topic, 0, 0): slow._control.queue,
-            PartitionTopicInfo(topic, 1, 0): quick._control.queue,
+            PartitionTopicInfo(topic, 0, 0): slow._reader.queue,
+            PartitionTopicInfo(topic, 1, 0): quick._reader.queue,
         }
     )
-    wait_until(lambda: slow._control.queue.full, 10, "the queue is full")
+    wait_until(lambda: slow._reader.queue.full, 10, "the queue is full")
     assert len(take(quick, 200)) == 200
     sent = tested.counts.requests
     begun = time.monotonic()
     time.sleep(0.5)
     assert tested.counts.requests - sent < 80 * (time.monotonic() - begun)
-    assert slow._control.queue.full
+    assert slow._reader.queue.full
     assert len(take(slow, 200)) == 200
 
 
@@ -155,7 +147,7 @@ def test_stop_is_quick_and_final(
         endpoints(cluster), events.append, fetch_wait_max_ms=20_000, num_consumer_fetchers=2
     )
     target = stream(capacity=10_000)
-    queue = target._control.queue
+    queue = target._reader.queue
     infos = {PartitionTopicInfo(topic, p, 0): queue for p in range(1000)}
     tested.start(infos)
     wait_until(
@@ -172,7 +164,7 @@ def test_stop_is_quick_and_final(
     assert take(target, 1) == [b"late"]
     assert len(queue) == 0
     with pytest.raises(UsageError):
-        tested.start({next(iter(infos)): target._control.queue})
+        tested.start({next(iter(infos)): target._reader.queue})
 
 
 def test_shutdown_interrupts_a_long_poll(cluster: LocalCluster, manager: Make, topic: str) -> None:
@@ -180,14 +172,14 @@ def test_shutdown_interrupts_a_long_poll(cluster: LocalCluster, manager: Make, t
     cluster.create_topic(topic)
     before = set(threading.enumerate())
     tested = manager(endpoints(cluster), fetch_wait_max_ms=20_000)
-    tested.start({PartitionTopicInfo(topic, 0, 0): stream()._control.queue})
+    tested.start({PartitionTopicInfo(topic, 0, 0): stream()._reader.queue})
     wait_until(lambda: tested.counts.requests, 10, "a request")
     begun = time.monotonic()
     tested.shutdown()
     assert time.monotonic() - begun < 5
     assert set(threading.enumerate()) <= before
     with pytest.raises(ConnectorClosedError):
-        tested.start({PartitionTopicInfo(topic, 0, 0): stream()._control.queue})
+        tested.start({PartitionTopicInfo(topic, 0, 0): stream()._reader.queue})
 
 
 def test_brokers_that_come_late(cluster: LocalCluster, manager: Make, topic: str) -> None:
@@ -197,7 +189,7 @@ def test_brokers_that_come_late(cluster: LocalCluster, manager: Make, topic: str
     send(cluster, topic, [b"v"])
     target = stream()
     tested = manager([], refresh_leader_backoff_ms=60_000)
-    tested.start({PartitionTopicInfo(topic, 0, None): target._control.queue})
+    tested.start({PartitionTopicInfo(topic, 0, None): target._reader.queue})
     tested.set_brokers(endpoints(cluster))
     assert take(target, 1) == [b"v"]
 
@@ -211,7 +203,7 @@ def test_a_dead_broker_among_the_registered(
     target = stream()
     dead = [BrokerEndpoint(100 + i, "127.0.0.1", 1) for i in range(5)]
     manager(dead + endpoints(cluster)).start(
-        {PartitionTopicInfo(topic, 0, None): target._control.queue}
+        {PartitionTopicInfo(topic, 0, None): target._reader.queue}
     )
     assert take(target, 1) == [b"v"]
 
@@ -228,7 +220,7 @@ def test_cut_connections(cluster: LocalCluster, manager: Make, topic: str) -> No
             fetch_message_max_bytes=5000,
             refresh_leader_backoff_ms=10,
         )
-        tested.start({PartitionTopicInfo(topic, 0, 0): target._control.queue})
+        tested.start({PartitionTopicInfo(topic, 0, 0): target._reader.queue})
         send(cluster, topic, values)
         for _ in range(30):
             proxy.cut()

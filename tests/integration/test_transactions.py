@@ -32,7 +32,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader as StreamReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
@@ -210,7 +210,7 @@ def test_every_way_to_read_delivers_what_java_delivers(scene: Scene, way: str) -
     ends. Answers are small, so they begin and end in the middle of transactions."""
     keys = {"zookeeper.connect": "127.0.0.1:1", "group.id": "g", "auto.offset.reset": "smallest"}
     keys |= COMMITTED | {"fetch.message.max.bytes": 1500, "fetch.max.bytes": 20_000}
-    stream = KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=500))
+    stream = KafkaStream(StreamReader(DeliveryGate(always_open=True), timeout_ms=500))
     manager = ConsumerFetcherManager(ConsumerConfig.parse(keys), "c")
     infos = {tp: PartitionTopicInfo(*tp, None) for tp in PARTITIONS}
     places: list[Place] = []
@@ -224,7 +224,7 @@ def test_every_way_to_read_delivers_what_java_delivers(scene: Scene, way: str) -
 
     try:
         manager.set_brokers([broker(scene.cluster)])
-        manager.start(dict.fromkeys(infos.values(), stream._control.queue))
+        manager.start(dict.fromkeys(infos.values(), stream._reader.queue))
         wait_until(read, PATIENCE, "all is fetched")
         read()
         stream.mark_consumed()

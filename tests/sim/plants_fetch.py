@@ -10,7 +10,6 @@ from tests.support.rewriting import rewrite
 from zkconsumer.broker.fetching import transactions
 from zkconsumer.broker.fetching.records import PythonDecoder
 from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
@@ -154,17 +153,17 @@ def forgets_the_leaderless(patch: Patch) -> None:
 
 def consumes_early(patch: Patch) -> None:
     """A message counts as consumed when it is returned."""
-    old = "return take(self._control.reader.polled)"
-    new = """message = take(self._control.reader.polled)
+    old = "return take(self._reader.polled)"
+    new = """message = take(self._reader.polled)
         if message is not None:
-            self._control.reader._info.consumed_offset = message.offset + 1
+            self._reader._info.consumed_offset = message.offset + 1
         return message"""
     rewrite(patch, KafkaStream.try_next, old, new)
 
 
 def revokes_queued_chunks_only(patch: Patch) -> None:
     """The rest of the current chunk is delivered after the revoke."""
-    rewrite(patch, StreamControl.revoke, "self.reader.drop_chunk()", "pass")
+    rewrite(patch, Reader.revoke, "self._drop_chunk()", "pass")
 
 
 def revokes_the_current_chunk_only(patch: Patch) -> None:
@@ -174,15 +173,15 @@ def revokes_the_current_chunk_only(patch: Patch) -> None:
 
 def decodes_past_a_revoke(patch: Patch) -> None:
     """Messages that were decoded during the revoke are delivered."""
-    taken = "self._queue.current is not chunk or self._lists is not lists"
+    taken = "self.queue.current is not chunk or self._lists is not lists"
     old = "self._lock.acquire()"
-    new = f"{old}; self._queue.current, self._lists = chunk, lists"
+    new = f"{old}; self.queue.current, self._lists = chunk, lists"
     rewrite(patch, Reader._decode_more, old, new, taken, "False")
 
 
 def releases_what_is_in_hand(patch: Patch) -> None:
     """The release of a partition does not wait for the unacknowledged message."""
-    patch.setattr(Reader, "release", lambda self, infos, force: True)
+    patch.setattr(Reader, "release", lambda self, infos, force=False: True)
 
 
 def forgets_the_deadline(patch: Patch) -> None:

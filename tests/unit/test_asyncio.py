@@ -18,7 +18,7 @@ from tests.unit.conftest import Member
 from tests.unit.test_streams import open_gate, stream
 from zkconsumer.errors import ConsumerTimeoutError, InvalidMessageError, UsageError
 from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import DeliveryGate
 
@@ -56,7 +56,7 @@ def test_random_cancellations_neither_lose_nor_repeat(way: str) -> None:
     enough = CANCELLATIONS[way]
     rng = random.Random(SEED)
     infos = [PartitionTopicInfo("t", number, 0) for number in range(STREAMS)]
-    streams = [KafkaStream(StreamControl(open_gate())) for _ in infos]
+    streams = [KafkaStream(Reader(open_gate())) for _ in infos]
     seen: list[list[int]] = [[] for _ in infos]
     sent, over, cancelled = [0] * STREAMS, threading.Event(), 0
 
@@ -64,12 +64,12 @@ def test_random_cancellations_neither_lose_nor_repeat(way: str) -> None:
         own = random.Random(SEED + 1)
         while not over.is_set():
             number = own.randrange(STREAMS)
-            if streams[number]._control.queue.full:
+            if streams[number]._reader.queue.full:
                 time.sleep(0.0001)
                 continue
             first, count = sent[number], own.randrange(1, 12)
             sent[number] += count
-            streams[number]._control.queue.put(chunk(infos[number], first, first + count - 1))
+            streams[number]._reader.queue.put(chunk(infos[number], first, first + count - 1))
 
     async def loop(number: int) -> None:
         async for item in WAYS[way](streams[number]):
@@ -143,16 +143,16 @@ def test_waiting_leaves_the_event_loop_to_others(info: PartitionTopicInfo) -> No
 
     async def work() -> None:
         other = asyncio.create_task(others())
-        threading.Timer(0.05, each._control.queue.put, (chunk(info, 0, 2),)).start()
+        threading.Timer(0.05, each._reader.queue.put, (chunk(info, 0, 2),)).start()
         messages = aiter(each)
         assert [(await anext(messages)).offset for _ in range(3)] == [0, 1, 2]
         assert turns > 10
-        each._control.queue.put(chunk(info, 3, 20_000))
+        each._reader.queue.put(chunk(info, 3, 20_000))
         before = turns
         for _ in range(19_998):
             await anext(messages)
         assert before < turns < before + 2000
-        threading.Timer(0.05, each._control.shutdown).start()
+        threading.Timer(0.05, each._reader.shutdown).start()
         assert [message async for message in messages] == []
         other.cancel()
 
@@ -177,7 +177,7 @@ def test_a_coroutine_waits_as_long_as_a_thread(info: PartitionTopicInfo) -> None
             assert await anext(lists) == []
         assert let_run.done()
         assert (await anext(aiter(each.arrow_batches(timeout=0)))).num_rows == 0
-        each._control.queue.put(chunk(info, 0, 3))
+        each._reader.queue.put(chunk(info, 0, 3))
         assert [message.offset for message in await anext(lists)] == [0, 1, 2, 3]
 
     run(work())
@@ -190,7 +190,7 @@ def test_a_coroutine_gets_the_errors_of_the_stream(info: PartitionTopicInfo) -> 
 
     async def work() -> None:
         messages = aiter(each)
-        each._control.queue.put(Chunk(info, good.data, 0, 2, damaged=True))
+        each._reader.queue.put(Chunk(info, good.data, 0, 2, damaged=True))
         assert [(await anext(messages)).offset for _ in range(2)] == [0, 1]
         with pytest.raises(InvalidMessageError):
             await anext(messages)
@@ -203,8 +203,8 @@ def test_a_coroutine_gets_the_errors_of_the_stream(info: PartitionTopicInfo) -> 
 def test_a_coroutine_is_woken_when_delivery_resumes(info: PartitionTopicInfo) -> None:
     """Nothing is delivered while the session may be lost."""
     gate = DeliveryGate()
-    each = KafkaStream(StreamControl(gate))
-    each._control.queue.put(chunk(info, 0, 0))
+    each = KafkaStream(Reader(gate))
+    each._reader.queue.put(chunk(info, 0, 0))
 
     async def work() -> None:
         reading = asyncio.ensure_future(anext(aiter(each)))
@@ -230,7 +230,7 @@ def test_a_second_task_is_a_usage_error(info: PartitionTopicInfo) -> None:
         second = asyncio.ensure_future(anext(aiter(each)))
         await asyncio.sleep(0.01)
         assert first.cancelled()
-        each._control.queue.put(chunk(info, 0, 0))
+        each._reader.queue.put(chunk(info, 0, 0))
         assert (await second).offset == 0
 
     run(work())
@@ -243,7 +243,7 @@ def test_a_chunk_after_the_end_of_the_event_loop(info: PartitionTopicInfo) -> No
     waiting = loop.create_task(anext(aiter(each)))  # type: ignore[arg-type]
     loop.run_until_complete(asyncio.sleep(0.01))
     loop.close()
-    each._control.queue.put(chunk(info, 0, 0))
+    each._reader.queue.put(chunk(info, 0, 0))
     assert asyncio.run(anext(aiter(each))).offset == 0  # type: ignore[arg-type]
     assert not waiting.done()
     waiting._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -10,8 +10,8 @@ import pytest
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.runtime.counters import FetchCounts
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.gate import DeliveryGate
 
 T0, T1 = (TopicPartition("t", n) for n in range(2))
@@ -24,7 +24,7 @@ def plane() -> DataPlane:
         counts=FetchCounts(), start=lambda _: None, stop=lambda _: None, shutdown=lambda _: None
     )
     gate = DeliveryGate()
-    stream = StreamControl(gate, queue_capacity=2, timeout_ms=0)
+    stream = Reader(gate, queue_capacity=2, timeout_ms=0)
     return DataPlane(nothing, {"t": [stream]}, 5.0, lambda stopping, done: done(stopping()))
 
 

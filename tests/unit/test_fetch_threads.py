@@ -16,7 +16,7 @@ from zkconsumer.broker.types import ClusterMetadata, Got
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch import threads
 from zkconsumer.runtime.fetch.interface import (
@@ -92,7 +92,7 @@ def manager(
 
 def stream() -> KafkaStream:
     """A stream that is always open."""
-    return KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=10_000))
+    return KafkaStream(Reader(DeliveryGate(always_open=True), timeout_ms=10_000))
 
 
 def running() -> set[str]:
@@ -109,7 +109,7 @@ def test_threads_are_the_jvm_s_and_end(manager: ConsumerFetcherManager) -> None:
     finder, fetcher = "me-leader-finder-thread", "ConsumerFetcherThread-me-0-7"
     for _ in range(3):
         info, target = PartitionTopicInfo("t", 0, 0), stream()
-        manager.start({info: target._control.queue})
+        manager.start({info: target._reader.queue})
         assert [next(iter(target)).offset for _ in range(20)] == list(range(20))
         assert running() == {finder, fetcher}
         assert manager.requests_to(HERE) == 1
@@ -127,7 +127,7 @@ def test_no_fault_ends_a_thread(
     """Whatever a step raises, the partition's leader is found again, and it is fetched."""
     Broker.faults.append(fault)
     target = stream()
-    manager.start({PartitionTopicInfo("t", 0, None): target._control.queue})
+    manager.start({PartitionTopicInfo("t", 0, None): target._reader.queue})
     assert next(iter(target)).offset == 0
     kinds = [event.kind for event in events]
     assert kinds.count(FetchEventKind.BROKER_FAILED) == 1
@@ -139,7 +139,7 @@ def test_leaders_are_looked_up_again_from_time_to_time(
 ) -> None:
     """Also while every fetch succeeds. The first time is within five minutes."""
     target = stream()
-    manager.start({PartitionTopicInfo("t", 0, 0): target._control.queue})
+    manager.start({PartitionTopicInfo("t", 0, 0): target._reader.queue})
     next(iter(target))
     begun = time.monotonic()
     manager.check()
@@ -157,10 +157,10 @@ def test_partitions_that_come_and_go_beside_a_retiring_worker(
     """However a start coincides with the end of an idle worker, the partition is fetched."""
     for number in range(300):
         info, target = PartitionTopicInfo("t", number % 4, 0), stream()
-        manager.start({info: target._control.queue})
+        manager.start({info: target._reader.queue})
         assert next(iter(target)).offset == 0
         manager.stop([info])
-        target._control.shutdown()
+        target._reader.shutdown()
 
 
 def test_news_that_arrive_while_a_thread_chooses_are_not_lost(

@@ -42,7 +42,7 @@ def test_a_forked_process_is_refused_and_the_parent_continues(member: Member) ->
     assert plane is not None
     wait_until(lambda: member.health(0.0).delivering, 10, "it delivers")
     ((info, _),) = plane.partitions()
-    stream._control.queue.put(chunk(info, 0, 5))
+    stream._reader.queue.put(chunk(info, 0, 5))
     iterator = iter(stream)
     assert next(iterator).offset == 0
 
@@ -71,7 +71,7 @@ def test_a_forked_process_is_refused_and_the_parent_continues(member: Member) ->
     held, ended = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with stream._control._lock, member._lock:
+        with stream._reader._lock, member._lock:
             held.set()
             ended.wait(30)
 

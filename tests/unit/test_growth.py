@@ -32,7 +32,7 @@ from zkconsumer.core.zookeeper.ops import Create, SetData
 from zkconsumer.core.zookeeper.scripts.common import packets
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_topic
 from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 from zkconsumer.runtime.gate import DeliveryGate
 
@@ -124,7 +124,7 @@ def revoking(scale: float) -> Callable[[], object]:
     """A stream loses all its partitions."""
 
     def run() -> None:
-        stream = StreamControl(DeliveryGate())
+        stream = Reader(DeliveryGate())
         infos = [PartitionTopicInfo("a", number, 0) for number in range(int(PARTITIONS * scale))]
         stream.revoke(infos)
         assert stream.release(infos)

@@ -24,7 +24,6 @@ from zkconsumer.errors import (
 )
 from zkconsumer.prometheus import GAUGES
 from zkconsumer.runtime.delivery.chunks import Chunk, ChunkQueue, PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.reader import Reader, take
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
 from zkconsumer.runtime.gate import DeliveryGate
@@ -272,12 +271,12 @@ def test_the_application_is_named_also_if_it_marks_its_message(marked: bool) -> 
     made = Made()
     gate = DeliveryGate()
     gate.extend(math.inf)
-    made.stream = stream = StreamControl(gate)
+    made.stream = stream = Reader(gate)
     stream.queue.put(chunk(made.info, 5, 6))
     made.info.fetched_offset = made.info.high_watermark = 7
-    assert take(stream.reader.messages).offset == 5
+    assert take(stream.messages).offset == 5
     if marked:
-        stream.reader.mark_consumed()
+        stream.mark_consumed()
     for _ in range(12):
         made.info.answers += 1
         made.after(1)
@@ -290,7 +289,7 @@ def test_a_broker_is_named_also_if_the_stream_has_messages_of_another_one() -> N
     made.member = Membership("RESTING", "resting", True, True, 2, 2)
     gate = DeliveryGate()
     gate.extend(math.inf)
-    made.stream = stream = StreamControl(gate)
+    made.stream = stream = Reader(gate)
     other = PartitionTopicInfo("t", 1, 5)
     made.infos.append(other)
     made.info.failed("broker 1 does not answer")
@@ -298,7 +297,7 @@ def test_a_broker_is_named_also_if_the_stream_has_messages_of_another_one() -> N
     for offset in range(6, 26):
         stream.queue.put(chunk(other, offset, offset))
         other.fetched_offset = offset + 1
-        assert take(stream.reader.messages).offset == offset - 1
+        assert take(stream.messages).offset == offset - 1
         made.after(1)
     (reason,) = made.monitor.read(10.0).reasons
     assert reason.trouble is Trouble.FETCHING
@@ -341,11 +340,11 @@ def test_a_marker_at_the_end_of_the_log_is_not_waited_for(reader: type[Reader]) 
     made = Made()
     gate = DeliveryGate()
     gate.extend(math.inf)
-    made.stream = StreamControl(gate, reader=reader)
+    made.stream = reader(gate)
     data = make_batch(5, 5, [5], 6, 0, 5, 0x10).data + make_batch(6, 6, [6], 6, 0, 5, 0x30).data
     made.stream.queue.put(Chunk(made.info, data, 5, 7))
     made.info.fetched_offset = made.info.high_watermark = 7
-    polled = made.stream.reader.polled
+    polled = made.stream.polled
     assert (take(polled).offset, take(polled)) == (5, None)
     assert made.info.lag == (reader is ScalaReader)
     for _ in range(12):

@@ -36,8 +36,8 @@ from zkconsumer.broker.fetching.codecs import decompress
 from zkconsumer.broker.fetching.records import MessageAndMetadata, MessageDecoder
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.handout import InUseError
+from zkconsumer.runtime.delivery.reader import Reader as StreamReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.undisturbed import Alarm
 from zkconsumer.servers import wait_until
@@ -139,14 +139,14 @@ class Reading:
     space: int = 0
 
     def __post_init__(self) -> None:
-        self.stream = KafkaStream(StreamControl(open_gate(), queue_capacity=1, timeout_ms=0))
-        self.stream._control.queue.on_space = self._on_space
+        self.stream = KafkaStream(StreamReader(open_gate(), queue_capacity=1, timeout_ms=0))
+        self.stream._reader.queue.on_space = self._on_space
         self.infos = [PartitionTopicInfo("t", number, 0) for number in (0, 1)]
         if not self.real:
-            self.stream._control.reader._decoder = Ready()
+            self.stream._reader._decoder = Ready()
         for number, first, end in ((0, 0, 4), (1, 0, 3), (0, 4, 6)):
             data = counted(first, end - first, 1) if self.real else struct.pack(">qq", first, end)
-            self.stream._control.queue.put(Chunk(self.infos[number], data, first, end))
+            self.stream._reader.queue.put(Chunk(self.infos[number], data, first, end))
         self.items: Iterator[Any] = iter(self.stream)
         if self.way == "batches":
             self.items = self.stream.batches(2)
@@ -199,13 +199,13 @@ class Reading:
             for before, after in pairwise(got):
                 assert after <= before + 1, got
         assert twice <= 1, self.got
-        assert self.stream._control.failure is None
+        assert self.stream._reader.failure is None
         assert self.space, "the fetchers were not told that there is room"
 
     def check_free(self) -> None:
         """No lock is left locked."""
-        assert is_free(self.stream._control._lock)
-        assert is_free(self.stream._control.reader._gate._lock)
+        assert is_free(self.stream._reader._lock)
+        assert is_free(self.stream._reader._gate._lock)
 
 
 def is_free(lock: Any) -> bool:
@@ -278,9 +278,9 @@ def test_an_exception_inside_next_loses_nothing(
                 reading.stream.mark_consumed()
                 reading.check_positions()
             else:
-                reading.stream._control.revoke(reading.infos)
-                reading.stream._control.wait_released(reading.infos, time.monotonic())
-                reading.stream._control.shutdown()
+                reading.stream._reader.revoke(reading.infos)
+                reading.stream._reader.wait_released(reading.infos, time.monotonic())
+                reading.stream._reader.shutdown()
                 reading.check_positions()
                 before = sum(map(len, reading.got.values()))
                 reading.read(interrupter)
@@ -304,7 +304,7 @@ class Application:
         assert plane is not None
         wait_until(lambda: bool(plane.partitions()), 10, "it owns the partition")
         ((self.info, _),) = plane.partitions()
-        self.stream._control.queue.put(Chunk(self.info, counted(0, messages, 1), 0, messages))
+        self.stream._reader.queue.put(Chunk(self.info, counted(0, messages, 1), 0, messages))
         self.got: list[int] = []
 
     def read(self, count: int, interrupter: Interrupter | None = None) -> None:
@@ -432,7 +432,7 @@ def test_a_signal_handler_may_shut_down(switch: Switch, kind: str) -> None:
         assert delivered
         assert len(application.got) <= delivered[0] + 1
         assert (application.info.position or 0) <= delivered[0]
-        assert is_free(application.stream._control._lock)
+        assert is_free(application.stream._reader._lock)
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ def test_a_signal_handler_may_call(switch: Switch, kind: str, call: str) -> None
         for round_, at in enumerate(tried, 1):
             first = 6 * round_
             data = counted(first, 6)
-            application.stream._control.queue.put(Chunk(application.info, data, first, first + 6))
+            application.stream._reader.queue.put(Chunk(application.info, data, first, first + 6))
             application.read(6, Caller(work, at))
             assert application.got == list(range(first + 6))
         application.stream.mark_consumed()
@@ -482,16 +482,16 @@ def in_batches(sizes: tuple[int, ...]) -> Callable[[int, int], tuple[bytes, int]
 def fed(stream: KafkaStream, info: PartitionTopicInfo, sizes: tuple[int, ...]) -> Iterator[None]:
     """Another thread keeps the stream's queue filled, as fetchers do: it waits for room."""
     ended, room = threading.Event(), Alarm()
-    stream._control.queue.on_space = room.set
+    stream._reader.queue.on_space = room.set
     make = in_batches(sizes)
 
     def feed() -> None:
         number, first = 0, 0
         while not ended.is_set():
-            if stream._control.queue.full and not room.wait(20):
+            if stream._reader.queue.full and not room.wait(20):
                 return  # nobody has told that there is room
             data, end = make(number, first)
-            stream._control.queue.put(Chunk(info, data, first, end))
+            stream._reader.queue.put(Chunk(info, data, first, end))
             number, first = number + 1, end
 
     feeder = threading.Thread(target=feed)
@@ -562,7 +562,7 @@ def test_real_signals_lose_nothing(way: str) -> None:
     resumed. Nothing is lost, and no commit covers what was not handed out."""
     assert threading.current_thread() is threading.main_thread()
     rng = random.Random(SEED)
-    stream = KafkaStream(StreamControl(open_gate(), timeout_ms=-1))
+    stream = KafkaStream(StreamReader(open_gate(), timeout_ms=-1))
     info = PartitionTopicInfo("t", 0, 0)
     reader = Reader(stream, way)
     armed, interrupts, other = False, 0, []
@@ -592,7 +592,7 @@ def test_real_signals_lose_nothing(way: str) -> None:
                 if rng.random() < 0.2:
                     stream.mark_consumed()
                 assert (info.position or 0) <= reader.expected
-            assert is_free(stream._control._lock)
+            assert is_free(stream._reader._lock)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -677,7 +677,7 @@ class Places(Interrupter):
 @pytest.mark.parametrize("error", [StopNow, TimeLimitError])
 def test_a_list_whose_decoding_was_interrupted_is_decoded_again(error: type[BaseException]) -> None:
     """Also if the application asks for single messages after it asked for lists."""
-    stream = KafkaStream(StreamControl(open_gate(), timeout_ms=0))
+    stream = KafkaStream(StreamReader(open_gate(), timeout_ms=0))
     decoder = Ready()
     failing = [True]
 
@@ -688,14 +688,14 @@ def test_a_list_whose_decoding_was_interrupted_is_decoded_again(error: type[Base
                 raise error
 
     decoder.decode = interrupted  # type: ignore[method-assign]
-    stream._control.reader._decoder = decoder
+    stream._reader._decoder = decoder
     info = PartitionTopicInfo("t", 0, 0)
-    stream._control.queue.put(Chunk(info, struct.pack(">qq", 0, 12), 0, 12))
+    stream._reader.queue.put(Chunk(info, struct.pack(">qq", 0, 12), 0, 12))
     batches = stream.batches(20)
     with pytest.raises(error):
         next(batches)
     failing.append(False)
-    assert (info.position, stream._control.failure) == (0, None)
+    assert (info.position, stream._reader.failure) == (0, None)
     assert [message.offset for message in islice(stream, 12)] == list(range(12))
 
 
@@ -730,7 +730,7 @@ def test_an_error_of_a_handler_is_not_damaged_data(codec: int) -> None:
 ARROW = """
 import sys
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 
 class StopNow(BaseException):
@@ -741,7 +741,7 @@ def interrupt(frame, event, argument):
         sys.settrace(None)
         raise StopNow
 
-stream = KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=0))
+stream = KafkaStream(Reader(DeliveryGate(always_open=True), timeout_ms=0))
 sys.settrace(interrupt)
 try:
     stream.arrow_batches()

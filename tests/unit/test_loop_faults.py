@@ -31,7 +31,7 @@ from zkconsumer.errors import (
     ZkUnavailableError,
 )
 from zkconsumer.runtime.counters import RebalanceCounts
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.membership.line import ServerLine
@@ -280,8 +280,8 @@ def test_a_fault_in_a_worker_thread_is_not_swallowed(
     def fail(*_: object) -> bool:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(StreamControl, "wait_released", fail)
-    monkeypatch.setattr(StreamControl, "held_by", lambda self, thread: False)
+    monkeypatch.setattr(Reader, "wait_released", fail)
+    monkeypatch.setattr(Reader, "held_by", lambda self, thread: False)
     ended = InBackground(member.shutdown).result()
     assert isinstance(ended, ConnectorFailedError), repr(ended)
     assert "ZeroDivisionError" in str(waiting.result())

@@ -34,7 +34,6 @@ from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.prometheus import ConnectorCollector
 from zkconsumer.runtime.counters import FetchCounts, Histogram, Meter, RebalanceCounts
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
@@ -220,9 +219,7 @@ def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream(
-        StreamControl(gate, queue_capacity=3, timeout_ms=0, reader=ScalaReader if scala else Reader)
-    )
+    stream = KafkaStream((ScalaReader if scala else Reader)(gate, queue_capacity=3, timeout_ms=0))
     iterator = iter(stream)
     infos = [PartitionTopicInfo("t", p, 0) for p in range(3)]
     ends = [0, 0, 0]
@@ -230,12 +227,12 @@ def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
     for _ in range(300):
         action = rng.choices(("put", "next", "try_next", "mark", "revoke"), (3, 12, 4, 1, 1))[0]
         try:
-            if action == "put" and not stream._control.queue.full:
+            if action == "put" and not stream._reader.queue.full:
                 p, count = rng.randrange(3), rng.randint(1, 9)
                 added = chunk(infos[p], ends[p], ends[p] + count - 1)
                 ends[p] += count
                 most += len(added.data)
-                stream._control.queue.put(added)
+                stream._reader.queue.put(added)
             elif action == "next":
                 next(iterator)
                 got += 1
@@ -245,33 +242,33 @@ def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
                 stream.mark_consumed()
             elif action == "revoke":
                 p = rng.randrange(3)
-                stream._control.revoke([infos[p]])
+                stream._reader.revoke([infos[p]])
                 infos[p], ends[p] = PartitionTopicInfo("t", p, 0), 0
         except ConsumerTimeoutError:
             pass
-        assert stream._control.delivered == got
-    stream._control.shutdown()
-    assert stream._control.delivered == got
+        assert stream._reader.delivered == got
+    stream._reader.shutdown()
+    assert stream._reader.delivered == got
     got += sum(1 for _ in iterator)  # the scala profile finishes the started chunk
-    assert stream._control.delivered == got > 100
-    assert 0 < stream._control.bytes_begun <= most
+    assert stream._reader.delivered == got > 100
+    assert 0 < stream._reader.bytes_begun <= most
 
 
 def test_bytes_begun_is_the_sum_of_the_chunks_read() -> None:
     """A chunk counts in full when its first message is requested, and not before."""
     gate = DeliveryGate(always_open=True)
-    stream = KafkaStream(StreamControl(gate, timeout_ms=0))
+    stream = KafkaStream(Reader(gate, timeout_ms=0))
     info = PartitionTopicInfo("t", 0, 0)
     first, second = chunk(info, 0, 4), chunk(info, 5, 11)
-    stream._control.queue.put(first)
-    stream._control.queue.put(second)
-    assert stream._control.bytes_begun == 0
+    stream._reader.queue.put(first)
+    stream._reader.queue.put(second)
+    assert stream._reader.bytes_begun == 0
     iterator = iter(stream)
     for _ in range(5):
         next(iterator)
-    assert stream._control.bytes_begun == len(first.data)
+    assert stream._reader.bytes_begun == len(first.data)
     next(iterator)
-    assert stream._control.bytes_begun == len(first.data) + len(second.data)
+    assert stream._reader.bytes_begun == len(first.data) + len(second.data)
 
 
 def test_quarantined_topics_and_brokers_are_no_registrations() -> None:

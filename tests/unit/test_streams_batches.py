@@ -16,8 +16,8 @@ from zkconsumer.broker.fetching import columns
 from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.errors import ConsumerTimeoutError, InvalidMessageError, UsageError
 from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.messages import string_decoder
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 
@@ -38,22 +38,22 @@ def test_a_batch_has_messages_of_one_partition_in_order(info: PartitionTopicInfo
     other = PartitionTopicInfo("topic", 1, 0)
     tested = stream()
     data = b"".join(counted(offset) for offset in range(5))
-    tested._control.queue.put(Chunk(info, data, 0, 5))
-    tested._control.queue.put(chunk(other, 0, 2))
+    tested._reader.queue.put(Chunk(info, data, 0, 5))
+    tested._reader.queue.put(chunk(other, 0, 2))
     found = tested.batches(max_messages=3)
     assert [offsets(next(found)) for _ in range(3)] == [[0, 1, 2], [3, 4], [0, 1, 2]]
-    assert (info.consumed_offset, other.consumed_offset, tested._control.delivered) == (5, 0, 8)
+    assert (info.consumed_offset, other.consumed_offset, tested._reader.delivered) == (5, 0, 8)
 
 
 def test_messages_are_those_of_the_iterator() -> None:
     """The stream's decoders are used, and the chunk's bytes are counted."""
     tested = stream(value_decoder=string_decoder())
     info = PartitionTopicInfo("topic", 0, 0)
-    tested._control.queue.put(chunk(info, 0, 2))
+    tested._reader.queue.put(chunk(info, 0, 2))
     first, second = next(tested.batches(max_messages=2))
     assert (first.key, first.value, second.value) == (b"k0", "0", "1")
     assert isinstance(first, MessageAndMetadata)
-    assert tested._control.bytes_begun
+    assert tested._reader.bytes_begun
     assert next(iter(tested)).offset == 2, "both ways of reading share one position"
 
 
@@ -61,7 +61,7 @@ def test_a_batch_is_consumed_when_the_next_is_asked_for(info: PartitionTopicInfo
     """Until then a commit covers none of its messages. ``mark_consumed`` covers all of them at
     once."""
     tested = stream(timeout_ms=0)
-    tested._control.queue.put(chunk(info, 0, 9))
+    tested._reader.queue.put(chunk(info, 0, 9))
     found = tested.batches(max_messages=4)
     next(found)
     assert info.consumed_offset == 0
@@ -78,7 +78,7 @@ def test_a_batch_is_consumed_when_the_next_is_asked_for(info: PartitionTopicInfo
 def test_the_scala_profile_consumes_a_batch_when_it_returns_it(info: PartitionTopicInfo) -> None:
     """As it does with a single message."""
     tested = stream(scala=True)
-    tested._control.queue.put(chunk(info, 0, 9))
+    tested._reader.queue.put(chunk(info, 0, 9))
     next(tested.batches(max_messages=4))
     assert info.consumed_offset == 4
 
@@ -88,25 +88,25 @@ def test_a_revoked_partition_ends_its_batches(info: PartitionTopicInfo) -> None:
     counts as consumed."""
     other = PartitionTopicInfo("topic", 1, 0)
     tested = stream(timeout_ms=0)
-    tested._control.queue.put(chunk(info, 0, 9))
+    tested._reader.queue.put(chunk(info, 0, 9))
     found = tested.batches(max_messages=4)
     next(found)
-    tested._control.revoke([info])
-    tested._control.queue.put(chunk(other, 0, 1))
-    assert not tested._control.release([info])
+    tested._reader.revoke([info])
+    tested._reader.queue.put(chunk(other, 0, 1))
+    assert not tested._reader.release([info])
     assert offsets(next(found)) == [0, 1]
-    assert tested._control.release([info])
-    assert (info.consumed_offset, tested._control.delivered) == (4, 6)
+    assert tested._reader.release([info])
+    assert (info.consumed_offset, tested._reader.delivered) == (4, 6)
 
 
 def test_a_batch_that_is_given_up_is_not_consumed(info: PartitionTopicInfo) -> None:
     """Its partition was released while the application still used it."""
     tested = stream(timeout_ms=0)
-    tested._control.queue.put(chunk(info, 0, 9))
+    tested._reader.queue.put(chunk(info, 0, 9))
     found = tested.batches(max_messages=4)
     next(found)
-    tested._control.revoke([info])
-    assert tested._control.release([info], force=True)
+    tested._reader.revoke([info])
+    assert tested._reader.release([info], force=True)
     with pytest.raises(ConsumerTimeoutError):
         next(found)
     assert info.consumed_offset == 0
@@ -121,22 +121,22 @@ def test_a_partition_is_revoked_while_its_batch_is_decoded(info: PartitionTopicI
         ) -> Iterator[list[Record]]:
             for number, records in enumerate(PythonDecoder().decode(data, topic, partition, start)):
                 if number == 1:
-                    tested._control.revoke([info])
+                    tested._reader.revoke([info])
                 yield records
 
     tested = stream(timeout_ms=0, decoder=Revoking())
-    tested._control.queue.put(Chunk(info, counted(0, 2) + counted(2, 2), 0, 4))
+    tested._reader.queue.put(Chunk(info, counted(0, 2) + counted(2, 2), 0, 4))
     with pytest.raises(ConsumerTimeoutError):
         next(tested.batches())
-    assert (info.consumed_offset, tested._control.delivered) == (0, 0)
+    assert (info.consumed_offset, tested._reader.delivered) == (0, 0)
 
 
 def test_a_closed_gate_holds_a_batch_back(info: PartitionTopicInfo) -> None:
     """The lease is checked once for each batch. Nothing is delivered after its end, and everything
     when it is renewed."""
     gate = DeliveryGate()
-    tested = KafkaStream(StreamControl(gate, timeout_ms=0))
-    tested._control.queue.put(chunk(info, 0, 9))
+    tested = KafkaStream(Reader(gate, timeout_ms=0))
+    tested._reader.queue.put(chunk(info, 0, 9))
     assert next(tested.batches(5, timeout=0)) == []
     with pytest.raises(ConsumerTimeoutError):
         next(tested.batches())
@@ -152,7 +152,7 @@ def test_time_limits(info: PartitionTopicInfo) -> None:
     assert next(patient) == []
     with pytest.raises(ConsumerTimeoutError):
         next(found)
-    tested._control.queue.put(chunk(info, 0, 1))
+    tested._reader.queue.put(chunk(info, 0, 1))
     assert offsets(next(found)) == [0, 1]
     assert next(patient) == []
     assert info.consumed_offset == 2
@@ -160,7 +160,7 @@ def test_time_limits(info: PartitionTopicInfo) -> None:
 
 def test_a_waiting_batch_is_woken(info: PartitionTopicInfo) -> None:
     """A message wakes it, and so does the end."""
-    tested = KafkaStream(StreamControl(open_gate()))
+    tested = KafkaStream(Reader(open_gate()))
     got: list[list[int]] = []
 
     def consume() -> None:
@@ -168,11 +168,11 @@ def test_a_waiting_batch_is_woken(info: PartitionTopicInfo) -> None:
 
     thread = threading.Thread(daemon=True, target=consume)
     thread.start()
-    tested._control.queue.put(chunk(info, 0, 1))
+    tested._reader.queue.put(chunk(info, 0, 1))
     deadline = time.monotonic() + 10
     while info.consumed_offset != 2 and time.monotonic() < deadline:
         time.sleep(0.001)
-    tested._control.shutdown()
+    tested._reader.shutdown()
     thread.join(10)
     assert not thread.is_alive()
     assert got == [[0, 1]]
@@ -183,7 +183,7 @@ def test_damage_is_raised_after_the_messages_before_it(info: PartitionTopicInfo)
     bad = bytearray(counted(2, 2))
     bad[-1] ^= 1
     tested = stream()
-    tested._control.queue.put(Chunk(info, counted(0, 2) + bytes(bad), 0, 4))
+    tested._reader.queue.put(Chunk(info, counted(0, 2) + bytes(bad), 0, 4))
     found = tested.batches()
     assert offsets(next(found)) == [0, 1]
     with pytest.raises(InvalidMessageError, match="checksum"):
@@ -196,33 +196,33 @@ def test_damage_is_raised_after_the_messages_before_it(info: PartitionTopicInfo)
 def test_columns_are_the_rest_of_a_chunk(info: PartitionTopicInfo) -> None:
     """Each chunk gives one record batch, after the messages that were read one by one."""
     tested = stream(timeout_ms=0)
-    tested._control.queue.put(Chunk(info, counted(0, 2) + counted(2, 2), 0, 4))
-    tested._control.queue.put(chunk(info, 4, 6))
+    tested._reader.queue.put(Chunk(info, counted(0, 2) + counted(2, 2), 0, 4))
+    tested._reader.queue.put(chunk(info, 4, 6))
     assert next(iter(tested)).offset == 0
     found = tested.arrow_batches()
     first = next(found)
     assert first["offset"].to_pylist() == [1, 2, 3]
     assert first["value"].to_pylist() == [b"1", b"2", b"3"]
     assert first.schema == columns.SCHEMA
-    assert (info.consumed_offset, tested._control.delivered) == (1, 4)
+    assert (info.consumed_offset, tested._reader.delivered) == (1, 4)
     assert next(found)["offset"].to_pylist() == [4, 5, 6]
     assert info.consumed_offset == 4
     with pytest.raises(ConsumerTimeoutError):
         next(found)
-    assert (info.consumed_offset, tested._control.delivered) == (7, 7)
+    assert (info.consumed_offset, tested._reader.delivered) == (7, 7)
 
 
 def test_columns_wait_as_lists_do(info: PartitionTopicInfo) -> None:
     """There is an empty batch after ``timeout``, nothing without a lease, and the end stops it."""
     gate = DeliveryGate()
-    tested = KafkaStream(StreamControl(gate, timeout_ms=50))
-    tested._control.queue.put(chunk(info, 0, 1))
+    tested = KafkaStream(Reader(gate, timeout_ms=50))
+    tested._reader.queue.put(chunk(info, 0, 1))
     found = tested.arrow_batches(timeout=0.01)
     assert next(found).num_rows == 0
     gate.extend(time.clock_gettime(CLOCK) + 3600)
     assert next(found).num_rows == 2
     assert (next(found).num_rows, next(found).schema == columns.SCHEMA) == (0, True)
-    tested._control.shutdown()
+    tested._reader.shutdown()
     with pytest.raises(StopIteration):
         next(found)
 
@@ -233,25 +233,25 @@ def test_columns_of_a_partition_that_is_revoked_meanwhile(
 ) -> None:
     """Nothing that was decoded is delivered, also if the lease ends meanwhile."""
     gate = open_gate()
-    tested = KafkaStream(StreamControl(gate, timeout_ms=0))
+    tested = KafkaStream(Reader(gate, timeout_ms=0))
     right = columns.decode
     decoded: list[columns.Decoded] = []
 
     def decode(*arguments: Any) -> columns.Decoded:
         gate.close()
         if revoked == "while they are decoded":
-            tested._control.revoke([info])
+            tested._reader.revoke([info])
         decoded.append(right(*arguments))
         return decoded[-1]
 
     monkeypatch.setattr(columns, "decode", decode)
-    tested._control.queue.put(chunk(info, 0, 1))
+    tested._reader.queue.put(chunk(info, 0, 1))
     assert next(tested.arrow_batches(timeout=0)).num_rows == 0
     assert [each.batch.num_rows for each in decoded] == [2]
-    tested._control.revoke([info])
+    tested._reader.revoke([info])
     gate.extend(time.clock_gettime(CLOCK) + 3600)
     assert next(tested.arrow_batches(timeout=0)).num_rows == 0
-    assert (info.consumed_offset, tested._control.delivered) == (0, 0)
+    assert (info.consumed_offset, tested._reader.delivered) == (0, 0)
 
 
 def test_columns_that_the_lease_holds_back_are_decoded_once(
@@ -261,7 +261,7 @@ def test_columns_that_the_lease_holds_back_are_decoded_once(
     right, decoded = columns.decode, 0
     for ask_for_columns in (True, False):
         gate = open_gate()
-        tested = KafkaStream(StreamControl(gate, timeout_ms=0))
+        tested = KafkaStream(Reader(gate, timeout_ms=0))
         claim, decoded = PartitionTopicInfo("topic", 0, 0), 0
 
         def decode(*arguments: Any, gate: DeliveryGate = gate) -> columns.Decoded:
@@ -271,14 +271,14 @@ def test_columns_that_the_lease_holds_back_are_decoded_once(
             return right(*arguments)
 
         monkeypatch.setattr(columns, "decode", decode)
-        tested._control.queue.put(chunk(claim, 0, 1))
+        tested._reader.queue.put(chunk(claim, 0, 1))
         assert next(tested.arrow_batches(timeout=0)).num_rows == 0
         gate.extend(time.clock_gettime(CLOCK) + 3600)
         if ask_for_columns:
             assert next(tested.arrow_batches(timeout=0))["offset"].to_pylist() == [0, 1]
         else:
             assert offsets(next(tested.batches(timeout=0))) == [0, 1]
-        assert (tested._control.delivered, decoded) == (2, 1)
+        assert (tested._reader.delivered, decoded) == (2, 1)
 
 
 def test_columns_end_before_damage(info: PartitionTopicInfo) -> None:
@@ -286,7 +286,7 @@ def test_columns_end_before_damage(info: PartitionTopicInfo) -> None:
     bad = bytearray(counted(2, 2))
     bad[-1] ^= 1
     tested = stream()
-    tested._control.queue.put(Chunk(info, counted(0, 2) + bytes(bad), 0, 4))
+    tested._reader.queue.put(Chunk(info, counted(0, 2) + bytes(bad), 0, 4))
     found = tested.arrow_batches()
     assert next(found)["offset"].to_pylist() == [0, 1]
     with pytest.raises(InvalidMessageError, match="checksum"):
@@ -298,21 +298,21 @@ def test_columns_end_before_damage(info: PartitionTopicInfo) -> None:
 def test_some_columns_of_a_stream(info: PartitionTopicInfo) -> None:
     """Whoever asks for other columns gets what another iterator did not take."""
     gate = open_gate()
-    tested = KafkaStream(StreamControl(gate, timeout_ms=0))
-    tested._control.queue.put(chunk(info, 0, 2))
+    tested = KafkaStream(Reader(gate, timeout_ms=0))
+    tested._reader.queue.put(chunk(info, 0, 2))
     values = tested.arrow_batches(timeout=0, columns=("value", "offset"))
     keys = tested.arrow_batches(timeout=0, columns=("key",))
     assert next(values).to_pydict() == {"value": [b"0", b"1", b"2"], "offset": [0, 1, 2]}
     assert info.consumed_offset == 0
     tested.mark_consumed()
-    assert (info.consumed_offset, tested._control.delivered) == (3, 3)
-    tested._control.queue.put(chunk(info, 3, 4))
+    assert (info.consumed_offset, tested._reader.delivered) == (3, 3)
+    tested._reader.queue.put(chunk(info, 3, 4))
     gate.close()
     assert (next(values).schema.names, next(values).num_rows) == (["value", "offset"], 0)
     gate.extend(time.clock_gettime(CLOCK) + 3600)
     assert next(keys).to_pydict() == {"key": [b"k3", b"k4"]}
     assert next(keys).num_rows == 0
-    assert (info.consumed_offset, tested._control.delivered) == (5, 5)
+    assert (info.consumed_offset, tested._reader.delivered) == (5, 5)
     with pytest.raises(ValueError, match="give some of topic"):
         tested.arrow_batches(columns=("values",))
 
@@ -329,7 +329,7 @@ def test_the_ways_to_read_may_be_mixed(info: PartitionTopicInfo) -> None:
     """Whatever was asked for last, each call returns items of its own kind, and nothing is left
     out."""
     tested = stream(timeout_ms=0)
-    tested._control.queue.put(chunk(info, 0, 19))
+    tested._reader.queue.put(chunk(info, 0, 19))
     lists, polled, columns_ = tested.batches(2), tested.batches(3, 0), tested.arrow_batches()
     read: list[list[int]] = []
     ways = "next list next try list try_list next try_list try list"
@@ -355,7 +355,7 @@ def test_the_ways_to_read_may_be_mixed(info: PartitionTopicInfo) -> None:
 def test_a_list_belongs_to_the_application(info: PartitionTopicInfo, then: str) -> None:
     """It may empty its list before it asks for the next one."""
     tested = stream(timeout_ms=0)
-    tested._control.queue.put(chunk(info, 0, 9))
+    tested._reader.queue.put(chunk(info, 0, 9))
     lists = tested.batches(4)
     next(lists).clear()
     if then == "next list":

@@ -17,7 +17,7 @@ from tests.support.batches import batch, chunk
 from tests.unit.test_streams import waits
 from zkconsumer.errors import ConsumerTimeoutError, UsageError
 from zkconsumer.runtime.delivery.chunks import Chunk, PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.servers import wait_until
@@ -35,7 +35,7 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream(StreamControl(gate, queue_capacity=2, timeout_ms=20))
+    stream = KafkaStream(Reader(gate, queue_capacity=2, timeout_ms=20))
     partitions = 3
     claims: dict[int, PartitionTopicInfo] = {
         p: PartitionTopicInfo("t", p, 0) for p in range(partitions)
@@ -49,11 +49,11 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
         while not end.is_set():
             info = claims[own.randrange(partitions)]
             first, count = info.fetched_offset or 0, own.randrange(1, 6)
-            if own.random() < 0.5 and stream._control.queue.full:
+            if own.random() < 0.5 and stream._reader.queue.full:
                 continue
             info.fetched_offset = first + count
             data = chunk(info, first, first + count - 1)
-            while not stream._control.queue.offer(data) and not end.is_set():
+            while not stream._reader.queue.offer(data) and not end.is_set():
                 time.sleep(0)
 
     def consume() -> None:
@@ -95,8 +95,8 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
         rounds += 1
         partition = rng.randrange(partitions)
         old = claims[partition]
-        stream._control.revoke([old])
-        if not stream._control.wait_released([old], time.monotonic() + 5):
+        stream._reader.revoke([old])
+        if not stream._reader.wait_released([old], time.monotonic() + 5):
             faults.append("wait_released ran into its deadline")
         offset = old.consumed_offset
         if offset != finished[partition]:
@@ -105,8 +105,8 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
         if old.consumed_offset != offset:
             faults.append("the final offset moved")
         claims[partition] = PartitionTopicInfo("t", partition, offset)
-    stream._control.revoke(claims.values())
-    stream._control.shutdown()
+    stream._reader.revoke(claims.values())
+    stream._reader.shutdown()
     end.set()
     for thread in threads:
         thread.join(10)
@@ -120,10 +120,10 @@ def test_gate_is_never_passed_while_shut(seed: int) -> None:
     """While a gate opens and closes, no message is requested and returned while it is closed."""
     rng = random.Random(seed)
     gate = DeliveryGate()
-    stream = KafkaStream(StreamControl(gate, queue_capacity=50, timeout_ms=20))
+    stream = KafkaStream(Reader(gate, queue_capacity=50, timeout_ms=20))
     info = PartitionTopicInfo("t", 0, 0)
     for first in range(0, 40_000, 1000):
-        stream._control.queue.put(chunk(info, first, first + 999))
+        stream._reader.queue.put(chunk(info, first, first + 999))
     period = [0]  # odd: shut
     shut_deliveries: list[int] = []
     got = [0]
@@ -156,7 +156,7 @@ def test_gate_is_never_passed_while_shut(seed: int) -> None:
         period[0] += 1
         time.sleep(rng.random() / 500)
     end.set()
-    stream._control.shutdown()
+    stream._reader.shutdown()
     thread.join(10)
     assert shut_deliveries == []
     assert got[0] > 0
@@ -170,7 +170,7 @@ def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
     rng = random.Random(seed)
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream(StreamControl(gate))
+    stream = KafkaStream(Reader(gate))
     claim = PartitionTopicInfo("t", 0, 0)
     faults: list[str] = []
     finished = 0
@@ -179,7 +179,7 @@ def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
 
     def feed(first: int) -> None:
         data = struct.pack(">q", first) + records
-        stream._control.queue.put(Chunk(claim, data, first, first + 5000))
+        stream._reader.queue.put(Chunk(claim, data, first, first + 5000))
 
     def consume() -> None:
         nonlocal finished
@@ -200,9 +200,9 @@ def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
             seen = claim.consumed_offset or 0
             if not low - 1 <= seen <= finished + 1:
                 faults.append(f"position {seen}, but {low} to {finished} were finished")
-        stream._control.revoke([claim])
+        stream._reader.revoke([claim])
         asked = finished + 1
-        if not stream._control.wait_released([claim], time.monotonic() + 20):
+        if not stream._reader.wait_released([claim], time.monotonic() + 20):
             faults.append("wait_released ran into its deadline")
         offset = claim.consumed_offset
         if offset != finished or finished > asked + 1:
@@ -210,8 +210,8 @@ def test_a_revoke_ends_what_is_taken_without_the_lock(seed: int) -> None:
         if faults:
             break
         claim = PartitionTopicInfo("t", 0, offset)
-    stream._control.revoke([claim])
-    stream._control.shutdown()
+    stream._reader.revoke([claim])
+    stream._reader.shutdown()
     reader.join(20)
     assert not reader.is_alive()
     assert faults == []
@@ -223,21 +223,21 @@ def test_a_revoke_empties_what_a_thread_is_about_to_take_from() -> None:
     afterwards."""
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
-    stream = KafkaStream(StreamControl(gate))
+    stream = KafkaStream(Reader(gate))
     claim = PartitionTopicInfo("t", 0, 0)
-    stream._control.queue.put(chunk(claim, 0, 9))
+    stream._reader.queue.put(chunk(claim, 0, 9))
     iterator = iter(stream)
     assert [next(iterator).offset for _ in range(3)] == [0, 1, 2]
-    about_to_take_from = stream._control.reader._unlocked
+    about_to_take_from = stream._reader._unlocked
     assert claim.consumed_offset == 2
-    stream._control.revoke([claim])
+    stream._reader.revoke([claim])
     assert next(about_to_take_from, None) is None
-    assert stream._control.in_hand is not None
-    assert stream._control.in_hand.offset == 2
+    assert stream._reader.in_hand is not None
+    assert stream._reader.in_hand.offset == 2
     assert claim.consumed_offset == 2
     stream.mark_consumed()
     assert claim.consumed_offset == 3
-    assert stream._control.delivered == 3
+    assert stream._reader.delivered == 3
 
 
 READS: dict[str, Callable[[KafkaStream], object]] = {
@@ -252,7 +252,7 @@ READS: dict[str, Callable[[KafkaStream], object]] = {
 def open_stream() -> tuple[KafkaStream, PartitionTopicInfo]:
     """A stream that delivers, and its partition."""
     gate = DeliveryGate(always_open=True)
-    return KafkaStream(StreamControl(gate)), PartitionTopicInfo("t", 0, 0)
+    return KafkaStream(Reader(gate)), PartitionTopicInfo("t", 0, 0)
 
 
 @pytest.mark.parametrize("first", ["for", "batches", "arrow_batches"])
@@ -268,7 +268,7 @@ def test_a_second_reader_is_a_usage_error(first: str) -> None:
         with pytest.raises(UsageError, match=r"another thread .* one thread for each stream"):
             second(stream)
         assert waits(reader), name
-        stream._control.queue.put(chunk(info, begin, begin + 1))
+        stream._reader.queue.put(chunk(info, begin, begin + 1))
         reader.join(10)
         assert not reader.is_alive(), name
         rest = [message.offset for message in next(stream.batches(timeout=0))]
@@ -291,9 +291,9 @@ def test_a_second_reader_of_the_same_lists_is_a_usage_error(way: str) -> None:
     wait_until(lambda: waits(reader), 10, "the first thread waits")
     with pytest.raises(UsageError, match="one thread for each stream"):
         next(items)
-    stream._control.queue.put(chunk(info, 0, 1))
+    stream._reader.queue.put(chunk(info, 0, 1))
     reader.join(10)
-    stream._control.queue.put(chunk(info, 2, 3))
+    stream._reader.queue.put(chunk(info, 2, 3))
     assert len(next(items)) == 2
     assert info.position == 2
 
@@ -302,7 +302,7 @@ def error_of_two_readers() -> BaseException | None:
     """Let two threads take 20,000 ready messages of a stream. Return the first error, if any."""
     stream, info = open_stream()
     count = 20_000
-    stream._control.queue.put(chunk(info, 0, count - 1))
+    stream._reader.queue.put(chunk(info, 0, count - 1))
     raised: list[BaseException] = []
     got: list[int] = []
     both = threading.Barrier(2)
@@ -322,7 +322,7 @@ def error_of_two_readers() -> BaseException | None:
         reader.start()
     for reader in readers:
         reader.join(20)
-    stream._control.shutdown()
+    stream._reader.shutdown()
     return raised[0] if raised else None
 
 
@@ -341,7 +341,7 @@ def test_a_second_reader_of_ready_messages() -> None:
 def test_a_thread_may_follow_another() -> None:
     """The first one lives on, and has a message in hand."""
     stream, info = open_stream()
-    stream._control.queue.put(chunk(info, 0, 2))
+    stream._reader.queue.put(chunk(info, 0, 2))
     got: list[int] = []
     for _ in range(3):
         reader = threading.Thread(target=lambda: got.append(next(iter(stream)).offset))
@@ -363,7 +363,7 @@ def test_a_handler_cannot_read_what_it_interrupts() -> None:
                 read(stream)
             except UsageError as error:
                 raised.append(error)
-        stream._control.queue.put(chunk(info, 0, 0))
+        stream._reader.queue.put(chunk(info, 0, 0))
 
     before = signal.signal(signal.SIGALRM, handle)
     try:

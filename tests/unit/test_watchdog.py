@@ -11,7 +11,7 @@ import pytest
 from tests.sim.runs.fetching import SimConfig
 from zkconsumer.errors import ConnectorFailedError
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.interface import FetchEvent
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
@@ -127,11 +127,11 @@ def test_a_fetching_thread_that_could_not_be_started_is_started_later(
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    target = KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=1000))
+    target = KafkaStream(Reader(DeliveryGate(always_open=True), timeout_ms=1000))
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError):
-            manager.start({PartitionTopicInfo("t", 0, 0): target._control.queue})
+            manager.start({PartitionTopicInfo("t", 0, 0): target._reader.queue})
         with pytest.raises(RuntimeError):
             manager.check()
     manager.check()

@@ -23,9 +23,9 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["p
 USES = {
     "arrow": """
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.streams import KafkaStream
-stream = KafkaStream(StreamControl(DeliveryGate(always_open=True), timeout_ms=0))
+stream = KafkaStream(Reader(DeliveryGate(always_open=True), timeout_ms=0))
 assert next(stream.arrow_batches(timeout=0)).num_rows == 0
 """,
     "cli": """

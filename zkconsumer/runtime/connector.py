@@ -40,7 +40,6 @@ from zkconsumer.errors import (
 )
 from zkconsumer.runtime.calls import check_topic_counts, checked_offsets, commit_error, start_error
 from zkconsumer.runtime.counters import RebalanceCounts
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane
 from zkconsumer.runtime.delivery.messages import bytes_decoder
 from zkconsumer.runtime.delivery.reader import Reader
@@ -159,7 +158,7 @@ class StreamConnector(ABC, Generic[MachineT]):
     def _member(
         self,
         subscription: Subscription,
-        streams: Sequence[StreamControl],
+        streams: Sequence[Reader],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
     ) -> MemberLoop[MachineT]:
@@ -213,7 +212,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         return line
 
     def _make_monitor(
-        self, loop: MemberLoop[MachineT], plane: DataPlane, streams: Sequence[StreamControl]
+        self, loop: MemberLoop[MachineT], plane: DataPlane, streams: Sequence[Reader]
     ) -> HealthMonitor:
         calls, gate = self._calls, self._gate
         return HealthMonitor(
@@ -285,7 +284,7 @@ class StreamConnector(ABC, Generic[MachineT]):
             topic: [self._make_stream(key_decoder, value_decoder) for _ in range(count)]
             for topic, count in topic_count_map.items()
         }
-        by_topic: dict[str | None, Sequence[StreamControl]] = {}
+        by_topic: dict[str | None, Sequence[Reader]] = {}
         by_topic.update(streams.items())
         self._join(Subscription(Pattern.STATIC, dict(topic_count_map)), by_topic)
         return {topic: [KafkaStream(each) for each in group] for topic, group in streams.items()}
@@ -356,18 +355,17 @@ class StreamConnector(ABC, Generic[MachineT]):
                 "this connector already has its streams: create another connector"
             )
 
-    def _make_stream(self, key_decoder: Decode, value_decoder: Decode) -> StreamControl:
-        return StreamControl(
+    def _make_stream(self, key_decoder: Decode, value_decoder: Decode) -> Reader:
+        return self._reader(
             self._gate,
             queue_capacity=self.config.queued_max_message_chunks,
             timeout_ms=self.config.consumer_timeout_ms,
             key_decoder=key_decoder,
             value_decoder=value_decoder,
-            reader=self._reader,
         )
 
     def _join(
-        self, subscription: Subscription, streams: Mapping[str | None, Sequence[StreamControl]]
+        self, subscription: Subscription, streams: Mapping[str | None, Sequence[Reader]]
     ) -> None:
         self._check_here()
         with self._lock:
@@ -405,7 +403,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._loop = self._plane = self._monitor = None
 
     def _begin(
-        self, subscription: Subscription, streams: Mapping[str | None, Sequence[StreamControl]]
+        self, subscription: Subscription, streams: Mapping[str | None, Sequence[Reader]]
     ) -> MemberLoop[MachineT]:
         keys = self.config
         manager = ConsumerFetcherManager(keys, keys.client_id, self._on_fetch_event, self._security)

@@ -22,7 +22,6 @@ from tests.sim.runs.transactional_log import TransactionalLog
 from zkconsumer.broker.fetching.records import MessageAndMetadata, PythonDecoder, Record
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import MessageSizeTooLargeError
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
@@ -377,11 +376,10 @@ class _Member:
         self.gate = DeliveryGate(always_open=run.scala)
         self.gate.extend(math.inf)
         self.controls = [
-            StreamControl(
+            (ScalaReader if run.scala else Reader)(
                 self.gate,
                 queue_capacity=run.capacity,
                 decoder=_Interrupted(run.interrupt),
-                reader=ScalaReader if run.scala else Reader,
             )
             for _ in range(run.streams)
         ]

@@ -21,7 +21,6 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.delivery.reader import Reader
 from zkconsumer.runtime.delivery.scala_reader import ScalaReader
@@ -65,15 +64,14 @@ class WholePlane(Plane):
         scala = member.gate.always_open
         self.judge = Judge(cluster.brokers, self.broken, scala)
         config = cluster.config("scala" if scala else "default")
-        by_topic: dict[str | None, list[StreamControl]] = {}
+        by_topic: dict[str | None, list[Reader]] = {}
         for topic, count in subscription.topics.items():
             named = topic if subscription.pattern is Pattern.STATIC else None
             by_topic[named] = [
-                StreamControl(
+                (ScalaReader if scala else Reader)(
                     member.gate,
                     queue_capacity=cluster.capacity,
                     decoder=_Interrupted(self._host.kernel),
-                    reader=ScalaReader if scala else Reader,
                 )
                 for _ in range(count)
             ]
@@ -109,7 +107,7 @@ class WholePlane(Plane):
         return self._plane.brokers
 
     @property
-    def progress(self) -> tuple[StreamControl, ...]:
+    def progress(self) -> tuple[Reader, ...]:
         """Where the application's progress shows."""
         return tuple(self._controls)
 

@@ -142,7 +142,7 @@ class PartitionTopicInfo:
     """Whether that position is below the last fetched offset: the log was truncated, and
     queued messages may still be in the log."""
     revoked: bool = False
-    """Whether delivery has been stopped. Written by ``StreamControl.revoke``."""
+    """Whether delivery has been stopped. Written by ``Reader.revoke``."""
     stopped: bool = False
     """Whether enqueuing has been stopped. Written by ``FetchTable.remove``."""
 

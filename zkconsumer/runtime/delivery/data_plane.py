@@ -14,7 +14,7 @@ from typing import Protocol
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.runtime.counters import FetchCounts, Meter
 from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 
 
 class Fetching(Protocol):
@@ -60,7 +60,7 @@ class DataPlane:
     def __init__(
         self,
         manager: Fetching,
-        streams: Mapping[str | None, Sequence[StreamControl]],
+        streams: Mapping[str | None, Sequence[Reader]],
         release_wait: float,
         when_stopped: WhenStopped,
     ) -> None:
@@ -78,7 +78,7 @@ class DataPlane:
         self._lock = threading.RLock()
         """Held by threads that write the next two attributes. Threads that only read copy the
         list in one step without the lock, because a signal handler may raise in them."""
-        self._held: dict[TopicPartition, tuple[PartitionTopicInfo, StreamControl]] = {}
+        self._held: dict[TopicPartition, tuple[PartitionTopicInfo, Reader]] = {}
         self._stopped: dict[TopicPartition, PartitionTopicInfo] = {}
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
@@ -86,7 +86,7 @@ class DataPlane:
         self.brokers = brokers
         self._manager.set_brokers(brokers)
 
-    def _stream_of(self, topic: str, index: int) -> StreamControl:
+    def _stream_of(self, topic: str, index: int) -> Reader:
         # DEVIATION-23: in the JVM stream i of the returned list is not thread i.
         return self._streams[topic if topic in self._streams else None][index]
 
@@ -150,7 +150,7 @@ class DataPlane:
 
     def _revoke(
         self, partitions: Iterable[TopicPartition], keep: bool
-    ) -> list[tuple[PartitionTopicInfo, StreamControl]]:
+    ) -> list[tuple[PartitionTopicInfo, Reader]]:
         with self._lock:
             wanted = [tp for tp in partitions if tp in self._held]
             if keep:
@@ -175,7 +175,7 @@ class DataPlane:
         """Return the state of a started partition. Raises ``KeyError``."""
         return self._held[partition][0]
 
-    def partitions(self) -> list[tuple[PartitionTopicInfo, StreamControl]]:
+    def partitions(self) -> list[tuple[PartitionTopicInfo, Reader]]:
         """The held partitions, each with its stream."""
         return list(self._held.values())
 
@@ -220,7 +220,7 @@ class Stopping:
     # DEVIATION-08: the JVM releases while the application still works on a message.
 
     def __init__(
-        self, taken: Sequence[tuple[PartitionTopicInfo, StreamControl]], release_wait: float
+        self, taken: Sequence[tuple[PartitionTopicInfo, Reader]], release_wait: float
     ) -> None:
         self._infos = [info for info, _ in taken]
         self._by_stream = _by_stream(taken)
@@ -244,9 +244,9 @@ class Stopping:
 
 
 def _by_stream(
-    revoked: Iterable[tuple[PartitionTopicInfo, StreamControl]],
-) -> dict[StreamControl, set[PartitionTopicInfo]]:
-    groups: dict[StreamControl, set[PartitionTopicInfo]] = {}
+    revoked: Iterable[tuple[PartitionTopicInfo, Reader]],
+) -> dict[Reader, set[PartitionTopicInfo]]:
+    groups: dict[Reader, set[PartitionTopicInfo]] = {}
     for info, stream in revoked:
         groups.setdefault(stream, set()).add(info)
     return groups

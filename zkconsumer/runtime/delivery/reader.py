@@ -1,10 +1,15 @@
-"""The reader of a stream. It tracks which messages are delivered and consumed (Scala:
-ConsumerIterator).
+"""Reader: one stream inside. It tracks which messages are delivered and consumed (Scala:
+ConsumerIterator). The application's side is ``KafkaStream``.
 
 All items are taken through ``_items``: messages, lists of messages and columns, with or without
-waiting. The consuming thread searches, decodes and takes; other threads revoke, release and shut
-down, through ``StreamControl``. All state is guarded by the stream's lock, except that items are
-taken without it (``Run``).
+waiting. The consuming thread searches, decodes and takes. Fetcher threads fill the queue; the
+connector's threads revoke, wait and shut down. One lock for each stream guards its queue and all
+other state, except that items are taken without it (``Run``). It is held only briefly, never while
+decoding. Lock order: a stream's lock before the gate's. The fetch table's locks are never taken
+inside.
+
+``wait_released``, which blocks, is built on ``release``, which does not. A single thread on virtual
+time uses the latter.
 
 A batch is a list of messages of one partition, taken in one step after one check of the gate. It
 is unacknowledged as a whole, as a single message is.
@@ -24,7 +29,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Set
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice, repeat
@@ -33,7 +38,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from zkconsumer.broker.fetching.records import MessageAndMetadata, MessageDecoder
+from zkconsumer.broker.fetching.records import Decode, Decoder, MessageAndMetadata
 from zkconsumer.errors import (
     CodecUnavailableError,
     ConsumerTimeoutError,
@@ -43,8 +48,9 @@ from zkconsumer.errors import (
 )
 from zkconsumer.runtime.delivery.chunks import Chunk, ChunkQueue, PartitionTopicInfo, Run
 from zkconsumer.runtime.delivery.handout import HandOut, InUseError, is_refusal, refuse
+from zkconsumer.runtime.delivery.messages import bytes_decoder, message_decoder
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.undisturbed import Lock
+from zkconsumer.runtime.undisturbed import Lock, lend
 
 RecordBatch = Any
 """A ``pyarrow.RecordBatch``; pyarrow is not needed without ``arrow_batches``."""
@@ -54,6 +60,7 @@ Decoded = tuple[list[MessageAndMetadata], RecordBatch]
 _ONE_AT_A_TIME: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether the interpreter runs one thread at a time, as taking without the lock requires."""
 _NOTHING: Final[Iterator[Any]] = iter(())
+_LIVENESS_CHECK_S: Final = 0.5
 _DATA_FAULTS: Final = (InvalidMessageError, MessageSizeTooLargeError, CodecUnavailableError)
 _T = TypeVar("_T")
 
@@ -99,21 +106,34 @@ class Request:
 
 
 class Reader:
-    """Takes the items of one stream for ``KafkaStream``, whose methods name the errors."""
+    """One stream: its queue, the messages in hand, and what other threads do with it.
+
+    The methods of ``KafkaStream`` name the errors.
+
+    Args:
+        gate: checked before every message.
+        queue_capacity: ``queued.max.message.chunks``.
+        timeout_ms: ``consumer.timeout.ms``; a negative value waits indefinitely.
+        key_decoder, value_decoder: called with bytes when a key or value is read.
+        decoder: turns chunks into records.
+    """
 
     def __init__(
         self,
-        lock: Lock,
-        queue: ChunkQueue,
         gate: DeliveryGate,
-        decoder: MessageDecoder,
-        timeout: float | None,
+        *,
+        queue_capacity: int = 2,
+        timeout_ms: int = -1,
+        key_decoder: Decode = bytes_decoder,
+        value_decoder: Decode = bytes_decoder,
+        decoder: Decoder | None = None,
     ) -> None:
-        self._lock = lock
-        self._queue = queue
+        self._lock: Lock = threading.RLock()
+        self.queue = ChunkQueue(queue_capacity, self._lock)
+        """The queue. The fetcher manager fills it."""
         self._gate = gate
-        self._decoder = decoder
-        self._timeout = timeout
+        self._decoder = message_decoder(decoder, key_decoder, value_decoder)
+        self._timeout = None if timeout_ms < 0 else timeout_ms / 1000
         # All below is guarded by the lock. Messages are taken from the queue's current chunk; _info
         # is its partition and outlives it while a message of it is in hand.
         self._info = PartitionTopicInfo("", 0, None)
@@ -127,14 +147,14 @@ class Reader:
         self._interrupted = False  # the last item taken has its caller only if it is _given
         self._given: object = None
         self.bytes_begun = 0
-        """See ``StreamControl.bytes_begun``."""
+        """Total record bytes of the chunks that the stream has begun to read."""
         self._held: MessageAndMetadata | None = None
         self._given_up: MessageAndMetadata | None = None  # still worked on, not held any more
         self._holder = 0
         self._searcher = 0
         """The thread that is currently in ``_fill``."""
         self.failure: Exception | None = None
-        """See ``StreamControl.failure``."""
+        """The error at which the stream stopped; ``None`` if it can be read."""
         self._fault: Exception | None = None
         self._forked: Exception | None = None
         self._ended = False
@@ -155,7 +175,7 @@ class Reader:
 
         limit = self._timeout if request.timeout is None else request.timeout
         polled = self._iterator(replace(request, nothing=lambda: Found.NOTHING, wait=False))
-        return Awaited(polled, Found.NOTHING, self._queue.alarm, limit, request.waited)
+        return Awaited(polled, Found.NOTHING, self.queue.alarm, limit, request.waited)
 
     def _items(self, request: Request, owner: HandOut[Any]) -> Generator[Any, None, None]:
         """Take the requested items, one at a time. Items are taken only in this method."""
@@ -220,59 +240,133 @@ class Reader:
                 lock.release()
             raise
 
-    # -- other threads, through StreamControl, which has the lock --------------------------------
+    # -- other threads ---------------------------------------------------------------------------
 
-    def release(self, infos: Set[PartitionTopicInfo], *, force: bool) -> bool:
-        """See ``StreamControl.release``."""
-        self._note()
-        if self._held is None or self._info not in infos:
+    @property
+    def delivered(self) -> int:
+        """Total number of messages delivered to the application. Computed on each read."""
+        with self._lock:
+            return self._run.delivered
+
+    def revoke(self, infos: Iterable[PartitionTopicInfo]) -> None:
+        """Stop delivering messages of ``infos``. Never blocks. After this returns, none of their
+        messages is handed out."""
+        revoked = set(infos)
+        with self._lock:
+            for info in revoked:
+                info.revoke()
+            freed = self.queue.discard(revoked)
+            if self.queue.current is not None and self.queue.current.info in revoked:
+                self._drop_chunk()
+            self.queue.changed.notify_all()
+        self._wake(freed)
+
+    def wait_released(
+        self, infos: Iterable[PartitionTopicInfo], deadline: float, thread: int | None = None
+    ) -> bool:
+        """Wait until the application has acknowledged its messages of ``infos``.
+
+        A message is unacknowledged from its delivery until the application asks for the next one.
+        After the call, ``consumed_offset`` of ``infos`` is final, whether it returns true or
+        false. A message that is still unacknowledged counts as not consumed.
+
+        Args:
+            infos: partitions that were revoked.
+            deadline: ``time.monotonic()`` seconds. The call does not wait if ``thread`` itself
+                holds the message, or if the thread that had it has ended.
+            thread: identifier of the thread that the call is made for; without it, the calling
+                one.
+
+        Returns:
+            false when the deadline passed.
+        """
+        released, thread = set(infos), get_ident() if thread is None else thread
+        with self._lock:
+            while not self.release(released, force=self._is_past_waiting_for(thread)):
+                remaining = deadline - monotonic()
+                if remaining <= 0:
+                    self.release(released, force=True)
+                    return False
+                self.queue.changed.wait(min(remaining, _LIVENESS_CHECK_S))
             return True
-        if force:
-            self._given_up, self._held = self._held, None
-        return force
 
-    def is_past_waiting_for(self, thread: int) -> bool:
+    def release(self, infos: Iterable[PartitionTopicInfo], *, force: bool = False) -> bool:
+        """Return whether the application has acknowledged its messages of ``infos``, without
+        waiting.
+
+        If so, ``consumed_offset`` of ``infos`` is final. ``force`` makes it final without
+        acknowledgement: an unacknowledged message counts as not consumed.
+        """
+        with self._lock:
+            self._note()
+            if self._held is None or self._info not in infos:
+                return True
+            if force:
+                self._given_up, self._held = self._held, None
+            return force
+
+    def _is_past_waiting_for(self, thread: int) -> bool:
         """Whether ``thread`` holds the unacknowledged message, or the thread that held it has
         ended."""
         return self._holder == thread or not _is_alive(self._holder)
 
-    @property
-    def delivered(self) -> int:
-        """See ``StreamControl.delivered``. Computed on each read."""
-        return self._run.delivered
-
     def held_by(self, thread: int) -> bool:
-        """See ``StreamControl.held_by``."""
-        self._note()
-        return self._held is not None and self._holder == thread
+        """Whether the thread with this identifier has an unacknowledged message of this stream."""
+        with self._lock:
+            self._note()
+            return self._held is not None and self._holder == thread
 
     @property
     def in_hand(self) -> MessageAndMetadata | None:
-        """See ``StreamControl.in_hand``."""
-        self._note()
-        return self._held or self._given_up
+        """The unacknowledged message; ``None`` while the application waits for the next one."""
+        with self._lock:
+            self._note()
+            return self._held or self._given_up
 
     def fail(self, error: Exception) -> None:
-        """See ``StreamControl.fail``."""
-        self._fault = error
+        """Raise ``error`` when the application requests the next message. Never blocks."""
+        with self._lock:
+            self._fault = error
+        self.queue.alarm.set()
 
-    def after_fork(self, error: Exception, lock: Lock) -> None:
-        """See ``StreamControl.after_fork``."""
-        self._lock, self._forked, self._unlocked, self._searcher = lock, error, _NOTHING, 0
+    def after_fork(self, error: Exception) -> None:
+        """Raise ``error`` in a child process, where a thread that no longer exists may hold the
+        lock."""
+        self._lock = threading.RLock()
+        self.queue.after_fork(self._lock)
+        self._forked, self._unlocked, self._searcher = error, _NOTHING, 0
         for owner in (self.messages, self.polled):  # a thread of the parent may run the generator
             owner.__next__ = owner.ready()  # type: ignore[method-assign]
 
-    def drop_chunk(self) -> None:
+    def lend(self) -> list[Callable[[], object]]:
+        """Release the stream's lock if the calling thread holds it; the result acquires it
+        again."""
+        return lend(self._lock)
+
+    def shutdown(self) -> None:
+        """End the iteration permanently and drop queued chunks. Never blocks; may be repeated."""
+        with self._lock:
+            freed = self.queue.close()
+            self._end_now()
+            self.queue.changed.notify_all()
+        self._wake(freed)
+
+    def _wake(self, freed: bool) -> None:
+        self.queue.alarm.set()
+        if freed and self.queue.on_space is not None:
+            self.queue.on_space()
+
+    def _drop_chunk(self) -> None:
         """Stop delivering the current chunk."""
         self._info.run = None  # it would report that all is taken
         self._run.drain()
         self._note()
         self._lists = self._unlocked = _NOTHING
-        self._queue.end_current()
+        self.queue.end_current()
 
-    def end_now(self) -> None:
+    def _end_now(self) -> None:
         """Stop delivering messages."""
-        self.drop_chunk()
+        self._drop_chunk()
         self._ended = True
 
     # -- searches: on the consuming thread, under the lock ---------------------------------------
@@ -337,8 +431,8 @@ class Reader:
                 if remaining is not None and remaining <= 0:
                     break
                 self._lock.release()
-                self._queue.tell_space()
-                self._queue.alarm.wait(remaining)
+                self.queue.tell_space()
+                self.queue.alarm.wait(remaining)
                 self._lock.acquire()
             if result is Found.READY:
                 self._unlock(request)
@@ -347,7 +441,7 @@ class Reader:
             return Found.END, error
         if result is not Found.END:
             return result, None
-        self._queue.alarm.set()  # for any other thread that waits
+        self.queue.alarm.set()  # for any other thread that waits
         # Also after the end: it did not end as it should.
         self.failure = self._fault
         return result, self._fault
@@ -368,11 +462,11 @@ class Reader:
         """
         while not self._ended and self._fault is None:
             if self._run.left > 0:
-                ready = self._gate.is_open or self._gate.wait_turn(self._queue.alarm.set)
+                ready = self._gate.is_open or self._gate.wait_turn(self.queue.alarm.set)
                 return Found.READY if ready else Found.NOTHING
-            chunk = self._queue.current or self._queue.take()
+            chunk = self.queue.current or self.queue.take()
             if chunk is None:
-                if not self._queue.closed:
+                if not self.queue.closed:
                     return Found.NOTHING
                 self._ended = True
             elif chunk is not self._begun:
@@ -384,7 +478,7 @@ class Reader:
     def _begin(self, chunk: Chunk) -> None:
         """Make ``chunk`` the one from which messages are taken."""
         info = chunk.info
-        self._queue.settle()
+        self.queue.settle()
         self._info = info
         # Normally they are equal. After an offset out of range the log begins again elsewhere.
         info.consumed_offset = chunk.fetch_offset
@@ -417,7 +511,7 @@ class Reader:
         failure: Exception | None = None
         self._decoding = True
         self._lock.release()
-        self._queue.tell_space()
+        self.queue.tell_space()
         try:
             for more, batch in lists:
                 columns = batch
@@ -430,7 +524,7 @@ class Reader:
         except _DATA_FAULTS as exc:
             failure = exc
         self._lock.acquire()
-        if self._queue.current is not chunk or self._lists is not lists:
+        if self.queue.current is not chunk or self._lists is not lists:
             self._decoding = False
             return  # revoked or shut down meanwhile
         if messages is None and failure is None:
@@ -445,7 +539,7 @@ class Reader:
 
     def _again(self) -> None:
         """Decode the current chunk again, starting at the consumed offset."""
-        chunk = self._queue.current
+        chunk = self.queue.current
         if chunk is not None and chunk is self._begun:
             start = chunk.info.consumed_offset
             assert start is not None
@@ -466,7 +560,7 @@ class Reader:
                 f"{chunk.next_offset - 1}"
             )
         chunk.info.finished_offset = chunk.next_offset
-        self._queue.end_current()
+        self.queue.end_current()
 
     # -- what is in hand -------------------------------------------------------------------------
 
@@ -521,7 +615,7 @@ class Reader:
             # DEVIATION-07: the JVM counts a message as consumed when it is returned.
             self._info.consumed_offset = held.offset + 1
             self._held = None
-            self._queue.changed.notify_all()
+            self.queue.changed.notify_all()
 
 
 def take(items: HandOut[_T]) -> _T:

@@ -27,5 +27,5 @@ class ScalaReader(Reader):
     def _finish(self, chunk: Chunk) -> None:
         self._end_chunk(chunk)
 
-    def end_now(self) -> None:
+    def _end_now(self) -> None:
         """End the iteration after the current chunk."""

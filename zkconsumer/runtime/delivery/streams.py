@@ -17,9 +17,8 @@ from typing import Any
 
 from zkconsumer.broker.fetching.records import MessageAndMetadata
 from zkconsumer.errors import UsageError
-from zkconsumer.runtime.delivery.control import StreamControl
 from zkconsumer.runtime.delivery.handout import HandOut
-from zkconsumer.runtime.delivery.reader import RecordBatch, take
+from zkconsumer.runtime.delivery.reader import Reader, RecordBatch, take
 from zkconsumer.runtime.undisturbed import Undisturbed
 
 
@@ -45,16 +44,16 @@ class KafkaStream:
     no message is skipped, and the last one may be delivered again.
     """
 
-    __slots__ = ("_control",)
+    __slots__ = ("_reader",)
 
-    def __init__(self, control: StreamControl) -> None:
-        self._control = control
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
 
     def __iter__(self) -> Iterator[MessageAndMetadata]:
-        return self._control.reader.messages
+        return self._reader.messages
 
     def __aiter__(self) -> AsyncIterator[MessageAndMetadata]:
-        return aiter(self._control.reader.messages)
+        return aiter(self._reader.messages)
 
     def try_next(self) -> MessageAndMetadata | None:
         """Return the next message, or ``None`` if there is none now. Never waits.
@@ -62,7 +61,7 @@ class KafkaStream:
         Otherwise it is like ``next`` on the iterator: it counts the current message as consumed,
         raises the same errors, and raises ``StopIteration`` after ``shutdown``.
         """
-        return take(self._control.reader.polled)
+        return take(self._reader.polled)
 
     def batches(
         self, max_messages: int = 500, timeout: float | None = None
@@ -88,7 +87,7 @@ class KafkaStream:
         """
         _check_most(max_messages)
         _check_timeout(timeout)
-        return self._control.reader.lists(max_messages, timeout)
+        return self._reader.lists(max_messages, timeout)
 
     def arrow_batches(
         self, timeout: float | None = None, columns: Sequence[str] | None = None
@@ -122,11 +121,11 @@ class KafkaStream:
                 f"arrow_batches needs pyarrow and numpy: install the extra 'arrow' ({exc})"
             ) from None
         empty = module.of_records("", 0, [], module.schema_of(columns))
-        return self._control.reader.columns(empty, timeout)
+        return self._reader.columns(empty, timeout)
 
     def mark_consumed(self) -> None:
         """Count the current message or list as consumed now, without asking for the next one."""
-        self._control.reader.mark_consumed()
+        self._reader.mark_consumed()
 
 
 def _check_most(max_messages: int) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from zkconsumer.core.common.faults import Fault, Faults, Reason, Trouble
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 
 if TYPE_CHECKING:
     from zkconsumer.runtime.observation.stalled import OpenTransactions
@@ -107,8 +107,8 @@ class Sources:
     """The values that the health monitor reads. Any thread may call the methods."""
 
     membership: Callable[[], Membership]
-    partitions: Callable[[], Iterable[tuple[PartitionTopicInfo, StreamControl]]]
-    streams: Iterable[StreamControl]
+    partitions: Callable[[], Iterable[tuple[PartitionTopicInfo, Reader]]]
+    streams: Iterable[Reader]
     is_open: Callable[[], bool]
     """Whether the delivery gate is open."""
     listening: Callable[[], bool]
@@ -212,7 +212,7 @@ class HealthMonitor:
                 self._waits.leave_out(pause)
 
     def _progress(
-        self, partitions: Iterable[tuple[PartitionTopicInfo, StreamControl]], now: float
+        self, partitions: Iterable[tuple[PartitionTopicInfo, Reader]], now: float
     ) -> dict[PartitionTopicInfo, float]:
         seen: dict[PartitionTopicInfo, _Seen] = {}
         for info, _ in partitions:

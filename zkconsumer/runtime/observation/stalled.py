@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from zkconsumer.core.common.faults import Fault, Reason, Trouble
 from zkconsumer.errors import InvalidMessageError
 from zkconsumer.runtime.delivery.chunks import PartitionTopicInfo
-from zkconsumer.runtime.delivery.control import StreamControl
+from zkconsumer.runtime.delivery.reader import Reader
 
 _ADVICE: Final = {
     "TOPIC_AUTHORIZATION_FAILED": "allow this member's principal to read and describe the topic",
@@ -55,7 +55,7 @@ def remedy(failure: Exception) -> str:
 
 
 def stalled(
-    slow: list[tuple[PartitionTopicInfo, StreamControl]], idle: Mapping[PartitionTopicInfo, float]
+    slow: list[tuple[PartitionTopicInfo, Reader]], idle: Mapping[PartitionTopicInfo, float]
 ) -> list[Reason]:
     """Return why these partitions make no progress."""
     waiting = [info for info, stream in slow if _waits(info, stream)]
@@ -79,7 +79,7 @@ def stalled(
     return reasons
 
 
-def _waits(info: PartitionTopicInfo, stream: StreamControl) -> bool:
+def _waits(info: PartitionTopicInfo, stream: Reader) -> bool:
     """Whether a partition waits for the application: its messages are fetched, or the stream's
     queue is full. A stream may have partitions from several brokers."""
     consumed = info.fetched_offset in (info.position, info.finished_offset)
