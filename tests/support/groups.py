@@ -31,8 +31,9 @@ from zkconsumer.zk.connection import Connection, Handler
 
 _LOOK_SECONDS = 0.05
 _SESSION_SECONDS = 10.0
-_SEND_SECONDS = 0.005
-"""How often a producer sends what is due, unless messages are rarer."""
+_SEND_SECONDS = 0.05
+"""How often a producer sends what is due, unless messages are rarer, or more than ten are due
+earlier. Brokers and members need most of their CPU time for requests, not for messages."""
 
 
 def exported(zookeeper: str, group: str) -> dict[OffsetKey, int]:
@@ -390,7 +391,8 @@ class Producer:
 
     def _run(self) -> None:
         begun, count = time.monotonic(), 0
-        while not self._ended.wait(max(self._interval, _SEND_SECONDS)):
+        pause = max(self._interval, min(10 * self._interval, _SEND_SECONDS))
+        while not self._ended.wait(pause):
             due = int((time.monotonic() - begun) / self._interval)
             while count < due and not self._ended.is_set():
                 count += 1
