@@ -5,7 +5,6 @@ Each polls on its own thread, or is a thread of one JVM. A test uses it from one
 
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -23,7 +22,9 @@ from tests.support.endpoints import endpoints
 from tests.support.groups import Reader
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.servers import LocalCluster, fetch_jars, java, wait_until
+from zkconsumer.servers import LocalCluster, java, wait_until
+from zkconsumer.servers.legacy_jvm import compiled
+from zkconsumer.servers.servers import sharing
 
 PYTHON_ASSIGNORS: Final[dict[str, Any]] = {
     "range": RangePartitionAssignor,
@@ -243,9 +244,9 @@ class Jvm:
     version."""
 
     def __init__(self, folder: Path, line: str = "3.9") -> None:
+        source = Path(__file__).with_name("GroupMembers.java")
         words = [java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
-        words += ["-cp", os.path.join(fetch_jars(line), "*")]
-        words.append(str(Path(__file__).with_name("GroupMembers.java")))
+        words += [*sharing(line, source.stem), "-cp", compiled(line, source), source.stem]
         self.members: dict[str, Java] = {}
         self._answers: dict[str, list[str]] = {}
         self._tags = 0
@@ -256,7 +257,7 @@ class Jvm:
             )
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
-        assert self._ready.wait(150), "the JVM starts"  # it compiles the source first
+        assert self._ready.wait(60), "the JVM starts"
 
     def order(self, *words: object) -> None:
         """Send a command to the JVM."""

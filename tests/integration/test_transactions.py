@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -36,9 +37,11 @@ from zkconsumer.runtime.delivery.reader import Reader as StreamReader
 from zkconsumer.runtime.delivery.streams import KafkaStream
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.servers import LocalCluster, fetch_jars, java, wait_until
+from zkconsumer.servers import LocalCluster, java, wait_until
+from zkconsumer.servers.legacy_jvm import compiled
+from zkconsumer.servers.servers import sharing
 
-SOURCE = os.path.join(os.path.dirname(__file__), "Transactions.java")
+SOURCE = Path(__file__).with_name("Transactions.java")
 RECORDS = int(os.environ.get("ZKC_RECORDS", "12000"))
 PLAIN, COMPACTED = "plain", "compacted"
 TOPICS = f"{PLAIN},{COMPACTED}"
@@ -62,7 +65,8 @@ def by_partition(places: Iterable[Place]) -> Offsets:
 def run_java(*words: object) -> list[str]:
     """Run the Java program with the client of Kafka 3.9; return the lines that it prints."""
     argv = [java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m"]
-    argv += ["-cp", os.path.join(fetch_jars("3.9"), "*"), SOURCE, *map(str, words)]
+    argv += [*sharing("3.9", SOURCE.stem), "-cp", compiled("3.9", SOURCE), SOURCE.stem]
+    argv += map(str, words)
     done = subprocess.run(
         argv, capture_output=True, text=True, timeout=600 + RECORDS / 500, check=False
     )

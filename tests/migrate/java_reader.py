@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections import Counter
 from pathlib import Path
 
-from zkconsumer.servers import fetch_jars, java
+from zkconsumer.servers import java
+from zkconsumer.servers.legacy_jvm import compiled
+from zkconsumer.servers.servers import sharing
 
 _SOURCE = """
 import java.io.FileInputStream;
@@ -60,8 +61,8 @@ def read_java(
         **{key.replace("_", "."): value for key, value in keys.items()},
     }
     properties.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
-    words = [java(), "-cp", os.path.join(fetch_jars(line), "*"), str(source)]
-    words += [str(properties), topic, str(count)]
+    words = [java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *sharing(line, source.stem)]
+    words += ["-cp", compiled(line, source), source.stem, str(properties), topic, str(count)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     printed = done.stdout.splitlines()

@@ -60,7 +60,7 @@ class JvmMembers:
         self._ready = threading.Event()
         self._dir = Path(tempfile.mkdtemp(prefix="zkconsumer-jvm-"))
         self._log = self._dir / "log"
-        classpath = f"{fetch_jars(kafka)}/*{os.pathsep}{_classes(kafka)}"
+        classpath = compiled(kafka, _SOURCE)
         logging = f"-Dlog4j.configuration=file:{JVM_FILES / 'log4j.properties'}"
         main = _SOURCE.stem
         with self._log.open("ab") as log:
@@ -219,38 +219,41 @@ class JvmMember:
             self._counts[kind] += 1
 
 
-def _classes(kafka: str) -> Path:
-    """Compile the driver with one release's jars, the first time. Return the directory of its
-    classes."""
+def compiled(kafka: str, source: Path) -> str:
+    """Compile a program with one release's jars, the first time. Return its class path.
+
+    Raises ``ClusterError``.
+    """
     jars = fetch_jars(kafka)
-    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     classes = cache_dir() / "classes" / f"{jars.name}-{digest}"
+    classpath = f"{jars}/*{os.pathsep}{classes}"
     if classes.is_dir():
-        return classes
+        return classpath
     classes.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=classes.parent) as temporary:
         made = Path(temporary) / "made"
         paths = os.pathsep.join(str(jar) for jar in sorted(jars.glob("*.jar")))
         argv = [java(), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-nowarn", "-proc:none"]
-        argv += ["-cp", paths, "-d", str(made), str(_SOURCE)]
+        argv += ["-cp", paths, "-d", str(made), str(source)]
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
         )
         if done.returncode != 0:
-            raise ClusterError(_compile_fault(done.stdout + done.stderr))
+            raise ClusterError(_compile_fault(source, done.stdout + done.stderr))
         with contextlib.suppress(OSError):  # another process was faster
             made.rename(classes)
-    return classes
+    return classpath
 
 
-def _compile_fault(output: str) -> str:
+def _compile_fault(source: Path, output: str) -> str:
     if "Module jdk.compiler not found" in output:
         return (
             "this Java has no compiler, which the original consumer's driver needs: install a "
             "JDK 17 (Debian and Ubuntu: openjdk-17-jre-headless is enough) or set JAVA_HOME"
         )
     messages = [line for line in output.splitlines() if "error" in line] or [output.strip()]
-    return f"{_SOURCE.name} does not compile: {messages[0]}"
+    return f"{source.name} does not compile: {messages[0]}"
 
 
 @dataclass(slots=True)
