@@ -33,6 +33,9 @@ RECORD_SPARK = -m tests.support.small_spark || echo "warning: Spark's classes ar
 # times the CPU time to collect its tests. Images for containers often turn it off.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Most modules of an environment are never imported, so pip does not compile them all.
+export PIP_COMPILE := 0
+
 # Names the target in the table that CI prints (tests/times.py).
 export ZKC_TARGET = $@
 
