@@ -161,7 +161,7 @@ docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead l
 
 test-wheels: setup ## both wheels built, installed into empty environments and run (ZKC_PYTHONS=all: each CPython found)
 	@$(BIN)/python -m pip install --quiet --group wheels
-	$(BIN)/pytest -n 2 tests/wheels/test_wheels.py
+	$(BIN)/pytest tests/wheels/test_wheels.py
 
 release: setup ## the files of a release in dist: built twice and compared, installed, run, listed and signed (ARGS='--key FILE')
 	@$(BIN)/python -m pip install --quiet --group release

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.wheels.test_wheels import on_the_wheel
 from zkconsumer.servers import wait_until
 
 PROGRAMS = {"setup", "kerberos", "browser", "spark-classes", "soak-sample"}
@@ -60,8 +61,9 @@ def test_every_test_file_is_run_by_one_target(tmp_path: Path) -> None:
             for file in files:
                 if file.is_file() and not any(file.is_relative_to(place) for place in left):
                     runs[file] += 1
-    names = ("records", "columns", "streams*", "codecs*", "messages", "connector_decoder")
-    compiled = (file for name in names for file in (ROOT / "tests/unit").glob(f"test_{name}.py"))
+    if "test-wheels" in targets:
+        runs.update(on_the_wheel(ROOT))
+    compiled = [file for file in on_the_wheel(ROOT) if file.parent == ROOT / "tests/unit"]
     old_spark = [ROOT / "tests/audit/test_sources.py", ROOT / "tests/audit/tables/test_job.py"]
     every = {*(ROOT / "tests").rglob("test_*.py")} - {*(ROOT / "tests/peers").rglob("*.py")}
     assert runs == Counter([*every, *compiled, *old_spark])

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -74,8 +74,10 @@ def pip(python: str, place: Path) -> tuple[str | Path, ...]:
     return (sys.executable, "-m", "pip", "--python", place / "env" / "bin" / "python")
 
 
+@functools.cache
 def build(python: str, out: Path, compile: str) -> Path:
-    """Build a wheel with this interpreter, in its own environment."""
+    """Build a wheel with this interpreter, in its own environment, the first time."""
+    out.mkdir()
     run(
         *pip(python, out),
         "wheel",
@@ -87,6 +89,13 @@ def build(python: str, out: Path, compile: str) -> Path:
     )
     (wheel,) = out.glob("*.whl")
     return wheel
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Returns the compiled wheel of an interpreter."""
+    folder = tmp_path_factory.mktemp("wheels")
+    return lambda version: build(interpreters()[version], folder / version, "yes")
 
 
 def decoder(python: str, wheel: Path, place: Path) -> str:
@@ -108,37 +117,42 @@ def test_the_running_python_can_build() -> None:
 
 
 @pytest.mark.parametrize("version", sorted(interpreters()))
-def test_a_compiled_wheel_is_installed_and_runs_compiled(version: str, tmp_path: Path) -> None:
+def test_a_compiled_wheel_is_installed_and_runs_compiled(
+    version: str, compiled: Callable[[str], Path], tmp_path: Path
+) -> None:
     """The wheel has the tag of its interpreter, and depends only on the machine's C library."""
-    python = interpreters()[version]
-    wheel = build(python, tmp_path, "yes")
+    wheel = compiled(version)
     tag = f"cp{version.replace('.', '')}"
     assert f"-{tag}-{tag}-" in wheel.name
-    assert decoder(python, wheel, tmp_path / "there") == "compiled"
+    assert decoder(interpreters()[version], wheel, tmp_path / "there") == "compiled"
     if sys.platform == "linux":
         verdict = run(sys.executable, "-m", "auditwheel", "show", wheel)
         assert "manylinux" in verdict, verdict
 
 
 TESTS = ("pytest", "pytest-rerunfailures", "pytest-timeout", "pytest-xdist", "hypothesis")
-DECODER = ("test_records", "test_streams*", "test_messages", "test_codecs*", "test_asyncio")
+DECODER = ("records", "columns", "streams*", "messages", "codecs*", "asyncio")
+
+
+def on_the_wheel(root: Path) -> list[Path]:
+    """Return the tests of the decoder, which need nothing but an installed wheel."""
+    unit = [path for name in DECODER for path in (root / "tests/unit").glob(f"test_{name}.py")]
+    return [root / "tests/compiled/test_agree.py", *sorted(unit)]
 
 
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("version", sorted(interpreters()))
 def test_the_quick_start_and_the_decoder_s_tests_pass_on_the_wheel(
-    version: str, tmp_path: Path
+    version: str, compiled: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """In a folder that has the tests and the README, and not the sources of the package."""
-    python = interpreters()[version]
-    wheel = build(python, tmp_path, "yes")
-    run(*pip(python, tmp_path / "there"), "install", f"{wheel}[arrow,cli,codecs]", *TESTS)
+    wheel, there = compiled(version), pip(interpreters()[version], tmp_path / "there")
+    run(*there, "install", "--no-compile", f"{wheel}[arrow,cli,codecs]", *TESTS)
     for name in ("tests", "docs", ".ci"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("README.md", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
-    unit = sorted(path for name in DECODER for path in (tmp_path / "tests/unit").glob(f"{name}.py"))
-    files = ["tests/compiled", *unit, "tests/integration/test_readme.py"]
+    files = [*on_the_wheel(tmp_path), "tests/integration/test_readme.py"]
     bin = tmp_path / "there" / "env" / "bin"
     path = f"{bin}{os.pathsep}{os.environ['PATH']}"
     printed = run(bin / "python", "-m", "pytest", "-q", *files, cwd=tmp_path, PATH=path)
@@ -148,7 +162,7 @@ def test_the_quick_start_and_the_decoder_s_tests_pass_on_the_wheel(
 
 def test_the_pure_wheel_is_for_every_python(tmp_path: Path) -> None:
     """Each interpreter installs the same wheel, which has no extension module."""
-    wheel = build(sys.executable, tmp_path, "no")
+    wheel = build(sys.executable, tmp_path / "wheel", "no")
     assert wheel.name.endswith("-py3-none-any.whl")
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
     for version, python in interpreters().items():
