@@ -130,11 +130,11 @@ class Kind(NamedTuple):
 
 
 KINDS: Mapping[str, Kind] = {
-    "live": Kind(60, 150, in_every_mode, events=30),
+    "live": Kind(40, 150, in_every_mode, events=30),
     "mixed": Kind(30, 150, by_both_protocols),
-    "zookeeper": Kind(60, 100, in_zookeeper),
-    "coordinator": Kind(60, 200, on_the_coordinator),
-    "consumer": Kind(50, 200, by_kip_848),
+    "zookeeper": Kind(40, 100, in_zookeeper),
+    "coordinator": Kind(40, 200, on_the_coordinator),
+    "consumer": Kind(33, 200, by_kip_848),
     "bootstrap": Kind(40, 50, in_zookeeper),
     "mirror": Kind(100, 20, in_every_way, events=30),
     "restored": Kind(40, 50, in_zookeeper),
