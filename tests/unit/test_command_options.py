@@ -578,9 +578,12 @@ def test_groups_of_an_audit_are_names_or_a_regex() -> None:
     assert group_regex((), None) is None
 
 
-def test_groups_without_a_server_name_both_options(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a server, the error of ``groups list`` says which option is for which groups."""
-    assert run(["groups", "list"]) == 2
+@pytest.mark.parametrize("words", [["groups", "list"], ["consume", "--topic", "t"]])
+def test_a_command_without_a_server_names_both_options(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a server, the error says which option is for which groups."""
+    assert run(words) == 2
     error = capsys.readouterr().err
     assert "--zookeeper" in error
     assert "--bootstrap-server" in error

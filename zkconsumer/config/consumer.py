@@ -41,7 +41,7 @@ def fetch_wait(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
         return None
     return (
         f"fetch.wait.max.ms={wait}: must not exceed socket.timeout.ms={limit}, or fetches of idle "
-        "partitions time out: lower the one or raise the other"
+        "partitions time out: lower it, or raise socket.timeout.ms"
     )
 
 

@@ -54,7 +54,7 @@ class ConsumerKeys(SecurityKeys):
 
     zookeeper_connect: str = key(
         "ZooKeeper servers as host:port, separated by commas, then the chroot if there is one, "
-        "e.g. `zk1:2181,zk2:2181/kafka`. A missing port is 2181",
+        "such as `zk1:2181,zk2:2181/kafka`. A missing port is 2181",
         default=REQUIRED,
         check=Check("host:port,host:port/chroot", _connect_fault),
         importance="high",

@@ -264,7 +264,12 @@ def consume(
             at_most_one(("--from-beginning", "--offset"))
     set_up_logging(verbose)
     on_brokers = bootstrap is not None and zookeeper is None
-    on_brokers = on_brokers and not _names_zookeeper(file, properties)
+    named = _names_zookeeper(file, properties)
+    if zookeeper is None and bootstrap is None and not named:
+        raise click.UsageError(
+            "give --zookeeper for a group in ZooKeeper, or --bootstrap-server for one on brokers"
+        )
+    on_brokers = on_brokers and not named
     if out is not None:
         commits = "enable.auto.commit" if on_brokers else "auto.commit.enable"
         properties = (*properties, f"{commits}=false")
