@@ -164,6 +164,7 @@ test-wheels: setup ## both wheels built, installed into empty environments and r
 	$(BIN)/pytest tests/wheels/test_wheels.py
 
 release: setup ## the files of a release in dist: built twice and compared, installed, run, listed and signed (ARGS='--key FILE')
+	@command -v ssh-keygen >/dev/null || { echo "error: install openssh-client" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --group release
 	ZKC_PYTHONS=$${ZKC_PYTHONS:-all} $(BIN)/python -m tests.wheels.release $(ARGS)
 
