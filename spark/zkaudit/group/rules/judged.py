@@ -35,6 +35,8 @@ class _Verdict(NamedTuple):
     that never owned the partition had raised the offset and the next owner started there."""
     may_resume: bool = False
     """Whether a tool had raised the offset, and the owner's next offset is above it."""
+    may_skip: tuple[int, int] | None = None
+    """The range that was not delivered, unless the writer had owned the partition."""
     is_start: bool = False
     """Whether a member started from the offset, and no owner's position is known."""
     is_hidden: bool = False
@@ -67,6 +69,8 @@ def judge_writes(
             verdict = verdict._replace(again=(started, reached))
         elif writes.writer.skips and started > delivered_to:
             verdict = verdict._replace(lost=(delivered_to, started))
+        elif (skipped := _may_skip(writes)) is not None:
+            verdict = verdict._replace(may_skip=skipped, is_open=True)
     elif started is not None and role is Role.TOOL:
         if is_begin:
             return
@@ -82,6 +86,15 @@ def judge_writes(
 def _is_first(group: Group, commit: Commit) -> bool:
     """Whether the partition had no offset before a write."""
     return (commit.created or group.is_known(commit.zxid)) and _offset_before(commit) is None
+
+
+def _may_skip(writes: Writes) -> tuple[int, int] | None:
+    """Return the range that a session skipped which may not have owned the partition, and so may
+    not have delivered it."""
+    before, started, writer = writes.position_before, writes.started, writes.writer
+    if writer.role is not Role.ORPHAN or writer.has_owned or before is None or started is None:
+        return None
+    return (before.offset, started) if started > before.offset else None
 
 
 def _may_resume(writes: Writes, reached: int) -> bool:
@@ -262,7 +275,7 @@ def _effect(verdict: _Verdict) -> tuple[str, str]:
 
 def _harmless(verdict: _Verdict, restored: bool) -> str:
     writes, last = verdict.writes, verdict.writes.last
-    if verdict.may_resume or verdict.is_start or verdict.is_hidden:
+    if verdict.may_resume or verdict.may_skip or verdict.is_start or verdict.is_hidden:
         return "unknown"
     if writes.next is not None or restored:
         return "repaired"
@@ -278,6 +291,11 @@ def _ending(verdict: _Verdict, restored: bool) -> str:
         assert writes.next is not None
         return (
             f"; the next commit is {writes.next.offset}: the owner may have continued from there."
+        )
+    if verdict.may_skip:
+        return (
+            f"; {_claimer(writes)} started from it: {span(*verdict.may_skip)} were not delivered, "
+            "unless this session had delivered them."
         )
     if restored:
         return "; its last write restored the offset."

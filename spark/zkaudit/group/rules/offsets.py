@@ -147,7 +147,7 @@ class WrongOffsets(Rule):
         state.writes, state.unanswered, state.lowered = {}, [], []
         state.had_streams = state.had_streams or threaded
         state.by_brokers = not threaded
-        state.owners |= {lifetime.session, lifetime.member}
+        state.owners |= {lifetime.session, lifetime.member} - {None}
         state.claim()
         yield from self._judged(state, waiting)
 
@@ -172,8 +172,7 @@ class WrongOffsets(Rule):
             state.begin(commit.previous if isinstance(commit.previous, Write) else None)
             self._of_topic[commit.znode.topic].add(commit.znode.partition)
         writer = writer_of(commit, self.group)
-        if self._is_stranger(state, commit, writer):
-            writer = writer._replace(is_stranger=True)
+        writer = writer._replace(has_owned=self._has_owned(state, commit, writer.member))
         if commit.kind is not Kind.CLAIM:
             yield from self._answered(state, commit, writer.role)
             if writer.role in _WRONG:
@@ -187,13 +186,12 @@ class WrongOffsets(Rule):
         if usual and commit.kind is Kind.COMMIT and not any(state.waiting()):
             state.owner = commit.owner if isinstance(commit.owner, Lifetime) else None
 
-    def _is_stranger(self, state: _Partition, commit: Commit, writer: Writer) -> bool:
-        """Whether a member wrote that certainly never owned the partition, which has had owners."""
-        if writer.role not in (Role.ORPHAN, Role.ZOMBIE) or writer.member is None:
-            return False
-        if state.position is None or not state.owners.isdisjoint((commit.session, writer.member)):
-            return False
-        return self.group.segment == 0 or self.group.is_new(commit.session)
+    def _has_owned(self, state: _Partition, commit: Commit, member: str | None) -> bool | None:
+        """Return ``Writer.has_owned``."""
+        if not state.owners.isdisjoint((commit.session, member)):
+            return True
+        is_known = self.group.segment == 0 or self.group.is_new(commit.session)
+        return False if is_known and member is not None and state.position is not None else None
 
     def _answered(self, state: _Partition, commit: Commit, role: Role) -> Iterator[Finding]:
         """Evaluate the writes that were pending until the next write."""

@@ -43,8 +43,14 @@ class Writer(NamedTuple):
     """Whether the owner znode names a stream; ``None``: unknown, or no owner."""
     is_import: bool = False
     """A tool owns the partition while it writes."""
-    is_stranger: bool = False
-    """A member that never owned the partition, so that it has delivered nothing of it."""
+    has_owned: bool | None = None
+    """Whether the session, or another session of its member, owned the partition before. If not, it
+    has delivered no messages of it. ``None``: unknown."""
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether a member wrote that has delivered nothing of the partition."""
+        return self.has_owned is False and self.role in (Role.ORPHAN, Role.ZOMBIE)
 
     @property
     def skips(self) -> bool:
