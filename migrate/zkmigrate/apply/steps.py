@@ -430,7 +430,7 @@ class Steps:
                 first = number(ended.kafka.get(tp))
                 ours.setdefault(tp, set()).add(number(to))
                 known.setdefault(tp, set()).add(first)
-                if found.command == "undo":
+                if found.by_undo:
                     ours[tp].add(first)
         lost: dict[TopicPartition, int] = {}
         last: dict[TopicPartition, int | None] = {}

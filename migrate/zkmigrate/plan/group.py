@@ -124,6 +124,7 @@ class _Planner:
             marker is None
             or marker.moved_to is not self.direction.target
             or self.state.from_file is not None
+            or self.state.record.interrupted
             or self.findings
             or any(entry.write for entry in entries)
         ):

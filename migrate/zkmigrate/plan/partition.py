@@ -167,7 +167,8 @@ class PartitionRules:
     ) -> tuple[int, bool, str] | None:
         """Return the rest of the entry of a partition that an earlier move to the target settled.
 
-        It stays settled while the source store has not changed, so its offset is not a conflict.
+        It stays settled while the source store has not changed, so its offset is not a conflict,
+        unless a later change was interrupted, which may have left any offset in the target.
         """
         marker = self.state.marker
         source, target = self.direction.source, self.direction.target
@@ -177,6 +178,7 @@ class PartitionRules:
             marker is None
             or marker.moved_to is not target
             or self.state.from_file is not None
+            or self.state.record.interrupted
             or stays is None
             or (held is None and misplaced is None)
             or held not in (None, marker.values.get(tp))
