@@ -199,6 +199,7 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
         if not now.faults and by_table(now, Action.LOCK) is not None:
             yield from unlock_recorded(group, now_ms)  # another operator has taken it back
             return Result(group, Outcome.REFUSED, 0, record.MEANWHILE, (Reason.OTHER_OPERATOR,))
+        check_members(group, (yield from children(GroupPaths(group).ids)) or [])
         return Result(group, Outcome.DONE, 0)
     if fault == UNLOCKED_MEANWHILE:
         return Result(group, Outcome.REFUSED, 0, fault, (Reason.OTHER_OPERATOR,))

@@ -20,9 +20,10 @@ from zkconsumer.core.zookeeper.znodes import decode_topic, topic_path
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.apply import ownership
-from zkmigrate.errors import MigrationError
+from zkmigrate.errors import MigrationError, refused
 from zkmigrate.plan.table import Action, Do, decide
-from zkmigrate.stores import migration_marker
+from zkmigrate.reasons import Reason
+from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.offset_znodes import offset_partitions
 from zkmigrate.text import shown
 
@@ -117,4 +118,6 @@ def _take(hold: takeover.Hold) -> Script[Event]:
             continue
         wanted |= {TopicPartition(name, number) for number in numbers}
     yield from ownership.take(hold, wanted, lambda _tp, _node: None)
+    if (yield from record.read(hold.group)).version != state.record.version:
+        raise refused(hold.group, Reason.OTHER_OPERATOR, record.MEANWHILE)
     return Event.HELD

@@ -223,16 +223,23 @@ class Steps:
         """Lock a claimed group, or unlock it if it is locked. Return why that is not possible, if
         so."""
         permission.ask()
+        fault = None
         if lock:
             fault = self._run(guard.lock(hold.group, hold.now_ms))
-            self.locked = fault is None
-            return fault
         # Another operator's lock may have come after the claim.
-        if hold.locked or self.stores.zk.run(ids_lock.look(hold.group)).record is not None:
+        elif hold.locked or self.stores.zk.run(ids_lock.look(hold.group)).record is not None:
             self._run(guard.unlock(hold.group, permission.still))
-            self.locked = False
-            permission.ask()  # without it, the lock is still there
-        return None
+        else:
+            return None
+        self.locked = None
+        try:
+            permission.ask()
+        except GroupRefusedError:
+            if lock:  # another operator may have taken the group back
+                self._run(guard.let_in(hold.group))
+            raise
+        self.locked = lock and fault is None
+        return fault
 
     def _begin(
         self,
