@@ -24,6 +24,7 @@ from zkmigrate.errors import GroupRefusedError, JournalWriteError
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction, GroupState, KafkaOffset, Record, Stage, Store, ZkOffset
 from zkmigrate.plan.reset import Reset
+from zkmigrate.reasons import Reason
 from zkmigrate.stores import record
 from zkmigrate.verify import BEHIND, doubtful
 
@@ -454,3 +455,43 @@ def test_a_lock_is_not_lifted_without_a_claim(
     assert suspended == ["g"]
     assert result.outcome is not Outcome.DONE
     assert operator.zk.text(PATHS.ids) == locked
+
+
+def test_a_group_is_not_locked_without_a_claim(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is suspended right before it locks the group. By then another operator may have
+    rolled the group back, so that old consumers must be able to start."""
+    operator = Stores()
+    stores: Any = operator
+    plan = operator.plan()
+    real = guard.lock
+
+    def lock(group: str, *more: Any) -> Any:
+        clock[0] += 1000
+        operator.zk.expire()
+        assert operator.another().rollback(plan).outcome is Outcome.DONE
+        return real(group, *more)
+
+    monkeypatch.setattr(guard, "lock", lock)
+    (result,) = Migrator(stores, lock=True).apply(
+        plan, Run(operator.journal, idle=True), lambda result: None
+    )
+    assert result.outcome is Outcome.REFUSED
+    assert result.locked is None
+    assert not operator.zk.text(PATHS.ids)
+
+
+def test_what_was_read_elsewhere_is_checked_right_before_the_change() -> None:
+    """Not only before the claim, for which the run may wait. Consumers there may start again."""
+    operator = Stores()
+    stores: Any = operator
+
+    def check(_plan: object) -> None:
+        if operator.claimed:
+            raise GroupRefusedError("consumers are on the other cluster", Reason.CHANGED)
+
+    migrator = Migrator(stores, check=check)
+    (result,) = migrator.apply(operator.plan(), Run(operator.journal), lambda result: None)
+    assert "consumers are on the other cluster" in result.why
+    assert (operator.committed, operator.claimed) == ({}, False)

@@ -5,7 +5,7 @@ Only this module decides how ``undo`` takes a group back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +61,8 @@ class Change:
     """The numbers in another client's layout from which the offsets were computed."""
     may_have_expired: bool = False
     """Whether offsets in Kafka may have expired before the change, because nothing consumed."""
+    check: Callable[[], object] = lambda: None
+    """Checks what the plan has read elsewhere; may raise an error to refuse the change."""
 
     def knows(self, tp: TopicPartition) -> bool:
         """Whether the plan covers a partition, even if it leaves the partition unchanged."""

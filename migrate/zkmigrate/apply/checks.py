@@ -83,6 +83,7 @@ class Checks:
         """
         group = change.group
         check_members(group, joined=self._stores.kafka.members(change.kafka_group))
+        change.check()
         held = self._kafka_as_expected(change, resumed)
         found = self._stores.zk.run(read_group(group)) or GroupSnapshot(group)
         if not claimed:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from threading import Event
 from typing import Final
 
@@ -48,8 +49,8 @@ class Migrator:
         force: also roll back groups whose offsets were changed after the move.
         lock: keep old consumers of groups that were moved to Kafka from starting.
         parallel: number of groups to work on at a time.
-        before: called by any thread with each plan before it is carried out; may raise an error to
-            refuse it.
+        check: called by any thread with each plan, before the group is claimed and right before its
+            offsets are written; may raise an error to refuse it.
         stop_waiting: makes waits fail immediately.
     """
 
@@ -60,11 +61,11 @@ class Migrator:
         force: bool = False,
         lock: bool = False,
         parallel: int = 1,
-        before: Callable[[GroupPlan], object] = lambda _plan: None,
+        check: Callable[[GroupPlan], object] = lambda _plan: None,
         stop_waiting: Callable[[], object] = lambda: None,
     ) -> None:
         self._stores = stores
-        self._before = before
+        self._check = check
         self._force = force
         stopped = Event()
         run = uuid.uuid4().hex[:8]
@@ -131,7 +132,7 @@ class Migrator:
                 text = plan_file.render_one(plan.direction, group)
                 journal.write(group=group.group, step="plan", plan=text)
                 records = [*records, {"step": "plan"}]
-            self._before(group)
+            change = replace(change, check=partial(self._check, group))
             result = steps.move(change, records, "", journal)
             if result.outcome is Outcome.DONE:
                 steps.checks.still_moved(group, plan.direction)

@@ -91,20 +91,20 @@ def apply(
         check_cluster(loaded, stores)
         options = {"lock": lock, "limit": limit, "sha256": sha256}
         of_plan = (loaded.direction, plan, loaded.digest)
-        before: Callable[[GroupPlan], object] = lambda _plan: None  # noqa: E731
+        check: Callable[[GroupPlan], object] = lambda _plan: None  # noqa: E731
         stop_waiting: Callable[[], object] = lambda: None  # noqa: E731
         if loaded.origin is not None:
             from zkmigrate.elsewhere import check_origin, unchecked
 
             other = stack.enter_context(_open_other(work, loaded.origin, to_config))
             print_notes(unchecked(loaded, loaded.origin, other))
-            before, stop_waiting = partial(check_origin, other=other), other.kafka.stop_waiting
+            check, stop_waiting = partial(check_origin, other=other), other.kafka.stop_waiting
         with open_run(work, stores.cluster_id(), options, *of_plan, idle=True) as run:
             migrator = Migrator(
                 stores,
                 lock=lock,
                 parallel=work.parallel,
-                before=before,
+                check=check,
                 stop_waiting=stop_waiting,
             )
             wait = work.wait if work.execute else 0.0
