@@ -31,6 +31,7 @@ from zkmigrate.model import (
     numbers,
 )
 from zkmigrate.plan.layout import Place
+from zkmigrate.plan.table import UNFINISHED
 from zkmigrate.plan.values import GroupPlan, Problem, ReadAs
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
@@ -225,6 +226,8 @@ class Checks:
         if after is not None and (held.marker is None or held.marker.data != after):
             text = f"{_moved_since(held.marker, direction.target)} since it was moved by this plan"
             raise refused(group.group, Reason.MOVED_SINCE, text)
+        if held.record.interrupted:
+            raise refused(group.group, Reason.UNFINISHED, UNFINISHED.why)
         now = (held.offsets, held.marker, held.misplaced, held.deleted)
         for one in verify.compare(group, direction, *now):
             where = f"{one.topic}-{one.partition}"

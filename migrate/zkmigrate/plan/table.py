@@ -92,7 +92,7 @@ class Answer:
 
 
 GO: Final = Answer(Do.GO)
-DONE: Final = Answer(Do.DONE)
+UNFINISHED: Final = Answer(Do.REFUSE, Reason.UNFINISHED)
 
 _EXPIRED: Final = (Case.EXPIRED_IN_PART, Case.EXPIRED)
 _IN_KAFKA: Final = (Case.MOVED, Case.USED, Case.LATE_COMMIT, *_EXPIRED)

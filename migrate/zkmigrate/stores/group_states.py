@@ -27,6 +27,7 @@ from zkmigrate.model import (
     KafkaOffset,
     MigrationMarker,
     Mirror,
+    Record,
     Store,
     ZkOffset,
 )
@@ -151,18 +152,17 @@ def case_in(stores: Stores, group: str, in_kafka: str = "") -> Case:
 
 
 class Held(NamedTuple):
-    """A group's current offsets in both stores, and its migration marker.
+    """A group's current offsets in both stores, its migration marker and its record.
 
     ``misplaced``: the offsets below ``offset``. ``deleted``: planned partitions that no longer
-    exist, and whose offsets are gone from the store to which the group was moved. ``late``: see
-    ``Record``.
+    exist, and whose offsets are gone from the store to which the group was moved.
     """
 
     offsets: HeldNow
     marker: MigrationMarker | None
     misplaced: Mapping[TopicPartition, int]
     deleted: frozenset[TopicPartition]
-    late: tuple[TopicPartition, ...]
+    record: Record
 
 
 def read_offsets(
@@ -183,14 +183,14 @@ def read_offsets(
             }
             committed = stores.fetch(plan.in_kafka, [entry.tp for entry in plan.entries])
         except ZnodeFormatError as fault:
-            yield plan, Problem(Reason.UNREADABLE, str(fault), "repair it, then verify again")
+            yield plan, Problem(Reason.UNREADABLE, str(fault), "repair it, then run it again")
             continue
         except BrokerError as error:
             yield plan, unreadable_group(plan.group, error)
             continue
         if state.faults:
             what = "; ".join(state.faults)
-            yield plan, Problem(Reason.UNREADABLE, what, "repair it, then verify again")
+            yield plan, Problem(Reason.UNREADABLE, what, "repair it, then run it again")
             continue
         zk = {tp: zk_offset("", node).offset for tp, node in nodes.items()}
         kafka = {tp: one.offset for tp, one in committed.items()}
@@ -205,7 +205,7 @@ def read_offsets(
             for tp in lacking
             if tp.topic not in topics or tp.partition not in topics[tp.topic].partitions
         )
-        yield plan, Held(now, state.marker, below, deleted, state.record.late)
+        yield plan, Held(now, state.marker, below, deleted, state.record)
 
 
 _Nodes = dict[TopicPartition, Node]

@@ -16,6 +16,7 @@ from zkmigrate.commands.options.servers import reading
 from zkmigrate.commands.output.watch import Look
 from zkmigrate.errors import JournalError
 from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.plan.table import UNFINISHED
 from zkmigrate.plan.values import GroupPlan, Problem, Verdict
 from zkmigrate.stores.cluster import Servers
 
@@ -72,7 +73,9 @@ def look_at_plan(
                 mine += verify.compare(
                     group, loaded.direction, held.offsets, held.marker, held.misplaced, held.deleted
                 )
-                late = {*late_partitions(begun.get(group.group, [])), *held.late}
+                if held.record.interrupted:
+                    mine.append(verify.about_group(group, verify.NOT_MOVED, UNFINISHED.why))
+                late = {*late_partitions(begun.get(group.group, [])), *held.record.late}
                 mine += verify.doubtful(group, loaded.direction, held.offsets, late)
                 mine += verify.stays_behind(group, loaded.direction, held.offsets)
                 groups += 1
