@@ -24,7 +24,14 @@ from zkmigrate.commands.output.watch import Look, look_once_or_often, watch_opti
 from zkmigrate.errors import MigrationError
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import GroupState, Store
-from zkmigrate.plan.status import Status, differing, only_in_kafka, status_of, unknown
+from zkmigrate.plan.status import (
+    LOCK_UNKNOWN,
+    Status,
+    differing,
+    only_in_kafka,
+    status_of,
+    unknown,
+)
 from zkmigrate.reasons import Reason
 from zkmigrate.stores.cluster import Servers
 from zkmigrate.text import unlisted_note
@@ -129,7 +136,7 @@ def _look(which: Selection, servers: Servers, only_problems: bool, how: How) -> 
 def _locked(lock: Found | ZooKeeperError, state: GroupState) -> str:
     """Return a word for the row: whether old consumers of a group are locked out."""
     if isinstance(lock, ZooKeeperError):
-        return "unknown"
+        return LOCK_UNKNOWN
     if state.moved_to is Store.KAFKA and lock.lets_live_in:
         return Guard.OPEN.value  # left by a live move that never began
     return lock.guard.value

@@ -21,6 +21,8 @@ _RUN: Final = re.compile(r"[0-9a-f]{1,8}|probe")
 MOVING: Final = "moving"
 BOTH: Final = "both"
 NOTHING: Final = "nothing"
+LOCK_UNKNOWN: Final = "unknown"
+"""The value of ``locked`` if the lock cannot be read."""
 
 
 class Status(NamedTuple):
@@ -110,8 +112,11 @@ def status_of(
     if locked == Guard.OPEN.value and (live or in_kafka):
         lock = "repeat the last step of zkmigrate live" if live else "run zkmigrate lock"
         needs(Reason.NOT_LOCKED, f"is not locked, so old consumers can start: {lock}")
+    elif locked == LOCK_UNKNOWN and (live or in_kafka):
+        text = f"/consumers/{state.group}/ids: zkmigrate may not read its access list"
+        needs(Reason.UNKNOWN, f"{text}, so old consumers may be able to start: allow it")
     begun = state.record.interrupted
-    settled = truth == Store.ZOOKEEPER.value and not (live or begun or state.faults)
+    settled = truth != MOVING and not (in_kafka or live or begun or state.faults)
     if state.record.cut_over_waits and settled:
         ways = "run zkmigrate cut-over again, or zkmigrate undo, which lets old consumers start"
         needs(Reason.LOCKED, f"a cut-over has begun and not ended: {ways}")
@@ -293,12 +298,15 @@ def _beyond(
 
 
 def _lag(state: GroupState, offsets: Iterable[tuple[TopicPartition, int]]) -> int | None:
-    """Return the number of messages that are not consumed, in partitions whose log is known."""
-    lags = [
-        max(0, log.latest - offset)
-        for tp, offset in offsets
-        if (log := state.ranges.get(tp)) is not None
-    ]
+    """Return the number of messages that are not consumed; ``None`` if there is no offset, or a
+    log is unknown. Partitions that do not exist are left out."""
+    lags: list[int] = []
+    for tp, offset in offsets:
+        topic = state.topics.get(tp.topic)
+        if topic is not None and tp.partition in topic.partitions:
+            if (log := state.ranges.get(tp)) is None:
+                return None
+            lags.append(max(0, log.latest - offset))
     return sum(lags) if lags else None
 
 
