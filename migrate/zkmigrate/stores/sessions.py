@@ -167,25 +167,30 @@ class Stores:
         return offset_times.place(group, count) if count else group
 
     def commits_end(self, group: str) -> int:
-        """Return a position for ``commits_since``; -1 if the log is unreadable."""
+        """Return a position for ``commits_since``; -1 if zkmigrate may not read the log. Raises
+        BrokerError if the log is unavailable."""
         partition = self._offsets_partition(group)
         if not isinstance(partition, int):
             return -1
         try:
             return self.kafka.log_end(group, partition)
-        except BrokerError:
+        except BrokerError as error:
+            if error.retriable:
+                raise
             return -1
 
     def commits_since(self, group: str, position: int) -> list[tuple[TopicPartition, int | None]]:
         """Return all commits of a group since a position, in order.
 
-        Empty if the log is unreadable, for example because of ACLs.
+        Empty if zkmigrate may not read the log. Raises BrokerError if the log is unavailable.
         """
         partition = self._offsets_partition(group)
         assert isinstance(partition, int)
         try:
             return self.kafka.commits_since(group, partition, position)
-        except BrokerError:
+        except BrokerError as error:
+            if error.retriable:
+                raise
             return []
 
     def contents(self) -> Contents:
