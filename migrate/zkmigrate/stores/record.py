@@ -84,9 +84,9 @@ def decode(where: str, node: Node) -> Record:
             "version": node.stat.version,
             "moved_to": None if moved_to is None else Store(moved_to).value,
             "stage": Stage(document["stage"]),
-            "late": tuple(TopicPartition(str(topic), _int(at)) for topic, at in document["late"]),
-            "late_more": _int(document["late_more"], 0),
-            "commits": _int(document["commits"], -1),
+            "late": tuple(TopicPartition(str(topic), whole(at)) for topic, at in document["late"]),
+            "late_more": whole(document["late_more"], 0),
+            "commits": whole(document["commits"], -1),
             "mirror": _mirror(document["mirror"]),
         }
         return Record(**{**document, **read})
@@ -141,7 +141,7 @@ def decode_before(where: str, data: bytes) -> Before:
                 if len(row) > 2:
                     to[tp] = _stored(row[2])
                 if len(row) > 3:
-                    kafka[tp] = KafkaOffset(_int(row[1]), _int(row[3]), str(row[4]))
+                    kafka[tp] = KafkaOffset(whole(row[1]), whole(row[3]), str(row[4]))
         marker, earlier = document["marker"], document["earlier"]
         return Before(
             Store(document["target"]),
@@ -185,14 +185,15 @@ def _offset(stored: KafkaOffset | None) -> int | None:
     return None if stored is None else stored.offset
 
 
-def _int(value: object, low: int = -(2**63)) -> int:
+def whole(value: object, low: int = -(2**63)) -> int:
+    """Return a whole number from JSON. Raises ValueError."""
     if type(value) is not int or value < low:
         raise ValueError
     return value
 
 
 def _stored(value: object) -> KafkaOffset | None:
-    return None if value is None else KafkaOffset(_int(value))
+    return None if value is None else KafkaOffset(whole(value))
 
 
 # -- scripts ---------------------------------------------------------------------------------------
