@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.records import ALONE, RESET, History, Records, recorded
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import Entry, GroupPlan, Verdict
+from zkmigrate.text import moment
 
 MOVED: Final = "moved"
 BACK: Final = "rolled back"
@@ -181,7 +181,7 @@ def page(
     environment = Environment(
         loader=PackageLoader("zkmigrate.report", "."), autoescape=True, undefined=StrictUndefined
     )
-    environment.filters["at"] = _at
+    environment.filters["at"] = lambda ms: _at(ms) or "-"
     environment.filters["shown"] = lambda value: "-" if value is None else value
     moved = [group for group in every if group.state == MOVED]
     return environment.get_template("page.html").render(
@@ -200,8 +200,5 @@ def page(
     )
 
 
-def _at(ms: int | None) -> str:
-    """Return a moment in UTC."""
-    if ms is None:
-        return "-"
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+def _at(ms: int | None) -> str | None:
+    return None if ms is None else moment(ms)
