@@ -89,3 +89,14 @@ def test_a_dry_run_says_that_the_journal_cannot_be_written(
     there = planned.file("journal")
     assert planned.run("apply", "plan", "--journal", there).status == 0
     assert not os.path.exists(there)
+
+
+@pytest.mark.parametrize("to", ["--shift-by=10", "--to-latest"])
+def test_a_shift_that_ended_early_warns_of_its_repetition(
+    planned: Simulated, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    """It would shift the first group twice. Every other reset can be repeated."""
+    Disk(monkeypatch, b'"group":"b","step":"reset"')
+    ran = planned.run("reset", "--all", "--all-topics", to, "--execute", "--parallel", "1")
+    assert (ran.status, [row["group"] for row in ran.rows]) == (1, ["a"])
+    assert ("leave them out when you repeat the command" in ran.err) is to.startswith("--shift")

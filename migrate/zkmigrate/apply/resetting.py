@@ -50,7 +50,7 @@ def check_stopped(state: GroupState) -> None:
             state.group,
             Reason.OWNED,
             "partitions are owned by members that are not registered: delete "
-            "/consumers/{state.group}/owners when no process of the group is running",
+            f"/consumers/{state.group}/owners when no process of the group is running",
         )
     refusal = by_table(state, Action.RESET)
     if refusal is not None:

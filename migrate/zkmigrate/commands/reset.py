@@ -15,6 +15,7 @@ import click
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import at_most_one, no_effect
+from zkconsumer.console.tables import print_notes
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError
@@ -119,7 +120,12 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
     callback=_duration,
     help="To the first message that is no older than this, such as P7D or PT1H30M.",
 )
-@click.option("--shift-by", type=int, metavar="N", help="Forward by N messages, or back if N < 0.")
+@click.option(
+    "--shift-by",
+    type=int,
+    metavar="N",
+    help="Forward by N messages, or back if N < 0. A repeated command shifts again.",
+)
 @click.option(
     "--from-file",
     metavar="FILE",
@@ -217,6 +223,17 @@ class _Resets(Outcomes):
     def __init__(self, verb: str, work: Work) -> None:
         super().__init__(verb, work)
         self.done: dict[str, list[tuple[Store, Reset]]] = {}
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        super().__exit__(kind, error, trace)
+        shifted = click.get_current_context().params["shift_by"] is not None
+        if kind is not None and shifted and self.work.execute and any(self.done.values()):
+            print_notes(
+                [
+                    "--shift-by would shift groups with new offsets again: leave them out when you "
+                    "repeat the command"
+                ]
+            )
 
     def _print_rows(self, results: Iterable[Result]) -> None:
         rows: list[tuple[object, ...]] = []
