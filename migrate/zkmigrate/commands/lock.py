@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
@@ -113,14 +114,13 @@ def _hold(which: Selection, servers: Servers, how: How) -> None:
     with open_zookeeper(servers) as zk:
         bad_names: list[Result] = []
         holding = Holding(zk, legal_names(which, zk, bad_names.append))
-        for result in bad_names:
-            click.echo(printable(f"group {result.group}: {result.why}"), err=True)
+        unusable = ((one.group, Event.OTHER, one.why) for one in bad_names)
         refused = 0
         try:
             bad = {Event.OTHER, Event.NOT_MOVED} if which.names else {Event.OTHER}
             quiet = set() if which.names else {Event.LOCKED, Event.NOT_MOVED}
-            events = list(_said(holding.take(), how, quiet))
-            refused = len(bad_names) + sum(event in bad for event in events)
+            events = list(_said(chain(unusable, holding.take()), how, quiet))
+            refused = sum(event in bad for event in events)
             others = sum(event in quiet for event in events)
             click.echo(
                 f"{len(holding.held)} groups are held; Ctrl-C releases them"
@@ -141,7 +141,7 @@ def _hold(which: Selection, servers: Servers, how: How) -> None:
 
 
 def _said(
-    events: Iterator[tuple[str, Event, str]], how: How, quiet: Collection[Event] = ()
+    events: Iterable[tuple[str, Event, str]], how: How, quiet: Collection[Event] = ()
 ) -> Iterator[Event]:
     """Print events of groups, one line for each, and yield them. ``quiet``: events that are not
     printed."""
