@@ -396,3 +396,11 @@ def numbers(
 ) -> dict[TopicPartition, int | None]:
     """Return the offsets as numbers."""
     return {tp: number(one) for tp, one in stored.items()}
+
+
+def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets by topic and partition, for JSON."""
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, partition), value in sorted(offsets.items()):
+        topics.setdefault(topic, {})[str(partition)] = value
+    return topics

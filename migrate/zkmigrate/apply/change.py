@@ -16,9 +16,9 @@ from zkmigrate.errors import refused
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Before, GroupState, KafkaOffset, Stage, Store, number
 from zkmigrate.plan.options import covers
-from zkmigrate.plan.table import Action, Way, decide
+from zkmigrate.plan.table import Action, Answer, Do, Way, decide
 from zkmigrate.plan.values import GroupPlan, ReadAs, Verdict
-from zkmigrate.reasons import MEANING, Reason
+from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
 
 Held = Mapping[TopicPartition, KafkaOffset | None]
@@ -233,7 +233,7 @@ def _without_change(
     """Return the outcome of a group whose last change was not requested to be undone."""
     group, found = state.group, state.record
     if found.mirror:
-        why = " ".join(MEANING[Reason.MIRRORED]).replace("`", "")
+        why = Answer(Do.REFUSE, Reason.MIRRORED).why
         return Result(group, Outcome.REFUSED, 0, why, (Reason.MIRRORED,))
     last = records[-1]["step"] if records else ""
     finished = found.stage in (Stage.DONE, Stage.UNDONE)

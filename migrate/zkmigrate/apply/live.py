@@ -55,11 +55,11 @@ from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, mirror_state, record
 from zkmigrate.stores.group_states import foreign_znodes
 from zkmigrate.stores.offset_znodes import numbered, offset_in, offset_partitions
+from zkmigrate.text import shown
 
 T = TypeVar("T")
 _POLL: Final = 0.2
 """Seconds between two checks of a group while waiting for it."""
-_NAMED: Final = 5
 _MEMBER_ID: Final = re.compile(r"(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -241,7 +241,7 @@ class LiveMove:
                 return Step(mode, changed, (_not_migratable(legacy), *late))
             if facts.plain and not late:
                 text = (
-                    f"plain members on the coordinator: {_named(sorted(facts.plain))}: stop these "
+                    f"plain members on the coordinator: {shown(sorted(facts.plain))}: stop these "
                     "first, as they keep migratable members out"
                 )
                 late = (Obstacle(Code.PLAIN_MEMBER, text),)
@@ -447,7 +447,7 @@ def _unfinished(facts: Facts) -> tuple[Obstacle, ...]:
         text = f"the group is in mode {facts.mode.value}: run zkmigrate live finalize first"
         return (Obstacle(Code.WRONG_MODE, text),)
     if facts.members:
-        text = f"migratable members run: {_named(sorted(facts.members))}: replace these first"
+        text = f"migratable members run: {shown(sorted(facts.members))}: replace these first"
         return (Obstacle(Reason.MIGRATABLE.value, text),)
     if facts.registered:
         return (_not_migratable(facts.registered),)
@@ -455,7 +455,7 @@ def _unfinished(facts: Facts) -> tuple[Obstacle, ...]:
 
 
 def _not_migratable(names: Set[str]) -> Obstacle:
-    text = f"members that are not migratable: {_named(sorted(names))}"
+    text = f"members that are not migratable: {shown(sorted(names))}"
     return Obstacle(Code.NOT_MIGRATABLE, text)
 
 
@@ -511,8 +511,3 @@ def _client_of(member_id: str) -> str:
     text."""
     parts = _MEMBER_ID.fullmatch(member_id)
     return "" if parts is None else parts[1]
-
-
-def _named(names: list[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from zkconsumer.admin.printable import printable, shown
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import ZnodeFormatError
@@ -257,6 +258,5 @@ def _announce(ways: Mapping[Way, Sequence[GroupState]], execute: bool) -> None:
     """Print how each group will be taken back, before anything is changed."""
     verb = "now" if execute else "would"
     for way, states in ways.items():
-        more = f" and {len(states) - 5} more" if len(states) > 5 else ""
-        names = ", ".join(state.group for state in states[:5])
-        click.echo(f"{verb} {way.value}: {names}{more}", err=True)
+        names = printable(shown(state.group for state in states))
+        click.echo(f"{verb} {way.value}: {names}", err=True)

@@ -20,7 +20,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_group, is_legal_topic
 from zkmigrate.errors import PlanFileError
 from zkmigrate.formats import decisions_file
-from zkmigrate.model import Direction, KafkaOffset
+from zkmigrate.model import Direction, KafkaOffset, by_topic
 from zkmigrate.plan.layout import Place
 from zkmigrate.plan.options import Options, covers
 from zkmigrate.plan.values import (
@@ -548,10 +548,7 @@ class _Reader:
 
 
 def _read(read: ReadAs | Origin) -> dict[str, Any]:
-    topics: dict[str, dict[str, int]] = {}
-    for tp, number in read.numbers.items():
-        topics.setdefault(tp.topic, {})[str(tp.partition)] = number
-    return {**read._asdict(), "numbers": topics}
+    return {**read._asdict(), "numbers": by_topic(read.numbers)}
 
 
 def _no_constant(name: str) -> Any:

@@ -26,7 +26,7 @@ from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
-from zkmigrate.model import GroupState, MigrationMarker, Record, Store
+from zkmigrate.model import GroupState, MigrationMarker, Record, Store, by_topic
 from zkmigrate.stores import record
 
 T = TypeVar("T")
@@ -87,14 +87,6 @@ def encode(
         document.pop("misplaced", None)
         data = record.as_json(document)
     return data
-
-
-def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Return offsets by topic and partition, for JSON."""
-    topics: dict[str, dict[str, int]] = {}
-    for (topic, partition), value in sorted(offsets.items()):
-        topics.setdefault(topic, {})[str(partition)] = value
-    return topics
 
 
 def offsets_in(topics: Mapping[str, Mapping[str, object]]) -> dict[TopicPartition, int]:

@@ -45,11 +45,11 @@ from zkconsumer.core.zookeeper.scripts.common import (
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, is_legal_topic, topic_path
 from zkconsumer.errors import ZnodeFormatError, ZooKeeperError
 from zkmigrate.errors import GroupRefusedError, refused
-from zkmigrate.model import Mirror, Record, Store, ZkOffset
+from zkmigrate.model import Mirror, Record, Store, ZkOffset, by_topic
 from zkmigrate.plan.status import is_migrator
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import record
-from zkmigrate.stores.migration_marker import by_topic, offsets_in
+from zkmigrate.stores.migration_marker import offsets_in
 from zkmigrate.stores.offset_znodes import zk_offset
 
 FORMAT: Final = 1
@@ -98,9 +98,9 @@ def decode(where: str, node: Node) -> Mirror:
         stopped = document["stopped"]
         return Mirror(
             Store(document["leader"]),
-            int(document["since_ms"]),
+            record.whole(document["since_ms"], 0),
             {_one(*tp): offset for tp, offset in offsets_in(document["offsets"]).items()},
-            {str(name): int(at) for name, at in document["topics"].items()},
+            {str(name): record.whole(at) for name, at in document["topics"].items()},
             None if stopped is None else (Reason(stopped[0]).value, str(stopped[1])),
             node.stat.version,
         )
