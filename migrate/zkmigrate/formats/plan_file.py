@@ -152,10 +152,11 @@ def render(
             "marker": None if group.marker is None else group.marker.decode("latin-1"),
             "topics": group.topics,
             "skipped": sorted(group.skipped),
-            **({"kafka_group": group.kafka_group} if group.kafka_group else {}),
-            **({"ignored": group.ignored} if group.ignored else {}),
-            **({"znodes": group.znodes} if group.znodes else {}),
-            **({"other_client": group.other_client} if group.other_client else {}),
+            **{
+                name: value
+                for name in ("kafka_group", "ignored", "znodes", "other_client")
+                if (value := getattr(group, name))
+            },
             **({} if group.layout is None else {"layout": _read(group.layout)}),
             **({} if group.origin is None else {"from": _read(group.origin)}),
             "stays_behind": [one.document for one in group.stays],
@@ -349,6 +350,13 @@ class _Reader:
                 "plan, or make a new one"
             )
 
+    def part(self, value: object, keys: frozenset[str], what: str) -> dict[str, Any]:
+        """Return a part of a line, which is an object with no other keys."""
+        if not isinstance(value, dict):
+            self.refuse(f"{what} is not an object")
+        self.known(value, keys)
+        return value
+
     def number(self, line: dict[str, Any], key: str, low: int = 0) -> int:
         value = line.get(key)
         if type(value) is not int or not low <= value <= _INT64:
@@ -360,14 +368,16 @@ class _Reader:
             self.refuse(f"{key} is missing")
         return None if line[key] is None else self.number(line, key)
 
-    def text(self, line: dict[str, Any], key: str) -> str:
-        value = line.get(key)
+    def text(self, line: dict[str, Any], key: str, default: str | None = None) -> str:
+        value = line.get(key, default)
         if not isinstance(value, str):
             self.refuse(f"{key} is not a string")
         return value
 
-    def texts(self, line: dict[str, Any], key: str) -> tuple[str, ...]:
-        value = line.get(key)
+    def texts(
+        self, line: dict[str, Any], key: str, default: list[str] | None = None
+    ) -> tuple[str, ...]:
+        value = line.get(key, default)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             self.refuse(f"{key} is not a list of strings")
         return tuple(value)
@@ -404,7 +414,6 @@ class _Reader:
             seen.add(entry.tp)
             entries.append(entry)
         said = tuple(map(str, notes or ()))
-        renamed = self.text(line, "kafka_group") if "kafka_group" in line else ""
         moved = line.get("verdict") == Verdict.MOVED.value
         if moved and (marker is None or any(entry.write for entry in entries)):
             self.refuse(f"group {group!a} is not moved: it has no marker, or offsets to write")
@@ -418,10 +427,10 @@ class _Reader:
             without,
             left,
             moved=moved,
-            kafka_group=renamed,
-            ignored=self.text(line, "ignored") if "ignored" in line else "",
-            znodes=self.texts(line, "znodes") if "znodes" in line else (),
-            other_client=self.text(line, "other_client") if "other_client" in line else "",
+            kafka_group=self.text(line, "kafka_group", ""),
+            ignored=self.text(line, "ignored", ""),
+            znodes=self.texts(line, "znodes", []),
+            other_client=self.text(line, "other_client", ""),
             layout=self._layout(line["layout"]) if "layout" in line else None,
             origin=self._origin(line["from"]) if "from" in line else None,
         )
@@ -440,23 +449,19 @@ class _Reader:
         return plan
 
     def _layout(self, value: object) -> ReadAs:
-        if not isinstance(value, dict):
-            self.refuse("layout is not an object")
-        self.known(value, _LAYOUT)
+        layout = self.part(value, _LAYOUT, "layout")
         try:
-            place = Place.parse(self.text(value, "place"))
+            place = Place.parse(self.text(layout, "place"))
         except ValueError as error:
             self.refuse(f"layout: {error}")
-        numbers = self._numbers(value)
+        numbers = self._numbers(layout)
         if not numbers:
             self.refuse("layout has no numbers")
         return ReadAs(str(place), numbers)
 
     def _origin(self, value: object) -> Origin:
-        if not isinstance(value, dict):
-            self.refuse("from is not an object")
-        self.known(value, _ORIGIN)
-        return Origin(self.text(value, "group"), self._numbers(value))
+        origin = self.part(value, _ORIGIN, "from")
+        return Origin(self.text(origin, "group"), self._numbers(origin))
 
     def _numbers(self, value: dict[str, Any]) -> dict[TopicPartition, int]:
         numbers: dict[TopicPartition, int] = {}
@@ -469,33 +474,30 @@ class _Reader:
         return numbers
 
     def _to(self, value: object, key: str) -> To:
-        if not isinstance(value, dict):
-            self.refuse(f"{key} is not an object")
-        self.known(value, _TO)
-        cluster = None if value.get("cluster") is None else self.text(value, "cluster")
-        return To(self.text(value, "servers"), cluster)
+        to = self.part(value, _TO, key)
+        cluster = None if to.get("cluster") is None else self.text(to, "cluster")
+        return To(self.text(to, "servers"), cluster)
 
     def _there(self, value: object) -> There:
-        if not isinstance(value, dict):
-            self.refuse("there is not an object")
-        self.known(value, _THERE)
-        topic = self.text(value, "topic")
-        if not is_legal_topic(topic):
-            self.refuse(f"{topic[:60]!a} is not a topic's name")
+        there = self.part(value, _THERE, "there")
         return There(
-            topic,
-            self.text(value, "topic_id"),
-            self.number(value, "offset"),
-            self.number(value, "highest"),
-            self.text(value, "proof"),
-            self.number(value, "compared"),
-            self.text(value, "why"),
+            self._topic(there),
+            self.text(there, "topic_id"),
+            self.number(there, "offset"),
+            self.number(there, "highest"),
+            self.text(there, "proof"),
+            self.number(there, "compared"),
+            self.text(there, "why"),
         )
 
-    def _problem(self, problem: object) -> Problem:
-        if not isinstance(problem, dict):
-            self.refuse("a problem is not an object")
-        self.known(problem, _PROBLEM)
+    def _topic(self, line: dict[str, Any]) -> str:
+        topic = self.text(line, "topic")
+        if not is_legal_topic(topic):
+            self.refuse(f"{topic[:60]!a} is not a topic's name")
+        return topic
+
+    def _problem(self, value: object) -> Problem:
+        problem = self.part(value, _PROBLEM, "a problem")
         try:
             kind = Reason(problem.get("kind"))
         except ValueError:
@@ -504,19 +506,14 @@ class _Reader:
         names, skips = self.texts(problem, "names"), self.texts(problem, "skips")
         return Problem(kind, what, fix, names, skips)
 
-    def _stays(self, line: object) -> StaysBehind:
-        if not isinstance(line, dict):
-            self.refuse("an offset of stays_behind is not an object")
-        self.known(line, _STAYS)
+    def _stays(self, value: object) -> StaysBehind:
+        line = self.part(value, _STAYS, "an offset of stays_behind")
         tp = TopicPartition(self.text(line, "topic"), self.number(line, "partition"))
         return StaysBehind(tp, self.maybe(line, "offset"), self.text(line, "why"))
 
     def _entry(self, line: dict[str, Any]) -> Entry:
         self.known(line, _ENTRY)
-        topic = self.text(line, "topic")
-        if not is_legal_topic(topic):
-            self.refuse(f"{topic[:60]!a} is not a topic's name")
-        tp = TopicPartition(topic, self.number(line, "partition"))
+        tp = TopicPartition(self._topic(line), self.number(line, "partition"))
         if tp.partition >= 2**31:
             self.refuse(f"{tp} is not a partition")
         zk, version = self.maybe(line, "zookeeper"), self.maybe(line, "zk_version")
@@ -526,7 +523,7 @@ class _Reader:
         kafka = None
         if committed is not None:
             epoch = self.number(line, "leader_epoch", -1) if "leader_epoch" in line else -1
-            metadata = self.text(line, "metadata") if "metadata" in line else ""
+            metadata = self.text(line, "metadata", "")
             kafka = KafkaOffset(committed, epoch, metadata)
         write = line.get("write")
         if type(write) is not bool:
@@ -534,9 +531,8 @@ class _Reader:
         to = self.maybe(line, "to")
         if write and to is None:
             self.refuse(f"{tp}: a move cannot write 'no offset'")
-        decided = self.texts(line, "decided") if "decided" in line else ()
         try:
-            kinds = frozenset(map(Reason, decided))
+            kinds = frozenset(map(Reason, self.texts(line, "decided", [])))
         except ValueError:
             self.refuse(f"{tp}: decided names an unknown kind of problem")
         misplaced = self.number(line, "misplaced") if "misplaced" in line else None

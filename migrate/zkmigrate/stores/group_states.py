@@ -182,10 +182,7 @@ def read_offsets(
                 if (offset := offset_in(node, misplaced_path(plan.group, tp))) is not None
             }
             committed = stores.fetch(plan.in_kafka, [entry.tp for entry in plan.entries])
-        except ZnodeFormatError as fault:
-            yield plan, Problem(Reason.UNREADABLE, str(fault), "repair it, then run it again")
-            continue
-        except BrokerError as error:
+        except (ZnodeFormatError, BrokerError) as error:
             yield plan, unreadable_group(plan.group, error)
             continue
         if state.faults:
@@ -351,4 +348,5 @@ def unreadable_group(group: str, error: ZkConsumerError) -> Problem:
     if isinstance(error, BrokerError) and error.retriable:
         fix = f"bring its broker back and run this again, or {leave}"
         return Problem(Reason.COORDINATOR_AWAY, printable(str(error)), fix)
-    return Problem(Reason.UNREADABLE, printable(str(error)), f"allow it to be read, or {leave}")
+    fix = "repair it" if isinstance(error, ZnodeFormatError) else "allow it to be read"
+    return Problem(Reason.UNREADABLE, printable(str(error)), f"{fix}, or {leave}")
