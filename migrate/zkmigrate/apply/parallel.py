@@ -52,7 +52,8 @@ class Parallel(Generic[Worker]):
         self, items: Iterable[Item], work: Callable[[Worker, Item], Got]
     ) -> Generator[tuple[Item, Got]]:
         """Yield each item with its result when the work on it ends. After an error or Ctrl-C,
-        items in progress are finished without waits, and no other item is started."""
+        items in progress are finished without waits, and no other item is started. The finished
+        items are yielded before the error is raised again, unless the caller has raised it."""
 
         def task(item: Item) -> tuple[Item, Got] | None:
             with self._begin:
@@ -60,7 +61,9 @@ class Parallel(Generic[Worker]):
                     return None
                 worker = self._workers.get()  # there are as many as threads
             try:
-                return item, work(worker, item)
+                outcome = item, work(worker, item)
+                unreported.append(outcome)
+                return outcome
             except BaseException:
                 self._stopped.set()  # before this thread begins another item
                 raise
@@ -68,6 +71,7 @@ class Parallel(Generic[Worker]):
                 self._workers.put(worker)
 
         under_way: list[Future[tuple[Item, Got] | None]] = []
+        unreported: list[tuple[Item, Got]] = []
 
         def ended() -> Iterator[tuple[Item, Got]]:
             """Wait until at least one item has ended. Return all that have, in the order of the
@@ -78,7 +82,9 @@ class Parallel(Generic[Worker]):
                 outcome = one.result()
                 if outcome is not None:
                     yield outcome
+                    unreported.remove(outcome)
 
+        failed: BaseException | None = None
         try:
             with ThreadPoolExecutor(self._count, "zkmigrate") as pool:
                 try:
@@ -88,14 +94,19 @@ class Parallel(Generic[Worker]):
                             yield from ended()
                     while under_way:
                         yield from ended()
-                except BaseException:
+                except BaseException as error:
                     with self._begin:
                         self._stopped.set()
                     self._stop_waiting()
-                    raise
+                    if isinstance(error, GeneratorExit):
+                        raise
+                    failed = error
         finally:  # a thread whose start was interrupted is not one that the pool waits for
             for worker in [self._workers.get() for _ in range(self._count)]:
                 self._workers.put(worker)
+        if failed is not None:
+            yield from unreported
+            raise failed
 
 
 class Run:
