@@ -12,7 +12,7 @@ import click
 from zkconsumer.admin.ids_lock import Found, Guard
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.tables import How
-from zkconsumer.core.migration.modes import neighbours
+from zkconsumer.core.migration.modes import Mode, neighbours
 from zkconsumer.errors import ZkConsumerError, ZooKeeperError
 from zkmigrate.commands.options.running import journal_option, journal_path, load
 from zkmigrate.commands.options.selection import Selection, selection
@@ -150,14 +150,20 @@ def _with_modes(stores: Stores, row: Status) -> tuple[Status, bool]:
     try:
         facts = perform(stores, look(row.group))
     except ZkConsumerError as error:
-        attention = "; ".join(filter(None, (row.attention, str(error))))
-        reasons = (*row.reasons, Reason.UNREADABLE)
-        return row._replace(attention=attention, reasons=reasons), True
+        return _needs(row, Reason.UNREADABLE, str(error)), True
+    if facts.all_locked and facts.mode is not Mode.ZOOKEEPER:
+        text = "migratable members cannot start: run zkmigrate complete, or the last step again"
+        row = _needs(row, Reason.LOCKED, text)
     after = [
         f"{mode.value}: {'; '.join(before_stage(facts, mode)) or 'open'}"
         for mode in neighbours(facts.mode)
     ]
     return row._replace(mode=facts.mode.value, next_modes=" | ".join(after)), False
+
+
+def _needs(row: Status, reason: Reason, text: str) -> Status:
+    attention = "; ".join(filter(None, (row.attention, text)))
+    return row._replace(attention=attention, reasons=(*row.reasons, reason))
 
 
 def names_of_both(stores: Stores) -> list[str]:
