@@ -159,6 +159,29 @@ def test_an_old_consumer_that_starts_right_before_the_lock_is_named(
     assert world.first.run("lock", "--group", "g", *DO).status == 0
 
 
+def test_members_that_a_killed_complete_keeps_out_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The group is still in mode ``open``, and its members must be able to start again."""
+    virtual_time(monkeypatch)
+    world = World(monkeypatch, tmp_path, "live_open_alike")
+    assert world.status()["reasons"] == []
+
+    def at(what: str) -> None:
+        if what == "Multi":
+            world.first.kill()
+
+    world.first.point = at
+    with suppress(Killed):
+        world.first.run("complete", "--group", "g", "--wait", "0", *DO)
+    world.first.point = lambda what: None
+    world.first.zk.expire()
+    row = world.status()
+    assert (row["mode"], row["locked"], row["reasons"]) == ("open", "locked", ["locked"])
+    assert world.second.run("complete", "--group", "g", "--wait", "0", *DO).status == 0
+    assert world.status()["reasons"] == []
+
+
 def test_a_group_that_was_taken_back_is_not_held(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -200,6 +223,19 @@ def test_a_mirror_with_an_impossible_time_is_unreadable(
     simulated.znode(mirror_state.path("g"), json.dumps({**made, "stopped": None}).encode())
     code, row = status(simulated)
     assert (code, row["case"]) == (1, "unreadable")
+
+
+@pytest.mark.parametrize("data", [b"x", b"[]", b"[" * 100_000])
+def test_what_another_program_wrote_over_the_earlier_state_is_named(
+    simulated: Simulated, data: bytes
+) -> None:
+    """The next change would keep it. It does not end the command for the other groups."""
+    matrix.used(simulated)
+    simulated.znode(record.before_path("g"), data)
+    ran = simulated.run("undo", "--group", "g", *DO)
+    assert ran.status == 1
+    assert "/consumers/g/record/before" in ran.rows[0]["why"]
+    assert simulated.held("g", "t")[0] == {0: 100, 1: 50}
 
 
 def test_the_report_has_no_time_where_nothing_was_done(simulated: Simulated) -> None:

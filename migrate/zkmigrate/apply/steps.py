@@ -286,6 +286,8 @@ class Steps:
         if found.stage is not Stage.DONE:
             return made
         earlier = self.stores.zk.run(record.before_data(change.group))
+        if earlier:
+            record.decode_before(record.before_path(change.group), earlier)
         return replace(made, earlier=earlier, earlier_plan=found.plan)
 
     def _mark(
