@@ -14,23 +14,15 @@ from zkconsumer.core.groups import (
     kip848_commands as member_commands,
     kip848_events as member_events,
 )
-from zkconsumer.core.groups.commands import Command
-from zkconsumer.core.groups.events import Event
 from zkconsumer.core.groups.formats.consumer_protocol import decode_assignment
 from zkconsumer.core.groups.reactions import name_of
 from zkconsumer.journal.counts import REQUEST
-from zkconsumer.journal.recorder import Entry, Recorder, names_of, offsets_of
+from zkconsumer.journal.recorder import Entry, Observer, Recorder, names_of, offsets_of
 from zkconsumer.journal.schema import Kind
 
 
-class GroupObserver(Protocol):
-    """Called for every action of a member, in order. Must be quick, and must not raise."""
-
-    def event(self, event: Event, generation: int, attempt: int) -> None:
-        """Record an event before the core receives it."""
-
-    def command(self, command: Command, generation: int, attempt: int) -> None:
-        """Record a command that the core issued."""
+class GroupObserver(Observer, Protocol):
+    """An observer of a member in Kafka."""
 
     def request(
         self, command: Any, answer: Any, sent_us: int, generation: int, attempt: int

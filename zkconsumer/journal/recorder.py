@@ -35,8 +35,7 @@ from zkconsumer.core.common.events import (
 )
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
-from zkconsumer.core.zookeeper.commands import Command
-from zkconsumer.core.zookeeper.events import Claim, Event
+from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.ops import Failed, OffsetOp, Reply, ZkOp, session_text
 from zkconsumer.core.zookeeper.scripts.common import path_of
 from zkconsumer.journal.codec import Codec
@@ -62,14 +61,21 @@ class Sink(Protocol):
         """Write one entry."""
 
 
-class MemberObserver(Protocol):
-    """Called for every action of a member, in order. Must be quick, and must not raise."""
+class Observer(Protocol):
+    """Called for every action of a member, in order. Must be quick, and must not raise.
 
-    def event(self, event: Event, session: int, attempt: int) -> None:
-        """Record an event before the core receives it."""
+    ``epoch`` is the member's session, or its generation in Kafka.
+    """
 
-    def command(self, command: Command, session: int, attempt: int) -> None:
-        """Record a command that the core issued."""
+    def event(self, event: Any, epoch: int, attempt: int) -> None:
+        """Record an event before the machine receives it."""
+
+    def command(self, command: Any, epoch: int, attempt: int) -> None:
+        """Record a command that the machine issued."""
+
+
+class MemberObserver(Observer, Protocol):
+    """An observer of a member in ZooKeeper."""
 
     def op(
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int

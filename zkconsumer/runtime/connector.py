@@ -100,7 +100,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     config: ConsumerKeys
     states: ClassVar[type[Enum]]
-    """One member of a consumer group, in ZooKeeper or on the coordinator."""
+    """The states of its machine."""
     in_zookeeper: ClassVar[bool]
     """Whether the group is in ZooKeeper, not in Kafka."""
 

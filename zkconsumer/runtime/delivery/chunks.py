@@ -142,7 +142,7 @@ class PartitionTopicInfo:
     """Whether that position is below the last fetched offset: the log was truncated, and
     queued messages may still be in the log."""
     revoked: bool = False
-    """Whether delivery has been stopped. Written by ``Reader.revoke``."""
+    """Whether delivery has been stopped. Written by ``Reader.revoke``, under the stream's lock."""
     stopped: bool = False
     """Whether enqueuing has been stopped. Written by ``FetchTable.remove``."""
 
@@ -152,12 +152,8 @@ class PartitionTopicInfo:
         self._consumed = self.fetched_offset = start
 
     def failed(self, text: str) -> None:
-        """Whether the last attempt to fetch the partition failed."""
+        """Record that an attempt to fetch the partition has failed."""
         self.fault = Fault(Trouble.FETCHING, text, str(self.topic_partition))
-
-    def revoke(self) -> None:
-        """Stop delivering messages. The caller holds the stream's lock."""
-        self.revoked = True
 
     @property
     def consumed_offset(self) -> int | None:
@@ -258,10 +254,6 @@ class ChunkQueue:
         """The chunk from which messages are currently taken. Written under the lock."""
         self._chunks: deque[Chunk] = deque()
         self._freed = False
-
-    def when_space(self, call: Callable[[], None]) -> None:
-        """Set ``on_space``. Called by the fetcher manager before it fills the queue."""
-        self.on_space = call
 
     def __len__(self) -> int:
         return len(self._chunks)

@@ -254,7 +254,7 @@ class Reader:
         revoked = set(infos)
         with self._lock:
             for info in revoked:
-                info.revoke()
+                info.revoked = True
             freed = self.queue.discard(revoked)
             if self.queue.current is not None and self.queue.current.info in revoked:
                 self._drop_chunk()
@@ -282,7 +282,10 @@ class Reader:
         """
         released, thread = set(infos), get_ident() if thread is None else thread
         with self._lock:
-            while not self.release(released, force=self._is_past_waiting_for(thread)):
+            # A message of this thread, or of one that has ended, will not be acknowledged.
+            while not self.release(
+                released, force=self._holder == thread or not _is_alive(self._holder)
+            ):
                 remaining = deadline - monotonic()
                 if remaining <= 0:
                     self.release(released, force=True)
@@ -304,11 +307,6 @@ class Reader:
             if force:
                 self._given_up, self._held = self._held, None
             return force
-
-    def _is_past_waiting_for(self, thread: int) -> bool:
-        """Whether ``thread`` holds the unacknowledged message, or the thread that held it has
-        ended."""
-        return self._holder == thread or not _is_alive(self._holder)
 
     def held_by(self, thread: int) -> bool:
         """Whether the thread with this identifier has an unacknowledged message of this stream."""

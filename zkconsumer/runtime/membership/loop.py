@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from random import Random
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from zkconsumer.core.common import commands, events
 from zkconsumer.core.common.error_codes import ErrorCode
@@ -32,6 +32,9 @@ from zkconsumer.errors import (
 )
 from zkconsumer.runtime.counters import RebalanceCounts
 from zkconsumer.runtime.gate import DeliveryGate
+
+if TYPE_CHECKING:
+    from zkconsumer.journal.recorder import Observer
 
 #: Reports of something that went wrong; the others are logged as information.
 WARNINGS = frozenset(
@@ -217,16 +220,6 @@ class Coordination(Protocol[MachineT_contra]):
 
     def close(self, timeout: float) -> None:
         """End sessions and connections within ``timeout`` seconds. Abandon requests in flight."""
-
-
-class Observer(Protocol):
-    """Receives every event and command of the machine, in order. Must be quick."""
-
-    def event(self, event: Any, epoch: int, attempt: int) -> None:
-        """Record an event before the machine receives it."""
-
-    def command(self, command: Any, epoch: int, attempt: int) -> None:
-        """Record a command that the machine issued."""
 
 
 class CommitRequests:
