@@ -119,7 +119,7 @@ class MigrationMarker:
     """The content of ``/consumers/GROUP/migration``: target and time of the group's move.
 
     ``at_ms``: when the marker was written, by ZooKeeper's clock. ``values``: the source store's
-    offsets that were moved. ``moved_to`` is ``None`` after a rollback, which ended ``at_ms``.
+    offsets that were moved. ``moved_to``: ``None`` after a rollback, which ended at ``at_ms``.
     ``kafka_group``: the group's name in Kafka, if different. ``left``: offsets of the source store
     that the plan left out. ``misplaced``: offsets that a move from ZooKeeper found below
     ``offset``. ``kept``: the target's offsets after the move that differ from the source's, as

@@ -175,7 +175,7 @@ def is_run() -> Column:
 
 
 class Heads(NamedTuple):
-    """Data that the driver needs before the rows are used."""
+    """What the driver collects from the rows before it starts the audit of the groups."""
 
     runs: list[LoggedRun]
     """The runs of all logs, about as many as files and log gaps."""

@@ -73,11 +73,12 @@ class GroupView:
     """The group, from one pass of reads.
 
     ``registered``: whether this member's own registration existed. ``members`` maps consumer id to
-    topic to number of streams, filters already expanded, members and topics in the order in which
-    ZooKeeper lists them (of a static registration: of its JSON). ``quarantined`` maps the path of
-    each unusable znode (registration, topic, broker) to the reason; its content is left out. All
-    members leave out the same znodes. A member that used the znode before keeps its earlier
-    content: the topics of a filter, the partitions of a topic. ``foreign``: quarantined
+    topic to number of streams. Filters are already expanded. Members and topics are in the order in
+    which ZooKeeper lists them; the topics of a static registration are in the order of its JSON.
+    ``quarantined`` maps the path of each unusable znode (registration, topic, broker) to the
+    reason; its content is left out. All members leave out the same znodes. A member that used the
+    znode before keeps its earlier content: the topics of a filter, the partitions of a topic.
+    ``foreign``: quarantined
     registrations of members of other libraries, in ascending order. ``partitions`` maps topic to
     its partitions, ascending. ``doubtful`` maps the path of each registration that other members
     may read differently to the reason. ``mixed``: whether a registration belongs to another
