@@ -41,6 +41,9 @@ class Log:
         self.read += len(some)
         return Excerpt(some, begin, end, self.earliest, self.latest)
 
+    def forget(self) -> None:
+        """As ``Contents``."""
+
     def read_ahead(self, _places: object, _span: int) -> dict[TopicPartition, Excerpt]:
         """As ``Contents``."""
         return {}

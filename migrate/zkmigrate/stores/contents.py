@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from itertools import takewhile
@@ -138,6 +139,12 @@ class Contents:
         """Close all connections."""
         for connection in self._connections.values():
             connection.close()
+
+    def forget(self) -> None:
+        """Drop all cached answers."""
+        for known in (self._known, self._parts, self._firsts):
+            known.clear()
+        self._times = None, []
 
     def around(self, tp: TopicPartition, middle: int, span: int) -> Excerpt:
         """Return the records within ``span`` offsets of an offset, or of the nearest one in the
@@ -343,8 +350,7 @@ class Contents:
                 return ask(self._leader(tp))
             except (LeaderUnavailableError, BrokerUnavailableError, OffsetOutOfRangeError) as error:
                 self._leaders.clear()
-                for known in (self._known, self._parts, self._firsts):
-                    known.clear()  # also if retention has deleted more
+                self.forget()  # also if retention has deleted more
                 silent = isinstance(error, BrokerUnavailableError)
                 if not left or (silent and time.monotonic() >= deadline):
                     raise
@@ -422,8 +428,11 @@ class OtherCluster:
             yield from (TopicPartition(topic, number) for number in view.partitions)
 
     def topics(self, names: Collection[str]) -> Mapping[str, TopicView]:
-        """Return those of these topics that exist now. Raises BrokerUnavailableError."""
-        return self._reader.read(names).topics
+        """Return those of these topics that exist now, and note which brokers do. Raises
+        BrokerUnavailableError."""
+        view = self._reader.read(names)
+        self.view = replace(self.view, brokers=view.brokers)
+        return view.topics
 
     def __exit__(self, *_error: object) -> None:
         self._reader.close()

@@ -9,6 +9,7 @@ the other partitions. If one is found there, no partition of the topic is a copy
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
@@ -41,6 +42,8 @@ _REMEMBERED: Final = 10_000
 """Number of results that are cached for other groups with the same offset."""
 _OWN: Final = 128
 """If this many records before a copy are the other cluster's own, no older copies are expected."""
+_HINTS_S: Final = 60.0
+"""Seconds after which the offsets that MirrorMaker 2 has recorded are read again."""
 _Content = tuple[int, bytes]
 """A record's timestamp and digest."""
 
@@ -57,15 +60,26 @@ class Translator:
         proofs: ProofsFile | None = None,
         back: bool = False,
     ) -> None:
-        self._here, self._there = here, there
+        self._here, self._there, self._back = here, there, back
         self._proofs = proofs
         self._hints = Hints(here, there, back)
+        self._hints_at = time.monotonic()
         self._left: dict[str, int] = {}
         """Remaining number of records of other partitions that may be read, by topic."""
         self._found: dict[Asked, Translation] = {}
         """The results for the last groups, because many groups are at the end of a log."""
         self._mixed: dict[str, str] = {}
         self._differs: dict[str, TopicPartition] = {}
+
+    def again(self) -> None:
+        """Forget what records that were added since can change, but not which topics are no
+        copies."""
+        self._found.clear()
+        self._here.forget()
+        self._there.forget()
+        if time.monotonic() - self._hints_at > _HINTS_S:
+            self._hints = Hints(self._here, self._there, self._back)
+            self._hints_at = time.monotonic()
 
     def ahead(self, asked: Iterable[Asked]) -> None:
         """Read the data that ``find`` first needs for these offsets, with few requests."""
