@@ -217,7 +217,8 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.LOCKED: (
         "The group's offsets in ZooKeeper are current, and old consumers cannot start.",
-        "Run `unlock`. If the group is mirrored, run `cut-over` again, or `undo`.",
+        "Run `unlock`. If the group is mirrored, run `cut-over` again, or `undo`. If it was handed "
+        "over to another cluster, leave it out with `--exclude`.",
     ),
     Reason.ONLY_IN_ZOOKEEPER: (
         "Kafka has no offset, or a lower one, where ZooKeeper has one.",
@@ -248,8 +249,9 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.CONFLICT: ("The stores have different offsets.", "Choose `--on-conflict`."),
     Reason.WOULD_LOWER: (
         "An old consumer has used the source store since the move, and the decision would lower "
-        "the target's offset.",
-        "Choose `--on-conflict max`, or give the right offsets with `--from-file`.",
+        "the target's offset. Or a group that is mirrored to another cluster went back.",
+        "Choose `--on-conflict max`, or give the right offsets with `--from-file`. If the group "
+        "went back on purpose, delete its offsets of the topic in the other cluster.",
     ),
     Reason.WOULD_UNDO: (
         "Members start at the higher of both offsets, so the other store would undo a reset.",
@@ -283,7 +285,8 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.NOT_PROVEN: (
         "The offset in another cluster is not proven.",
-        "Choose `--not-proven lower`, or leave it out with `--skip`.",
+        "Choose `--not-proven lower`, or leave it out with `--skip`. While the topics are "
+        "mirrored, wait until the records are copied.",
     ),
     Reason.IGNORED: ("An operator decided to leave the group as it is.", "Nothing."),
     Reason.FROM_FILE: ("Not a problem: the operator gave the offset.", "Nothing."),
@@ -335,13 +338,15 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Follow the advice in its row, then begin again with `mirror --lead`.",
     ),
     Reason.BOTH_SIDES: (
-        "A mirrored group has members in ZooKeeper and on the coordinator at the same time.",
-        "Stop the members of one side, then begin again with `mirror --lead` and the other store.",
+        "A mirrored group has members in ZooKeeper and on the coordinator at the same time, or in "
+        "both clusters.",
+        "Stop the members of one side, then begin again with `mirror --lead` and the other store. "
+        "With `--to-cluster`, the mirror continues by itself.",
     ),
     Reason.FOLLOWER_MOVED: (
         "A client changed an offset in the store to which the mirror copies.",
         "Stop the client that commits there. Then begin again with `mirror --lead` and the store "
-        "whose offsets are right.",
+        "whose offsets are right. In another cluster, delete the group.",
     ),
 }
 """Meaning of each reason, and what to do. The reference shows this table."""

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pytest
+from zkmigrate.apply import guard
 from zkmigrate.model import Before, KafkaOffset, Record, Stage, Store
+from zkmigrate.plan.clusters.across import CUT_OVER
 from zkmigrate.stores import record
 
 from tests.migrate.simulated import Ran, Simulated
@@ -249,11 +251,20 @@ def mirror_stopped(one: Cluster) -> None:
     assert one.run("mirror", "--group", one.group, "--execute", "--once").status == 3
 
 
+def handed_over(one: Simulated) -> None:
+    """It was handed over to another cluster, which only locks it here."""
+    untouched(one)
+    done = Record(id="x", by="a@b", command=CUT_OVER, locked=True)
+    one.zk.run(record.write(one.group, done))
+    assert one.zk.run(guard.lock(one.group, one.now_ms)) is None
+
+
 STATES: Final[tuple[Callable[[Any], None], ...]] = (
     untouched, moved, used, expired, expired_in_part, late_commit, rolled_back, interrupted,
     written_late, moved_back, renamed, in_kafka, was_in_kafka, was_in_kafka_expired, other_layout,
     other_znodes, misplaced, hidden, hidden_in_kraft, unreadable, prepared, live_locked, live_kafka,
     live_open, live_finished, mirror_zookeeper_leads, mirror_kafka_leads, mirror_stopped,
+    handed_over,
 )  # fmt: skip
 
 

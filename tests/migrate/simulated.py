@@ -189,6 +189,12 @@ class SimulatedCoordinators:
         """Return which of the groups may not be deleted."""
         return frozenset(groups) & self.kept
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
     def another(self) -> SimulatedCoordinators:
         """Return the same coordinators."""
         return self

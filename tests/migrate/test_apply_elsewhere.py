@@ -13,7 +13,7 @@ from typing import Self
 
 import pytest
 from zkmigrate.formats.proofs_file import ProofsFile
-from zkmigrate.plan.translation import Excerpt, Seen
+from zkmigrate.plan.clusters.translation import Excerpt, Seen
 from zkmigrate.stores import contents, sessions
 
 from tests.migrate.rows import run

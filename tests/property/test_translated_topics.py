@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 import pytest
 from zkmigrate.formats.proofs_file import Asked
-from zkmigrate.plan.translation import Excerpt, Proof, Seen, Translation
+from zkmigrate.plan.clusters.translation import Excerpt, Proof, Seen, Translation
 from zkmigrate.stores.contents import Contents, Times
 from zkmigrate.stores.translator import Translator
 

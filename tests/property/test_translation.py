@@ -9,7 +9,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hypothesis import given, settings, strategies as st
-from zkmigrate.plan.translation import NO_TIME, Excerpt, Proof, Seen, Translation, translate
+from zkmigrate.plan.clusters.translation import (
+    NO_TIME,
+    Excerpt,
+    Proof,
+    Seen,
+    Translation,
+    translate,
+)
 
 PROVEN, BOUNDED, UNKNOWN = Proof.PROVEN, Proof.BOUNDED, Proof.UNKNOWN
 Content = tuple[int, bytes]

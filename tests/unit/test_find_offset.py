@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 from zkmigrate.formats.proofs_file import Asked
-from zkmigrate.plan.translation import NO_TIME, Excerpt, Proof, Seen
+from zkmigrate.plan.clusters.translation import NO_TIME, Excerpt, Proof, Seen
 from zkmigrate.stores import translator
 from zkmigrate.stores.contents import Contents, Times
 from zkmigrate.stores.translator import Translator

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from itertools import chain
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -13,12 +15,19 @@ import click
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.collector import no_collector
+from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How, execute_option
 from zkconsumer.console.times import duration_option
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.apply.parallel import Run
+from zkmigrate.commands.clusters.to_cluster import (
+    ToCluster,
+    names_there,
+    open_other,
+    target_options,
+)
 from zkmigrate.commands.options.running import Work, open_run, work_options
 from zkmigrate.commands.options.selection import Selection, selection
 from zkmigrate.commands.options.servers import open_stores, server_options
@@ -29,14 +38,17 @@ from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.output.watch import Look, look_once_or_often
 from zkmigrate.commands.steps import COMPLETE, Stage, by_move, carry_out
+from zkmigrate.errors import refused
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import Direction, Store
 from zkmigrate.reasons import Reason
 from zkmigrate.stores.cluster import Servers
 
 if TYPE_CHECKING:
+    from zkmigrate.mirror.across import Across
     from zkmigrate.mirror.mirroring import Mirroring
     from zkmigrate.mirror.step import Step
+    from zkmigrate.stores.contents import OtherCluster
     from zkmigrate.stores.sessions import Stores
 
     Act = Callable[[Mirroring, str, bool, float], Result]
@@ -78,6 +90,10 @@ session expires."""
     help="How often Kafka is read if it leads. If ZooKeeper leads, changes are copied that often, "
     "and Kafka is read every ten seconds; with more than 600 groups, less often.",
 )
+@target_options(
+    "Keep the offsets in ZooKeeper in step with this cluster, which mirrors the topics. Without "
+    "--execute, show how far they are in step."
+)
 @metrics_option
 @server_options
 @only_problems_option
@@ -90,6 +106,7 @@ def mirror(
     end: bool,
     once: bool,
     poll: float,
+    elsewhere: ToCluster | None,
     servers: Servers,
     only_problems: bool,
     how: How,
@@ -107,6 +124,9 @@ def mirror(
     The mirror stops copying a group if members run on both sides, or if a client has committed to
     the store that does not lead. The group's row shows both values. Then start the mirror again
     with --lead.
+
+    With --to-cluster, the mirror translates each offset by content, as plan does, and stores it in
+    the other cluster when it is proven. Hand the group over with cut-over --to-cluster.
     """
     if end and (lead or when_empty or once):
         raise click.UsageError("--end cannot be used together with --lead, --when-empty or --once")
@@ -115,6 +135,10 @@ def mirror(
         shorter = min(servers.coordinator_timeout, _PATIENCE)
         timeout = min(servers.timeout, _SESSION)
         servers = servers._replace(coordinator_timeout=shorter, timeout=timeout)
+    if elsewhere is not None:
+        no_effect("--to-cluster", "lead", "when_empty", "end")
+        status = _mirror_elsewhere(which, execute, often, elsewhere, servers, only_problems, how)
+        click.get_current_context().exit(status)
     with Progress("mirroring", changes=False) as progress, open_stores(servers, progress) as stores:
         from zkmigrate.mirror.mirroring import READ_AGAIN_S, Mirroring
 
@@ -169,6 +193,58 @@ def mirror(
     click.get_current_context().exit(status)
 
 
+def _mirror_elsewhere(
+    which: Selection,
+    execute: bool,
+    often: float | None,
+    elsewhere: ToCluster,
+    servers: Servers,
+    only_problems: bool,
+    how: How,
+) -> int:
+    """Mirror groups to another cluster, once or until Ctrl-C. Return the exit status."""
+    with (
+        Progress("mirroring", changes=False) as progress,
+        open_stores(servers, progress) as stores,
+        _open_across(stores, elsewhere, servers) as (across, _),
+    ):
+        every = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
+        names = list(filter(is_legal_group, every))
+        progress.total = len(names)
+        if not execute:
+            click.echo("dry run: nothing was changed; give --execute to act", err=True)
+
+        def look() -> Look:
+            try:
+                with no_collector():
+                    steps = list(across.steps(names, execute))
+            except ZkConsumerError:
+                progress.pass_failed()
+                raise
+            wanted = [one for one in steps if which.names or one.state != Outcome.SKIPPED.value]
+            return _as_look(wanted, progress, only_problems)
+
+        return look_once_or_often(look, often, how)
+
+
+@contextmanager
+def _open_across(
+    stores: Stores, elsewhere: ToCluster, servers: Servers, stopped: Event | None = None
+) -> Iterator[tuple[Across, OtherCluster]]:
+    from zkmigrate.mirror.across import Across  # loads kafka-python, which takes long
+
+    def names(group: str, topics: Iterable[str]) -> Mapping[str, str]:
+        try:
+            return names_there(topics, elsewhere.topics)
+        except click.UsageError as error:
+            raise refused(group, Reason.TOPIC_MISSING, error.message) from None
+
+    with open_other(stores, elsewhere, servers) as (other, translator):
+        across = Across(stores, other, translator, names, elsewhere.lower, stopped)
+        with closing(across):
+            yield across, other
+
+
 def _may_begin_later(result: Result) -> bool:
     return result.outcome is Outcome.FAILED or Reason.NOTHING in result.reasons
 
@@ -217,7 +293,8 @@ def _as_look(steps: list[Step], progress: Progress, only_problems: bool) -> Look
 
 @click.command("cut-over", epilog=HELP)
 @work_options("How long to wait until old members have left.")
-def cut_over(work: Work) -> None:
+@target_options("Hand the group over to this cluster, which mirrors the topics.")
+def cut_over(work: Work, elsewhere: ToCluster | None) -> None:
     """Let a mirrored group's new program take over.
 
     From now on old members cannot register. Stop the old program. As soon as its last member has
@@ -226,10 +303,42 @@ def cut_over(work: Work) -> None:
 
     If old members remain when --wait is over, the group stays locked: stop them and run the command
     again, or run zkmigrate undo.
+
+    With --to-cluster, the command copies the last offsets to the other cluster as soon as its
+    topics have the records there. Then nothing is copied any more. zkmigrate unlock lets old
+    members start again.
     """
+    if elsewhere is not None:
+        no_effect("--to-cluster", "parallel")
+        _cut_over_elsewhere(work, elsewhere)
+        return
     from zkmigrate.mirror.mirroring import Mirroring  # loads kafka-python, which takes long
 
     _each_group("cutting over", work, Mirroring.cut_over)
+
+
+def _cut_over_elsewhere(work: Work, elsewhere: ToCluster) -> None:
+    """Hand groups over to another cluster, one at a time, print the outcomes and exit."""
+    with (
+        Outcomes("cutting over", work, work.which.groups) as outcomes,
+        open_stores(work.servers, outcomes.progress) as stores,
+        open_run(work, stores.cluster_id(), {"to_cluster": elsewhere.bootstrap}) as run,
+        _open_across(stores, elsewhere, work.servers, run.stopped) as (across, other),
+    ):
+        every = work.which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
+        names = list(filter(is_legal_group, every))
+        outcomes.progress.total = len(names)
+
+        def stop_waiting() -> None:
+            stores.kafka.stop_waiting()
+            other.kafka.stop_waiting()
+
+        def act(_stores: Stores, name: str, execute: bool, wait: float) -> Result:
+            return across.cut_over(name, execute, wait)
+
+        for result in _each(run, [stores], names, work, act, stop_waiting):
+            outcomes.add(result)
+    outcomes.finish(names)
 
 
 @click.command(epilog=HELP)
@@ -276,21 +385,36 @@ def each_mirrored(
 ) -> Iterator[Result]:
     """Work on mirrored groups, or only check. Yield the outcomes in any order."""
     from zkmigrate.mirror.mirroring import Mirroring
+
+    def one(stores: Stores, name: str, execute: bool, wait: float) -> Result:
+        def say(text: str) -> None:
+            click.echo(printable(text), err=True)
+
+        return act(Mirroring(stores, say, run.stopped), name, execute, wait)
+
+    workers = stores.each_thread(work.parallel)
+    yield from _each(run, workers, groups, work, one, stores.kafka.stop_waiting)
+
+
+def _each(
+    run: Run,
+    workers: Sequence[Stores],
+    groups: Iterable[str],
+    work: Work,
+    act: Callable[[Stores, str, bool, float], Result],
+    stop_waiting: Callable[[], object],
+) -> Iterator[Result]:
+    """Check each group, and act on it if that would be done."""
     from zkmigrate.stores.group_states import case_in
 
     command = str(click.get_current_context().command.name)
 
     def one(stores: Stores, name: str) -> Result:
-        def say(text: str) -> None:
-            click.echo(printable(text), err=True)
-
-        mirroring = Mirroring(stores, say, run.stopped)
-        result = act(mirroring, name, False, 0.0)
+        result = act(stores, name, False, 0.0)
         if result.outcome is not Outcome.WOULD or not work.execute:
             return result
         run.begin(name, lambda: case_in(stores, name))
         run.step(name, command)
-        return act(mirroring, name, True, work.wait)
+        return act(stores, name, True, work.wait)
 
-    workers = stores.each_thread(work.parallel)
-    yield from run.each(workers, groups, one, stores.kafka.stop_waiting)
+    yield from run.each(workers, groups, one, stop_waiting)

@@ -39,7 +39,7 @@ from zkmigrate.apply.outcome import Outcome, Result, by_table, not_read, result_
 from zkmigrate.apply.permission import MIRROR_PERMISSIONS_END_S, check_accepted
 from zkmigrate.errors import GroupInUseError, GroupRefusedError, check_members, refused
 from zkmigrate.mirror.readings import Look, Readings, Seen, Together
-from zkmigrate.mirror.step import ENDED, IN_STEP, STANDBY, Step
+from zkmigrate.mirror.step import ENDED, IN_STEP, STANDBY, Lateness, Step
 from zkmigrate.mirror.writes import Unwritten, Writes, first_record
 from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Mirror, Record, Store
 from zkmigrate.plan.mirror import (
@@ -115,8 +115,7 @@ class Mirroring:
         """When all offsets of a group in Kafka were last committed."""
         self._period: float | None = None
         """Seconds until all offsets are committed again."""
-        self._late: dict[str, str] = {}
-        """Time since when a group is not in step."""
+        self._late = Lateness()
         self._had_members: set[str] = set()
         """Groups in which an old member was seen since the connection was established."""
         self._losses = 0
@@ -308,7 +307,8 @@ class Mirroring:
                 yield quiet[name][0]
         self._woken.difference_update(names)
         together = self._readings.complete_together(filter(self._is_ours, looks.values()))
-        for step in map(self._timed, self._steps(looks, together, when_empty)):
+        for one in self._steps(looks, together, when_empty):
+            step = self._late.timed(one, int(time.time() * 1000))
             if step.state in _QUIET:
                 until = time.monotonic() + again_s * random.uniform(0.5, 1.0)
                 self._quiet[step.group] = (step._replace(copied=0), until)
@@ -329,15 +329,6 @@ class Mirroring:
         if isinstance(at, Exception) or at.mirror is None or at.mirror.stopped is not None:
             return False
         return bool(mirror_state.lease_of(at.lease, self._run))
-
-    def _timed(self, step: Step) -> Step:
-        """Add the time for which a group has not been in step."""
-        if step.good:
-            self._late.pop(step.group, None)
-            return step
-        return step._replace(
-            late_since=self._late.setdefault(step.group, moment(int(time.time() * 1000)))
-        )
 
     def _steps(
         self, looks: Mapping[str, Look], together: Together, when_empty: bool

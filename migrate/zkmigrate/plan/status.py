@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 from zkconsumer.admin.ids_lock import Guard
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
-from zkmigrate.model import STOPPED, GroupState, Retention, Store
+from zkmigrate.model import STOPPED, GroupState, Record, Retention, Store
 from zkmigrate.plan.cases import Case, case_of, changed_since
+from zkmigrate.plan.clusters.across import CUT_OVER, cut_over_of
 from zkmigrate.plan.mirror import behind, reading_of
 from zkmigrate.plan.table import Action, add_reasons
 from zkmigrate.reasons import Reason
@@ -121,8 +122,7 @@ def status_of(
         ways = "run zkmigrate cut-over again, or zkmigrate undo, which lets old consumers start"
         needs(Reason.LOCKED, f"a cut-over has begun and not ended: {ways}")
     elif locked == Guard.LOCKED.value and settled and state.record.mirror != STOPPED:
-        way = "undo" if state.record.mirror else "unlock"
-        needs(Reason.LOCKED, f"is locked, so old consumers cannot start: run zkmigrate {way}")
+        needs(Reason.LOCKED, _why_locked(state.record))
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
         names = shown(state.coordinator_members)
         needs(Reason.COORDINATOR_MEMBER, f"consumers run at the broker: stop {names}")
@@ -227,6 +227,16 @@ def _moved(state: GroupState) -> str:
         return f"live: {state.mode.value}"
     marker = state.marker
     return f"{marker.moved_to.value} {day(marker.at_ms)}" if marker and marker.moved_to else ""
+
+
+def _why_locked(known: Record) -> str:
+    if (cut_over := cut_over_of(known)) == CUT_OVER:
+        return "was handed over to another cluster; zkmigrate unlock would let old consumers start"
+    if cut_over:
+        ways = "run zkmigrate cut-over --to-cluster again, or zkmigrate unlock"
+        return f"a cut-over has begun and not ended: {ways}, which lets old consumers start"
+    way = "undo" if known.mirror else "unlock"
+    return f"is locked, so old consumers cannot start: run zkmigrate {way}"
 
 
 def is_migrator(group: str, name: str) -> bool:

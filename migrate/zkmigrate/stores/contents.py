@@ -33,7 +33,7 @@ from zkconsumer.errors import (
     UnsupportedBrokerError,
 )
 from zkmigrate.errors import MigrationError
-from zkmigrate.plan.translation import NO_TIME, Excerpt, Seen
+from zkmigrate.plan.clusters.translation import NO_TIME, Excerpt, Seen
 from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.logs import CLIENT_ID
 from zkmigrate.stores.pace import Pace

@@ -62,9 +62,10 @@ def path(group: str) -> str:
     return f"{record.path(group)}/mirror"
 
 
-def lease_path(group: str) -> str:
-    """Return the path of the lease of a group's mirror."""
-    return f"{record.path(group)}/lease"
+def lease_path(group: str, to: str = "") -> str:
+    """Return the path of the lease of a group's mirror. ``to``: the id of another cluster to which
+    it copies."""
+    return f"{record.path(group)}/lease" + (f"-{to}" if to else "")
 
 
 def encode(mirror: Mirror) -> bytes:
@@ -206,9 +207,9 @@ def read_mirror(group: str) -> Script[tuple[Mirror | None, str]]:
     return None if node is None else decode(path(group), node), by
 
 
-def take_lease(group: str, run: str) -> Script[Node | None]:
+def take_lease(group: str, run: str, to: str = "") -> Script[Node | None]:
     """Take the lease of a group if it is free. Return its owner, and leave a watch."""
-    where = lease_path(group)
+    where = lease_path(group, to)
     yield from attempt(Create(where, _lease_data(run), ephemeral=True))
     (node,) = yield from read_many([where], True)
     return node
@@ -223,6 +224,21 @@ def lease_of(lease: Node | None, run: str) -> int:
 
 def _lease_data(run: str) -> bytes:
     return f"{record.operator()} {run} {os.getpid()}".encode()
+
+
+def take_lease_to(group: str, run: str, to: str) -> Script[Node | None]:
+    """Do the same for a mirror to another cluster, whose owner asks often."""
+    (node,) = yield from read_many([lease_path(group, to)])
+    return node if node is not None else (yield from take_lease(group, run, to))
+
+
+def permit_to(group: str, serial: int, to: str, session: int) -> Script[bool]:
+    """Whether the record of a group that is mirrored to another cluster has this version, and a
+    session its lease. A session of 0 needs none."""
+    if not (yield from record.is_still(group, serial)):
+        return False
+    (node,) = yield from read_many([lease_path(group, to)])
+    return not session or (node is not None and node.stat.ephemeral_owner == session)
 
 
 def free_lease(at: InZooKeeper) -> Script[bool]:

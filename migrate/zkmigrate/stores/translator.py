@@ -17,7 +17,7 @@ from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.formats.proofs_file import Answer, Asked, ProofsFile
-from zkmigrate.plan.translation import (
+from zkmigrate.plan.clusters.translation import (
     NO_TIME,
     Excerpt,
     Proof,

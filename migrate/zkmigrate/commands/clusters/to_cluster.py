@@ -27,8 +27,8 @@ from zkmigrate.exits import exit_status
 from zkmigrate.formats import offset_csv
 from zkmigrate.formats.plan_file import To
 from zkmigrate.formats.proofs_file import Asked, ProofsFile
+from zkmigrate.plan.clusters.translation import Proof, Translation
 from zkmigrate.plan.findings import problem
-from zkmigrate.plan.translation import Proof, Translation
 from zkmigrate.plan.values import Entry, GroupPlan, Problem, There, Verdict
 from zkmigrate.reasons import Reason
 from zkmigrate.stores.cluster import Servers
@@ -43,6 +43,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 _AT_ONCE: Final = 100
 """Number of partitions that are requested together."""
 _OWN: Final = ("to_config", "topic_map", "not_proven", "offsets_out", "proofs")
+_SHARED: Final = (
+    click.option(
+        "--not-proven",
+        type=click.Choice(["refuse", "lower"]),
+        default="refuse",
+        help="Offsets with only two bounds; lower: use the lower bound, which may repeat records.",
+    ),
+    click.option(
+        "--topic-map",
+        metavar="OLD=NEW",
+        multiple=True,
+        callback=parse_renames,
+        help="A topic's name in the other cluster, or a rule for many: '*=source.*', "
+        "'/(.+)-v1/=\\1'. May be repeated.",
+    ),
+    click.option(
+        "--to-config",
+        metavar="FILE",
+        help="Like --command-config, for that cluster.",
+    ),
+)
 _OTHERS: Final = ("decisions_out", "at_apply", "direction", "only_problems")
 
 
@@ -103,26 +124,7 @@ def to_cluster_options(command: F) -> F:
             metavar="FILE",
             help="Write the offsets of ready groups to this new file for kafka-consumer-groups.",
         ),
-        click.option(
-            "--not-proven",
-            type=click.Choice(["refuse", "lower"]),
-            default="refuse",
-            help="Offsets with only two bounds; lower: use the lower bound, which may repeat "
-            "records.",
-        ),
-        click.option(
-            "--topic-map",
-            metavar="OLD=NEW",
-            multiple=True,
-            callback=parse_renames,
-            help="A topic's name in the other cluster, or a rule for many: '*=source.*', "
-            "'/(.+)-v1/=\\1'. May be repeated.",
-        ),
-        click.option(
-            "--to-config",
-            metavar="FILE",
-            help="Like --command-config, for that cluster.",
-        ),
+        *_SHARED,
         click.option(
             "--from-cluster",
             metavar="HOST:PORT[,..]",
@@ -136,6 +138,34 @@ def to_cluster_options(command: F) -> F:
     ):
         bundled = option(bundled)
     return bundled  # type: ignore[return-value]
+
+
+def target_options(text: str) -> Callable[[F], F]:
+    """Add the options of a command that works on another cluster with ``--to-cluster``, whose help
+    is ``text``. The command receives them as ``elsewhere``: None without another cluster."""
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def bundled(
+            to_cluster: str | None,
+            to_config: str | None,
+            topic_map: tuple[Rename, ...],
+            not_proven: str,
+            **others: Any,
+        ) -> Any:
+            if to_cluster is None:
+                only_with("--to-cluster", *_OWN)
+                return command(elsewhere=None, **others)
+            lower, security = not_proven == "lower", read_security(to_config)
+            elsewhere = ToCluster(to_cluster, security, topic_map, lower, None, False, None)
+            return command(elsewhere=elsewhere, **others)
+
+        where = click.option("--to-cluster", metavar="HOST:PORT[,..]", help=text)
+        for option in (*_SHARED, where):
+            bundled = option(bundled)
+        return bundled  # type: ignore[return-value]
+
+    return decorate
 
 
 class Found(NamedTuple):
@@ -352,7 +382,7 @@ def problems_of(
     )
 
 
-def _names_there(topics: Iterable[str], renames: Sequence[Rename]) -> dict[str, str]:
+def names_there(topics: Iterable[str], renames: Sequence[Rename]) -> dict[str, str]:
     """Return the names of topics in the other cluster. Raises UsageError if one is illegal or
     occurs twice."""
     names = {topic: name_there(topic, renames) for topic in topics}
@@ -421,7 +451,7 @@ def _wanted(
     other: OtherCluster,
     elsewhere: ToCluster,
 ) -> Iterator[Wanted]:
-    names = _names_there({entry.tp.topic for entry in plan.entries}, elsewhere.topics)
+    names = names_there({entry.tp.topic for entry in plan.entries}, elsewhere.topics)
     states, _ = stores.logs.of(names)
     tps = [TopicPartition(names[one.tp.topic], one.tp.partition) for one in plan.entries]
     held = {tp: one.offset for tp, one in other.kafka.fetch(plan.in_kafka, tps).items()}

@@ -220,10 +220,11 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         (
             _GROUP,
             Column("leader", "string", "Store whose offsets are copied to the other: `zookeeper` "
-                   "or `kafka`; empty if unknown."),
+                   "or `kafka`; empty if unknown. With `--to-cluster`: `source`, or `target` after "
+                   "the cut-over."),
             Column("state", "string", "`in step`, `standby` (another process mirrors it), "
-                   "`behind`, `stopped`, `refused`, `skipped`, `failed`, `would be done` or "
-                   "`not mirrored`."),
+                   "`behind`, `stopped`, `refused`, `skipped`, `failed`, `would be done`, "
+                   "`not mirrored` or `handed over`."),
             Column("since", "string", "When this store began to lead, in UTC; empty if unknown."),
             Column("late_since", "string", "When the stores ceased to be in step, in UTC; empty if "
                    "they are.", table=InTable.IF_ANY),

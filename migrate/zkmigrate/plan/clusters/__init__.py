@@ -1,0 +1,1 @@
+"""Offsets in another cluster: ``translation`` finds them, and ``across`` decides for a mirror."""

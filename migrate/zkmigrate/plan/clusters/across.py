@@ -1,0 +1,141 @@
+"""Decides which offsets a mirror stores in another cluster. Pure.
+
+An offset that the mirror stores there carries a mark in its metadata: the offset in the group's
+cluster that it stands for, its proof, and the ids of the cluster and of both topics. So the mirror
+has no state of its own, and an offset without a mark was committed by another client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.model import GroupState, KafkaOffset, Record, Store, number
+from zkmigrate.plan.clusters.translation import Proof, Translation
+from zkmigrate.plan.mirror import reading_of
+from zkmigrate.reasons import Reason
+from zkmigrate.text import shown
+
+CUT_OVER: Final = "cut-over --to-cluster"
+"""Command in the record of a group that was handed over to another cluster."""
+BEGUN: Final = f"{CUT_OVER} (begun)"
+"""Command in the record of a group that is being handed over."""
+_MARK: Final = "zkmigrate mirror --to-cluster "
+Why = tuple[Reason, str]
+"""Why an offset is not stored."""
+
+
+def cut_over_of(known: Record) -> str:
+    """Return ``CUT_OVER`` or ``BEGUN`` if a cut-over has locked the group, otherwise an empty
+    text."""
+    return known.command if known.locked and known.command in (CUT_OVER, BEGUN) else ""
+
+
+class Copy(NamedTuple):
+    """An offset in the other cluster. ``source``: the group's offset in its own cluster, of which
+    it is the translation. ``ids``: of the cluster and of both topics."""
+
+    offset: int
+    source: int
+    proof: Proof
+    ids: str
+
+    @property
+    def mark(self) -> str:
+        """The metadata with which it is committed."""
+        return f"{_MARK}{self.offset} {self.source} {self.proof.value} {self.ids}"
+
+
+def copy_in(held: KafkaOffset) -> Copy | None:
+    """Return the mirror's copy that a committed offset is; ``None`` if another client committed
+    it."""
+    try:
+        offset, source, proof, ids = held.metadata.removeprefix(_MARK).split(" ", 3)
+        found = Copy(int(offset), int(source), Proof(proof), ids)
+    except ValueError:
+        return None
+    return found if (found.offset, found.mark) == (held.offset, held.metadata) else None
+
+
+def positions(
+    state: GroupState,
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Why]] | Why:
+    """Return the offsets in ZooKeeper to translate, and why others are not; or why none is."""
+    reading = reading_of(state)
+    if (obstacle := reading.obstacle(Store.ZOOKEEPER)) is not None:
+        return obstacle
+    every = list(reading.partitions())
+    if state.marker is None or state.marker.moved_to is not Store.ZOOKEEPER:
+        differ = [
+            f"{tp}: zookeeper has {reading.offset(Store.ZOOKEEPER, tp)}, kafka {held}"
+            for tp in every
+            if (held := number(state.kafka.get(tp))) is not None
+            and held != reading.offset(Store.ZOOKEEPER, tp)
+        ]
+        if differ:
+            text = "delete the group in this cluster's Kafka if its offsets in ZooKeeper are right"
+            return Reason.CONFLICT, f"{shown(differ)}: {text}"
+    found: dict[TopicPartition, int] = {}
+    waits: dict[TopicPartition, Why] = {}
+    for tp in every:
+        here = reading.offset(Store.ZOOKEEPER, tp)
+        if here is None:
+            continue
+        if reading.is_stale(tp):
+            waits[tp] = Reason.RECREATED, f"its topic is younger than {here}"
+        else:
+            found[tp] = here
+    return found, waits
+
+
+def obstacle_to(offset: int, ids: str, before: Copy | None) -> Why | None:
+    """Return why the copy of a partition's offset must not be replaced by one for ``offset``."""
+    if before is None:
+        return None
+    delete = "delete the group's offsets of the topic in the other cluster"
+    if before.ids != ids:
+        return Reason.RECREATED, f"a topic was recreated since its offset was copied: {delete}"
+    if offset < before.source:
+        text = f"went back from {before.source} to {offset}, and offsets there are never lowered"
+        return Reason.WOULD_LOWER, f"{text}: if this is right, {delete}"
+    return None
+
+
+def next_copy(
+    before: Copy | None, found: Iterable[tuple[int, Translation]], lower: bool, ids: str
+) -> Copy | Why | None:
+    """Return the copy to store, if one is better than ``before``.
+
+    ``found``: the translations of the group's offset and of earlier ones. ``lower``: a lower bound
+    is enough.
+    """
+    best = before
+    for source, one in found:
+        proven = one.proof is Proof.PROVEN
+        if one.low is None or not (proven or lower):
+            continue
+        low = one.low
+        if before is not None and low < before.offset:
+            if proven:
+                text = f"{source} is proven to be {low} there, and {before.source} {before.offset}"
+                return Reason.NOT_PROVEN, f"{text}, which is not the same order"
+            low = before.offset  # the copy of an earlier offset is a lower bound, too
+        new = Copy(low, source, one.proof, ids)
+        if best is None or _rank(new) > _rank(best):
+            best = new
+    return None if best == before else best
+
+
+def lag(offset: int, copy: Copy | None) -> int:
+    """Return by how many offsets of the group's own cluster a copy is behind."""
+    return offset if copy is None else max(0, offset - copy.source)
+
+
+def _rank(copy: Copy) -> tuple[int, int, bool]:
+    return copy.offset, copy.source, copy.proof is Proof.PROVEN
+
+
+def in_step(offsets: Mapping[TopicPartition, int], copies: Mapping[TopicPartition, Copy]) -> bool:
+    """Whether each offset has a copy."""
+    return all(tp in copies and copies[tp].source == offset for tp, offset in offsets.items())
