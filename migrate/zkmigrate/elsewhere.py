@@ -25,7 +25,7 @@ from zkmigrate.model import GroupState, number
 from zkmigrate.plan.layout import Place
 from zkmigrate.plan.options import covers
 from zkmigrate.plan.table import Action, Do, decide
-from zkmigrate.plan.values import GroupPlan, Verdict
+from zkmigrate.plan.values import GroupPlan, There, Verdict
 from zkmigrate.reasons import Reason
 from zkmigrate.stores.contents import OtherCluster
 from zkmigrate.stores.group_states import read_states
@@ -103,10 +103,11 @@ def _store(plan: GroupPlan, stores: Stores, other: OtherCluster, run: Run) -> Re
         run.step(name, "done")
         return result(Outcome.WAS_DONE)
     run.step(name, ELSEWHERE)
+    planned = {tp: one.offset for tp, one in _entries_there(plan).items()}
     with other.kafka.another() as asked:  # the connection that commits is ready
 
         def permit() -> None:
-            _check_held(to, left, asked.fetch(to, list(left)))
+            _check_held(to, planned, asked.fetch(to, list(planned)))
 
         offsets = {tp: StoredOffset(offset) for tp, offset in left.items()}
         faults = other.kafka.commit(to, offsets, permit)
@@ -115,9 +116,10 @@ def _store(plan: GroupPlan, stores: Stores, other: OtherCluster, run: Run) -> Re
         if len(faults) < len(left):
             why += f". {len(left) - len(faults)} other offsets of the group were stored"
         raise MigrationError(why)
+    topics = " ".join(f"--topic {name}" for name in sorted({tp.topic for tp in planned}))
     stored = (
         "offsets were stored in the other cluster. Before you plan again, delete them there: "
-        f"kafka-consumer-groups.sh --delete --group {to}"
+        f"kafka-consumer-groups.sh --delete-offsets --group {to} {topics}"
     )
     try:
         if _check_target(plan, stores, other):
@@ -180,11 +182,7 @@ def _check_target(
     if members := other.kafka.members(group):
         text = f"consumers are on the coordinator of the other cluster: {shown(members)}: stop them"
         raise in_use(group, Reason.COORDINATOR_MEMBER, text)
-    wanted = {
-        TopicPartition(one.there.topic, one.tp.partition): one.there
-        for one in plan.entries
-        if one.there is not None
-    }
+    wanted = _entries_there(plan)
     held = other.kafka.fetch(group, list(wanted))
     _check_held(group, {tp: one.offset for tp, one in wanted.items()}, held)
     topics = other.topics({tp.topic for tp in wanted})
@@ -198,12 +196,22 @@ def _check_target(
     return left
 
 
+def _entries_there(plan: GroupPlan) -> dict[TopicPartition, There]:
+    """Return what is planned for each partition of the other cluster."""
+    return {
+        TopicPartition(one.there.topic, one.tp.partition): one.there
+        for one in plan.entries
+        if one.there is not None
+    }
+
+
 def _check_held(
-    group: str, wanted: Mapping[TopicPartition, int], held: Mapping[TopicPartition, StoredOffset]
+    group: str, planned: Mapping[TopicPartition, int], held: Mapping[TopicPartition, StoredOffset]
 ) -> None:
-    """Check that the group has no other offsets. Raises GroupRefusedError."""
+    """Check that no planned partition has another offset. The group may have offsets of other
+    partitions: they stay as they are. Raises GroupRefusedError."""
     for tp, stored in held.items():
-        if stored.offset != wanted[tp]:
+        if tp in planned and stored.offset != planned[tp]:
             text = f"{tp} has the offset {stored.offset} in the other cluster: plan again"
             raise refused(group, Reason.CHANGED, text)
 

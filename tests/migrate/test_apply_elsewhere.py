@@ -648,7 +648,27 @@ def test_what_changes_after_the_commit_is_named(
     (row,) = ran.rows
     assert (ran.status, row["outcome"]) == (3, "refused")
     assert "offsets were stored in the other cluster" in row["why"]
-    assert "kafka-consumer-groups.sh --delete --group g" in row["why"]
+    assert "kafka-consumer-groups.sh --delete-offsets --group g --topic old.t" in row["why"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_offsets_outside_the_plan_stay_as_they_are(
+    simulated: Simulated, there: There, stored: bool
+) -> None:
+    """The group has an offset of another topic in the other cluster, and perhaps one of two planned
+    ones already, from a run that was interrupted: the rest is stored."""
+    outside, second = TopicPartition("other", 0), TopicPartition("old.t", 1)
+    parts = {number: PartitionView(0, 0, (0,), (0,)) for number in range(2)}
+    there.view = ClusterView("id of there", (), {"old.t": TopicView("id of t", parts)})
+    simulated.topic("t", (0, 100), (0, 100))
+    simulated.in_zookeeper("g", "t", 5, 6)
+    there.offsets["g"] = {outside: 3}
+    plan(simulated)
+    if stored:
+        there.offsets["g"][TP] = 35
+    (row,) = simulated.run("apply", "a.plan", "--execute").rows
+    assert (row["outcome"], row["offsets"]) == ("done", 1 if stored else 2), row
+    assert there.offsets == {"g": {outside: 3, TP: 35, second: 36}}
 
 
 def test_what_is_not_ready_is_skipped(simulated: Simulated, there: There) -> None:
