@@ -151,9 +151,14 @@ def test_messages_pass_and_topic_settings_arrive(cluster: LocalCluster, topic: s
     assert received == [b"value", b"value"]
 
 
-def test_replicas_survive_a_broker(topic: str) -> None:
-    """With two brokers, a replicated partition gets a new leader when its leader is killed."""
-    with LocalCluster("3.9", brokers=2) as running:
+def test_replicas_survive_a_broker_and_properties_arrive(topic: str) -> None:
+    """With two brokers, a replicated partition gets a new leader when its leader is killed. Given
+    properties override the defaults. Here, topics are created automatically."""
+    given = {"auto.create.topics.enable": "true"}
+    with LocalCluster("3.9", brokers=2, properties=given) as running:
+        producer = KafkaProducer(bootstrap_servers=running.bootstrap)
+        producer.send(f"{topic}-sent", b"value").get(timeout=30)
+        producer.close()
         running.create_topic(topic, partitions=2, replication=2)
         running.broker_servers[0].kill()
         with KafkaSession(running.zookeeper) as client:
@@ -179,14 +184,6 @@ class KafkaSession:
     def __exit__(self, *_: object) -> None:
         self.client.stop()
         self.client.close()
-
-
-def test_properties_reach_the_brokers(topic: str) -> None:
-    """Given properties override the defaults. Here, topics are created automatically."""
-    with LocalCluster("3.9", properties={"auto.create.topics.enable": "true"}) as running:
-        producer = KafkaProducer(bootstrap_servers=running.bootstrap)
-        producer.send(topic, b"value").get(timeout=30)
-        producer.close()
 
 
 def test_zookeeper_alone_keeps_data_in_its_directory(tmp_path: Path) -> None:

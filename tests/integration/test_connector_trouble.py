@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.groups import GroupWatch, Producer, Reader, all_delivered
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
@@ -261,18 +262,21 @@ def test_exception_in_the_with_block(
     assert watch.owners(topic) == {}
 
 
-def test_shutdown_without_zookeeper(config: dict[str, object], topic: str) -> None:
+def test_shutdown_without_zookeeper(
+    cluster: LocalCluster, config: dict[str, object], topic: str
+) -> None:
     """If ZooKeeper is gone, ``shutdown`` ends within its time and explains the consequences."""
-    with LocalCluster("3.9") as own:
-        own.create_topic(topic, 1)
-        with Producer(own.bootstrap, topic, (0,)) as producer:
-            producer.send(5)
+    cluster.create_topic(topic, 1)
+    with Producer(cluster.bootstrap, topic, (0,)) as producer:
+        producer.send(5)
+    with TcpProxy(cluster.zookeeper_server.port) as proxy:
         member = ZookeeperConsumerConnector(
-            config | {"zookeeper.connect": own.zookeeper, "auto.commit.interval.ms": 60_000}
+            config | {"zookeeper.connect": proxy.address, "auto.commit.interval.ms": 60_000}
         )
         reader = Reader(member.create_message_streams({topic: 1})[topic])
         reader.wait(5)
-        own.zookeeper_server.kill()
+        proxy.refuse()
+        proxy.cut()
         began = time.monotonic()
         with pytest.raises(CommitFailedError):
             member.shutdown(timeout=1.5)

@@ -13,6 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.integration.conftest import CONSUME
+from tests.support.tcp_proxy import TcpProxy
 from zkconsumer.cli.consume.command import delete_generated, given_by
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.zookeeper.ops import Delete, Multi
@@ -298,19 +299,20 @@ def test_a_closed_pipe_leaves_the_group_cleanly(
 
 
 def test_status_is_1_when_the_last_commit_fails(
-    topic: str, group: str, started: Any, tmp_path: Path
+    cluster: LocalCluster, topic: str, group: str, started: Any
 ) -> None:
     """If ZooKeeper is gone at the end, the offsets are not stored, and the status shows it."""
-    with LocalCluster("3.9") as own:
-        own.create_topic(topic)
-        send(own.bootstrap, topic, [(None, b"m%d" % i) for i in range(5)])
+    cluster.create_topic(topic)
+    send(cluster.bootstrap, topic, [(None, b"m%d" % i) for i in range(5)])
+    with TcpProxy(cluster.zookeeper_server.port) as proxy:
         process = started(
-            *("--zookeeper", own.zookeeper, "--group", group, "--topic", topic),
+            *("--zookeeper", proxy.address, "--group", group, "--topic", topic),
             *("--from-beginning", "--consumer-property", "zookeeper.session.timeout.ms=4000"),
         )
         for _ in range(5):
             process.stdout.readline()
-        own.zookeeper_server.kill()
+        proxy.refuse()
+        proxy.cut()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 1, err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,13 +17,11 @@ COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "per
 MESSAGES = 2500
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    """A cluster with a topic of 2,500 messages of 100 bytes in two partitions."""
-    with LocalCluster("3.9") as cluster:
-        cluster.create_topic("speed", 2)
-        send(cluster.bootstrap, "speed", [(None, b"%0100d" % n) for n in range(MESSAGES)])
-        yield cluster
+@pytest.fixture(scope="module", autouse=True)
+def messages(cluster: LocalCluster) -> None:
+    """Create a topic of 2,500 messages of 100 bytes in two partitions."""
+    cluster.create_topic("speed", 2)
+    send(cluster.bootstrap, "speed", [(None, b"%0100d" % n) for n in range(MESSAGES)])
 
 
 def perf(*arguments: str) -> Any:
@@ -58,8 +55,9 @@ def test_all_messages_are_counted(cluster: LocalCluster, group: str, how: str) -
     assert found["nMsg.sec"] == pytest.approx(MESSAGES / seconds, rel=0.05)
 
 
-def test_columns_are_those_of_kafka_s_tool(cluster: LocalCluster) -> None:
+def test_columns_are_those_of_kafka_s_tool(cluster: LocalCluster, zk: KazooClient) -> None:
     """The command prints the header and one line. The generated group is deleted."""
+    groups = zk.get_children("/consumers")
     ran = perf("--zookeeper", cluster.zookeeper, "--messages=10", "--threads=2")
     header, line = ran.stdout.splitlines()
     assert header == (
@@ -67,13 +65,7 @@ def test_columns_are_those_of_kafka_s_tool(cluster: LocalCluster) -> None:
         "rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
     )
     assert len(line.split(", ")) == 10
-    client = KazooClient(cluster.zookeeper)
-    client.start(timeout=15)
-    try:
-        assert client.get_children("/consumers") == []
-    finally:
-        client.stop()
-        client.close()
+    assert sorted(zk.get_children("/consumers")) == sorted(groups)
 
 
 def test_too_few_messages(cluster: LocalCluster) -> None:
