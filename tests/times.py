@@ -1,4 +1,4 @@
-"""How long each target of CI takes, and its slowest test file.
+"""How long each target of CI takes, its CPU seconds in pytest, and its slowest test file.
 
 With ``ZKC_TIMES=FILE``, each run of pytest appends a line of JSON to FILE (``record``), and
 ``.ci/run`` appends the time of each target that it starts. ``python -m tests.times FILE`` prints
@@ -18,7 +18,8 @@ from typing import Any
 
 
 def record(reports: Iterable[Any], begin: float) -> None:
-    """Append the time of this run of pytest to the file that ``ZKC_TIMES`` names.
+    """Append the time of this run of pytest, and the CPU time of its processes that have ended, to
+    the file that ``ZKC_TIMES`` names.
 
     A run inside a test is not recorded. ``reports`` are all reports of pytest with a ``nodeid`` and
     a ``duration`` in seconds, and ``begin`` is the ``time.time()`` at which the run began.
@@ -36,6 +37,7 @@ def record(reports: Iterable[Any], begin: float) -> None:
     line = {
         "target": os.environ.get("ZKC_TARGET", "pytest"),
         "seconds": round(time.time() - begin, 1),
+        "cpu": round(sum(os.times()[:4]), 1),
         "tests": len(tests),
         "slowest": file,
         "slowest_seconds": round(duration, 1),
@@ -53,22 +55,24 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
     rows: dict[str, dict[str, Any]] = {}
     for line in lines:
         row = rows.setdefault(
-            line["target"], {"runs": 0.0, "command": 0.0, "tests": 0, "slowest": ("", 0.0)}
+            line["target"],
+            {"runs": 0.0, "command": 0.0, "cpu": 0.0, "tests": 0, "slowest": ("", 0.0)},
         )
         if "tests" not in line:
             row["command"] += line["seconds"]
             continue
         row["runs"] += line["seconds"]
+        row["cpu"] += line["cpu"]
         row["tests"] += line["tests"]
         row["slowest"] = max(
             row["slowest"], (line["slowest"], line["slowest_seconds"]), key=lambda pair: pair[1]
         )
-    texts = [f"{'target':<18}{'seconds':>8}{'tests':>7}  slowest file"]
+    texts = [f"{'target':<18}{'seconds':>8}{'CPU':>6}{'tests':>7}  slowest file"]
     for target, row in rows.items():
         file, duration = row["slowest"]
         slowest = f"{file} ({duration:.0f} s)" if file else "-"
         seconds = row["command"] or row["runs"]
-        texts.append(f"{target:<18}{seconds:>8.0f}{row['tests']:>7}  {slowest}")
+        texts.append(f"{target:<18}{seconds:>8.0f}{row['cpu']:>6.0f}{row['tests']:>7}  {slowest}")
     return "\n".join(texts)
 
 

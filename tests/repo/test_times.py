@@ -23,6 +23,7 @@ def test_the_table_has_a_row_for_each_target(
     for target, begin in (("test", 0.0), ("spark", 0.0), ("spark", 0.0)):
         monkeypatch.setenv("ZKC_TARGET", target)
         monkeypatch.setattr(times.time, "time", lambda: 40.0)
+        monkeypatch.setattr(times.os, "times", lambda: (1.0, 2.0, 3.0, 4.0, 99.0))
         reports = [
             SimpleNamespace(nodeid="tests/a.py::test_x", duration=3.0),
             SimpleNamespace(nodeid="tests/b.py::test_y", duration=2.0),
@@ -33,7 +34,7 @@ def test_the_table_has_a_row_for_each_target(
         output.write(json.dumps({"target": "test", "seconds": 50}) + "\n")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line.split() for line in times.table(lines).splitlines()] == [
-        ["target", "seconds", "tests", "slowest", "file"],
-        ["test", "50", "2", "tests/b.py", "(4", "s)"],
-        ["spark", "80", "4", "tests/b.py", "(4", "s)"],
+        ["target", "seconds", "CPU", "tests", "slowest", "file"],
+        ["test", "50", "10", "2", "tests/b.py", "(4", "s)"],
+        ["spark", "80", "20", "4", "tests/b.py", "(4", "s)"],
     ]
