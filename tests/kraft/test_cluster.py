@@ -26,8 +26,13 @@ def cluster(directory: Path, *arguments: str, stdin: str = "") -> Any:
     )
 
 
-def test_brokers_without_zookeeper_keep_their_data_and_leaders() -> None:
-    """Three brokers elect controllers. A killed broker returns with its topics."""
+def test_brokers_without_zookeeper_keep_their_data_and_leaders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three brokers elect controllers. A killed broker returns with its topics. The id of the
+    cluster begins like an option: brokers with ZooKeeper chose such ids, and a change to KRaft
+    keeps the id."""
+    monkeypatch.setattr("zkconsumer.servers.local_cluster.new_cluster_id", lambda: "-" + "A" * 21)
     with LocalCluster("4", brokers=3) as running:
         assert running.zookeeper == ""
         running.create_topic("kept", partitions=3, replication=3)
@@ -67,10 +72,3 @@ def test_cluster_commands_work_without_zookeeper(tmp_path: Path) -> None:
         assert "Kafka 4 has no ZooKeeper: run `zkconsumer cluster address" in asked.stderr
     finally:
         assert cluster(where, "down").returncode == 0
-
-
-def test_an_id_of_a_cluster_that_begins_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers with ZooKeeper chose such ids, and a change to KRaft keeps the id."""
-    monkeypatch.setattr("zkconsumer.servers.local_cluster.new_cluster_id", lambda: "-" + "A" * 21)
-    with LocalCluster("4") as running:
-        assert running.bootstrap
