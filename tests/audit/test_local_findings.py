@@ -99,15 +99,26 @@ def test_an_effect_that_shows_after_the_chosen_time_counts(
 
 
 def test_a_log_that_is_cut_off_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It may have been copied while the server wrote it."""
+    """It may have been copied while the server wrote it. If a program reads the output, what is
+    missing is on standard error."""
     log = write_log(tmp_path, incident().rows)
     log.write_bytes(log.read_bytes()[:-20])
-    for words in (["findings", str(tmp_path)], ["log", "g", "--zookeeper-logs", str(tmp_path)]):
-        assert run([*words, "--servers", "1"]) == 0
-        assert (
-            "bytes exist: the server is writing this log, or it was copied incompletely.\n"
-            in capsys.readouterr().out
-        )
+    told = "bytes exist: the server is writing this log, or it was copied incompletely.\n"
+    logs = ["--zookeeper-logs", str(tmp_path), "--servers", "1"]
+    who = ["who", "g", "t-0", "--at", "2026-11-21T00:00:06"]
+    for words, by_program in (
+        (["findings", str(tmp_path), "--servers", "1"], ["--format", "json"]),
+        (["log", "g", *logs], ["--timeline"]),
+        (["log", "g", *logs], ["--json"]),
+        ([*who, *logs], ["--json"]),
+    ):
+        assert run(words) == 0
+        assert told in capsys.readouterr().out
+        assert run([*words, *by_program]) == 0
+        shown = capsys.readouterr()
+        assert told not in shown.out
+        assert shown.err.endswith(told)
+        assert "Covered: " not in shown.err
 
 
 def test_logs_are_audited_without_an_audit(

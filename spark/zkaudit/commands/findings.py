@@ -15,7 +15,6 @@ from zkaudit.commands.expected import expected_option, print_gone
 from zkaudit.commands.inputs import fail_on_option, limit_names, limit_options
 from zkaudit.commands.question import (
     Clock,
-    about,
     check_order,
     csv_line,
     logs_options,
@@ -129,7 +128,7 @@ def findings_command(
 
         question = Question(places, None, start, end, servers, allow_damage, to_end=True)
         try:
-            every = _in_logs(question, group, limits, clock if form == "table" else None)
+            every = _in_logs(question, group, limits, clock, by_program=form != "table")
         except NoLogsError as error:
             raise NoLogsError(f"{error}, or the directory of an audit") from None
     rows = list(Choice(group, None, kinds, topics, members, start, end).of(every))
@@ -144,9 +143,9 @@ def findings_command(
 
 
 def _in_logs(
-    question: Question, group: str | None, limits: Limits, clock: Clock | None
+    question: Question, group: str | None, limits: Limits, clock: Clock, by_program: bool
 ) -> list[dict[str, Any]]:
-    """Read the logs. With a ``clock``, print which times they cover."""
+    """Read the logs, and print what they cover (``question.say``)."""
     from zkaudit.local.found import findings
     from zkaudit.local.history import check_group, check_size, read
     from zkaudit.report.found import plain
@@ -157,8 +156,8 @@ def _in_logs(
         if group is not None:
             check_group(history, group)
         found = findings(history, limits)
-        if clock is not None:
-            say(about(history, clock, question.start, question.end))
+        say(history, clock, question.start, question.end, by_program)
+        if not by_program:
             click.echo(
                 "Not looked for, as they need zkaudit run with --journals or --bootstrap-server: "
                 f"{', '.join(NOT_LOOKED_FOR)}."

@@ -13,7 +13,6 @@ import click
 from zkaudit.commands.question import (
     ArgumentsFirst,
     Clock,
-    about,
     check_order,
     csv_line,
     iso,
@@ -83,6 +82,7 @@ def log_command(
         chosen = _between(entries(history, group), _us(start), _us(end))
         if topics:
             chosen = (entry for entry in chosen if entry.topic is None or entry.topic in topics)
+        say(history, clock, start, end, as_json or timeline)
         if as_json:
             summary = {"kind": "coverage", "from": start, "to": end}
             head = [json.dumps(summary | history.coverage.summary())]
@@ -91,7 +91,6 @@ def log_command(
         if timeline:
             _print([",".join(_TIMELINE)], _timeline(chosen))
             return
-        say(about(history, clock, start, end))
         chroots = history.chroots if len(history.chroots) > 1 or history.chroots[0] else ()
         count = _print([], _lines(chosen, clock, bool(chroots)))
     if not count:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -149,7 +150,7 @@ def logs_options(command: F) -> F:
 
 
 def about(history: GroupHistory, clock: Clock, start: str | None, end: str | None) -> Iterator[str]:
-    """Yield sentences about what the logs cover, and what is missing."""
+    """Yield a sentence about what the logs cover, then those about what is missing."""
     from zkaudit.report.verdict import CUT_OFF, TOO_LARGE, coverage, doubt, rolled_back
 
     summary = history.coverage.summary() | {
@@ -158,7 +159,7 @@ def about(history: GroupHistory, clock: Clock, start: str | None, end: str | Non
         "last_time": iso(None if history.coverage.last_ms is None
                          else history.coverage.last_ms * 1000),
     }  # fmt: skip
-    yield from coverage(summary, clock.zone, clock.name)
+    yield "".join(coverage(summary, clock.zone, clock.name))
     yield from (text for _, _, text in history.coverage.sentences(clock.zone, clock.name))
     if text := rolled_back({"dropped": history.plan.dropped}):
         yield text
@@ -190,7 +191,15 @@ def narrow() -> int | None:
     return shutil.get_terminal_size().columns
 
 
-def say(lines: Iterator[str]) -> None:
-    """Print sentences."""
-    for line in lines:
-        click.echo(printable(line))
+def say(
+    history: GroupHistory,
+    clock: Clock,
+    start: str | None,
+    end: str | None,
+    by_program: bool = False,
+) -> None:
+    """Print what the logs cover, and what is missing. ``by_program``: a program reads the output,
+    so only what is missing is printed, on standard error."""
+    lines = about(history, clock, start, end)
+    for line in islice(lines, int(by_program), None):
+        click.echo(printable(line), err=by_program)

@@ -13,7 +13,6 @@ from zkaudit.commands.inputs import server_logs_option
 from zkaudit.commands.question import (
     ArgumentsFirst,
     Clock,
-    about,
     iso,
     narrow,
     question_options,
@@ -77,8 +76,7 @@ def who_command(
                 click.echo(json.dumps(_plain(answer, group, at, address)))
             else:
                 _print(_rows(answer, group, at, clock, address, bool(server_logs)))
-        if not as_json:
-            say(about(answers[0].history, clock, None, None))
+        say(answers[0].history, clock, None, None, as_json)
 
 
 def _rows(
