@@ -288,6 +288,9 @@ def opened(path: str | Path) -> Iterator[File]:
         file = _Local(place) if isinstance(place, Path) else _Ahead(place)
     try:
         yield file
+    except OSError as error:
+        error.filename = error.filename or shown(path)
+        raise
     finally:
         file.close()
 

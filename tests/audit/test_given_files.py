@@ -107,6 +107,22 @@ def test_the_name_of_a_log(name: str, zxid: int | None) -> None:
     assert log_zxid(name) == zxid
 
 
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fault of the disk is not one of standard output."""
+    written(tmp_path / "log.1", 1, 4)
+    (tmp_path / "log.9").symlink_to("/proc/self/mem")  # even root cannot read its first page
+    for words in (
+        ["findings"],
+        ["log", "g", "--zookeeper-logs"],
+        ["show", "9", "--zookeeper-logs"],
+    ):
+        assert run([*words, str(tmp_path)]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {tmp_path / 'log.9'}: Input/output error: fix")
+
+
 def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
     """Logs in a format that is not read, and files that were renamed. ``log.bad`` is a log only
     if it begins with transaction 0xbad."""
