@@ -156,14 +156,15 @@ def test_a_torn_tail_is_waited_for(
     assert counts == [(whole - 1, whole - 1)] * 2 + [(whole, whole)]
 
 
-def test_what_is_purged_stays_and_nothing_is_left_undone(
+def test_what_is_purged_stays_and_a_server_is_added(
     spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
 ) -> None:
     """The logs begin with a log gap. Rows from a snapshot are kept after the snapshot is purged,
     and a torn snapshot is reported. If a process is killed after it recorded something, the next
-    process audits it, even if there is nothing new."""
+    process audits it, even if there is nothing new. Then another server is added, which has all
+    logs: the tables are those of one run over both."""
     files = grown[0] / "version-2"
-    place = tmp_path / "server"
+    place, first = tmp_path / "server", tmp_path / "first"
     place.mkdir()
     log = max(files.glob("log.*"), key=lambda p: int(p.name[4:], 16))
     content = log.read_bytes().rstrip(b"\0")
@@ -171,11 +172,10 @@ def test_what_is_purged_stays_and_nothing_is_left_undone(
         shutil.copy(snapshot, place)
     (place / "snapshot.1").write_bytes(b"ZKSN")
     options = job.Options([str(place)], str(tmp_path / "out"))
-    ended = threading.Event()
     told: list[dict[str, Any]] = []
 
     def look() -> int:
-        job_stream.stream(spark, options, 1, ended, told.append, once=True)
+        job_stream.stream(spark, options, 1, Alarm(), told.append, once=True)
         return len(told)
 
     (place / log.name).write_bytes(content[: len(content) // 2])
@@ -194,32 +194,19 @@ def test_what_is_purged_stays_and_nothing_is_left_undone(
         snapshot.unlink()
     assert look() == 2
     assert told[1]["torn_snapshots"] == []
+    assert told[1]["log_gaps"]
     found = load(spark, options.out)[1]["registrations"].where("group_id = 'kept'")
     ((begun,),) = found.select("start_zxid").collect()
     assert 0 < begun < int(log.name[4:], 16)
     assert look() == 2
-
-
-def test_a_server_is_added(
-    spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
-) -> None:
-    """The logs of the first server begin late. Those of another one, which has all, are added: the
-    tables are those of one run over both."""
-    files = sorted((grown[0] / "version-2").glob("log.*"), key=lambda p: int(p.name[4:], 16))
-    second, first = tmp_path / "b", tmp_path / "a"
-    for place, logs in ((second, files[1:]), (first, files)):
-        place.mkdir()
-        for log in logs:
-            shutil.copy(log, place)
-    told: list[dict[str, Any]] = []
-    options = job.Options([str(second)], str(tmp_path / "out"))
-    for logs in ([str(second)], [str(second), str(first)]):
-        options = replace(options, logs=logs)
-        job_stream.stream(spark, options, 1, Alarm(), told.append, once=True)
-    assert told[0]["log_gaps"]
-    assert not told[1]["log_gaps"]
+    first.mkdir()
+    for whole in files.glob("log.*"):
+        shutil.copy(whole, first)
+    options = replace(options, logs=[str(place), str(first)])
+    assert look() == 3
+    assert not told[2]["log_gaps"]
     run = replace(options, out=str(tmp_path / "run"))
-    assert job.run(spark, run) == told[1]
+    assert job.run(spark, run) == told[2]
     same(Path(options.out), Path(run.out))
 
 
