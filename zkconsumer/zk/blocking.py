@@ -257,6 +257,7 @@ class BlockingZk:
         znodes: Counter[int] = Counter()  # of each active script: how many it reads and writes
         reads: dict[int, _Read] = {}  # of active scripts, not yet sent
         done: dict[int, T] = {}
+        resumed: dict[int, int] = {}  # see ``ZkPort.submit``
         yielded = 0
 
         def go_on(number: int, reply: Reply | None) -> None:
@@ -278,7 +279,7 @@ class BlockingZk:
             if _is_plain_read(op):
                 reads[number] = op
             else:
-                self._submit(number, op, session, mailbox.put)
+                self._submit(number, op, session, mailbox.put, resumed[number])
 
         def allowed() -> Iterator[tuple[int, _Read]]:
             """Return the reads of the scripts that started first. The first script never waits."""
@@ -298,6 +299,7 @@ class BlockingZk:
                     and (following := next(waiting, None)) is not None
                 ):
                     active[following[0]] = following[1]
+                    resumed[following[0]] = self._driver.resumed
                     go_on(following[0], None)
                 while yielded in done:
                     yield done.pop(yielded)
@@ -311,6 +313,7 @@ class BlockingZk:
                     reply = answers[0][1]
                     if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:
                         silence += time.monotonic() - began
+                        resumed |= {number: self._driver.resumed for number, _ in answers}
                     else:
                         silence = 0.0
                     for number, reply in answers:
@@ -330,8 +333,10 @@ class BlockingZk:
             for script in active.values():
                 script.close()
 
-    def _submit(self, number: int, op: ZkOp, session: int, put: _Put) -> None:
-        self._driver.submit(op, session, lambda reply: put([(number, reply)]))
+    def _submit(
+        self, number: int, op: ZkOp, session: int, put: _Put, resumed: int | None = None
+    ) -> None:
+        self._driver.submit(op, session, lambda reply: put([(number, reply)]), resumed)
 
     def _read(self, some: Sequence[tuple[int, _Read]], session: int, put: _Put) -> None:
         """Send reads of several scripts as one request, and pass each script its own answer."""
