@@ -181,6 +181,15 @@ def test_deregister_survives_each_lost_answer() -> None:
         assert bench.zk.get(PATHS.member("g_m")) is None
 
 
+def test_an_older_registration_is_deleted_by_what_was_just_read() -> None:
+    """The session has registered in another epoch. The deletion is a ``Multi``, which is not sent
+    after a reconnection: a restored server may have another session's registration there."""
+    bench, sent = Bench(), list[ZkOp]()
+    bench.run(commands.Register(1, 0))
+    bench.run(commands.Register(2, 1), before=lambda _, op: sent.append(op))
+    assert Multi((Delete(PATHS.member("g_m"), 0),)) in sent
+
+
 def test_deregister_leaves_the_registration_of_another_session() -> None:
     """Another live member has the same id, and so the same path and version. Its registration
     stays."""

@@ -78,7 +78,8 @@ def judge(
         return events.RegistrationRefused(command.token, stat.ephemeral_owner)
     if stat.version == command.epoch:
         return events.Registered(command.token)
-    yield from attempt(Delete(ctx.spec.paths.member(ctx.spec.consumer_id), stat.version))
+    gone = Delete(ctx.spec.paths.member(ctx.spec.consumer_id), stat.version)
+    yield from attempt(Multi((gone,)))  # which is not sent after a reconnection
     return None
 
 
