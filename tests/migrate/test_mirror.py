@@ -21,6 +21,7 @@ import pytest
 from zkmigrate.apply import guard, resetting
 from zkmigrate.apply.permission import MIRROR_PERMITTED_S
 from zkmigrate.cli import run
+from zkmigrate.errors import GroupInUseError
 from zkmigrate.mirror import mirroring, writes
 from zkmigrate.model import Mirror, Store
 from zkmigrate.plan.mirror import mark
@@ -1982,6 +1983,24 @@ def test_a_mirror_that_loses_its_connection_while_it_reads_does_not_cut_over(
     for _ in range(2):
         assert [one.leader for one in mirror.steps(["g"], True)] == ["zookeeper"]
     assert simulated.zk.losses == 1
+
+
+def test_a_cut_over_reads_again_after_a_lost_connection(simulated: Simulated) -> None:
+    """ZooKeeper was restored from a backup that has an old member, and the version of the group's
+    record is the same. So Kafka does not lead."""
+    matrix.mirror_zookeeper_leads(simulated)
+
+    def restored(op: ZkOp) -> None:
+        if isinstance(op, Multi) and any(one.path == mirror_state.path("g") for one in op.ops):
+            simulated.zk.before = lambda op: None
+            simulated.zk.zk.do(Create("/consumers/g/ids/old", b"{}"))
+            simulated.zk.interrupt()
+
+    simulated.zk.before = restored
+    with pytest.raises(GroupInUseError, match="old"):
+        mirroring.Mirroring(simulated.stores()).cut_over("g", True, 0.0)
+    mirror, _ = simulated.zk.run(mirror_state.read_mirror("g"))
+    assert mirror.leader is Store.ZOOKEEPER
 
 
 def test_a_live_move_ends_the_mirror(simulated: Simulated, tmp_path: Path) -> None:

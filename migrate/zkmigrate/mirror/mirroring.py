@@ -576,7 +576,7 @@ class Mirroring:
                 return unsure
             decision = decide(seen.reading, seen.mirror)
             if decision.stop is not None:
-                if not all(self._zk(mirror_state.permit([Asked(seen.at, 0, {})]))):
+                if not all(self._zk(mirror_state.permit([Asked(seen.at, 0, {})]), seen.at)):
                     raise mirror_state.changed(group)
                 return Result(group, Outcome.REFUSED, 0, decision.stop[1], decision.stop[:1])
             if not execute:
@@ -615,7 +615,7 @@ class Mirroring:
             SetData(where, after) if there else Create(where, after),
             Delete(mirror_state.path(group), at.mirror.version),
         )
-        self._zk(record.write(group, written, ops, checks=mirror_state.checks(at)))
+        self._zk(record.write(group, written, ops, checks=mirror_state.checks(at)), at)
         self._zk(ownership.like_root(group, where))
 
     def _until(
@@ -677,8 +677,8 @@ class Mirroring:
 
     # -- help ----------------------------------------------------------------------------------
 
-    def _zk(self, script: Script[T]) -> T:
-        return self._stores.zk.run(script)
+    def _zk(self, script: Script[T], *ats: InZooKeeper) -> T:
+        return self._writes.run(script, *ats)
 
 
 def _unsure(seen: Seen) -> Result | None:

@@ -166,7 +166,8 @@ class Readings:
     def read(self, group: str) -> Seen:
         """Read a mirrored group without using the cache. Raises GroupRefusedError if it is not
         mirrored."""
-        at = self._stores.zk.run(mirror_state.look(group))
+        losses = self._stores.zk.losses
+        at = self._stores.zk.run(mirror_state.look(group))._replace(losses=losses)
         if at.mirror is None or at.mirror.stopped is not None:
             raise mirror_state.changed(group)
         self._below.pop(group, None)
@@ -226,7 +227,7 @@ class Readings:
             return Together({}, began)
 
     def _look(self, name: str) -> Script[Look]:
-        now = time.monotonic()
+        now, losses = time.monotonic(), self._stores.zk.losses
         fired = self._fired.pop(name, set())
         at, until = self._known.pop(name, (None, now))
         if at is None or until <= now:
@@ -236,6 +237,8 @@ class Readings:
             script = mirror_state.look_again(at, fired)
         found = yield from _or_fault(script)
         (self.unchanged.add if found is at else self.unchanged.discard)(name)
+        if isinstance(found, InZooKeeper) and found is not at:
+            found = found._replace(losses=losses)
         if isinstance(found, InZooKeeper) and found.watched:
             self._known[name] = (found, until)
         return found

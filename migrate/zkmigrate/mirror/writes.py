@@ -94,8 +94,9 @@ class Writes:
         new = {name: _commits(one[1]) for name, one in some.items()}
         there = self._readings.still_in_kafka(seen, new) if some else []
         asked = [self._asked(seen[name], new[name], some[name][2]) for name in there]
-        granted = self._zk(or_refusal(mirror_state.permit(asked))) if asked else []
-        if isinstance(granted, ZooKeeperError):
+        permit = self._unless_lost(mirror_state.permit(asked), *(one.at for one in asked))
+        granted = self.run(_or_error(permit)) if asked else []
+        if isinstance(granted, Exception):
             granted = []
         self._permitted = {  # the others are asked for one at a time
             name: (seen[name], new[name], began) for name in compress(there, granted)
@@ -125,7 +126,7 @@ class Writes:
             there = self._readings.is_still_in_kafka(group, seen.reading.kafka, new)
             asked = boottime()
             permission = mirror_state.permit([self._asked(seen, new, session)])
-            if not (there and all(self._zk(permission))):
+            if not (there and all(self.run(permission, seen.at))):
                 raise mirror_state.changed(group)
             now = boottime()
             late = now - asked >= MIRROR_PERMITTED_S
@@ -141,7 +142,7 @@ class Writes:
         """Write the data of several groups. Return the groups that another process has changed, or
         that cannot be written."""
         changed: list[str] = []
-        scripts = (_or_error(one.script()) for one in unwritten)
+        scripts = (_or_error(self._unless_lost(one.script(), one.seen.at)) for one in unwritten)
         for one, at in zip(unwritten, self._stores.zk.run_all(scripts), strict=True):
             try:
                 if isinstance(at, Exception):
@@ -188,13 +189,13 @@ class Writes:
         if later is not None:
             later[group] = unwritten
             return seen
-        return unwritten.after(self._zk(unwritten.script()))
+        return unwritten.after(self.run(unwritten.script(), seen.at))
 
     def _stop(self, seen: Seen, why: tuple[Reason, str]) -> Seen:
         at, now_ms = seen.at, int(time.time() * 1000)
         stopped = replace(seen.mirror, stopped=(why[0].value, why[1]))
         written = record.written(at.record, now_ms, command="mirror", mirror=STOPPED)
-        self._zk(record.write(at.group, written, [mirror_state.written_op(at, stopped)]))
+        self.run(record.write(at.group, written, [mirror_state.written_op(at, stopped)]), at)
         return seen._replace(mirror=stopped)
 
     def _change_leader(self, seen: Seen, decision: Decision) -> Seen:
@@ -217,7 +218,7 @@ class Writes:
         if self._settled.get(at.group) == as_read:
             return
         now_ms, in_kafka = int(time.time() * 1000), leader is Store.KAFKA
-        fault = self._zk(guard.follow_record(at.group, in_kafka, locked, now_ms))
+        fault = self.run(guard.follow_record(at.group, in_kafka, locked, now_ms))
         if fault:
             self._say(f"group {at.group}: old consumers are not locked out: {fault}")
         self._settled[at.group] = as_read
@@ -235,7 +236,7 @@ class Writes:
         """
         at, now_ms = seen.at, int(time.time() * 1000)
         if offsets:
-            at = self._zk(mirror_state.write(at, seen.mirror, offsets))
+            at = self.run(mirror_state.write(at, seen.mirror, offsets), at)
             if any(at.offsets[tp].offset != one for tp, one in offsets.items() if tp in at.offsets):
                 raise mirror_state.changed(at.group)
         again = self._readings.read(at.group).reading
@@ -251,11 +252,15 @@ class Writes:
             mirror = replace(mirror, leader=to, since_ms=now_ms)
         written = record.written(at.record, now_ms, mirror=to.value, **fields)
         ops = [mirror_state.written_op(at, mirror)]
-        self._zk(record.write(at.group, written, ops, checks=checks))
-        return self._zk(mirror_state.look(at.group))
+        self.run(record.write(at.group, written, ops, checks=checks), at)
+        return self.run(mirror_state.look(at.group))
 
-    def _zk(self, script: Script[T]) -> T:
-        return self._stores.zk.run(script)
+    def run(self, script: Script[T], *ats: InZooKeeper) -> T:
+        """Run a script that depends on the readings ``ats``. See ``unless_lost``."""
+        return self._stores.zk.run(self._unless_lost(script, *ats))
+
+    def _unless_lost(self, script: Script[T], *ats: InZooKeeper) -> Script[T]:
+        return mirror_state.unless_lost(ats, lambda: self._stores.zk.losses, script)
 
 
 def first_record(group: str, written: Record, mirror: Mirror) -> Script[None]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import islice, zip_longest
 from typing import Final, NamedTuple
@@ -31,12 +31,14 @@ from zkconsumer.core.zookeeper.ops import (
     MultiOp,
     Node,
     Ok,
+    Reply,
     SetData,
     Stat,
 )
 from zkconsumer.core.zookeeper.scripts.common import (
     PACKET_BYTES,
     Script,
+    T,
     attempt,
     ensure_path,
     packets,
@@ -120,7 +122,9 @@ class InZooKeeper(NamedTuple):
 
     ``lease``: the process that runs its mirror. ``old``: its members. ``offsets``: its offset
     znodes. ``watched``: whether a watch fires when any of this changes, except ``mirror``. If no
-    process has the lease, no watch fires when it is taken.
+    process has the lease, no watch fires when it is taken. ``losses``: that of the connection
+    when it was read. A server that was restored from a backup uses versions again, so nothing is
+    written after another loss.
     """
 
     group: str
@@ -130,6 +134,7 @@ class InZooKeeper(NamedTuple):
     old: tuple[str, ...]
     offsets: Mapping[TopicPartition, ZkOffset]
     watched: bool = False
+    losses: int | None = None
 
 
 def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
@@ -342,6 +347,25 @@ def write(
     written = Mirror(mirror.leader, mirror.since_ms, agreed, mirror.topics, version=version)
     after = at._replace(mirror=written, offsets=now)
     return (yield from look_again(after, list(map(paths.offset, unknown))))
+
+
+def unless_lost(
+    ats: Collection[InZooKeeper], losses: Callable[[], int], script: Script[T]
+) -> Script[T]:
+    """Run a script that depends on these readings, but send no ``Multi`` if the connection was
+    lost since. ``losses``: returns the current number of losses. Raises GroupRefusedError."""
+    reply: Reply | None = None
+    try:
+        while True:
+            op = next(script) if reply is None else script.send(reply)
+            for at in ats if isinstance(op, Multi) else ():
+                if at.losses not in (None, losses()):
+                    raise changed(at.group)
+            reply = yield op
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        script.close()
 
 
 def changed(group: str) -> GroupRefusedError:
