@@ -41,7 +41,7 @@ from tests.unit.tool_zk import ToolZk
 from zkconsumer.admin.takeover import release
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.znodes import encode_member
-from zkconsumer.core.zookeeper.ops import Create
+from zkconsumer.core.zookeeper.ops import Create, Delete
 
 __all__ = ["simulated"]
 OTHER = TopicPartition("payments", 0)
@@ -382,6 +382,19 @@ def test_a_group_that_needs_no_hold_any_more_is_not_held(
     assert simulated.run(command, "--group", "g", "--execute").status == 0
     assert len(list(holding.look())) == 2
     assert (holding.held, list(holding.look())) == ({}, [])
+
+
+def test_a_held_group_is_held_after_a_restore(simulated: Simulated) -> None:
+    """The backup has the registration of ``lock --hold``, but not all of its claims."""
+    matrix.moved(simulated)
+    assert simulated.run("unlock", "--group", "g", "--execute").status == 0
+    holding = Holding(simulated.zk, ["g"])
+    assert [event for _, event, _ in holding.take()] == [Event.HELD]
+    simulated.zk.zk.do(Delete("/consumers/g/owners/t/0"))
+    simulated.zk.interrupt()
+    assert [event for _, event, _ in holding.look()] == [Event.OTHER, Event.HELD]
+    assert simulated.zk.text("/consumers/g/owners/t/0") is not None
+    assert not list(holding.look())
 
 
 def test_a_short_retention_is_told_in_minutes_and_only_for_what_can_be_moved() -> None:

@@ -32,6 +32,7 @@ from zkconsumer.core.zookeeper.ops import (
     Delete,
     Failed,
     Multi,
+    MultiOp,
     Reply,
     SetData,
     ZkOp,
@@ -357,6 +358,35 @@ def test_a_move_ends_with_the_migrator_s_session(stores: Stores) -> None:
     at(stores, claims, end)
     assert "session with ZooKeeper ended" in stores.apply(stores.plan()).why
     assert "commit" not in stores.done
+
+
+@pytest.mark.parametrize(
+    "restored",
+    [
+        (Delete(PATHS.offset(T0)), Create(PATHS.offset(T0), b"5")),
+        (Delete(PATHS.owner(T0)),),
+    ],
+)
+def test_a_restored_zookeeper_ends_a_move(stores: Stores, restored: tuple[MultiOp, ...]) -> None:
+    """ZooKeeper is restored from a backup that was made during the move. The offset's version is
+    the same again, with another offset, or the claim is not complete yet."""
+
+    def step(what: str) -> None:
+        if what.startswith("after kafka commit"):
+            for op in restored:
+                stores.zk.zk.do(op)
+            stores.zk.interrupt()
+
+    plan, stores.step = stores.plan(), step
+    assert "the connection to ZooKeeper was lost" in stores.apply(plan).why
+    assert stores.zk.text(MARKER) is None
+    assert not stores.claimed
+
+
+def test_a_lost_connection_does_not_end_a_move(stores: Stores) -> None:
+    """The claims are as they were."""
+    plan, stores.step = stores.plan(), lambda what: stores.zk.interrupt()
+    assert stores.apply(plan).outcome is Outcome.DONE
 
 
 @pytest.mark.parametrize("offsets", [(b"8",), (b"8", b"7")])

@@ -182,6 +182,23 @@ def still_there(hold: Hold, reply: Failed) -> None:
         raise _changed(hold.group, "the tool's session with ZooKeeper ended: run it again")
 
 
+def owns_all(hold: Hold) -> Script[bool]:
+    """Whether the tool's session has its registration, and the owner znodes of all claims."""
+    paths = [hold.check.path, *map(hold.paths.owner, hold.nodes)]
+    nodes = yield from read_many(paths)
+    return all(node and node.stat.ephemeral_owner == hold.session_id for node in nodes)
+
+
+def still_held(hold: Hold) -> Script[None]:
+    """Check that all claims are there and no offset has changed, after the connection was lost. A
+    server that was restored from a backup uses versions again. Raises GroupChangedError."""
+    ours = yield from owns_all(hold)
+    offsets = yield from read_many(map(hold.paths.offset, hold.nodes))
+    if not ours or offsets != list(hold.nodes.values()):
+        lost = "the connection to ZooKeeper was lost"
+        raise _changed(hold.group, f"{lost}, and the group is not as it was before: run it again")
+
+
 def data_of(node: Node | None) -> bytes | None:
     """Return a znode's data; ``None`` if there is no znode."""
     return None if node is None else node.data

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from itertools import repeat
 
 from zkconsumer.admin import takeover
 from zkconsumer.admin.ids_lock import Guard, look
@@ -53,6 +54,7 @@ class Holding:
         self._groups = list(groups)
         self._others: dict[str, list[str]] = {}
         self._run = uuid.uuid4().hex[:8]
+        self._losses = zk.losses
 
     def take(self, groups: Iterable[str] | None = None) -> Iterator[tuple[str, Event, str]]:
         """Claim groups, and yield the outcome of each."""
@@ -74,10 +76,13 @@ class Holding:
 
     def look(self) -> Iterator[tuple[str, Event, str]]:
         """Check for other members, and claim again the partitions that were lost with a session."""
-        names = list(self.held)
+        names, losses = list(self.held), self._zk.losses
         lost: list[str] = []
+        owning: Iterable[bool] = repeat(True)
+        if losses != self._losses:  # ZooKeeper may have been restored from a backup
+            owning = self._zk.run_all(map(takeover.owns_all, self.held.values()))
         members = self._zk.run_all(map(list_members, names))
-        for group, registered in zip(names, members, strict=True):
+        for group, registered, owns in zip(names, members, owning, strict=False):
             hold = self.held[group]
             others = [name for name in registered if name != hold.name]
             if others != self._others.get(group, []):
@@ -85,12 +90,13 @@ class Holding:
                     text = f"{shown(others)} registered in ZooKeeper and can own nothing"
                     yield group, Event.OTHER, text
                 self._others[group] = others
-            if hold.name not in registered:
+            if hold.name not in registered or not owns:
                 lost.append(group)
         for group in lost:
-            text = "was briefly not held: its registration was missing"
+            text = "was briefly not held: its registration or a claim was missing"
             yield group, Event.OTHER, text
         yield from self.take(lost)
+        self._losses = losses
 
     def release(self) -> None:
         """Release all groups."""

@@ -123,6 +123,7 @@ def _refusing(script: Callable[P, Script[T]]) -> Callable[P, Script[T]]:
 
 take = _refusing(takeover.take)
 write_offsets = _refusing(takeover.write_offsets)
+still_held = _refusing(takeover.still_held)
 
 
 def release_after(
@@ -209,7 +210,7 @@ def write_marker(
                 ops.append(SetData(path, after, node.stat.version))
         reply = yield from attempt(Multi((hold.check, *guards.values(), *ops)))
         if isinstance(reply, Failed):
-            _still_unwritten(hold, reply, guards)
+            yield from _still_unwritten(hold, reply, guards)
 
 
 def like_root(group: str, path: str) -> Script[None]:
@@ -238,11 +239,15 @@ def _check(hold: Hold, guards: Mapping[TopicPartition, Check]) -> Script[None]:
         reply = yield from attempt(Multi((hold.check, *guards.values())))
         if isinstance(reply, Ok):
             return
-        _still_unwritten(hold, reply, guards)
+        yield from _still_unwritten(hold, reply, guards)
 
 
-def _still_unwritten(hold: Hold, reply: Failed, guards: Mapping[TopicPartition, Check]) -> None:
+def _still_unwritten(
+    hold: Hold, reply: Failed, guards: Mapping[TopicPartition, Check]
+) -> Script[None]:
     still_there(hold, reply)
+    if reply.code is Code.CONNECTION_LOSS:
+        yield from still_held(hold)
     index = reply.index or 0
     if reply.code in (Code.NO_NODE, Code.BAD_VERSION) and 0 < index <= len(guards):
         tp = list(guards)[index - 1]

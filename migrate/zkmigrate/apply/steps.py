@@ -71,6 +71,8 @@ class Steps:
         self.checks = Checks(stores, force)
         self._name = run
         self._stopped = stopped
+        self._losses = 0
+        """``losses`` of the connection when the claims were last known."""
         self.locked: bool | None = None
         """Whether the group of the last call is locked, if known."""
         self.changed: tuple[Changed, ...] = ()
@@ -163,6 +165,7 @@ class Steps:
         try:
             if before.record is not None and not locked:
                 self._run(guard.unlock(change.group))
+            self._losses = zk.losses
             self._run(ownership.take(hold, partitions, accept))
             end = found.commits if ended else -1
             if change.target is Store.KAFKA and end < 0:
@@ -265,7 +268,7 @@ class Steps:
             by_undo=by_undo,
             undoes=found.of_plan if by_undo else "",
         )
-        return self._run(ownership.begin(hold, begun, before))
+        return self._run(ownership.begin(hold, begun, before), hold)
 
     def _before(self, change: Change, locked: bool, found: Record, old: Before | None) -> Before:
         """Return the state before a change, which the record keeps.
@@ -317,7 +320,7 @@ class Steps:
             not self._force,
             None if undone is None else undone.earlier,
         )
-        self._run(script)
+        self._run(script, hold)
 
     def roll_back(
         self,
@@ -355,8 +358,17 @@ class Steps:
         change = replace(change, plan=found.plan)
         return self.move(change, records, "undo-", journal, found.version)
 
-    def _run(self, script: Script[T]) -> T:
-        return self.stores.zk.run(ownership.counted(script, self._effect))
+    def _run(self, script: Script[T], hold: takeover.Hold | None = None) -> T:
+        """Run a script. ``hold``: the claim on which it depends. Raises GroupRefusedError."""
+        zk = self.stores.zk
+
+        def checked() -> Script[T]:
+            while hold is not None and self._losses != zk.losses:
+                self._losses = zk.losses
+                yield from ownership.still_held(hold)
+            return (yield from script)
+
+        return zk.run(ownership.counted(checked(), self._effect))
 
     def _without_doubt(self, group: str, records: list[dict[str, Any]], found: Record) -> None:
         """Refuse a group whose offsets an earlier run may have overwritten without a claim. The
@@ -406,7 +418,7 @@ class Steps:
         Raises GroupRefusedError when there was such a commit."""
 
         def write(written: Record) -> Record:
-            return self._run(ownership.write_record(hold, written))
+            return self._run(ownership.write_record(hold, written), hold)
 
         if lost:
             restored = {tp: StoredOffset(offset) for tp, offset in lost.items()}
@@ -491,7 +503,7 @@ class Steps:
         overwritten = changes_of(change, before)
         if change.target is Store.ZOOKEEPER:
             values = {tp: None if new is None else new.offset for tp, new in change.to.items()}
-            self._run(ownership.write_offsets(hold, values))
+            self._run(ownership.write_offsets(hold, values), hold)
             self.changed = overwritten
             return len(values)
         new = {
