@@ -321,7 +321,8 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.AHEAD_IN_KAFKA: (
         "Offsets are higher in Kafka than in ZooKeeper, where a live move starts.",
         "If members have `offsets.storage=kafka`, let them store in ZooKeeper again first. If the "
-        "offsets are old, stop the members and set them with `reset --store kafka`.",
+        "offsets are old, stop the members and set them with `reset --store kafka`. If ZooKeeper "
+        "was restored from a backup, use `reset --store both --to-current --all-topics`.",
     ),
     Reason.MIRRORED: (
         "The group is mirrored: both stores are kept in step.",

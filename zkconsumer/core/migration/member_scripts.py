@@ -133,7 +133,7 @@ def _register(
             if len(znodes) == 2 and znodes[0][1].version == command.epoch:
                 return LiveRegistered(command.token, mode, version)
             for znode, stat in znodes:
-                yield from attempt(Delete(znode, stat.version))
+                yield from attempt(Multi((Delete(znode, stat.version),)))
         elif reply.code not in (Code.CONNECTION_LOSS, Code.BAD_VERSION):
             raise Refused(reply.code, path)
 
@@ -263,7 +263,8 @@ def ahead_in_kafka(partitions: Set[str]) -> str:
         f"offsets are higher in Kafka than in ZooKeeper: {named(partitions)}: if members store "
         "them there (offsets.storage=kafka), let all members store them in ZooKeeper again first; "
         "if they are from an earlier use of the group, stop the members and set these offsets with "
-        "zkmigrate reset --store kafka"
+        "zkmigrate reset --store kafka; if ZooKeeper was restored from a backup, stop them and run "
+        "zkmigrate reset --store both --to-current --all-topics"
     )
 
 
