@@ -1,8 +1,8 @@
 """Plays many simulated runs of whole members on all cores: ``python -m tests.sim.all 0:10000``.
 
 The names after the seeds are kinds of groups. The default is all of
-``tests.sim.runs.run.COORDINATIONS`` except ``live``. Each seed is played with each kind. Prints
-each violation with the command that replays it; the exit status is then 1.
+``tests.sim.runs.run.COORDINATIONS`` except ``live`` and ``live-restored``. Each seed is played
+with each kind. Prints each violation with the command that replays it; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--events", type=int, default=EVENTS, help="number of troubles of a run")
     options = parser.parse_args(arguments)
     first, count = map(int, options.seeds.split(":"))
-    kinds = options.kinds or [kind for kind in COORDINATIONS if kind != "live"]
+    kinds = options.kinds or [kind for kind in COORDINATIONS if not kind.startswith("live")]
     seeds = range(first, first + -(-count // len(kinds)))
     runs = [(seed, kind, options.events) for seed in seeds for kind in kinds][:count]
     begun, broken, records = time.monotonic(), 0, 0

@@ -101,6 +101,16 @@ def in_every_mode(runs: Runs) -> None:
     assert sum(len(group.world.members) for group in groups) > 10
 
 
+def in_modes_that_go_back(runs: Runs) -> None:
+    """Records flow in each mode, members see a mode or an offset go back, and groups end up in each
+    mode."""
+    groups = [result.scenario for result in runs]
+    assert {mode for group in groups for mode, _ in group.modes} == set(Mode)
+    members = [member for group in groups for member in group.members]
+    assert sum("went-back" in member.loop.reports for member in members) > len(runs) / 4
+    assert {group.mode for group in groups} == set(Mode)
+
+
 def in_every_way(runs: Runs) -> None:
     """Every command succeeds and is refused or killed, permitted commits arrive late, and groups
     end up in every way."""
@@ -138,6 +148,7 @@ KINDS: Mapping[str, Kind] = {
     "bootstrap": Kind(40, 50, in_zookeeper),
     "mirror": Kind(100, 20, in_every_way, events=30),
     "restored": Kind(40, 50, in_zookeeper),
+    "live-restored": Kind(40, 100, in_modes_that_go_back, events=30),
 }
 GIVEN = os.environ.get("ZKC_SEEDS")
 

@@ -30,7 +30,9 @@ from zkconsumer.core.groups.spec import ClassicSpec
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.strategy import OwnStrategy
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, decode_mode
+from zkconsumer.core.zookeeper.ops import Create, Delete
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
+from zkconsumer.core.zookeeper.znodes import encode_offset
 from zkconsumer.sim.judges.invariants import Observer, Violation
 from zkconsumer.sim.runs.world import GROUP
 from zkconsumer.sim.servers.classic import GroupCoordinator
@@ -71,13 +73,14 @@ class _Members(Observer):
 
 class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMember]):
     """Migratable members, and operators that move their group. Meanwhile members of the older
-    protocol and plain Kafka consumers join and leave."""
+    protocol and plain Kafka consumers join and leave. ``restores``: at times ZooKeeper loses its
+    last transactions, or starts with a backup."""
 
     troubled = 25.0
     interval = 0.5
     peace = 4.0
 
-    def __init__(self, seed: int, record: bool) -> None:
+    def __init__(self, seed: int, record: bool, restores: bool = False) -> None:
         super().__init__(seed, record)
         rng = self.rng
         self.cluster = SimCluster(self.kernel, rng, 2, old=False)
@@ -149,6 +152,7 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
             (1, "coordinator dies", self.kill_coordinator),
             (1, "coordinator moves", self.move_coordinator),
             (2, "add partitions", self.add_partitions),
+            *self.restores(5 * restores),
             # Positions that are reset have scenarios of their own: no log is cut here.
             *(
                 fault
@@ -461,6 +465,8 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
         for operator in self.operators:
             if operator.alive:
                 operator.crash()
+        if self.observer.restores and self.mode is Mode.ZOOKEEPER and not self.completed:
+            self._reset()
         if not self.live:
             self.join()  # without members nobody carries offsets over
         if not self.completed:
@@ -480,6 +486,24 @@ class LiveGroup(ZooKeeperScenario[SimLiveMember], CoordinatorScenario[SimLiveMem
                 self._stop(plain)
         self.join_plain()
         return Mode.ZOOKEEPER
+
+    def _reset(self) -> None:
+        """Set offsets that are higher in Kafka than in ZooKeeper, which has lost transactions, in
+        both stores, as ``ahead_in_kafka`` says."""
+        paths, kafka, zk = self.paths.group, self.group.offsets, self.observer.committed
+        if all(offset <= zk.get(tp, -1) for tp, offset in kafka.items()):
+            return
+        for member in self.everyone:
+            member.close()
+        self.kernel.run(until=self.kernel.now + self.session + self.group_session + self.rebalance)
+        for tp, offset in sorted(kafka.items()):
+            before = zk.get(tp)
+            if offset > (-1 if before is None else before):
+                for path in (paths.offsets, paths.offsets_topic(tp.topic)):
+                    self.world.do(Create(path))
+                self.world.do(Delete(paths.offset(tp)))
+                self.world.do(Create(paths.offset(tp), encode_offset(offset)))
+                self.observer.offset_changed(self.kernel.now, tp, before, offset, 0)
 
     def _go(self, commands: Sequence[str]) -> None:
         """Have operators run commands until all of them succeed."""

@@ -50,6 +50,10 @@ class MirrorJudge:
         """Offsets that have expired in Kafka, and that no mirror has restored."""
         self.mirror: Mirror | None = None
         """What is agreed on now."""
+        self.lost: set[TopicPartition] = set()
+        """Partitions whose offset in ZooKeeper was another one than in Kafka after a restore."""
+        self.changes = 0
+        """How often a mirror began or ended, or another store began to lead."""
         self.is_choosing = False
         """An operator has begun to choose a store, whose offsets replace those of the other one."""
         self.say: Callable[[str], object] = lambda text: None
@@ -106,6 +110,24 @@ class MirrorJudge:
         self._committed_by_programs.clear()
         self.recreated_at = self._changed_at = self._kernel.now
 
+    def restored(self, same: bool) -> None:
+        """ZooKeeper has older data. ``same``: since then the same store has led."""
+        where = mirror_state.path(GROUP)
+        node = self._zk.get(where)
+        self.mirror = None if node is None else mirror_state.decode(where, node)
+        self._changed_at = self._kernel.now
+        if not same:
+            self.changes += 1
+            self.causes.append("ZooKeeper was restored to a time when another store led")
+        zk = self.in_zookeeper()
+        self.lost |= {tp for tp, one in self.in_kafka().items() if zk.get(tp) != one}
+        if not same or self.leader is Store.ZOOKEEPER:
+            one = zk
+            if self.leader is Store.KAFKA:  # what a mirror has committed may be put right
+                kept = self._coordinator.offsets.items()
+                one = {tp: each.offset for tp, each in kept if not is_marked(_known(each))}
+            self.chosen(one)
+
     def _is_stale(self, topic: str, node: Node) -> bool:
         there = self._zk.get(topic_path(topic))
         return there is None or node.stat.mzxid < there.stat.czxid
@@ -131,6 +153,7 @@ class MirrorJudge:
             self._changed_at = self._kernel.now
             after = agreed.after
             self.mirror = None if after is None else mirror_state.decode(agreed.path, after)
+            self.changes += (before and before.leader) is not (self.mirror and self.mirror.leader)
         for path, change in changed.items():
             parts = path.split("/")
             if len(parts) != 6 or parts[3] != "offsets" or change.after is None:
@@ -142,6 +165,7 @@ class MirrorJudge:
                 self.copies += 1
                 self._zookeeper_written(tp, change.before, one, before, together=agreed is not None)
             self._had.setdefault(tp, set()).add(one)
+            self.lost.discard(tp)
         if self.mirror is not None and before is not None and agreed is not None:
             self._agreed(before, self.mirror)
 
@@ -192,6 +216,7 @@ class MirrorJudge:
         marked = (tp for tp, one in self._coordinator.offsets.items() if is_marked(_known(one)))
         if after.leader is Store.KAFKA:
             ahead |= {tp: kafka[tp] for tp in marked if kafka[tp] != after.values.get(tp)}
+        ahead = {tp: one for tp, one in ahead.items() if tp not in self.lost}
         exempt = self.was_late
         # Of two operators with opposite aims, one has let the new program start. Its commits are
         # found by the next pass.

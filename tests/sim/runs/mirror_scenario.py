@@ -12,6 +12,7 @@ program may start at an older offset for some seconds. That is a limit which the
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
@@ -36,13 +37,15 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, topic_pa
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
 from zkconsumer.sim.judges.invariants import Violation
 from zkconsumer.sim.runs.world import GROUP
-from zkconsumer.sim.servers.zk import FakeZk
+from zkconsumer.sim.servers.zk import Backup, FakeZk
 
 _TOPIC: Final = "t"
 _POLL: Final = 1.0
 _IN_STEP_S: Final = 2 * SESSION + mirroring.READ_AGAIN_S + 5.0
 """Seconds within which a group is in step again: sessions of processes that are gone have ended,
 and a change that no watch shows was noticed."""
+_BACKUPS: Final = 300
+"""How many transactions ZooKeeper may lose."""
 _MIRRORS: Final = 4
 """How many mirrors there are at most."""
 
@@ -112,6 +115,10 @@ class MirroredGroup(Scenario[Any]):
         """The last row of a mirror."""
         self.calm = False
         """There are no more faults."""
+        self.backups: deque[tuple[int, Backup]] = deque(maxlen=_BACKUPS)
+        """What ZooKeeper had after each of the last transactions since the topic was created, and
+        how often another store had begun to lead until then."""
+        self.zk.on_commit(lambda *_: self.backups.append((self.judge.changes, self.zk.backup())))
         self.faults = [
             (8, "a program starts", self.start),
             (4, "a program stops", self.stop),
@@ -131,6 +138,7 @@ class MirroredGroup(Scenario[Any]):
             (3, "answers are lost", self.lose),
             (1, "an offset expires", self.forget),
             (1, "the topic is created again", self.recreate),
+            (1, "ZooKeeper is restored", self.restore),
             (2 * self.careless, "a program starts early", self.start_early),
         ]
 
@@ -215,6 +223,8 @@ class MirroredGroup(Scenario[Any]):
                 differ -= {tp for tp, _ in other.items() & chosen} - led.keys()
             if running:
                 differ -= judge.expired
+            if judge.leader is Store.ZOOKEEPER:
+                differ -= judge.lost - zk.keys()
             if differ or (not self.careless and not truth.items() <= zk.items()):
                 found.append(text)
             if self.shown is None or not self.shown.good:
@@ -437,6 +447,9 @@ class MirroredGroup(Scenario[Any]):
         judge.causes.clear()
         judge.is_choosing = True
         (self.old if lead is Store.KAFKA else self.new).stop()
+        if lead is Store.ZOOKEEPER and not self.coordinator.joined:  # as the refusal says
+            lost = self.coordinator.offsets.keys() & judge.lost - judge.in_zookeeper().keys()
+            self.coordinator.store(None, dict.fromkeys(lost))
 
         def chosen() -> None:
             done()
@@ -475,6 +488,26 @@ class MirroredGroup(Scenario[Any]):
                 self.judge.truth.pop(tp, None)  # no store has it any more
             self.coordinator.store(None, {tp: None})
 
+    def restore(self) -> None:
+        """ZooKeeper starts with older data. If another store led, the operator stops both
+        programs, and starts the one that the restored data names."""
+        if not (self.exists and self.backups):
+            return
+        for _ in range(self.rng.randrange(min(len(self.backups), self.rng.choice([5, _BACKUPS])))):
+            self.backups.pop()  # what comes after it is lost
+        changes, backup = self.backups[-1]
+        seconds = SESSION * self.rng.choice([0.75, 1.5])
+        self.zk.restore(backup, seconds, elected=self.rng.random() < 0.5)
+        self.lasts(seconds + 4 * SESSION)
+        same = changes == self.judge.changes
+        if not same:
+            self.old.stop()
+            self.new.stop()
+        self.judge.restored(same)
+        if not same:
+            self.tickets += 1
+            self.turn = "new" if self.judge.leader is Store.KAFKA else "old"
+
     def recreate(self) -> None:
         """The topic is deleted, and created again later. Its offsets in Kafka are deleted."""
         if not self.exists:
@@ -482,6 +515,7 @@ class MirroredGroup(Scenario[Any]):
         self.zk.do(Delete(topic_path(_TOPIC)))
         self.exists = False
         self.judge.topic_recreated()
+        self.backups.clear()
         self.coordinator.store(None, dict.fromkeys(self.coordinator.offsets))
         seconds = self.rng.choice([0.0, 0.5, 3.0])
         self.kernel.schedule(seconds, self._create_topic)
@@ -492,6 +526,7 @@ class MirroredGroup(Scenario[Any]):
         self.judge.topic_recreated()
         document = {"version": 1, "partitions": {str(n): [0] for n in range(self.partitions)}}
         self.zk.do(Create(topic_path(_TOPIC), json.dumps(document).encode()))
+        self.backups.clear()
         for program in (self.old, self.new):
             program.topic_recreated()
 

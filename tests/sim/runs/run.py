@@ -23,13 +23,14 @@ KINDS: Final[Mapping[str, Callable[..., Scenario[Any]]]] = {
     "mixed": MixedGroup,
     "mirror": MirroredGroup,
     "restored": partial(ZooKeeperGroup, legacy=False, restores=True),
+    "live-restored": partial(LiveGroup, restores=True),
     "fetch": PlaneAlone,
     "fetch-committed": partial(PlaneAlone, committed=True),
 }
 """What decides about ownership. ``bootstrap``: ZooKeeper, and the brokers describe the cluster;
 ``consumer``: the coordinator by KIP-848; ``live``: a group that moves between ZooKeeper and the
 coordinator; ``mixed``: members of both protocols of the coordinator, which converts the group;
-``restored``: ZooKeeper, whose servers lose transactions;
+``restored`` and ``live-restored``: ZooKeeper's servers lose transactions;
 ``fetch``: no group, but one data plane, whose threads are interleaved more finely;
 ``fetch-committed``: the same on logs with transactions, with ``read_committed``."""
 COORDINATIONS: Final = tuple(kind for kind in KINDS if not kind.startswith("fetch"))

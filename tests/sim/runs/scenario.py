@@ -7,12 +7,15 @@ Everything runs inside kernel events.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from tests.sim.runs.cluster import SimCluster
 from tests.sim.runs.judged import ANSWER_S, Judged, JudgedInZooKeeper
 from tests.sim.runs.whole import deliver_all, hurry, uncommitted
+from tests.sim.runs.world import World
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.groups.assignors.strategies import Strategy
 from zkconsumer.core.groups.spec import ClassicSpec
@@ -21,10 +24,13 @@ from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.members.group_member import Brokers
 from zkconsumer.sim.members.host import Habits
 from zkconsumer.sim.runs.world import GROUP
-from zkconsumer.sim.servers.zk import FakeZk, SessionState
+from zkconsumer.sim.servers.zk import Backup, FakeZk, SessionState
 
 MemberT = TypeVar("MemberT", bound=Judged[Any])
 ZkMemberT = TypeVar("ZkMemberT", bound=JudgedInZooKeeper[Any])
+
+_BACKUPS: Final = 300
+"""How many transactions the servers may lose."""
 
 Faults = Sequence[tuple[int, str, Callable[[], object]]]
 """The table of faults of a kind of group: weight, name and action of each."""
@@ -238,7 +244,29 @@ class Scenario(Generic[MemberT]):
 class ZooKeeperScenario(Scenario[ZkMemberT]):
     """Members with a session in ``zk``, and the faults of sessions."""
 
+    world: World
     zk: FakeZk
+
+    def restores(self, weight: int) -> Faults:
+        """The servers lose their last transactions, or start with a backup. From now on, what they
+        have after each of the last transactions is kept."""
+        backups: deque[Backup] = deque(maxlen=_BACKUPS)
+        if weight:
+            self.zk.on_commit(lambda *_: backups.append(self.zk.backup()))
+        return [
+            (weight, "tail lost", partial(self.restore, backups, 5)),
+            (weight, "backup restored", partial(self.restore, backups, _BACKUPS)),
+        ]
+
+    def restore(self, backups: Sequence[Backup], last: int) -> None:
+        """All servers stop, and start again as they were after one of the ``last`` transactions.
+
+        They are down for longer than the leases of members last.
+        """
+        seconds = self.session * self.rng.choice([0.75, 1.5])
+        backup = self.rng.choice(list(backups)[-last:])
+        self.world.restore(backup, seconds, elected=self.rng.random() < 0.5)
+        self.lasts(seconds + 4 * self.session)
 
     def expire(self) -> None:
         """A session ends at the server, which cuts the connection.

@@ -93,12 +93,12 @@ class World(sim_world.World):
         for path in zk.paths():
             parts = path.split("/")
             node = zk.get(path)
-            if node is None or len(parts) != 6 or parts[1] != "consumers":
+            if node is None or len(parts) != 6 or parts[3] not in ("owners", "offsets"):
                 continue
             tp = TopicPartition(parts[4], int(parts[5]))
             if parts[3] == "owners":
                 owners[tp] = node.stat.ephemeral_owner
-            elif parts[3] == "offsets":
+            else:
                 committed[tp] = int(node.data)
         in_zookeeper = self.offsets is None or self.dual
         self.observer.restored(backup.sessions, owners, committed if in_zookeeper else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +15,6 @@ from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.sim.judges.invariants import Violation
 from zkconsumer.sim.runs.world import GROUP, NEVER
-from zkconsumer.sim.servers.zk import Backup
 
 #: What the owner of a settled group may need beyond the session timeout (seconds).
 SETTLE = 5.0
@@ -33,8 +31,6 @@ HOSTILE = (
     b'{"subscription":{"t0":1e3},"pattern":"static","version":1,"timestamp":"1"}',
 )
 
-BACKUPS = 300
-"""How many transactions the servers may lose."""
 JVM_MEMBER = f"{GROUP}_jvm"
 JVM_REGISTRATION = b'{"version":1,"subscription":{"t.*":1},"pattern":"white_list","timestamp":"1"}'
 
@@ -111,14 +107,9 @@ class ZooKeeperGroup(ZooKeeperScenario[WholeMember]):
             (4, "slow application", self.stall),
             (2, "fault inside", self.fault),
             (3 * (self.world.offsets is not None), "slow offsets", self.slow_offsets),
-            (3 * restores, "tail lost", partial(self.restore, 5)),
-            (3 * restores, "backup restored", partial(self.restore, BACKUPS)),
+            *self.restores(3 * restores),
             *self.cluster.troubles(),
         ]
-        self.backups: deque[Backup] = deque(maxlen=BACKUPS)
-        """What the servers had after each of the last transactions."""
-        if restores:
-            self.zk.on_commit(lambda *_: self.backups.append(self.zk.backup()))
         if self.reread == NEVER:
             # Then watches alone must do, and nothing may happen that no watch tells.
             silent = ("drop watch", "registration touched", "owner deleted")
@@ -243,16 +234,6 @@ class ZooKeeperGroup(ZooKeeperScenario[WholeMember]):
             if found is not None:
                 self.world.do(SetData(path, found.data))
                 self.lasts(self.reread * 1.1)
-
-    def restore(self, last: int) -> None:
-        """All servers stop, and start again as they were after one of the ``last`` transactions.
-
-        They are down for longer than the leases of members last.
-        """
-        seconds = self.session * self.rng.choice([0.75, 1.5])
-        backup = self.rng.choice(list(self.backups)[-last:])
-        self.world.restore(backup, seconds, elected=self.rng.random() < 0.5)
-        self.lasts(seconds + 4 * self.session)
 
     def delete_owner(self) -> None:
         """An administrator deletes an owner znode; its owner learns it only when it reads again."""

@@ -191,7 +191,7 @@ class FakeZk:
                 client._broken.may_arrive = 0
         for number in self._sessions:
             self.stop_expiry(number)
-        zxid = self.zxid + 1000 if elected else backup.zxid
+        zxid = max(self.zxid, backup.zxid) + 1000 if elected else backup.zxid
         for server in (self._leader, *self._followers):
             server.tree, server.zxid = backup.tree.copy(), zxid
         for log in self._log:

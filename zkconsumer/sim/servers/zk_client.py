@@ -180,7 +180,7 @@ class FakeSession:
         self._sent: deque[Request] = deque()
         self._seen_zxid = 0
         self._refused_since: float | None = None
-        self._resumed = 0
+        self.resumed = 0
         """How often the current session was resumed."""
         self._closed = False
         self._killed = False
@@ -313,7 +313,7 @@ class FakeSession:
             self._call_soon(request.on_reply, Failed(code))
 
     def _send(self, request: Request, sent_us: int | None = None) -> None:
-        if request.resumed not in (None, self._resumed):
+        if request.resumed not in (None, self.resumed):
             self._fail([request], Code.CONNECTION_LOSS)
             return
         connection = self._connection
@@ -368,7 +368,7 @@ class FakeSession:
         if attempt != self._attempt:
             return
         same = self.session_id == connection.session_id
-        self._resumed = self._resumed + 1 if same else 0
+        self.resumed = self.resumed + 1 if same else 0
         self.session_id = connection.session_id
         self.state = SessionState.CONNECTED
         self._refused_since = None
