@@ -312,8 +312,8 @@ class BlockingZk:
                     answers = mailbox.get(timeout=max(0.0, self._timeout - silence))
                     reply = answers[0][1]
                     if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:
-                        silence += time.monotonic() - began
                         resumed |= {number: self._driver.resumed for number, _ in answers}
+                        silence += time.monotonic() - began
                     else:
                         silence = 0.0
                     for number, reply in answers:
