@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from zkaudit.cli import run as cli
-from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.job.place import finished, locked, new_tables, prepare, publish
+from zkaudit.errors import AuditError, InputMissingError, no_file
+from zkaudit.job.place import finished, locked, new_tables, prepare, publish, write_atomically
 from zkaudit.tables.catalog import SCHEMA_VERSION
 
 VERSION = {"schema_version": SCHEMA_VERSION}
@@ -138,3 +138,18 @@ def test_only_one_process_writes_to_a_directory(
         pass
     with locked(out) as place:
         assert place == out
+
+
+def test_the_error_of_a_full_disk_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's error about a write has no name. Without one the command would blame standard
+    output."""
+    monkeypatch.setattr(Path, "open", lambda *_, **__: open("/dev/full", "w"))  # noqa: SIM115
+    file = tmp_path / "report.html"
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomically(file, "x")
+    line = no_file(caught.value.errno, caught.value.strerror or "", caught.value.filename)
+    assert line == (
+        f"{tmp_path}/.report.html: No space left on device: free disk space, then run again"
+    )

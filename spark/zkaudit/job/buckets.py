@@ -48,7 +48,7 @@ from zkaudit.history.staging import (
 from zkaudit.job.coverage import LoggedRun, logged_twice
 from zkaudit.job.inputs import once_each
 from zkaudit.job.output import Store, empty, kept, rows_in, save, stored
-from zkaudit.job.place import write_atomically
+from zkaudit.job.place import write_atomically, write_text
 from zkaudit.job.spark import settings_of
 from zkaudit.tables import catalog
 
@@ -371,7 +371,7 @@ class State:
     def write(self, tables: Path) -> None:
         """Write the state next to the tables."""
         text = {name: getattr(self, name) for name in self.__slots__}
-        (tables / _STATE).write_text(json.dumps(text))
+        write_text(tables / _STATE, json.dumps(text))
 
     @classmethod
     def of(cls, tables: Path) -> State | None:

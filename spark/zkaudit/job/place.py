@@ -49,7 +49,7 @@ def prepare(place: str) -> Path:
         raise AuditError(f"{out} is not empty and contains no audit: choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "summary.json").exists():
-        (out / "summary.json").write_text("{}")
+        write_text(out / "summary.json", "{}")
     return out
 
 
@@ -92,8 +92,16 @@ def _copy_summary(out: Path) -> None:
 def write_atomically(file: Path, text: str) -> None:
     """Write a file so that readers see either the old text or the new one, never a part."""
     part = file.with_name(f".{file.name}")
-    part.write_text(text, encoding="utf-8")
+    write_text(part, text)
     part.replace(file)
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file. The OSError of a full disk names it, which is not so by default."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from None
 
 
 def new_tables(out: Path) -> Path:
@@ -109,7 +117,7 @@ def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> Non
     ``keep``: keep the previous tables until the next audit, for readers that have opened them.
     """
     text = json.dumps(summary, indent=1) + "\n"
-    (tables / "summary.json").write_text(text)
+    write_text(tables / "summary.json", text)
     link = out / "tables"
     before = os.readlink(link) if link.is_symlink() else ""
     new = out / ".tables"

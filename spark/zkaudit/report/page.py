@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.job.place import finished, write_atomically
+from zkaudit.job.place import finished, write_atomically, write_text
 from zkaudit.report.data import Tables, chosen, data_of, groups_in
 from zkaudit.text import group_option, names_of, no_group, printable
 
@@ -47,7 +47,7 @@ def write(out: str | Path, group: str | None = None, page: str | Path | None = N
         write_atomically(file, text)  # part of a page would count as current
     else:  # maybe a pipe
         file = Path(page)
-        file.write_text(text, encoding="utf-8")
+        write_text(file, text)
     return file
 
 
