@@ -20,7 +20,6 @@ import json
 import os
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -206,8 +205,7 @@ def _of_plan(
 
 
 def _line(record: dict[str, Any]) -> bytes:
-    body = json.dumps(record, separators=(",", ":"))
-    return f"{body}\t{zlib.crc32(body.encode()):08x}\n".encode()
+    return whole_file.sealed(json.dumps(record, separators=(",", ":")))
 
 
 def parse(
@@ -241,8 +239,8 @@ def parse(
 
 
 def _record(raw: bytes) -> dict[str, Any] | None:
-    body, tab, checksum = raw.rpartition(b"\t")
-    if not tab or checksum != b"%08x" % zlib.crc32(body):
+    body = whole_file.unsealed(raw)
+    if body is None:
         return None
     try:
         record = json.loads(body)

@@ -1,7 +1,7 @@
 """The file of proven offsets from which an interrupted plan between clusters continues.
 
-JSON Lines: the names of both clusters, then a list for each offset. Lines are appended as offsets
-are proven. An incomplete last line is ignored. One thread.
+JSON Lines: the names of both clusters, then a list for each offset, with a checksum. Lines are
+appended as offsets are proven. An incomplete last line is ignored. One thread.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Final, NamedTuple, Self
 
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.errors import MigrationError, PlanFileError
+from zkmigrate.formats import whole_file
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 
 
 class Asked(NamedTuple):
@@ -55,7 +56,7 @@ class ProofsFile:
             length = self._read(head.encode() + b"\n")
             self._file.truncate(length)
             if not length:
-                self._write(head)
+                self._write(head.encode() + b"\n")
         except OSError as error:
             self._file.close()
             raise PlanFileError(f"--proofs: {path}: {error.strerror}") from None
@@ -77,7 +78,7 @@ class ProofsFile:
     def add(self, asked: Asked, answer: Answer) -> None:
         """Add a proven offset, if the topics have ids. Raises MigrationError."""
         if all(asked.topics):
-            self._write(json.dumps([*asked, *answer]))
+            self._write(whole_file.sealed(json.dumps([*asked, *answer])))
 
     def _read(self, head: bytes) -> int:
         """Read the proven offsets. Return the length of all complete lines."""
@@ -88,14 +89,16 @@ class ProofsFile:
             raise PlanFileError(
                 f"{self._path} is not a proofs file of these two clusters: name a new file"
             )
-        try:
-            self._known = dict(map(self._parse, lines.split(b"\n")[1:]))
-        except (ValueError, TypeError):
-            raise PlanFileError(f"{self._path} is damaged: delete it, and start again") from None
+        self._known = dict[Asked, Answer]()
+        for number, line in enumerate(lines.split(b"\n")[1:], 2):
+            text = whole_file.unsealed(line)
+            if text is None:
+                where = f"{self._path}:{number}"
+                raise PlanFileError(f"{where}: is damaged: delete the file, and start again")
+            self._known.update([self._parse(text)])
         return len(lines) + len(newline)
 
-    def _write(self, line: str) -> None:
-        data = f"{line}\n".encode()
+    def _write(self, data: bytes) -> None:
         try:
             while data:
                 data = data[self._file.write(data) :]

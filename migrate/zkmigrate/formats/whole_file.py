@@ -1,9 +1,10 @@
-"""Creates files that appear complete or not at all."""
+"""Creates files that appear complete or not at all, and lines with a checksum."""
 
 from __future__ import annotations
 
 import errno
 import os
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,17 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, 
 """Errors of ``link`` on volumes without hard links."""
 _NO_FSYNC: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 """Error codes of ``fsync`` on file systems where a directory needs no writing."""
+
+
+def sealed(text: str) -> bytes:
+    """Return a line with a checksum."""
+    return f"{text}\t{zlib.crc32(text.encode()):08x}\n".encode()
+
+
+def unsealed(line: bytes) -> bytes | None:
+    """Return the text of a line without its line end; ``None`` if the line was changed."""
+    text, tab, checksum = line.rpartition(b"\t")
+    return text if tab and checksum == b"%08x" % zlib.crc32(text) else None
 
 
 def create(path: Path, chunks: Iterable[bytes]) -> None:
