@@ -20,6 +20,7 @@ from tests.sim.runs.run import COORDINATIONS, run
 ROOT: Final = Path(__file__).parents[2]
 CORE: Final = "zkconsumer/core/"
 SCRIPTS: Final = f"{CORE}zookeeper/scripts/"
+LIVE: Final = "migrate/zkmigrate/apply/live.py"
 
 BRANCHES: Final[Mapping[str, tuple[str, str]]] = {
     "a claim is refused, or its answer is lost": (
@@ -49,7 +50,7 @@ BRANCHES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "the registration of this session has another version": (
         f"{SCRIPTS}membership.py",
-        "yield from attempt(Delete(ctx.spec.paths.member(ctx.spec.consumer_id), stat.version))",
+        "yield from attempt(Multi((gone,)))",
     ),
     "a version goes back": (
         f"{CORE}zookeeper/committing.py",
@@ -74,6 +75,25 @@ BRANCHES: Final[Mapping[str, tuple[str, str]]] = {
     "a claim is forbidden by the time it is made": (
         f"{CORE}zookeeper/machine.py",
         "self._disown(forbidden)",
+    ),
+    "the mode goes back": (
+        f"{CORE}migration/member.py",
+        'self._out.append(commands.Report("went-back", text))',
+    ),
+    "a member does not deliver, as Kafka has higher offsets": (
+        f"{CORE}migration/member_scripts.py",
+        'raise Refused(Code.OTHER, "", ahead_in_kafka(ahead))',
+    ),
+    "a live move is given up at a gate": (
+        LIVE,
+        "if self._now() >= deadline or (yield Wait(_POLL)):\n"
+        "                return Step(facts.mode, changed, why)",
+    ),
+    "two operators write a mode": (LIVE, "except GroupRefusedError:\n            return False"),
+    "a lock is set after another operator has gone back": (
+        LIVE,
+        "if sealed is not None and facts.mode is Mode.ZOOKEEPER:\n"
+        "                yield from self._let_in()",
     ),
     "the mode cannot be read": (
         f"{CORE}migration/member.py",
