@@ -257,7 +257,7 @@ def test_a_file_that_cannot_be_written_is_an_error(
     def full(file: ProofsFile, _asked: object, _answer: object) -> None:
         file._file.close()
         file._file = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115
-        file._write("[]")
+        file._write(b"[]")
 
     monkeypatch.setattr(ProofsFile, "add", full)
     ran = simulated.run(*words, "proofs")

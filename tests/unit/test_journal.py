@@ -294,7 +294,9 @@ def test_a_full_disk_ends_the_journal_and_not_the_member(
     """If a journal can no longer be written, this is logged once, and the member continues."""
     monkeypatch.setattr(Path, "open", lambda *_, **__: open("/dev/full", "wb"))  # noqa: SIM115
     journal = _member_journal(tmp_path)
-    wait_until(lambda: "continues: No space left" in caplog.text, 10, "the fault is logged")
+    wait_until(
+        lambda: "the journal ends here: No space left" in caplog.text, 10, "the fault is logged"
+    )
     for number in range(3):
         journal.write(event_entry(number, "x" * 100))
     journal.close()

@@ -193,12 +193,8 @@ class MemberJournal:
         except OSError as error:
             with self._changed:
                 self._ended = True
-            logger.warning(
-                "%s: the journal ends here, and the member continues: %s: free disk space; the "
-                "member's next start begins a new journal",
-                self.path,
-                error.strerror,
-            )
+            text = "%s: the journal ends here: %s: free disk space, then restart the member"
+            logger.warning(text, self.path, error.strerror)
             with contextlib.suppress(OSError):
                 self._file.close()
 
