@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,10 +42,10 @@ class LosingDriver:
     """
 
     session_id = 1
-    resumed = 0
 
     def __init__(self, *args: object, security: object) -> None:
         self._on_session = args[3]
+        self.connection = SimpleNamespace(resumed=0)
         self.answers = 0
         self.requests = 0
         self.closed: list[float] = []
@@ -141,10 +142,12 @@ class ResumingDriver(AnsweringDriver):
     ) -> None:
         if not isinstance(op, Multi):
             super().submit(op, session, on_reply)
-            self.resumed += not self.multis
+            self.connection.resumed += not self.multis
             return
         self.multis += 1
-        on_reply(Ok(()) if resumed in (None, self.resumed) else Failed(Code.CONNECTION_LOSS))
+        on_reply(
+            Ok(()) if resumed in (None, self.connection.resumed) else Failed(Code.CONNECTION_LOSS)
+        )
 
 
 @pytest.fixture

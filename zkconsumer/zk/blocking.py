@@ -250,7 +250,7 @@ class BlockingZk:
         mailbox: queue.SimpleQueue[_Answers] = queue.SimpleQueue()
         if not self._opened.wait(self._timeout):  # the one before has ended
             raise self._silent()
-        session = self._driver.session_id
+        session, connection = self._driver.session_id, self._driver.connection
         silence = 0.0  # seconds waited since the last answer; a lost connection is not one
         waiting = enumerate(scripts)
         active: dict[int, Script[T]] = {}
@@ -299,7 +299,7 @@ class BlockingZk:
                     and (following := next(waiting, None)) is not None
                 ):
                     active[following[0]] = following[1]
-                    resumed[following[0]] = self._driver.resumed
+                    resumed[following[0]] = connection.resumed
                     go_on(following[0], None)
                 while yielded in done:
                     yield done.pop(yielded)
@@ -312,7 +312,7 @@ class BlockingZk:
                     answers = mailbox.get(timeout=max(0.0, self._timeout - silence))
                     reply = answers[0][1]
                     if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:
-                        resumed |= {number: self._driver.resumed for number, _ in answers}
+                        resumed |= {number: connection.resumed for number, _ in answers}
                         silence += time.monotonic() - began
                     else:
                         silence = 0.0

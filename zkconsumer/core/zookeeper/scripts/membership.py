@@ -79,7 +79,7 @@ def judge(
     if stat.version == command.epoch:
         return events.Registered(command.token)
     gone = Delete(ctx.spec.paths.member(ctx.spec.consumer_id), stat.version)
-    yield from attempt(Multi((gone,)))  # which is not sent after a reconnection
+    yield from attempt(Multi((gone,)))  # it is not sent after a reconnection
     return None
 
 
