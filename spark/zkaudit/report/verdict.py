@@ -20,7 +20,7 @@ _EFFECTS: Final = {
     "repeated": "Messages were delivered again",
 }
 NOT_SHOWN: Final = (
-    "The logs cannot show messages that `auto.offset.reset` skipped slowly, messages that a member "
+    "The logs cannot show messages that auto.offset.reset skipped slowly, messages that a member "
     "committed before it had processed them, or a stall of all members of a group."
 )
 TOO_LARGE: Final = (
