@@ -5,6 +5,7 @@ The report is that of the recorded incidents. ``make report-pictures`` runs this
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import tempfile
@@ -43,10 +44,10 @@ def draw(page: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):  # its page names the logs
         folder = Path(name)
         spark = session("local[2]", {"spark.ui.showConsoleProgress": "false"})
-        logs = str(directories(folder)["whole"])
+        logs = directories(folder)["whole"].name
         limits = Limits(**WRITTEN_WITH_THE_RULES.limits)
         run(spark, Options([logs], str(folder / "out"), limits=limits))
         page = write(folder / "out")
