@@ -39,7 +39,7 @@ class Limits:
         "Report a member whose sessions expired, or which left and rejoined the coordinator, at "
         "least this often within --flapping-seconds.",
     )
-    flapping_seconds: float = _limit(3600.0, "Length of the window in which these are counted.")
+    flapping_seconds: float = _limit(3600.0, "Length of the window for --flapping-expiries.")
     stalled_seconds: float = _limit(
         300.0,
         "Report an owner that has committed nothing for this long while other members of "

@@ -67,7 +67,7 @@ def names_options(command: F) -> F:
         multiple=True,
         expose_value=False,
         callback=join,
-        help="A group: another way to give the argument. May be repeated.",
+        help="The same as the argument GROUP. May be repeated.",
     )
     return argument(option(command))
 
@@ -230,7 +230,7 @@ def describe(
     type=click.Choice([form.value for form in RoundRobinHash]),
     default=RoundRobinHash.DASH.value,
     show_default=True,
-    help="With --strategy roundrobin: the text of a partition that the members hash.",
+    help="With --strategy roundrobin: the members' zkconsumer.roundrobin.hash.",
 )
 @click.option(
     "--watch",
@@ -343,8 +343,8 @@ def delete(
 
     The groups are in ZooKeeper. This is a dry run unless --execute is given. The command refuses
     (exit status 1) while a member is registered, and stops if one registers in the meantime. If
-    the topic is the group's only one, the whole group is deleted, with the record of a move and
-    the lock that keeps old consumers out: groups that have either need --force.
+    the topic is the group's only one, the whole group is deleted. A group that was moved to Kafka
+    or is locked needs --force, because the record of the move and the lock are deleted too.
     """
     if everything and topic is None:
         raise click.UsageError("--all requires --topic")

@@ -112,7 +112,7 @@ class History:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[GROUP]...")
 @duration_option("--every", default=2.0, least=0.2, help="How often to read the groups.")
-@count_option("--count", help="Exit after this many tables.  [default: stay until Ctrl-C]")
+@count_option("--count", help="Exit after this many tables.  [default: run until Ctrl-C]")
 @either_option
 @timeout_option
 @command_config

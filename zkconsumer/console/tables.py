@@ -264,7 +264,7 @@ def bootstrap_option(command: F) -> F:
         metavar="HOST:PORT[,..]",
         envvar="ZKCONSUMER_BOOTSTRAP_SERVER",
         show_envvar=True,
-        help="Brokers to use instead of those in ZooKeeper, as after the change to KRaft.",
+        help="Use these brokers, not those in ZooKeeper, for example after a migration to KRaft.",
     )(command)
 
 

@@ -113,9 +113,10 @@ def mirror(
 ) -> None:
     """Keep both stores of groups in step.
 
-    Until complete or --end, each offset that is stored in the leading store is copied to the other
-    store. The group's clients need no change. ZooKeeper leads first; after zkmigrate cut-over
-    Kafka leads. So a program can go back at any time without losing its position: see undo.
+    Each offset that is stored in the leading store is copied to the other store, until you run
+    zkmigrate complete, or this command with --end. The group's clients need no change. ZooKeeper
+    leads first; after zkmigrate cut-over Kafka leads. So a program can go back at any time without
+    losing its position: see undo.
 
     The command runs until Ctrl-C, and prints a row when the state of a group changes. If it is
     killed, run it again, on any machine. A second process for the same groups is on standby. Groups
@@ -299,13 +300,13 @@ def cut_over(work: Work, elsewhere: ToCluster | None) -> None:
 
     From now on old members cannot register. Stop the old program. As soon as its last member has
     left, the command copies the last offsets to Kafka, Kafka leads, and the new program may start.
-    Until zkmigrate complete, zkmigrate undo moves the group back.
+    You can move the group back with zkmigrate undo, until you run zkmigrate complete.
 
-    If old members remain when --wait is over, the group stays locked: stop them and run the command
-    again, or run zkmigrate undo.
+    If old members remain after --wait, the group stays locked: stop them and run the command again,
+    or run zkmigrate undo.
 
     With --to-cluster, the command copies the last offsets to the other cluster as soon as its
-    topics have the records there. Then nothing is copied any more. zkmigrate unlock lets old
+    topics have the records there. After that, nothing is copied. zkmigrate unlock lets old
     members start again.
     """
     if elsewhere is not None:

@@ -36,8 +36,8 @@ def expected_option(command: F) -> F:
         metavar="FILE",
         callback=_parsed,
         help="File of expected findings. Each line has the id of a finding, its severity, and "
-        "for example a date and a reason. They do not count for --fail-on, unless they have "
-        "become more severe. Ids that the audit does not have are printed.",
+        "for example a date and a reason. Expected findings do not count for --fail-on, unless "
+        "they have become more severe. Ids that the audit does not have are printed.",
     )
     return option(command)
 

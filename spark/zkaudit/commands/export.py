@@ -33,7 +33,7 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
 @click.option(
     "--catalog",
     metavar="NAME",
-    help="Instead of --to: write tables of this database, DATABASE or CATALOG.DATABASE.",
+    help="Instead of --to: write tables in this database, DATABASE or CATALOG.DATABASE.",
 )
 @click.option(
     "--format",
@@ -43,13 +43,13 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
     show_default=True,
     help="delta and iceberg need their jar and settings in the Spark session.",
 )
-@click.option("--append", is_flag=True, help="Add the rows to tables that exist.")
-@click.option("--overwrite", is_flag=True, help="Replace tables that exist.")
+@click.option("--append", is_flag=True, help="Append to existing tables.")
+@click.option("--overwrite", is_flag=True, help="Replace existing tables.")
 @click.option(
     "--run-id",
     metavar="ID",
-    help="Value of the column run_id. With --append, an ID that is in a table is an error.  "
-    "[default: time and a random number]",
+    help="Value of the column run_id. With --append, a value that a table already has is an "
+    "error.  [default: time and a random number]",
 )
 @click.option(
     "--conf",

@@ -70,10 +70,10 @@ _TIMELINE = (
 )  # fmt: skip
 @click.option(
     "--member", "members", metavar="TEXT", multiple=True,
-    help="Only findings about members whose consumer id has this text; may be repeated.",
+    help="Only findings about members whose consumer id contains this text; may be repeated.",
 )  # fmt: skip
 @click.option(
-    "--from", "start", metavar="TIME", help="Only findings that have not ended before this time."
+    "--from", "start", metavar="TIME", help="Leave out findings that ended before this time."
 )
 @click.option("--to", "end", metavar="TIME", help="Only findings that begin before this time.")
 @timezone_option
@@ -105,8 +105,8 @@ def findings_command(
     logs cannot show; these need `zkaudit run` with journals or brokers. The id in brackets is the
     same in every audit that has the finding.
 
-    Periods that no log, or the audit, covers are always listed, because any finding may be missing
-    there.
+    Periods that the logs or the audit do not cover are always listed, because findings may be
+    missing there.
     """
     from zkaudit.findings.expected import expected_of, gone
     from zkaudit.report.found import Choice, check_group, read

@@ -44,7 +44,7 @@ servers_option = click.option(
     type=click.IntRange(min=1),
     metavar="N",
     help="Number of voting servers, without observers, if you do not have all their logs. By "
-    "default, the number in /zookeeper/config of the logs and snapshots.",
+    "default, it is read from /zookeeper/config in the logs and snapshots.",
 )
 allow_damage_option = click.option(
     "--allow-damage",
@@ -54,8 +54,8 @@ allow_damage_option = click.option(
 fail_on_option = click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
-    help="Exit with status 3 if there is a finding of this severity or worse, or time that no log "
-    "covers. Expected findings do not count.",
+    help="Exit with status 3 if there is a finding of this severity or worse, or a period that no "
+    "log covers. Expected findings do not count.",
 )
 server_logs_option = click.option(
     "--server-logs",

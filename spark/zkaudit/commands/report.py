@@ -17,7 +17,7 @@ from zkaudit.commands.inputs import group_option, group_regex
     metavar="REGEX",
     help="Only groups whose whole name matches (a Python regex).",
 )
-@click.option("--page", metavar="FILE", help="Write the page here.  [default: OUT/report.html]")
+@click.option("--page", metavar="FILE", help="Where to write the page.  [default: OUT/report.html]")
 def report_command(
     out: str, groups: tuple[str, ...], groups_regex: str | None, page: str | None
 ) -> None:

@@ -80,7 +80,7 @@ class Report:
     "--fail-on",
     type=click.Choice(SEVERITIES),
     help="Exit with status 3 after the first round that has a finding of this severity or "
-    "worse, or time that no log covers.",
+    "worse, or a period that no log covers.",
 )
 @expected_option
 def stream_command(
@@ -94,10 +94,10 @@ def stream_command(
 ) -> int:
     """Follow a running ensemble, and keep the report up to date.
 
-    Each round audits only the groups that changed. The report is written after a round if that
-    takes at most a tenth of the time, and before the command exits. Ctrl-C or SIGTERM ends the
-    command after the current round. Started again with the same --out, it resumes where it
-    stopped.
+    Each round audits only the groups that changed. The report is written after each round, or less
+    often if it would take more than a tenth of the time. It is also written before the command
+    exits. Ctrl-C or SIGTERM ends the command after the current round. Started again with the same
+    --out, it resumes where it stopped.
     """
     if once:
         no_effect("--once", "every")

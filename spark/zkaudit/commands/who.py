@@ -40,7 +40,7 @@ def _partition(_: click.Context, __: click.Parameter, text: str) -> tuple[str, i
 @click.argument("group")
 @click.argument("partition", metavar="TOPIC-PARTITION", callback=_partition)
 @question_options
-@click.option("--at", metavar="TIME", required=True, help="The time for which to name the owner.")
+@click.option("--at", metavar="TIME", required=True, help="The time to ask about.")
 @server_logs_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def who_command(
@@ -56,8 +56,8 @@ def who_command(
 ) -> None:
     """Print who owned TOPIC-PARTITION in GROUP at a time.
 
-    The answer has the member, its session, when its ownership began and ended and how, the last
-    committed offset, and what the logs do not show. Neither Spark nor Java is needed.
+    Shows the member, its session, when and how its ownership began and ended, the last committed
+    offset, and what the logs do not show. Neither Spark nor Java is needed.
     """
     from zkaudit.local.history import Question
     from zkaudit.local.who import who

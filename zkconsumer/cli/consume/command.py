@@ -114,7 +114,9 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     metavar="REGEX",
     help="Read the topics whose whole name matches.",
 )
-@click.option("--blacklist", metavar="REGEX", help="Read the topics whose name does not match.")
+@click.option(
+    "--blacklist", metavar="REGEX", help="Read the topics whose whole name does not match."
+)
 @count_option(
     "--partition",
     least=0,
@@ -126,7 +128,7 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     help="With --partition: where to start.  [default: latest]",
 )
 @count_option(
-    "--streams", default=1, most=1000, help="How many streams to read with. Each has a thread."
+    "--streams", default=1, most=1000, help="How many streams to use. Each has its own thread."
 )
 @click.option(
     "--from-beginning",
@@ -186,11 +188,11 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
     metavar="DIR",
     help="Directory for Arrow or Parquet files.",
 )
-@count_option("--file-rows", default=500_000, help="Write a file when it has this many messages.")
+@count_option("--file-rows", default=500_000, help="Finish a file after this many messages.")
 @duration_option(
     "--file-seconds",
     default=60.0,
-    help="Write a file when its first message is this old, even with fewer messages.",
+    help="Finish a file when its first message is this old, even with fewer messages.",
 )
 @count_option(
     "--metrics-port",

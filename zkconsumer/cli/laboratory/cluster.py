@@ -42,7 +42,7 @@ def cluster() -> None:
     type=click.Choice(list(KAFKA_LINES)),
     default="3.9",
     show_default=True,
-    help="Kafka release. It is started with its release of ZooKeeper; Kafka 4 has none.",
+    help="Kafka release. It is started with the ZooKeeper that belongs to it; Kafka 4 needs none.",
 )
 @count_option("--brokers", default=1, most=16, help="How many brokers to start.")
 @_json_option

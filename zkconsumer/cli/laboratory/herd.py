@@ -48,7 +48,8 @@ _MOST: Final = 1000
     "How members behave: like the JVM consumer (`scala`, or `jvm`), like this library's members "
     "(`default`), or one group of each.",
     "20",
-    "Members before the event, up to 1000. Separate several sizes with commas. Each has 5 threads.",
+    "Members before the event, up to 1000. Separate several sizes with commas. Each member "
+    "has 5 threads.",
 )
 @count_option(
     "--jvm",
@@ -58,7 +59,7 @@ _MOST: Final = 1000
     help="Also start this many members of the JVM's own consumer.",
 )
 @count_option("--processes", default=2, most=16, help="How many processes share the members.")
-@count_option("--repeat", default=1, most=50, help="How often to repeat each run.")
+@count_option("--repeat", default=1, most=50, help="How many times to do each run.")
 @click.option(
     "--simulate",
     "with_simulator",

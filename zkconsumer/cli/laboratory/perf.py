@@ -47,7 +47,7 @@ messages."""
 @count_option("--messages", required=True, help="Exit after this many messages.")
 @click.option("--group", help="Sets group.id.  [default: a new group]")
 @count_option(
-    "--threads", default=1, most=1000, help="How many streams to read with. Each has a thread."
+    "--threads", default=1, most=1000, help="How many streams to use. Each has its own thread."
 )
 @count_option("--batch", help="Read lists of up to N messages instead of single ones.")
 @click.option("--arrow", is_flag=True, help="Read Arrow columns instead of messages.")
@@ -83,7 +83,7 @@ def perf(
     The columns are those of kafka-consumer-perf-test. The rebalance time ends when the member has
     joined. The rest is fetch time. One MB is 1,048,576 bytes of keys and values.
 
-    The exit status is 1 if fewer messages were read within the timeout.
+    The exit status is 1 if fewer than --messages were read before the timeout.
     """
     if (zookeeper is None) == (bootstrap_server is None):
         raise click.UsageError("give either --zookeeper or --bootstrap-server")

@@ -43,7 +43,7 @@ from zkconsumer.runtime.delivery.streams import KafkaStream
     help="Subscribe to this topic. May be repeated.",
 )
 @duration_option("--seconds", help="Leave the group after this time.")
-@click.option("--read", is_flag=True, help="Read messages and commit.")
+@click.option("--read", is_flag=True, help="Read messages and commit their offsets.")
 @consumer_options("--command-config")
 def trace(
     bootstrap_server: str,

@@ -48,7 +48,7 @@ _SHARED: Final = (
         "--not-proven",
         type=click.Choice(["refuse", "lower"]),
         default="refuse",
-        help="Offsets with only two bounds; lower: use the lower bound, which may repeat records.",
+        help="Offsets known only as a range; lower: use its lower bound, which may repeat records.",
     ),
     click.option(
         "--topic-map",
@@ -128,7 +128,7 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--from-cluster",
             metavar="HOST:PORT[,..]",
-            help="Plan the way back, from the offsets there.",
+            help="Plan the move back, from the offsets there.",
         ),
         click.option(
             "--to-cluster",

@@ -22,7 +22,7 @@ _HELP: Final = {
     "out_of_range": "Offsets outside of the log; clamp: use the nearest one in it.",
     "misplaced": "Offsets that 1.1.0 brokers put in 'offset'.",
     "missing_topics": "Topics and partitions that do not exist.",
-    "unproven_topics": "After the change to KRaft: topics without an id in ZooKeeper; trust: they "
+    "unproven_topics": "After migrating to KRaft: topics without an id in ZooKeeper; trust: they "
     "are the same.",
     "recreated_topics": "Offsets that are older than their topic.",
     "expired_offsets": "Moved offsets that have disappeared since; moved: write them again.",

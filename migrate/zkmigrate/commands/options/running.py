@@ -112,7 +112,8 @@ def journal_option(command: F) -> F:
     return click.option(
         "--journal",
         metavar="FILE",
-        help="The journal's file.  [default: PLAN.journal; without PLAN zkmigrate-COMMAND.journal]",
+        help="File of the journal.  [default: PLAN.journal, or zkmigrate-COMMAND.journal without "
+        "a plan]",
     )(command)
 
 
@@ -163,7 +164,7 @@ _RECORDED: Final = (
     click.option(
         "--note",
         metavar="TEXT",
-        help="A remark for the journal and the report, such as the number of a ticket.",
+        help="A remark for the journal and the report, such as a ticket number.",
     ),
     click.option(
         "--approved-by",
@@ -185,7 +186,8 @@ _HOOKS: Final = (
         default="",
         help="Run this shell command after the work on each group, even if the group is refused or "
         "fails. If the command fails, the group needs attention. It does not run after Ctrl-C "
-        "during --wait, or after a second Ctrl-C. Both commands get the group in ZKMIGRATE_GROUP.",
+        "during --wait, or after a second Ctrl-C. Both commands get the group's name in the "
+        "environment variable ZKMIGRATE_GROUP.",
     ),
     duration_option(
         "--hook-timeout",
