@@ -160,8 +160,8 @@ class CoordinatorKeys(ConsumerKeys):
         since="0.9",
     )
     heartbeat_interval_ms: int = key(
-        "Time between heartbeats; at most a third of session.timeout.ms. Not for "
-        "`group.protocol=consumer`: the broker decides",
+        "Time between heartbeats. Must be smaller than session.timeout.ms; a third of it is "
+        "usual. Not for `group.protocol=consumer`: the broker decides",
         default=3000,
         check=at_least(1),
         importance="high",
