@@ -32,7 +32,8 @@ MECHANISMS: Final[Mapping[str, str]] = {
 _STORE_TYPES: Final = ("PEM", "JKS", "PKCS12")
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _RENEWED: Final = (
-    "a keytab gets a new ticket after 80 % of the old one's lifetime; a cache is not renewed"
+    "with a keytab, a new ticket is requested after 80 % of the old one's lifetime; tickets in a "
+    "cache are not renewed"
 )
 _SPOKEN: Final = "the newest version that both sides speak is used; see ssl.enabled.protocols"
 

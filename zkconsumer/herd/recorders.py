@@ -24,8 +24,8 @@ from zkconsumer.journal.schema import Kind
 
 
 class SizedRecorder(MemberRecorder):
-    """A ``MemberRecorder`` that also writes sizes. ``chroot``: number of characters of the
-    chroot."""
+    """A ``MemberRecorder`` that also records the size of each request and answer. ``chroot``:
+    number of characters of the chroot."""
 
     def __init__(self, sink: Sink, member: str, now_us: Callable[[], int], chroot: int = 0) -> None:
         super().__init__(sink, member, now_us)
@@ -42,7 +42,10 @@ class SizedRecorder(MemberRecorder):
 
 
 class SizedGroupRecorder(GroupRecorder):
-    """A ``GroupRecorder`` that also writes sizes, which depend on the member's names."""
+    """A ``GroupRecorder`` that also records the size of each request and answer.
+
+    It needs the group, the client id and the instance id, because requests contain them.
+    """
 
     def __init__(
         self,

@@ -32,8 +32,8 @@ class KerberosSession:
         self._exchange: KerberosExchange
 
     def begin(self, host: str) -> None:
-        """Get the ticket before there is a connection, whose session would not be kept alive while
-        a KDC is asked.
+        """Get the ticket before connecting. While a KDC is being asked, nothing would keep the
+        session of an open connection alive.
 
         Raises ConnectionDropped if no KDC is reachable, and AuthenticationError.
         """

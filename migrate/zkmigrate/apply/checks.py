@@ -78,9 +78,8 @@ class Checks:
 
         Returns Kafka's offsets.
 
-        With ``claimed`` the group is already claimed in ZooKeeper. Unplanned offsets are searched
-        before the claim, to avoid useless changes, and after it, because then no new ones can
-        appear.
+        With ``claimed`` the group is already claimed in ZooKeeper. Looks for unplanned offsets
+        before the claim, to avoid useless changes, and again after it, when no new ones can appear.
         """
         group = change.group
         check_members(group, joined=self._stores.kafka.members(change.kafka_group))

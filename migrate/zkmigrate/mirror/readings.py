@@ -124,8 +124,8 @@ class Readings:
         return found
 
     def keep(self, seen: Seen) -> None:
-        """Replace a group's cached data: with data that was read, or that this process has
-        written."""
+        """Replace a group's cached data with ``seen``, which was just read or which this process
+        has written."""
         at = seen.at
         known = self._known.pop(at.group, None)
         if known is not None and at.watched:

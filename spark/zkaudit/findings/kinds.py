@@ -52,7 +52,7 @@ _KINDS: Final = (
         "The owner znode and the session that wrote. Inferred if the member is not known by name.",
         "Look for a long pause of this member (garbage collection, a suspended machine) before the "
         "write, and compare the messages that both members processed. Members of this library "
-        "cannot do this, except in profile `scala`.",
+        "cannot make such a commit, except in profile `scala`.",
         verdict="Members committed offsets of partitions that other members owned",
     ),
     FindingKind(
@@ -378,9 +378,9 @@ _KINDS: Final = (
         "herd",
         ("low",),
         "One change woke 50 members or more.",
-        "Proven by members' journals if ZooKeeper (3.9 and later) sent the transaction with each "
-        "watch event; otherwise measured from their operations in the 30 s after the change. "
-        "Without journals, modelled as an upper bound.",
+        "The members' journals. They prove it if ZooKeeper (3.9 and later) sent the transaction "
+        "with each watch event. Otherwise the members that were notified in the 30 s after the "
+        "change are counted. Without journals, an upper bound is modelled.",
         "This is not a fault. In such a large group, a coordinator's protocol would be cheaper. "
         "`zkconsumer simulate` shows the difference.",
     ),

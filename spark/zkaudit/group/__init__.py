@@ -116,7 +116,7 @@ __all__ = [
 
 
 class Replay(NamedTuple):
-    """Collects the rows of a fold."""
+    """Collects the rows of a fold over one group's events."""
 
     lifetimes: list[Lifetime]
     """Lifetimes in the order in which they ended, followed by those that did not end."""

@@ -10,7 +10,7 @@ from zkaudit.group.znodes import IDS
 
 
 class Members:
-    """Derives changes of membership from the rows of a group's fold.
+    """Derives changes of membership from the result rows of the fold over a group's events.
 
     Args:
         coverage: the segments of the history.

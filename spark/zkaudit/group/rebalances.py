@@ -23,7 +23,8 @@ class Bursts:
         begins a new burst."""
 
     def read(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the rows of the fold, each after the burst that ended before it."""
+        """Yield the rows of the fold over the group's events, each after the burst that ended
+        before it."""
         for row in rows:
             if isinstance(row, Began):
                 start = row.lifetime.start

@@ -351,8 +351,9 @@ def participants(*configs: tuple[int, bytes] | None) -> int | None:
 
 
 def config_of(rows: pa.Table) -> tuple[int, bytes] | None:
-    """Return zxid and content of the ensemble's newest configuration in rows with zxid, path and
-    data (``reconfig``, ZooKeeper 3.5+); ``None`` if there is none."""
+    """Return the zxid and content of the newest ensemble configuration among ``rows``, which have
+    the columns zxid, path and data; ``None`` if there is none. ZooKeeper 3.5 and later writes it
+    (``reconfig``)."""
     import pyarrow.compute as pc
 
     configs = rows.filter(pc.and_(pc.equal(rows["path"], CONFIG), pc.is_valid(rows["data"])))

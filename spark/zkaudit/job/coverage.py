@@ -369,7 +369,8 @@ def coverage_of(
     end: str | None,
     damaged: Sequence[Damage] = (),
 ) -> Coverage:
-    """Return the coverage of the logs of ``plan``, for ISO times."""
+    """Return how much of ``start`` to ``end`` (ISO times; ``None``: no limit) the logs of ``plan``
+    cover."""
     start_ms, end_ms = (None if time is None else milliseconds(time) for time in (start, end))
     return covered(logged, servers, committed.log_gaps_of(plan), start_ms, end_ms, damaged)
 

@@ -88,9 +88,8 @@ def _found(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece],
 def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
     """Return the last zxid to read for changes before ``end`` (ISO, UTC); ``None`` to read all.
 
-    It is the start of a log that begins at least ``AFTER_END`` later, so only whole logs are left
-    out. Each server's logs are checked up to the first such log. Also ``None`` if all logs begin
-    later.
+    It is the zxid before the first log that begins more than ``AFTER_END`` later, so only whole
+    logs are left out. The logs with the lowest zxid are always read.
     """
     if end is None:
         return None

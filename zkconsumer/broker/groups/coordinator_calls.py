@@ -312,9 +312,9 @@ def commit_several(
     """Commit offsets of groups with the same coordinator, without being a member; return the code
     for each partition, by group.
 
-    The requests, one for each group, are sent at the same time, right after ``permit`` returned
-    true; otherwise nothing is sent or returned. Raises as ``commit``: then it is not known which
-    offsets were stored.
+    All requests, one for each group, are sent together as soon as ``permit`` has returned true. If
+    it returns false, nothing is sent and the result is empty. Raises the same errors as ``commit``;
+    after an error it is unknown which offsets were stored.
     """
     version = connection.version(OFFSET_COMMIT, *versions)
     requests = [commit_request(group, some, version) for group, some in offsets.items()]

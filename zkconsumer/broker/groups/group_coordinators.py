@@ -224,7 +224,7 @@ class GroupCoordinators:
     def stored(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, StoredOffset]:
-        """Return the stored offsets of these partitions, without negative numbers."""
+        """Return the stored offsets of these partitions. Negative ones are left out."""
         wanted = list(partitions)
         if not wanted:
             return {}
@@ -294,7 +294,8 @@ class GroupCoordinators:
     def fetch(
         self, group: str, partitions: Iterable[TopicPartition], stable: bool = True
     ) -> dict[TopicPartition, StoredOffset]:
-        """Return all stored offsets of a group, without negative numbers.
+        """Return all stored offsets of a group. Negative ones, such as the -1 that stands for no
+        offset, are left out.
 
         With ``stable``, waits for open transactions that commit offsets of the group, with brokers
         since 2.5. Topics that may not be described are left out without an error; see ``hidden``.

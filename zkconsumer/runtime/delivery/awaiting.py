@@ -20,13 +20,14 @@ _TURN: Final = 0.01
 
 
 class Awaited(AsyncIterator[_T]):
-    """An asynchronous iterator.
+    """Iterates asynchronously over the items of a stream.
 
     Args:
         items: takes items without waiting, and yields ``nothing`` if there is no item.
         alarm: the alarm of the stream's queue.
         limit: seconds to wait for an item; ``None`` waits indefinitely.
-        waited: returns the item after the limit has passed, or raises.
+        waited: called if no item arrived within the limit. Returns the item to yield instead, or
+            raises ConsumerTimeoutError.
     """
 
     def __init__(

@@ -49,12 +49,12 @@ class DataPlane:
     """The fetchers and the streams of one member.
 
     Args:
-        manager: fetches; started and stopped by this object.
-        streams: topic to its streams by index. With a filter subscription, all topics share the
-            streams under the topic ``None``.
+        manager: the fetcher manager, which this object starts and stops.
+        streams: the streams of each topic, in the order of their index. With a filter
+            subscription, all topics share the streams under the topic ``None``.
         release_wait: seconds to wait for unacknowledged messages.
-        when_stopped: waits for a ``Stopping`` without blocking, and calls the function it gets
-            with the final positions.
+        when_stopped: takes a ``Stopping`` and a callback. It does not block, and passes the final
+            positions to the callback once everything has stopped.
     """
 
     def __init__(

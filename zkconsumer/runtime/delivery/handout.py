@@ -98,7 +98,8 @@ def refuse() -> NoReturn:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the error is from the calling function's own call, not from a signal handler."""
+    """Whether ``error`` was raised because the caller's own read was refused, not by a signal
+    handler that ran during the read."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_globals.get("__name__") in _READING:
         place = place.tb_next

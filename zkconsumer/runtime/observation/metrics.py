@@ -83,7 +83,8 @@ class Metrics:
     bytes: int = _metric(
         Kind.COUNTER,
         "bytes",
-        "Record bytes, as the broker sent them, that streams began to read. "
+        "Bytes of the records that streams have begun to read, in the size that the broker sent "
+        "(before decompression). "
         "(The JVM's consumer counts them when they are queued.)",
         _TOPICS + "BytesPerSec",
     )
