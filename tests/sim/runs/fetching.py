@@ -118,7 +118,7 @@ class SimFetching:
     def start(self, assignments: Mapping[PartitionTopicInfo, ChunkQueue]) -> None:
         """See ``ConsumerFetcherManager.start``."""
         for queue in assignments.values():
-            queue.on_space = self._queue_has_room
+            queue.when_space(self._queue_has_room)
         self._table.add(assignments)
         self._wake()
 

@@ -255,6 +255,10 @@ class ChunkQueue:
         self._chunks: deque[Chunk] = deque()
         self._freed = False
 
+    def when_space(self, call: Callable[[], None]) -> None:
+        """Set ``on_space``. Called by the fetcher manager before it fills the queue."""
+        self.on_space = call
+
     def __len__(self) -> int:
         return len(self._chunks)
 

@@ -96,7 +96,7 @@ class ConsumerFetcherManager:
             UsageError: a partition is being fetched or was stopped; a new claim needs a new info.
         """
         for queue in assignments.values():
-            queue.on_space = self._queue_has_room
+            queue.when_space(self._queue_has_room)
         self._table.add(assignments)
         self._wake()
 
