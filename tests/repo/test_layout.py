@@ -245,7 +245,7 @@ UNUSED_PARTS = (
 """Parts that a plain member in ZooKeeper does not use."""
 
 
-MOST_MODULES, MOST_LINES = 80, 16_435
+MOST_MODULES, MOST_LINES = 80, 16_440
 """What a plain member in ZooKeeper loads is less than this."""
 
 
