@@ -166,7 +166,7 @@ def test_no_server_is_asked_twice_with_a_wrong_password(stage: Stage) -> None:
     zk = BlockingZk(found.connect, 3.0, SecurityConfig.parse(found.wrong))
     with pytest.raises(AuthenticationError):
         zk.__enter__()
-    assert not zk._driver.connection.running
+    assert not zk._driver._connection.running
     assert zk._driver.operations == 0
 
 

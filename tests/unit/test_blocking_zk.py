@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,13 +13,11 @@ import pytest
 from zkconsumer.admin.reads import children, children_of
 from zkconsumer.cli.main import run
 from zkconsumer.core.zookeeper.ops import (
-    Check,
     Code,
     Exists,
     Failed,
     GetChildren,
     GetMany,
-    Multi,
     Node,
     Ok,
     Reply,
@@ -45,7 +42,6 @@ class LosingDriver:
 
     def __init__(self, *args: object, security: object) -> None:
         self._on_session = args[3]
-        self.connection = SimpleNamespace(resumed=0)
         self.answers = 0
         self.requests = 0
         self.closed: list[float] = []
@@ -56,13 +52,7 @@ class LosingDriver:
     def close(self, timeout: float = 5.0) -> None:
         self.closed.append(timeout)
 
-    def submit(
-        self,
-        op: ZkOp,
-        session: int,
-        on_reply: Callable[[Reply], object],
-        resumed: int | None = None,
-    ) -> None:
+    def submit(self, op: ZkOp, session: int, on_reply: Callable[[Reply], object]) -> None:
         self.requests += 1
         lost = self.requests % 2 or self.answers <= 0
         self.answers -= not lost
@@ -73,13 +63,7 @@ class LosingDriver:
 class ExpiringDriver(LosingDriver):
     """Answers at once. After the first answer its session ends, and another one begins."""
 
-    def submit(
-        self,
-        op: ZkOp,
-        session: int,
-        on_reply: Callable[[Reply], object],
-        resumed: int | None = None,
-    ) -> None:
+    def submit(self, op: ZkOp, session: int, on_reply: Callable[[Reply], object]) -> None:
         if not session or session != self.session_id:
             on_reply(Failed(Code.SESSION_EXPIRED))
             return
@@ -100,13 +84,7 @@ class AnsweringDriver(LosingDriver):
         self.sent: list[ZkOp] = []
         self.lost = 0
 
-    def submit(
-        self,
-        op: ZkOp,
-        session: int,
-        on_reply: Callable[[Reply], object],
-        resumed: int | None = None,
-    ) -> None:
+    def submit(self, op: ZkOp, session: int, on_reply: Callable[[Reply], object]) -> None:
         self.sent.append(op)
         if len(self.sent) <= self.lost:
             on_reply(Failed(Code.CONNECTION_LOSS))
@@ -125,29 +103,6 @@ class AnsweringDriver(LosingDriver):
         if path.startswith("/no"):
             return None
         return (path[1:],) if children else Node(path.encode(), Stat(0, 0, 0, 0))
-
-
-class ResumingDriver(AnsweringDriver):
-    """Its session is resumed after each read. As ``ZkDriver``, it does not send a ``Multi`` that
-    was decided before."""
-
-    multis = 0
-
-    def submit(
-        self,
-        op: ZkOp,
-        session: int,
-        on_reply: Callable[[Reply], object],
-        resumed: int | None = None,
-    ) -> None:
-        if not isinstance(op, Multi):
-            super().submit(op, session, on_reply)
-            self.connection.resumed += not self.multis
-            return
-        self.multis += 1
-        on_reply(
-            Ok(()) if resumed in (None, self.connection.resumed) else Failed(Code.CONNECTION_LOSS)
-        )
 
 
 @pytest.fixture
@@ -350,21 +305,3 @@ def test_commands_do_not_show_kazoos_lines() -> None:
         assert not logger.isEnabledFor(logging.ERROR)
     finally:
         logger.setLevel(before)
-
-
-def test_what_was_decided_before_a_reconnection_is_not_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The servers may have been restored from a backup, and use versions again. A script that is
-    told so reads again."""
-    monkeypatch.setattr("zkconsumer.zk.blocking.ZkDriver", ResumingDriver)
-
-    def script() -> Script[list[Reply]]:
-        replies = []
-        for _ in range(2):
-            yield from read_many(["/a"])
-            replies.append((yield Multi((Check("/a", 3),))))
-        return replies
-
-    with BlockingZk("host:1", TIMEOUT) as zk:
-        assert zk.run(script()) == [Failed(Code.CONNECTION_LOSS), Ok(())]

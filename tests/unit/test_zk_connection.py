@@ -331,7 +331,7 @@ def test_a_multi_that_has_waited_for_a_connection_is_not_sent() -> None:
     replies: list[Reply] = []
     multi = Multi((SetData("/a", b"1"),))
     accepts.clear()
-    driver.connection._socket.shutdown(socket.SHUT_RDWR)
+    driver._connection._socket.shutdown(socket.SHUT_RDWR)
     wait_until(lambda: SessionEvent.SUSPENDED in events, 10, "the connection breaks")
     driver.submit(multi, driver.session_id, replies.append, 0)
     accepts.set()

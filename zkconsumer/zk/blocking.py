@@ -250,14 +250,13 @@ class BlockingZk:
         mailbox: queue.SimpleQueue[_Answers] = queue.SimpleQueue()
         if not self._opened.wait(self._timeout):  # the one before has ended
             raise self._silent()
-        session, connection = self._driver.session_id, self._driver.connection
+        session = self._driver.session_id
         silence = 0.0  # seconds waited since the last answer; a lost connection is not one
         waiting = enumerate(scripts)
         active: dict[int, Script[T]] = {}
         znodes: Counter[int] = Counter()  # of each active script: how many it reads and writes
         reads: dict[int, _Read] = {}  # of active scripts, not yet sent
         done: dict[int, T] = {}
-        resumed: dict[int, int] = {}  # see ``ZkPort.submit``
         yielded = 0
 
         def go_on(number: int, reply: Reply | None) -> None:
@@ -279,7 +278,7 @@ class BlockingZk:
             if _is_plain_read(op):
                 reads[number] = op
             else:
-                self._submit(number, op, session, mailbox.put, resumed[number])
+                self._submit(number, op, session, mailbox.put)
 
         def allowed() -> Iterator[tuple[int, _Read]]:
             """Return the reads of the scripts that started first. The first script never waits."""
@@ -299,7 +298,6 @@ class BlockingZk:
                     and (following := next(waiting, None)) is not None
                 ):
                     active[following[0]] = following[1]
-                    resumed[following[0]] = connection.resumed
                     go_on(following[0], None)
                 while yielded in done:
                     yield done.pop(yielded)
@@ -312,7 +310,6 @@ class BlockingZk:
                     answers = mailbox.get(timeout=max(0.0, self._timeout - silence))
                     reply = answers[0][1]
                     if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:
-                        resumed |= {number: connection.resumed for number, _ in answers}
                         silence += time.monotonic() - began
                     else:
                         silence = 0.0
@@ -333,10 +330,8 @@ class BlockingZk:
             for script in active.values():
                 script.close()
 
-    def _submit(
-        self, number: int, op: ZkOp, session: int, put: _Put, resumed: int | None = None
-    ) -> None:
-        self._driver.submit(op, session, lambda reply: put([(number, reply)]), resumed)
+    def _submit(self, number: int, op: ZkOp, session: int, put: _Put) -> None:
+        self._driver.submit(op, session, lambda reply: put([(number, reply)]))
 
     def _read(self, some: Sequence[tuple[int, _Read]], session: int, put: _Put) -> None:
         """Send reads of several scripts as one request, and pass each script its own answer."""

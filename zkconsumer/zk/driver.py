@@ -161,7 +161,7 @@ class ZkDriver:
             use_ssl=security.context is not None,
         )
         self._acl = encode_acl(security.acl or OPEN_ACL_UNSAFE)
-        self.connection = Connection(self._client, session_timeout, security)
+        self._connection = Connection(self._client, session_timeout, security)
         self._closing = threading.Lock()
         """Held by the thread that closes."""
         self._client.add_listener(self._state_changed)
@@ -170,7 +170,7 @@ class ZkDriver:
     def session_timeout(self) -> float:
         """Seconds after which the server ends a silent session: the requested value until there is
         a connection, then the granted value."""
-        return self.connection.granted
+        return self._connection.granted
 
     @property
     def session_id(self) -> int:
@@ -185,7 +185,7 @@ class ZkDriver:
     def check(self) -> None:
         """Raise RuntimeError if one of kazoo's threads has ended before ``close``."""
         self._check_refused()
-        for thread in self.connection.threads:
+        for thread in self._connection.threads:
             if not thread.is_alive() and not self._client._stopped.is_set():
                 raise RuntimeError(f"kazoo's thread {thread.name} has ended unexpectedly")
 
@@ -198,7 +198,7 @@ class ZkDriver:
         """
         deadline = time.monotonic() + connection_timeout
         self._client.start_async()
-        settled = self.connection.settled.wait(connection_timeout)
+        settled = self._connection.settled.wait(connection_timeout)
         try:
             self._check_refused()
         except AuthenticationError:
@@ -239,8 +239,8 @@ class ZkDriver:
         return self._security.identities
 
     def _check_refused(self) -> None:
-        if self.connection.refused is not None:
-            raise AuthenticationError(self.connection.refused)
+        if self._connection.refused is not None:
+            raise AuthenticationError(self._connection.refused)
 
     def _no_start(self, error: kz.KazooException) -> ZkUnavailableError:
         reason = repr(error)
@@ -251,7 +251,7 @@ class ZkDriver:
     def _unavailable(self, seconds: float) -> ZkUnavailableError:
         if (kerberos := self._security.kerberos) is not None and kerberos.no_ticket is not None:
             return ZkUnavailableError(f"zookeeper.connect: {self._hosts}: {kerberos.no_ticket}")
-        if unresolved := self.connection.unresolved:
+        if unresolved := self._connection.unresolved:
             name, why = next(iter(unresolved.items()))
             return ZkUnavailableError(
                 f"zookeeper.connect: {self._hosts}: the name {name} does not resolve ({why}): "
@@ -341,15 +341,15 @@ class ZkDriver:
         """
         deadline = time.monotonic() + timeout
         if not self._closing.acquire(timeout=max(0.0, timeout)):
-            self.connection.abandon()  # the thread that waits for the answer stops waiting
+            self._connection.abandon()  # the thread that waits for the answer stops waiting
             return
         try:
-            self.connection.limit_stop(deadline if self.connected else 0.0)
+            self._connection.limit_stop(deadline if self.connected else 0.0)
             try:
                 self._client.stop()
             except kz.WriterNotClosedException:
                 logger.warning("a connection to ZooKeeper is still being opened; it ends later")
-            if not self.connection.running:
+            if not self._connection.running:
                 self._client.close()
         finally:
             self._closing.release()
@@ -367,7 +367,7 @@ class ZkDriver:
             session_id: int = self._client.client_id[0]
             with self._lock:
                 before, self._session_id = self._session_id, session_id
-            self.connection.opened(before == session_id)
+            self._connection.opened(before == session_id)
             if before == session_id:
                 self._on_session(SessionEvent.RESUMED, session_id)
                 return

@@ -114,7 +114,7 @@ class SimZk:
             thread.sleep(0.1)
         else:
             raise ZkUnavailableError("ZooKeeper does not answer")
-        session, resumed = self.client.session_id, self.client.resumed
+        session = self.client.session_id
         try:
             while True:
                 try:
@@ -125,9 +125,7 @@ class SimZk:
                     reply = Failed(Code.SESSION_EXPIRED)
                 else:
                     thread.slept = False
-                    reply = thread.wait(partial(self.client.submit, op, resumed=resumed))
-                    if reply == Failed(Code.CONNECTION_LOSS):
-                        resumed = self.client.resumed
+                    reply = thread.wait(partial(self.client.submit, op))
         except SessionGone:
             raise SessionExpiredError("the session with ZooKeeper ended: run it again") from None
         except Refused as refused:
