@@ -460,8 +460,8 @@ def test_options_that_do_not_fit(simulated: Simulated, words: tuple[str, ...], t
     [
         ("/s/partition_0", b"{", "/s/partition_0: is not JSON"),
         ("/s/other/0", b"77", "/s/other/0: looks like an offset"),
-        ("/else", b"", "/s: does not exist"),
-        ("/s", b"", "/s: has no offset in the layout storm"),
+        ("/else", b"", "/s does not exist"),
+        ("/s", b"", "/s has no offset in the layout storm"),
     ],
 )
 def test_what_cannot_be_read_is_named(
@@ -508,7 +508,7 @@ def test_storm_in_a_group_s_znode_is_moved(simulated: Simulated) -> None:
     [
         ("/s/partition_0", storm(0, 41).encode(), "/s: offsets of t-0 have changed"),
         ("/s/partition_1", storm(1, 7).encode(), "/s: offsets of t-1 have changed"),
-        ("/s/partition_0", None, "/s: has no offset in the layout storm"),
+        ("/s/partition_0", None, "/s has no offset in the layout storm"),
         ("/s/partition_0", b"{", "/s/partition_0"),
     ],
 )

@@ -201,9 +201,9 @@ class Checks:
                 raise refused(
                     change.group,
                     Reason.OTHER_WRITER,
-                    f"{tp} was written as {show(number(to))} but {change.target.value} holds "
+                    f"{tp} was written as {show(number(to))}, but {change.target.value} now holds "
                     f"{show(held.get(tp))}: another client is writing; the group was not marked "
-                    "as moved",
+                    "as moved; stop that client, then plan again",
                 )
         if change.target is Store.ZOOKEEPER:
             check_members(change.group, joined=self._stores.kafka.members(change.kafka_group))

@@ -222,8 +222,8 @@ def parse(
         record = _record(line[:-1])
         if record is None or record.get("n") != number:
             raise JournalError(
-                f"{name}:{number + 1}: is damaged, so it is unknown which groups were moved: "
-                "compare both stores by hand with zkmigrate status, then make a new plan"
+                f"{name}: line {number + 1} is damaged, so it is unknown which groups were moved: "
+                "compare the offsets in both stores (zkmigrate status), then make a new plan"
             )
         if not number or keep(record):
             records.append(record)

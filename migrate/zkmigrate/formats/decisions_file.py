@@ -52,13 +52,13 @@ def parse(name: str, data: bytes) -> tuple[Rule, ...]:
     rules = document.pop("rule", [])
     if document or not isinstance(rules, list):
         odd = next(iter(document), "rule")
-        raise PlanFileError(f"{name}: {odd!a} is not a key of this file: write tables [[rule]]")
+        raise PlanFileError(f"{name}: {odd!a} is not a [[rule]] table: write only [[rule]] tables")
     return tuple(_rule(f"{name}: rule {number}", one) for number, one in enumerate(rules, 1))
 
 
 def _rule(where: str, table: object) -> Rule:
     if not isinstance(table, dict):
-        raise PlanFileError(f"{where} is not a table")
+        raise PlanFileError(f"{where} is not a table: begin each rule with [[rule]]")
     values: dict[str, Any] = {}
     for key, value in table.items():
         values[key] = _value(where, key, value)
@@ -88,7 +88,9 @@ def _value(where: str, key: str, value: object) -> object:
         known = ", ".join((*kinds, *CHOICES))
         raise PlanFileError(f"{where}: {key!a} is not one of {known}")
     if type(value) is not kinds[key] or value == "" or (kinds[key] is int and value < 0):  # type: ignore[operator]
-        raise PlanFileError(f"{where}: {key} = {value!a} is not a usable {kinds[key].__name__}")
+        wanted = {str: "a string that is not empty", int: "an integer of 0 or more"}
+        must = wanted.get(kinds[key], "true or false")
+        raise PlanFileError(f"{where}: {key} = {value!a} is not valid: it must be {must}")
     return value
 
 

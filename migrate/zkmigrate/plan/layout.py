@@ -179,17 +179,17 @@ def _partition(path: str, topic: object, number: str) -> TopicPartition:
     if topic == "":
         raise ZnodeFormatError(path, "does not name the topic: add :TOPIC to --layout")
     if not isinstance(topic, str) or not is_legal_topic(topic):
-        raise ZnodeFormatError(path, f"{str(topic)[:40]!a} is not a topic")
+        raise ZnodeFormatError(path, f"{str(topic)[:40]!a} is not a valid topic name")
     partition = _digits(path, number)
     if partition > _MOST_PARTITION:
-        raise ZnodeFormatError(path, f"{partition} is not a partition")
+        raise ZnodeFormatError(path, f"{partition} is too large for a partition number")
     return TopicPartition(topic, partition)
 
 
 def _integer(path: str, document: Mapping[str, Any], key: str) -> int:
     value = document.get(key)
     if type(value) is not int or not -1 <= value <= _MOST:
-        raise ZnodeFormatError(path, f"has no usable {key}")
+        raise ZnodeFormatError(path, f"has no valid {key}: it must be an integer of -1 or more")
     return value
 
 

@@ -73,8 +73,8 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
             raise refused(
                 state.group,
                 Reason.MIRRORED,
-                f"is mirrored, and {leader.value} leads: remove --store; the mirror copies the "
-                "offsets",
+                f"the group is mirrored, and {leader.value} leads: remove --store; "
+                "the mirror copies the offsets",
             )
         return (leader,)
     if wanted == BOTH:
@@ -84,8 +84,8 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
             raise refused(
                 state.group,
                 Reason.LIVE_MOVE,
-                "is in a live move, and its members begin at the higher offset: use --store "
-                f"{BOTH}",
+                "the group is in a live move, and its members begin at the higher offset: use "
+                f"--store {BOTH}",
             )
         return every
     if wanted is not None:
@@ -165,7 +165,7 @@ def chosen(
         raise refused(
             state.group,
             Reason.NOTHING,
-            f"{' and '.join(one.value for one in stores)} has no offset of the group: choose "
+            f"the group has no offset in {' or '.join(one.value for one in stores)}: choose "
             "topics with --topic",
         )
     return sorted(partitions)
@@ -219,7 +219,8 @@ def reset(
                     raise refused(
                         state.group,
                         Reason.NO_OFFSET,
-                        f"{tp} has no offset to start from: choose another option for it",
+                        f"{tp} has no offset to start from: set it with another option, such as "
+                        "--to-earliest",
                     )
                 after = current + target.number
         if not log.earliest <= after <= log.latest:

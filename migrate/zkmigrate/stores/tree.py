@@ -66,9 +66,9 @@ def read_below(zk: BlockingZk, top: str, most: int = 200_000) -> dict[str, Node]
             raise node
         found[path] = node
         if len(found) > most:
-            raise ValueError(f"{top}: has more than {most} znodes below it: use a lower path")
+            raise ValueError(f"{top} has more than {most} znodes below it: use a lower path")
     if not found:
-        raise ValueError(f"{top}: does not exist in this chroot")
+        raise ValueError(f"{top} does not exist in this chroot")
     return found
 
 
@@ -77,5 +77,5 @@ def read_place(zk: BlockingZk, place: Place) -> dict[TopicPartition, ZkOffset]:
     ZooKeeperError and ZnodeFormatError."""
     found = read_offsets(place.name, read_below(zk, place.path), place.topic)
     if not found:
-        raise ValueError(f"{place.path}: has no offset in the layout {place.name}")
+        raise ValueError(f"{place.path} has no offset in the layout {place.name}")
     return found

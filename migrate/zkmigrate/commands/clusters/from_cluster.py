@@ -166,7 +166,8 @@ class _Names:
         found = self.here.get(topic, [topic])
         if len(found) > 1:
             raise click.UsageError(
-                f"--topic-map: {' and '.join(found)} would be called {topic}: correct it"
+                f"--topic-map: {' and '.join(found)} would be called {topic}: give each its own "
+                "name"
             )
         return found[0]
 

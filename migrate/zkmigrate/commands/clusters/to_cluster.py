@@ -267,8 +267,8 @@ def open_other(
         if own is not None and own == others:
             option = "--from-cluster" if elsewhere.back else "--to-cluster"
             raise click.UsageError(
-                f"{option} {elsewhere.bootstrap} is the cluster of the groups: its offsets are the "
-                "same"
+                f"{option} {elsewhere.bootstrap} is the cluster of the groups: name another "
+                f"cluster, or leave out {option}"
             )
         here = stack.enter_context(closing(stores.contents()))
         sides = here, other.contents
@@ -391,7 +391,9 @@ def names_there(topics: Iterable[str], renames: Sequence[Rename]) -> dict[str, s
             raise click.UsageError(f"--topic-map: {name!a} cannot be the name of a topic")
     twice = [new for new, count in Counter(names.values()).items() if count > 1]
     if twice:
-        raise click.UsageError(f"--topic-map: two topics would be called {twice[0]}: correct it")
+        raise click.UsageError(
+            f"--topic-map: two topics would be called {twice[0]}: give each its own name"
+        )
     return names
 
 
