@@ -109,9 +109,9 @@ def export(
     from zkaudit.job.export import FORMATS, Mode, Target, export
 
     if (to is None) == (catalog is None):
-        raise ValueError("pass either to or catalog")
+        raise ValueError("pass exactly one of to= and catalog=")
     if append and overwrite:
-        raise ValueError("append and overwrite cannot be used together")
+        raise ValueError("append=True and overwrite=True cannot be used together")
     if format not in FORMATS:
         raise ValueError(f"format: {format!r} is not one of {', '.join(FORMATS)}")
     target = Target(None if to is None else str(to).rstrip("/"), catalog, format)

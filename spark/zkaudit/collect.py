@@ -62,7 +62,7 @@ def collect(sources: Sequence[Path], target: Path) -> Kept:
             elif piece in logs or _whole(path):
                 _keep(path, kept, done, piece in logs[-2:])
     except OSError as error:
-        raise AuditError(f"{target}: cannot be written: {error}") from error
+        raise AuditError(f"cannot copy to {target}: {error}") from error
     return done
 
 

@@ -157,7 +157,7 @@ class _Play:
             self.settled(2)
             begin = time.monotonic()
             self.progress()
-            wait_until(lambda: time.monotonic() > begin + OVERLAP_SECONDS, 30.0, "waiting")
+            wait_until(lambda: time.monotonic() > begin + OVERLAP_SECONDS, 30.0, "time has passed")
         finally:
             process.send_signal(signal.SIGCONT)
         self.say("resumed the third member: it delivers messages of partitions that others own now")

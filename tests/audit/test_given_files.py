@@ -81,7 +81,7 @@ def test_the_longer_copy_of_a_log_is_read(tmp_path: Path) -> None:
         assert left_out([tmp_path / "zk1"]) == [f"{shorter} (a copy)"]
         assert zxids([str(tmp_path / "zk1")]) == [1, 2, 3, 4, 5, 6]
         stream = StreamLogReader(parse_options("zookeeper_txnlog", {"path": str(tmp_path / "zk1")}))
-        with pytest.raises(AuditError, match="are two copies of a log: give a stream"):
+        with pytest.raises(AuditError, match="are two copies of a log: for a stream"):
             stream.latestOffset(stream.initialOffset())
 
 

@@ -59,7 +59,7 @@ def test_findings_need_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert run(["findings", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert f"error: {tmp_path}: no file log.<zxid>: " in error
-    assert "or the directory of an audit" in error
+    assert "; or name the directory of an audit" in error
     (tmp_path / "summary.json").write_text(json.dumps({}))
     assert run(["findings", str(tmp_path)]) == 2
     assert "the audit did not finish" in capsys.readouterr().err

@@ -25,8 +25,10 @@ def _parsed(_: click.Context, __: click.Parameter, file: str | None) -> Mapping[
         return {}
     try:
         return parse(Path(file).read_text(encoding="utf-8"), file)
-    except (OSError, ValueError) as error:
-        raise InputMissingError(f"{file}: cannot be read: {error}") from None
+    except OSError as error:
+        raise InputMissingError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputMissingError(f"{file} is not text in UTF-8") from None
 
 
 def expected_option(command: F) -> F:

@@ -111,6 +111,6 @@ def export_command(
 def _check_catalog(kind: str | None, catalog: str) -> None:
     if kind == "in-memory":
         raise AuditError(
-            f"--catalog {catalog}: this session's catalog ends with the command: use a metastore "
-            "(--conf spark.sql.catalogImplementation=hive), or CATALOG.DATABASE"
+            f"--catalog {catalog}: the session's catalog is lost when the command ends: use a "
+            "metastore (--conf spark.sql.catalogImplementation=hive), or CATALOG.DATABASE"
         )

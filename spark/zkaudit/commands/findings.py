@@ -130,7 +130,7 @@ def findings_command(
         try:
             every = _in_logs(question, group, limits, clock, by_program=form != "table")
         except NoLogsError as error:
-            raise NoLogsError(f"{error}, or the directory of an audit") from None
+            raise NoLogsError(f"{error}; or name the directory of an audit") from None
     rows = list(Choice(group, None, kinds, topics, members, start, end).of(every))
     for row in rows:
         one = expected_of(row, expected)

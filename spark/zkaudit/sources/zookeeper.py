@@ -184,8 +184,8 @@ class StreamLogReader(DataSourceStreamReader):
         for one, other in (pair for pieces in found.values() for pair in pairwise(pieces)):
             if one.zxid == other.zxid:
                 raise AuditError(
-                    f"{shown(one.path)} and {shown(other.path)} are two copies of a log: give a "
-                    "stream the server's own directory, without copies of zkaudit collect"
+                    f"{shown(one.path)} and {shown(other.path)} are two copies of a log: for a "
+                    "stream, name the server's own directory, not copies that zkaudit collect made"
                 )
         return found
 

@@ -219,7 +219,7 @@ def test_the_command(
     assert run(["export", str(audit), "--to", str(lake)]) == 1
     assert "--append" in capsys.readouterr().err
     assert run(["export", str(audit), "--catalog", "default"]) == 1
-    assert "this session's catalog ends with the command" in capsys.readouterr().err
+    assert "the session's catalog is lost when the command ends" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     nothing: Any = None
     with pytest.raises(ValueError, match="either to or catalog"):
         zkaudit.export(nothing, tmp_path)
-    with pytest.raises(ValueError, match="append and overwrite cannot be used together"):
+    with pytest.raises(ValueError, match="append=True and overwrite=True cannot be used together"):
         zkaudit.export(nothing, tmp_path, "x", append=True, overwrite=True)
     with pytest.raises(ValueError, match="'csv' is not one of parquet, delta, iceberg"):
         zkaudit.export(nothing, tmp_path, "x", format="csv")
