@@ -28,7 +28,7 @@ from zkconsumer.broker.api_versions import (
     SASL_HANDSHAKE,
     supported_versions,
 )
-from zkconsumer.broker.messages import ApiMessage, KafkaError
+from zkconsumer.broker.messages import ApiKey, ApiMessage, KafkaError
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import TokenRefusedError
 from zkconsumer.core.common.error_codes import ErrorCode, name_of
@@ -215,11 +215,17 @@ class BrokerConnection:
         for version in wanted:
             if version in known:
                 return version
-        has = f"in the versions {known.start} to {known.stop - 1}" if known else "in no version"
+        name = f"{ApiKey(api_key).name} (API key {api_key})"
+        fault = f"does not support {name}"
+        if known:
+            least = " or ".join(map(str, sorted(wanted)))
+            fault = (
+                f"supports {name} in the versions {known.start} to {known.stop - 1}, but version "
+                f"{least} is needed"
+            )
         at = f"{self.endpoint.host}:{self.endpoint.port}"
         raise UnsupportedBrokerError(
-            f"{needs and f'{needs}: '}broker {self.endpoint.broker_id} at {at} "
-            f"supports request {api_key} {has}, not in {' or '.join(map(str, sorted(wanted)))}"
+            f"{needs and f'{needs}: '}broker {self.endpoint.broker_id} at {at} {fault}"
         )
 
     def ready(self, requests: int = 1) -> None:

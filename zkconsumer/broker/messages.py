@@ -35,6 +35,7 @@ try:
         ListGroupsRequest as ListGroupsRequest,
         ListGroupsResponse as ListGroupsResponse,
     )
+    from kafka.protocol.api_key import ApiKey as ApiKey
     from kafka.protocol.api_message import ApiMessage as ApiMessage
     from kafka.protocol.consumer import (
         HeartbeatRequest as HeartbeatRequest,

@@ -137,7 +137,7 @@ class Server:
         pid = self._pid
         if pid is not None and self.running:
             self._supervisor.signal(self.name, signal.SIGSTOP)
-            wait_until(lambda: stands_still(pid), STOP_SECONDS, f"{self.name} stands still")
+            wait_until(lambda: stands_still(pid), STOP_SECONDS, f"{self.name} is paused")
 
     def resume(self) -> None:
         """Let a paused server continue (SIGCONT)."""

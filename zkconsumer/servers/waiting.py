@@ -24,8 +24,8 @@ _RESERVED_SECONDS = 300
 def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
     """Call ``predicate`` until its result is true, and return that.
 
-    Exceptions of the predicate are not caught. Raises ``ClusterError`` with ``message`` after
-    ``timeout`` seconds.
+    Exceptions of the predicate are not caught. Raises ``ClusterError`` after ``timeout``
+    seconds. ``message``: what is waited for, as a sentence, for the error's text.
     """
     deadline = time.monotonic() + timeout
     pause = 0.005
@@ -34,7 +34,7 @@ def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
         if value:
             return value
         if time.monotonic() >= deadline:
-            raise ClusterError(f"{message}: did not happen within {timeout:g} s")
+            raise ClusterError(f"timed out after {timeout:g} s, waiting until {message}")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.1)
 

@@ -341,7 +341,7 @@ class Play:
             threads = {f"{name}-{stream}": share for name in names for stream in range(STREAMS)}
             return owned == threads and registered == names
 
-        self._until(settled, SETTLE_SECONDS, f"{event}: every partition has its owner")
+        self._until(settled, SETTLE_SECONDS, f"every partition has its owner (after: {event})")
         then()
         self._look()
         self._note(event, began)
@@ -364,7 +364,7 @@ class Play:
         deadline = time.monotonic() + seconds
         while not true():
             if time.monotonic() > deadline:
-                raise ClusterError(f"{what}: did not happen within {seconds:g} s")
+                raise ClusterError(f"timed out after {seconds:g} s, waiting until {what}")
             self._look()
             time.sleep(LOOK_SECONDS)
 
