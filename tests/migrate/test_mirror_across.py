@@ -535,6 +535,30 @@ def test_a_cut_over_that_was_taken_back_stores_nothing(
     assert simulated.run("status", "--group", "g").rows[0]["locked"] == "no"
 
 
+def test_a_cut_over_that_was_killed_before_it_locked_can_be_taken_back(
+    simulated: Simulated, mirror: tuple[Across, Mirror], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record says that a cut-over has begun, but old members can still start. It is shown, and
+    after ``unlock`` the mirror goes on."""
+    _, once = mirror
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.guard, "lock", killed)
+        words = ("cut-over", "--group", "g", *TO, "--execute", "--wait", "0")
+        assert simulated.run(*words).status == 130
+    (row,) = simulated.run("status", "--group", "g").rows
+    assert (row["locked"], row["reasons"]) == ("no", ["locked"])
+    assert "a cut-over has begun and not ended" in row["attention"]
+    assert once().state == "behind"
+    (row,) = simulated.run("unlock", "--group", "g", "--execute").rows
+    assert row["outcome"] == "done"
+    assert once().state == "in step"
+    assert simulated.run("status", "--group", "g").rows[0]["reasons"] == []
+
+
 def test_a_client_that_is_not_registered_delays_the_hand_over(
     simulated: Simulated, there: There
 ) -> None:

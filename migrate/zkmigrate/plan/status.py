@@ -121,7 +121,11 @@ def status_of(
     if state.record.cut_over_waits and settled:
         ways = "run zkmigrate cut-over again, or zkmigrate undo, which lets old consumers start"
         needs(Reason.LOCKED, f"a cut-over has begun and not ended: {ways}")
-    elif locked == Guard.LOCKED.value and settled and state.record.mirror != STOPPED:
+    elif (
+        (locked == Guard.LOCKED.value or cut_over_of(state.record))
+        and settled
+        and state.record.mirror != STOPPED
+    ):
         needs(Reason.LOCKED, _why_locked(state.record))
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
         names = shown(state.coordinator_members)
