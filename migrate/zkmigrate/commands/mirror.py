@@ -87,12 +87,12 @@ session expires."""
     "--poll",
     default=_POLL,
     least=0.1,
-    help="How often Kafka is read if it leads. If ZooKeeper leads, changes are copied that often, "
-    "and Kafka is read every ten seconds; with more than 600 groups, less often.",
+    help="If Kafka leads, how often it is read. If ZooKeeper leads, how often changes are copied. "
+    "Kafka is then read every ten seconds, or less often with more than 600 groups.",
 )
 @target_options(
-    "Keep the offsets in ZooKeeper in step with this cluster, which mirrors the topics. Without "
-    "--execute, show how far they are in step."
+    "Keep the offsets in this cluster, which mirrors the topics, in step with those in ZooKeeper. "
+    "Without --execute, show how far they are behind."
 )
 @metrics_option
 @server_options

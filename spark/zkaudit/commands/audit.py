@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     "--from",
     "start",
     metavar="TIME",
-    help="Only findings after this time (UTC). Logs are read from the last snapshot at least "
-    "an hour earlier.",
+    help="Only findings after this time (UTC). Logs are read from the last snapshot that is "
+    "at least an hour older.",
 )
 @click.option("--to", "end", metavar="TIME", help="Only findings before this time (UTC).")
 @fail_on_option

@@ -133,8 +133,8 @@ def consumer_options(*more: str) -> Callable[[Command], Command]:
 @click.option(
     "--from-beginning",
     is_flag=True,
-    help="Start at the first message. In ZooKeeper: new groups only. On brokers: where the group "
-    "has no committed offset.",
+    help="Start at the first message. In ZooKeeper, this applies to new groups only; on brokers, "
+    "to partitions without a committed offset.",
 )
 @count_option("--max-messages", help="Exit after this many messages.")
 @duration_option(
