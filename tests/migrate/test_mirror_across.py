@@ -229,6 +229,27 @@ def test_a_contradiction_is_not_stored(
     assert "60 is proven to be 50 there, and 50 80, which is not the same order" in step.why
 
 
+@pytest.mark.parametrize("count", [1000, 45], ids=["copied again", "lost"])
+def test_a_copy_is_proven_again_before_the_hand_over(
+    simulated: Simulated, there: There, mirror: tuple[Across, Mirror], count: int
+) -> None:
+    """The log there was truncated since, and lacks some records, so the next one is at a lower
+    offset there or not there at all."""
+    _, once = mirror
+    simulated.in_zookeeper("g", "t", 50)
+    assert (once().state, there.held()) == ("in step", 80)
+    some = [one for one in there.here.records[:count] if not 20 <= one.offset < 40]
+    there.contents.records = [one._replace(offset=APART + at) for at, one in enumerate(some)]
+    there.contents.offsets = [one.offset for one in there.contents.records]
+    there.contents.latest = APART + len(some)
+    words = ("cut-over", "--group", "g", *TO, "--execute", "--wait", "0")
+    (row,) = simulated.run(*words).rows
+    assert (row["outcome"], row["reasons"]) == ("refused", ["not-proven"])
+    there.kafka.committed.clear()
+    there.copy(1000)
+    assert (simulated.run(*words).rows[0]["outcome"], there.held()) == ("done", 80)
+
+
 @pytest.mark.parametrize("side", ["topic here", "topic there"])
 def test_a_recreated_topic_is_not_followed(
     simulated: Simulated, there: There, mirror: tuple[Across, Mirror], side: str

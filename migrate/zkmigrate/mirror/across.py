@@ -103,12 +103,13 @@ class _Place(NamedTuple):
 class _Pending:
     """A partition whose offset is not proven. ``earlier``: a former offset of the group, which may
     be proven before the present one if the group is faster than the topic's mirror. ``until``: when
-    it is tried again, and ``pause``: seconds until then."""
+    it is tried again, and ``pause``: seconds until then. ``refuted``: even its copy is wrong."""
 
     earlier: int
     pause: float = _FIRST_PAUSE_S / 2
     until: float = -inf
     why: str = ""
+    refuted: bool = False
 
 
 class _Seen(NamedTuple):
@@ -191,6 +192,8 @@ class Across:
         self._here = stores.cluster_id() or "-"
         self._to = other.view.cluster_id or "other"
         self._pending: dict[tuple[str, TopicPartition], _Pending] = {}
+        self._proven: dict[tuple[str, TopicPartition], Copy] = {}
+        """Copies that this object has proven. Of others, the log there may have changed since."""
         self._late = Lateness()
         self._refreshed: dict[str, float] = {}
         self._period: float | None = None
@@ -336,12 +339,13 @@ class Across:
             if (why := obstacle_to(place.offset, place.ids, before)) is not None:
                 seen.waits[tp] = why
                 continue
-            if before is not None and before[1:3] == (place.offset, Proof.PROVEN):
+            known = before is not None and before == self._proven.get((group, tp))
+            if known and before is not None and before.source == place.offset:
                 self._pending.pop((group, tp), None)
                 continue
             pending = self._pending.get((group, tp))
             if pending is not None and now < pending.until:
-                if before is None or before.source != place.offset:
+                if before is None or before.source != place.offset or pending.refuted:
                     seen.waits[tp] = Reason.NOT_PROVEN, pending.why
                 continue
             numbers = {place.offset}
@@ -381,15 +385,25 @@ class Across:
             current = judged[-1][1]
             if current.proof is Proof.PROVEN:
                 self._pending.pop((group, tp), None)
+                if (copy := new.get(tp, before)) is not None:
+                    self._proven[group, tp] = copy
                 continue
             pending = self._pending.setdefault((group, tp), _Pending(place.offset))
             if best is not None and best.source >= pending.earlier:
                 pending.earlier, pending.pause = place.offset, _FIRST_PAUSE_S / 2
             pending.pause = min(_LONGEST_PAUSE_S, pending.pause * 2)
             pending.until, pending.why = now + pending.pause, current.why
-            if (best or before or Copy(0, -1, Proof.UNKNOWN, "")).source != place.offset:
+            copy = best or before
+            pending.refuted = copy is not None and self._is_refuted(place, copy, current)
+            if copy is None or copy.source != place.offset or pending.refuted:
                 seen.waits[tp] = Reason.NOT_PROVEN, current.why
         return new
+
+    def _is_refuted(self, place: _Place, copy: Copy, now: Translation) -> bool:
+        """Whether the logs show now that a copy is too high, or that its topic is not a copy."""
+        proof = Translation(Proof.PROVEN, copy.offset, copy.offset, 0, "")
+        low = self._translator.judged(place.to.topic, proof).low
+        return low is None or (now.high is not None and now.high < copy.offset)
 
     # -- writing -------------------------------------------------------------------------------
 
