@@ -260,7 +260,10 @@ class KerberosExchange:
                 return
             offered = self._context.unwrap(answer).message
             if len(offered) != len(_NO_LAYER) or not offered[0] & 1:
-                raise ValueError("the server requires integrity or confidentiality of all messages")
+                raise ValueError(
+                    "the server requires integrity or confidentiality protection of all "
+                    "messages, which this client does not support"
+                )
             self._next = self._context.wrap(_NO_LAYER, False).message
         except self._fault as error:
             raise ValueError(str(error)) from None

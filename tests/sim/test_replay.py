@@ -395,7 +395,7 @@ def _first(entries: list[Entry], name: str) -> Entry:
         (lambda e: _first(e, "Registered")["fields"].clear(), "Registered must be an object"),
         (
             lambda e: _first(e, "SessionOpened")["fields"].update(session_id="x"),
-            "SessionOpened.session_id: 'x' is not of type int",
+            "SessionOpened.session_id: 'x' is not an integer",
         ),
         (lambda e: _first(e, "SessionOpened").update(name="What"), "What is not an event"),
         (lambda e: e[1].update(coordination="x"), "coordination 'x' is not one of"),

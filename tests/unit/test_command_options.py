@@ -304,7 +304,7 @@ def test_an_option_without_effect_is_refused(
     [
         (["--members", "1"], "--members 1: must be 2 to"),
         (["--members", "10001"], "--members 10001: must be 2 to"),
-        (["--members", "ten"], "'ten': must be a number, or several separated by commas"),
+        (["--members", "ten"], "'ten': write a number, or several separated by commas"),
         (["--partitions", "0"], "--partitions"),
         (["--topics", "0"], "--topics"),
         (["--partitions", "1000", "--topics", "1000"], "must be 1 to 100000"),

@@ -210,7 +210,10 @@ def _delete_held(
     owners = [path for path in plan.paths if path.startswith(f"{hold.paths.owners}/")]
     for path, node in zip(owners, (yield from read_many(owners)), strict=True):
         if node is not None and node.stat.ephemeral_owner not in (0, hold.session_id):
-            raise GroupChangedError(f"{path} was claimed by a member in the meantime")
+            raise GroupChangedError(
+                f"{path} was claimed by a member in the meantime: stop that member, then run the "
+                "command again"
+            )
     below = hold.paths.owners_topic(planned.topic or "")
     offsets_first = sorted(plan.paths, key=lambda path: path.startswith(below))
     for packet in packets(((path, (Delete(path),)) for path in offsets_first), _PACKET_OPS):

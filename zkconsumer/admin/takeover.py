@@ -143,7 +143,9 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
                     raise _changed(hold.group, fault)
                 first[tp] = offset
             elif data_of(first[tp]) != data_of(offset):
-                raise _changed(hold.group, f"{tp} changed while it was being claimed: run it again")
+                raise _changed(
+                    hold.group, f"{tp} changed while it was being claimed: run the command again"
+                )
             if owner is not None:
                 hold.nodes[tp] = offset
                 continue
@@ -179,7 +181,7 @@ def submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Script
 def still_there(hold: Hold, reply: Failed) -> None:
     """Raise GroupChangedError if a multi failed because the tool's session ended."""
     if reply.index == 0 and reply.code in (Code.NO_NODE, Code.BAD_VERSION):
-        raise _changed(hold.group, "the tool's session with ZooKeeper ended: run it again")
+        raise _changed(hold.group, "the tool's session with ZooKeeper ended: run the command again")
 
 
 def owns_all(hold: Hold) -> Script[bool]:
@@ -231,7 +233,9 @@ def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> S
             if isinstance(reply, Failed) and reply.code not in _MAY_HAVE_WORKED:
                 culprit = str(list(packet)[(reply.index or 1) - 1])
                 raise _changed(
-                    hold.group, f"{culprit} was changed by a client that is not a member"
+                    hold.group,
+                    f"{culprit} was changed by a client that is not a member: "
+                    "stop that client, then run the command again",
                 )
         todo = [tp for tp, _ in prepared]
         seen = yield from read_many([paths.offset(tp) for tp in todo])

@@ -334,7 +334,7 @@ class GroupTools:
             if node is None or node.data != b"%d" % new:
                 raise GroupChangedError(
                     f"{key.path} was written but now contains another value: a consumer of group "
-                    f"{key.group} is running"
+                    f"{key.group} is running: stop it, then run the command again"
                 )
 
     # -- topics --------------------------------------------------------------------------------

@@ -272,9 +272,9 @@ def _token_of_file(path: str) -> str:
         with open(path, encoding="ascii") as file:
             token = file.read(_MAX_TOKEN).strip()
     except OSError as error:
-        raise AuthenticationError(f"{where}: cannot be read: {error.strerror}") from None
+        raise AuthenticationError(f"{where}: the file cannot be read: {error.strerror}") from None
     except ValueError:
-        raise AuthenticationError(f"{where} is not a token in ASCII") from None
+        raise AuthenticationError(f"{where}: the file is not ASCII text") from None
     if not token:
         raise AuthenticationError(f"{where}: the file is empty")
     return token
@@ -302,7 +302,9 @@ def _checked(function: Callable[[], object]) -> Callable[[], str]:
             kind = type(error).__name__
             raise AuthenticationError(f"{key}: the function raised {kind}") from None
         if not isinstance(token, str) or not token:
-            raise AuthenticationError(f"{key}: the function returned no text")
+            raise AuthenticationError(
+                f"{key}: the function must return a token, as a string that is not empty"
+            )
         return token
 
     return ask

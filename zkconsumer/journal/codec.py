@@ -152,10 +152,11 @@ class Codec:
 
 def _number(kind: type) -> _Form:
     wanted = (int, float) if kind is float else kind
+    what = {int: "an integer", float: "a number", bool: "true or false"}[kind]
 
     def decode(encoded: Any) -> Any:
         if not isinstance(encoded, wanted) or (kind is not bool and isinstance(encoded, bool)):
-            raise CodecError(f": {encoded!r:.60} is not of type {kind.__name__}")
+            raise CodecError(f": {encoded!r:.60} is not {what}")
         return encoded
 
     return _Form(lambda value: value, decode)

@@ -119,7 +119,7 @@ class _Run:
         """Record an event of the member. The previous step is then complete."""
         kind = self._events.get(entry["name"])
         if kind is None:
-            raise CodecError(f"{entry['name']} is not an event of this machine")
+            raise CodecError(f"{entry['name']} is not an event of this coordination")
         event = self._codec.decode(kind, self._whole(entry))
         state = entry.get("state", "")
         if self._step is not None:

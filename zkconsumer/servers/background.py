@@ -213,7 +213,7 @@ def _read_state(directory: Path) -> ClusterState | None:
         raise ClusterError(f"{directory} is not a directory: use another --dir") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterError(
-            f"{path} is damaged ({error!r}): kill its servers, then delete the file"
+            f"{path} is damaged: end the Java processes of this cluster, then delete the file"
         ) from error
 
 
@@ -239,7 +239,8 @@ def _only_command(directory: Path, *, create: bool) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ClusterError(
-                        f"another cluster command is running in {directory}"
+                        f"another cluster command is running in {directory}: wait until it has "
+                        "ended"
                     ) from None
                 time.sleep(0.1)
         yield

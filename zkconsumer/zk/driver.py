@@ -452,7 +452,7 @@ class ZkDriver:
             case SetAcl(path, entries, version):
                 every = [ACL(entry.perms, Id(entry.scheme, entry.who)) for entry in entries]
                 return client.set_acls_async(path, every, version), _nothing
-        raise TypeError(f"not a single operation: {op!r}")
+        raise TypeError(f"expected one operation, got {op!r}")
 
     def _multi(self, op: Multi, on_reply: OnReply, resumed: int | None) -> None:
         result = self._client.handler.async_result()

@@ -85,7 +85,7 @@ def list_offsets(
                 offsets[key] = (
                     offset
                     if offset >= 0 or (by_time and offset == NONE)
-                    else BrokerError(f"offsets of {key}: the broker has none")
+                    else BrokerError(f"offsets of {key}: the broker returned no offset")
                 )
     missing = BrokerError("the broker left the partition out of its answer")
     return {key: offsets.get(key, missing) for key in partitions}

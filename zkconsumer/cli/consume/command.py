@@ -337,7 +337,7 @@ def _offset(given: str | None) -> str:
     if given is None:
         return "latest"
     if given not in ("earliest", "latest") and not given.isdecimal():
-        raise click.UsageError(f"--offset {given}: must be earliest, latest or a number")
+        raise click.UsageError(f"--offset {given}: write earliest, latest or a number")
     return given
 
 

@@ -39,7 +39,7 @@ def _numbers(_context: click.Context, _option: click.Parameter, value: str) -> t
         return tuple(dict.fromkeys(int(part) for part in value.split(",")))
     except ValueError:
         raise click.BadParameter(
-            f"{value!r}: must be a number, or several separated by commas"
+            f"{value!r}: write a number, or several separated by commas"
         ) from None
 
 

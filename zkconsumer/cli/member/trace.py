@@ -107,8 +107,9 @@ def trace(
             raise click.Abort
         else:
             raise RebalanceFailedError(
-                f"--bootstrap-server {bootstrap_server}: this member had not joined group {group} "
-                "when it was ended: check the address, and security.protocol in --command-config"
+                f"--bootstrap-server {bootstrap_server}: this member was stopped before "
+                f"it joined group {group}: check the address, and security.protocol in "
+                "--command-config"
             )
 
 

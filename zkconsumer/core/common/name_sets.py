@@ -107,8 +107,8 @@ class Program:
             self._node = _shared(node, 0)
         elif _ways(node) > MAX_WAYS:
             raise TooManyWaysError(
-                "has back references, atomic groups or possessive repetitions, and more than "
-                f"{MAX_WAYS} ways to match"
+                f"it has more than {MAX_WAYS} ways to match, too many for a regex with back "
+                "references, atomic groups or possessive repetitions"
             )
         else:
             try:

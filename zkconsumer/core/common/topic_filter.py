@@ -99,7 +99,7 @@ def selected(subscription: Subscription, names: Names, exclude_internal: bool) -
         ) from None
     except TooManyStepsError:
         raise UnusableFilterError(
-            f"topic filter {cleaned[:60]!a} takes too long to match"
+            f"topic filter {cleaned[:60]!a} takes too long to match: simplify it"
         ) from None
     return dict.fromkeys(chosen, streams)
 

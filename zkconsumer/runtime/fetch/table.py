@@ -114,7 +114,7 @@ class FetchTable:
                 raise ConnectorClosedError("fetching has been shut down")
             for info in queues:
                 if info in self._states or info.stopped:
-                    raise UsageError(f"{info!r} was already started")
+                    raise UsageError(f"{info.topic_partition} was already started")
             for info, queue in queues.items():
                 self._states[info] = self._leaderless[info] = PartitionFetchState(info, queue)
                 self._news.add(LEADER_FINDER)

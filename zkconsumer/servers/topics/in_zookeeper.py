@@ -104,7 +104,10 @@ def _replicas(client: KazooClient, first: int, end: int, replication: int) -> di
         raise ClusterError(f"a topic needs at least one partition, not {end}")
     brokers = sorted(int(broker) for broker in client.get_children("/brokers/ids"))
     if not 1 <= replication <= len(brokers):
-        raise ClusterError(f"replication {replication} needs as many brokers: {brokers} are up")
+        raise ClusterError(
+            f"replication factor {replication} is not between 1 and {len(brokers)}, the number of "
+            "brokers that are up"
+        )
     return {
         str(partition): [brokers[(partition + i) % len(brokers)] for i in range(replication)]
         for partition in range(first, end)
