@@ -388,8 +388,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         return (asked if self._connecting else min(asked, self.granted)) / 3
 
     def patience(self) -> float:
-        """Seconds within which a server must answer a pending request; infinite if none is
-        pending."""
+        """Seconds within which a server must answer a request; infinite if none is pending."""
         if not self.client._pending or self._asked is None:
             return math.inf
         return max(self._asked, self._heard) + self.silence - time.monotonic()

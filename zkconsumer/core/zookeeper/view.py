@@ -146,8 +146,7 @@ def obstacle(view: GroupView, spec: MemberSpec) -> str:
 
 
 def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:
-    """Compute which partitions each member should own. A member that is missing in the view owns
-    nothing."""
+    """Compute which partitions each member should own. A member missing in the view owns none."""
     own_topics = view.members.get(consumer_id, {})
     key = (assignor, frozenset(own_topics) if assignor.name == "range" else None)
     if key not in view._assignments:

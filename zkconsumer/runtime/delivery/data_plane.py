@@ -131,8 +131,7 @@ class DataPlane:
                 stream.wait_released(infos, monotonic(), thread)
 
     def lend(self) -> list[Callable[[], object]]:
-        """Release the stream locks that the calling thread holds. Return functions that acquire
-        them again."""
+        """Release the calling thread's stream locks. Return functions that reacquire them."""
         return [restore for stream in self._every_stream for restore in stream.lend()]
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

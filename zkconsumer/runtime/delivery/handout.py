@@ -98,8 +98,7 @@ def refuse() -> NoReturn:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether ``error`` was raised because the caller's own read was refused, not by a signal
-    handler that ran during the read."""
+    """Whether ``error`` refused the caller's own read, not one in a signal handler."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_globals.get("__name__") in _READING:
         place = place.tb_next

@@ -337,8 +337,7 @@ class Reader:
             owner.__next__ = owner.ready()  # type: ignore[method-assign]
 
     def lend(self) -> list[Callable[[], object]]:
-        """Release the stream's lock if the calling thread holds it; the result acquires it
-        again."""
+        """Release the stream's lock if the calling thread holds it; the result reacquires it."""
         return lend(self._lock)
 
     def shutdown(self) -> None:

@@ -23,8 +23,7 @@ from zkconsumer.runtime.delivery.chunks import ChunkQueue, PartitionTopicInfo
 
 
 class WorkerKey(NamedTuple):
-    """The key of a worker: the broker that it fetches from, and its number among that broker's
-    workers."""
+    """The key of a worker: its broker, and its number among that broker's workers."""
 
     broker_id: int
     fetcher: int

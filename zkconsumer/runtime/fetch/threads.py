@@ -145,8 +145,7 @@ class ConsumerFetcherManager:
                 self._start(key)
 
     def requests_to(self, broker: BrokerEndpoint) -> int:
-        """Return how many fetchers read from the broker at this address. Each has a request in
-        flight."""
+        """Return how many fetchers read from this broker. Each has a request in flight."""
         return self._table.requests_to(broker)
 
     def _queue_has_room(self) -> None:

@@ -56,8 +56,7 @@ class BackPressure(Protocol):
 
 
 class LeaveOutFull:
-    """Back pressure of the default profile: partitions with a full queue are left out of
-    requests."""
+    """Back pressure of the default profile: requests leave out partitions with a full queue."""
 
     asks_when_full = False
     resets_at_once = False

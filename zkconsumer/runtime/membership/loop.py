@@ -351,8 +351,7 @@ class MemberLoop(Generic[MachineT]):
         return future
 
     def give_up(self, reason: str, timeout: float) -> None:
-        """End within ``timeout`` seconds without leaving the group, because the servers do not
-        answer."""
+        """End within ``timeout`` seconds without leaving the group: the servers do not answer."""
         if not self._ending.acquire(timeout=max(0.0, timeout)):
             return  # another thread ends the member
         try:
