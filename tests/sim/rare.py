@@ -108,13 +108,8 @@ BRANCHES: Final[Mapping[str, tuple[str, str]]] = {
 UNREACHED: Final[Mapping[str, str]] = {
     "an earlier owner's first commit arrives after the claim": "within one round trip: "
     "tests/unit/test_scripts.py",
-    "a release finds that the member is not registered": "within one round trip: "
-    "tests/unit/test_scripts.py",
     "another live session has the consumer id": "no two members have one id: "
     "tests/unit/test_machine_cases.py",
-    "the mode cannot be read": "nothing is refused to a member: tests/property/test_live_member.py",
-    "an acknowledgement cannot be stored": "nothing is refused to a member: "
-    "tests/property/test_live_member.py",
 }
 """Branches that 75 runs have not entered, and the reason with the tests that enter them."""
 
