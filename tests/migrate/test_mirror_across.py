@@ -504,7 +504,9 @@ def test_a_group_is_handed_over(
     assert once()[:3] == ("g", "target", "handed over")
     (row,) = simulated.run(*words, "--execute", "--wait", "0").rows
     assert (row["outcome"], there.held()) == ("refused", 99)
+    assert "was handed over before" in row["why"]  # not: stop them, or delete the group
     there.kafka.joined.clear()
+    assert "was handed over before" in simulated.run(*words).rows[0]["why"]
     back = ("plan", "--group", "g", "--from-cluster", "there:9092", *TO[2:], "--out", "back")
     assert simulated.run(*back, "--direction", "kafka-to-zk").status == 0
     (row,) = simulated.run("apply", "back", "--execute").rows
@@ -590,6 +592,16 @@ def test_a_client_that_is_not_registered_delays_the_hand_over(
     assert (row["outcome"], row["reasons"]) == ("refused", ["other-writer"])
     assert record.decode("", simulated.zk.zk.get(record.path("g"))).command.endswith("(begun)")
     assert (simulated.run(*words).rows[0]["outcome"], there.held()) == ("done", 37)
+
+
+def test_a_topic_recreated_after_the_last_commit_delays_the_hand_over(
+    simulated: Simulated, there: There
+) -> None:
+    """The offset that was just stored is of another topic."""
+    between(there, "after commit", lambda: there.recreate("new"))
+    words = ("cut-over", "--group", "g", *TO, "--execute", "--wait", "0")
+    (row,) = simulated.run(*words).rows
+    assert (row["outcome"], row["reasons"]) == ("refused", ["topic-recreated"])
 
 
 def test_another_client_there_ends_the_hand_over(simulated: Simulated, there: There) -> None:

@@ -324,6 +324,9 @@ class Across:
         copies = {tp: copy_in(KafkaOffset(*one)) for tp, one in held.items()}
         strange = tuple(f"{tp} {held[tp].offset}" for tp in sorted(held) if copies[tp] is None)
         mine = {tp: copy for tp, one in places.items() if (copy := copies.get(one.to)) is not None}
+        for tp, place in places.items():
+            if (why := obstacle_to(place.offset, place.ids, mine.get(tp))) is not None:
+                waits[tp] = why
         joined = self._other.kafka.members(group)
         return _Seen(state, places, waits, topics, held, mine, strange, joined)
 
@@ -335,10 +338,9 @@ class Across:
         group, now = seen.state.group, time.monotonic()
         wanted: list[tuple[TopicPartition, Asked]] = []
         for tp, place in seen.places.items():
-            before = seen.copies.get(tp)
-            if (why := obstacle_to(place.offset, place.ids, before)) is not None:
-                seen.waits[tp] = why
+            if tp in seen.waits:
                 continue
+            before = seen.copies.get(tp)
             known = before is not None and before == self._proven.get((group, tp))
             if known and before is not None and before.source == place.offset:
                 self._pending.pop((group, tp), None)
@@ -505,14 +507,14 @@ class Across:
         seen = self._locked(group, begun)
         new = self._new(seen, self._translate(seen))
         self._store(seen, new)
-        if seen.waits:
-            text = f"{seen.why()}: the group stays locked, so run it again, or zkmigrate unlock"
-            raise _Waits(f"group {group}: {text}", seen.reasons[0])
+        _check_none_waits(seen)
         return len(new)
 
     def _finish(self, group: str, begun: Record) -> None:
         """Check that nothing has changed since, and record that the group was handed over."""
-        if not self._locked(group, begun).in_step:
+        seen = self._locked(group, begun)
+        _check_none_waits(seen)
+        if not seen.in_step:
             text = "a client that is not registered commits offsets: stop it"
             raise _Waits(f"group {group}: {text}", Reason.OTHER_WRITER)
         self._zk(record.write(group, record.written(begun, _now_ms(), command=CUT_OVER)))
@@ -535,6 +537,10 @@ class Across:
 
     def _check_free(self, seen: _Seen) -> None:
         """Check that no other client uses the group in the other cluster."""
+        if cut_over_of(seen.state.record) == CUT_OVER and (seen.joined or seen.strange):
+            reason = Reason.COORDINATOR_MEMBER if seen.joined else Reason.FOLLOWER_MOVED
+            text = "was handed over before, and is used in the other cluster: leave it as it is"
+            raise refused(seen.state.group, reason, text)
         if seen.joined:
             text = f"consumers are on the coordinator of the other cluster: {shown(seen.joined)}"
             raise in_use(seen.state.group, Reason.COORDINATOR_MEMBER, f"{text}: stop them")
@@ -547,6 +553,12 @@ class Across:
 
 class _Waits(GroupRefusedError):
     """An offset is not proven yet, or has changed."""
+
+
+def _check_none_waits(seen: _Seen) -> None:
+    if seen.waits:
+        text = f"{seen.why()}: the group stays locked, so run it again, or zkmigrate unlock"
+        raise _Waits(f"group {seen.state.group}: {text}", seen.reasons[0])
 
 
 def _checked(state: _Read) -> GroupState | Result:
