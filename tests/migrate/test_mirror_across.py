@@ -21,6 +21,7 @@ from zkmigrate.plan.cases import case_of
 from zkmigrate.plan.clusters.across import Copy, next_copy
 from zkmigrate.plan.clusters.translation import Proof, Seen, Translation
 from zkmigrate.plan.table import TABLE, Action, Do
+from zkmigrate.reasons import Reason
 from zkmigrate.stores import contents, record, sessions
 from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.contents import Contents, OtherCluster
@@ -352,6 +353,15 @@ def test_of_two_lower_bounds_the_higher_one_is_stored() -> None:
     proven = (25, Translation(Proof.PROVEN, 50, 50, 5, ""))
     assert next_copy(bound, [low, proven], True, "ids") == bound._replace(proof=Proof.PROVEN)
     assert next_copy(bound, [low], True, "ids") is None
+
+
+def test_two_proofs_that_contradict_each_other_store_nothing() -> None:
+    """An earlier offset of the group is proven to be after the present one there."""
+    found = [(at, Translation(Proof.PROVEN, to, to, 5, "")) for at, to in ((10, 50), (20, 40))]
+    assert next_copy(None, found, False, "ids") == (
+        Reason.NOT_PROVEN,
+        "20 is proven to be 40 there, and 10 50, which is not the same order",
+    )
 
 
 def between(there: There, what: str, change: Callable[[], object]) -> None:

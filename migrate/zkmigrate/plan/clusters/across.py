@@ -107,8 +107,8 @@ def next_copy(
 ) -> Copy | Why | None:
     """Return the copy to store, if one is better than ``before``.
 
-    ``found``: the translations of the group's offset and of earlier ones. ``lower``: a lower bound
-    is enough.
+    ``found``: the translations of earlier offsets of the group and, last, of the present one.
+    ``lower``: a lower bound is enough.
     """
     best = before
     for source, one in found:
@@ -116,11 +116,11 @@ def next_copy(
         if one.low is None or not (proven or lower):
             continue
         low = one.low
-        if before is not None and low < before.offset:
+        if best is not None and low < best.offset:
             if proven:
-                text = f"{source} is proven to be {low} there, and {before.source} {before.offset}"
+                text = f"{source} is proven to be {low} there, and {best.source} {best.offset}"
                 return Reason.NOT_PROVEN, f"{text}, which is not the same order"
-            low = before.offset  # the copy of an earlier offset is a lower bound, too
+            low = best.offset  # the copy of an earlier offset is a lower bound, too
         new = Copy(low, source, one.proof, ids)
         if best is None or _rank(new) > _rank(best):
             best = new
