@@ -291,7 +291,7 @@ def test_a_broker_that_does_not_know_its_cluster_is_not_believed(
         call=lambda *_: empty,
     )
     arguments = ({"t"},) if ask is fetch_metadata else ()
-    with pytest.raises(BrokerUnavailableError, match="broker 3 at b3:9092 does not know"):
+    with pytest.raises(BrokerUnavailableError, match="broker 3 at b3:9092 has not received"):
         ask(connection, *arguments)
 
 

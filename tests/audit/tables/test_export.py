@@ -249,7 +249,7 @@ def test_wrong_use(
 def test_wrong_arguments(tmp_path: Path) -> None:
     """The function refuses what the command refuses."""
     nothing: Any = None
-    with pytest.raises(ValueError, match="either to or catalog"):
+    with pytest.raises(ValueError, match="exactly one of to= and catalog="):
         zkaudit.export(nothing, tmp_path)
     with pytest.raises(ValueError, match="append=True and overwrite=True cannot be used together"):
         zkaudit.export(nothing, tmp_path, "x", append=True, overwrite=True)
