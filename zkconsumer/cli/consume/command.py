@@ -267,7 +267,7 @@ def consume(
     set_up_logging(verbose)
     on_brokers = bootstrap is not None and zookeeper is None
     named = _names_zookeeper(file, properties)
-    if zookeeper is None and bootstrap is None and not named:
+    if file is None and zookeeper is None and bootstrap is None and not named:
         raise click.UsageError(
             "give --zookeeper for a group in ZooKeeper, or --bootstrap-server for one on brokers"
         )
