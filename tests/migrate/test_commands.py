@@ -114,7 +114,7 @@ def test_a_dry_run_knows_what_was_done(
 
 def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> None:
     """A run after a kill reports that it waits for the killed run's session. Ctrl-C then gives
-    status 130, the progress and one line. The same command continues later."""
+    status 130, the progress and the group's row. The same command continues later."""
     bench.topic(topic, 1)
     bench.set_zk(group, topic, {0: 3})
     zookeeper = ("--zookeeper", bench.cluster.zookeeper)
@@ -142,9 +142,12 @@ def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> 
     assert json.loads(said)["waiting_for"] == waits_for
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, ""), err
+    assert process.returncode == 130, err
+    assert out.splitlines()[1].split()[:2] == [group, "refused"]
+    assert "was stopped while it waited: apply again" in out
     assert [line for line in err.splitlines() if line] == [
-        "moving: 0 of 1 groups are done",
+        "moving: 1 of 1 groups are done, 1 failed",
+        "groups: 1 refused",
         "interrupted: run the same command again to resume",
     ]
     bench.client.delete(f"/consumers/{group}/ids/killed")

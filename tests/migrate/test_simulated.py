@@ -260,7 +260,7 @@ def test_an_offset_that_was_written_since_the_plan_stops_a_move(stores: Stores) 
 def test_what_was_written_is_read_back(stores: Stores) -> None:
     """If it differs, nothing is marked as moved, and the claim is released."""
     stores.kafka.commit = lambda group, new, permit: {}
-    assert "but kafka holds none" in stores.apply(stores.plan()).why
+    assert "but kafka now holds none" in stores.apply(stores.plan()).why
     assert stores.zk.text(MARKER) is None
     assert not stores.claimed
 
