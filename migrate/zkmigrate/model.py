@@ -167,7 +167,8 @@ class Record:
     the digest of the plan whose change it takes back. ``commits``: the end of the log of commits
     when a change to Kafka began; -1: unknown. ``mirror``: the store that leads in a mirrored
     group, or ``STOPPED``. ``kafka_group``: the group's name in Kafka during the last change; empty
-    if not different.
+    if not different. ``to_cluster``: the id of another cluster for which a cut-over has locked the
+    group. ``handed_over``: whether that cut-over has ended.
     """
 
     version: int = -1
@@ -188,6 +189,8 @@ class Record:
     commits: int = -1
     mirror: str = ""
     kafka_group: str = ""
+    to_cluster: str = ""
+    handed_over: bool = False
 
     @property
     def interrupted(self) -> bool:

@@ -82,6 +82,8 @@ class Reason(Enum):
     # Mirrored groups
     MIRRORED = "mirrored"
     NOT_MIRRORED = "not-mirrored"
+    LEAVING = "leaving"
+    HANDED_OVER = "handed-over"
     NO_MIRROR = "no-mirror-runs"
     MIRROR_STOPPED = "mirror-stopped"
     BOTH_SIDES = "members-on-both-sides"
@@ -217,8 +219,7 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
     ),
     Reason.LOCKED: (
         "The group's offsets in ZooKeeper are current, and old consumers cannot start.",
-        "Run `unlock`. If the group is mirrored, run `cut-over` again, or `undo`. If it was handed "
-        "over to another cluster, leave it out with `--exclude`.",
+        "Run `unlock`. If the group is mirrored, run `cut-over` again, or `undo`.",
     ),
     Reason.ONLY_IN_ZOOKEEPER: (
         "Kafka has no offset, or a lower one, where ZooKeeper has one.",
@@ -330,6 +331,15 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "--end`.",
     ),
     Reason.NOT_MIRRORED: ("The group is not mirrored.", "Begin with `mirror`."),
+    Reason.LEAVING: (
+        "A cut-over to another cluster has begun and has not ended.",
+        "Run `cut-over --to-cluster` again, or `unlock`, which lets old consumers start.",
+    ),
+    Reason.HANDED_OVER: (
+        "The group was handed over to another cluster.",
+        "Leave it as it is, and leave it out of `gate` with `--exclude`. Before its old program "
+        "may read here again, stop the new one and run `unlock`.",
+    ),
     Reason.NO_MIRROR: (
         "The group is mirrored, but no process keeps its stores in step now.",
         "Run `mirror` for it.",

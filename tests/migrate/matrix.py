@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol
 
 import pytest
 from zkmigrate.apply import guard
+from zkmigrate.mirror.across import CUT_OVER
 from zkmigrate.model import Before, KafkaOffset, Record, Stage, Store
-from zkmigrate.plan.clusters.across import CUT_OVER
 from zkmigrate.stores import record
 
 from tests.migrate.simulated import Ran, Simulated
@@ -251,10 +251,20 @@ def mirror_stopped(one: Cluster) -> None:
     assert one.run("mirror", "--group", one.group, "--execute", "--once").status == 3
 
 
+def leaving(one: Simulated) -> None:
+    """A cut-over to another cluster has locked it and was killed."""
+    untouched(one)
+    begun = Record(id="x", by="a@b", command=CUT_OVER, locked=True, to_cluster="there")
+    one.zk.run(record.write(one.group, begun))
+    assert one.zk.run(guard.lock(one.group, one.now_ms)) is None
+
+
 def handed_over(one: Simulated) -> None:
     """It was handed over to another cluster, which only locks it here."""
     untouched(one)
-    done = Record(id="x", by="a@b", command=CUT_OVER, locked=True)
+    done = Record(
+        id="x", by="a@b", command=CUT_OVER, locked=True, to_cluster="there", handed_over=True
+    )
     one.zk.run(record.write(one.group, done))
     assert one.zk.run(guard.lock(one.group, one.now_ms)) is None
 
@@ -264,7 +274,7 @@ STATES: Final[tuple[Callable[[Any], None], ...]] = (
     written_late, moved_back, renamed, in_kafka, was_in_kafka, was_in_kafka_expired, other_layout,
     other_znodes, misplaced, hidden, hidden_in_kraft, unreadable, prepared, live_locked, live_kafka,
     live_open, live_finished, mirror_zookeeper_leads, mirror_kafka_leads, mirror_stopped,
-    handed_over,
+    leaving, handed_over,
 )  # fmt: skip
 
 

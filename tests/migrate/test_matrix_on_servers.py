@@ -2,8 +2,9 @@
 
 A seed draws the cells: the day's number, or ``ZKC_SEED``. ``MATRIX=all`` checks all cells (a
 minute), ``MATRIX=moved:gate,hidden:reset`` these. All groups are on one cluster. Its broker has an
-authorizer, so that the topic of ``hidden`` can be hidden. The states ``hidden_in_kraft`` and
-``handed_over`` are not drawn: they would need a cluster that has left ZooKeeper, or a second one.
+authorizer, so that the topic of ``hidden`` can be hidden. The states ``hidden_in_kraft``,
+``leaving`` and ``handed_over`` are not drawn: they would need a cluster that has left ZooKeeper, or
+a second one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from zkconsumer.servers import LocalCluster
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]
 
-SIMULATED_ONLY = {"hidden_in_kraft", "handed_over"}
+SIMULATED_ONLY = {"hidden_in_kraft", "leaving", "handed_over"}
 WANTED = os.environ.get("MATRIX", "")
 DAY_SECONDS = 86_400
 

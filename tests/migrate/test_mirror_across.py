@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self, cast
 
@@ -488,9 +489,9 @@ def test_a_group_is_handed_over(
     (row,) = simulated.run(*words, "--execute", "--wait", "0").rows
     assert (row["outcome"], row["reasons"]) == ("refused", ["live-member"])
     (row,) = simulated.run("status", "--group", "g").rows
-    assert "a cut-over has begun and not ended: run zkmigrate cut-over --to-cluster" in str(row)
+    assert (row["case"], row["reasons"]) == ("leaving", ["leaving"])
     step = once()
-    assert (step.state, [one.value for one in step.reasons]) == ("behind", ["locked"])
+    assert (step.state, [one.value for one in step.reasons]) == ("behind", ["leaving"])
     simulated.in_zookeeper("g", "t", 60)  # the last commit of the member
     simulated.zk.delete(path)
     there.copy(40)
@@ -506,7 +507,7 @@ def test_a_group_is_handed_over(
     assert row["why"] == "the new program may start in the other cluster"
     assert there.held() == 90
     (row,) = simulated.run("status", "--group", "g").rows
-    assert "was handed over to another cluster" in str(row)
+    assert (row["case"], row["reasons"]) == ("handed over", [])
     simulated.in_zookeeper("g", "t", 70)  # a late one
     assert once()[:3] == ("g", "target", "handed over")
     there.kafka.joined["g"] = ("new",)
@@ -583,13 +584,40 @@ def test_a_cut_over_that_was_killed_before_it_locked_can_be_taken_back(
         words = ("cut-over", "--group", "g", *TO, "--execute", "--wait", "0")
         assert simulated.run(*words).status == 130
     (row,) = simulated.run("status", "--group", "g").rows
-    assert (row["locked"], row["reasons"]) == ("no", ["locked"])
-    assert "a cut-over has begun and not ended" in row["attention"]
+    assert (row["locked"], row["case"], row["reasons"]) == ("no", "leaving", ["leaving"])
     assert once().state == "behind"
     (row,) = simulated.run("unlock", "--group", "g", "--execute").rows
     assert row["outcome"] == "done"
     assert once().state == "in step"
     assert simulated.run("status", "--group", "g").rows[0]["reasons"] == []
+
+
+def test_a_group_that_leaves_for_a_cluster_does_not_leave_for_a_third(
+    simulated: Simulated, there: There, mirror: tuple[Across, Mirror]
+) -> None:
+    """The cut-over names its cluster in the record. Nothing is stored in another one."""
+    words = ("cut-over", "--group", "g", *TO, "--execute", "--wait", "0")
+    assert simulated.run(*words).rows[0]["outcome"] == "done"
+    found = record.decode("", simulated.zk.zk.get(record.path("g")))
+    third = replace(found, to_cluster="third")
+    simulated.zk.run(record.write("g", third))
+    _, once = mirror
+    step = once()
+    assert (step.state, [one.value for one in step.reasons]) == ("refused", ["handed-over"])
+    assert "names the cluster third" in step.why
+    (row,) = simulated.run(*words).rows
+    assert (row["outcome"], row["reasons"]) == ("refused", ["handed-over"])
+
+
+def test_a_plan_from_before_a_hand_over_is_not_applied(simulated: Simulated, there: There) -> None:
+    """Only the way back from the other cluster may be applied."""
+    assert simulated.run("plan", "--group", "g", "--out", "p").status == 0
+    words = ("cut-over", "--group", "g", *TO, "--execute", "--wait", "0")
+    assert simulated.run(*words).rows[0]["outcome"] == "done"
+    before = simulated.znodes("g")
+    (row,) = simulated.run("apply", "p", "--execute").rows
+    assert (row["outcome"], row["reasons"]) == ("refused", ["handed-over"])
+    assert (simulated.znodes("g"), simulated.kafka.committed) == (before, {})
 
 
 def test_a_client_that_is_not_registered_delays_the_hand_over(
@@ -600,7 +628,7 @@ def test_a_client_that_is_not_registered_delays_the_hand_over(
     words = ("cut-over", "--group", "g", *TO, "--execute", "--wait", "0")
     (row,) = simulated.run(*words).rows
     assert (row["outcome"], row["reasons"]) == ("refused", ["other-writer"])
-    assert record.decode("", simulated.zk.zk.get(record.path("g"))).command.endswith("(begun)")
+    assert not record.decode("", simulated.zk.zk.get(record.path("g"))).handed_over
     assert (simulated.run(*words).rows[0]["outcome"], there.held()) == ("done", 37)
 
 
@@ -646,8 +674,13 @@ def test_each_state_of_a_group(
     )
     if state == "prepared":
         reason = "live-move"
-    if (state, command) == ("handed_over", "mirror"):
-        assert (word, there.held()) == ("handed over", None)
+    if state in ("leaving", "handed_over"):
+        if command == "mirror":
+            state = "behind" if state == "leaving" else "handed over"
+            assert (word, there.held()) == (state, None)
+        else:
+            assert word == "done"
+            assert there.held() is not None
         return
     if reason is None:
         assert word in ("in step", "done"), ran

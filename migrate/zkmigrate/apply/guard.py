@@ -40,7 +40,6 @@ from zkconsumer.zk.blocking import BlockingZk, or_refusal, refusal
 from zkmigrate.apply.outcome import Outcome, Result, by_table
 from zkmigrate.errors import check_members, refused
 from zkmigrate.model import GroupState, Store
-from zkmigrate.plan.clusters.across import cut_over_of
 from zkmigrate.plan.table import Action
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, record
@@ -212,7 +211,7 @@ def nothing_to_unlock(state: GroupState) -> Script[Result | None]:
     """Return the outcome of a group that is not locked, unless Kafka leads its mirror or a
     cut-over has begun. Raises Refused."""
     known = state.record
-    if known.mirror_leads is Store.KAFKA or known.cut_over_waits or cut_over_of(known):
+    if known.mirror_leads is Store.KAFKA or known.cut_over_waits or known.to_cluster:
         return None
     if (yield from look(state.group)).record:
         return None
@@ -250,9 +249,10 @@ def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]
     of_move = live and state.moved_to is Store.KAFKA
     if of_move or state.mode is not Mode.ZOOKEEPER or by_table(state, Action.UNLOCK) is not None:
         return False
-    if (yield from look(group)).record is None and not cut_over_of(state.record):
+    if (yield from look(group)).record is None and not state.record.to_cluster:
         return False
-    written = record.written(state.record, now_ms, command="unlock", locked=False)
+    stays = {"locked": False, "to_cluster": "", "handed_over": False}
+    written = record.written(state.record, now_ms, command="unlock", **stays)
     serial = (yield from record.write(group, written)).version
     return (yield from unlock(group, lambda: record.is_still(group, serial)))
 

@@ -42,13 +42,11 @@ from zkmigrate.errors import GroupInUseError, GroupRefusedError, check_members, 
 from zkmigrate.formats.proofs_file import Asked
 from zkmigrate.mirror.step import HANDED_OVER, IN_STEP, STANDBY, Lateness, Step
 from zkmigrate.model import STOPPED, GroupState, KafkaOffset, Record
+from zkmigrate.plan.cases import Case, case_of
 from zkmigrate.plan.clusters.across import (
-    BEGUN,
-    CUT_OVER,
     Copy,
     Why,
     copy_in,
-    cut_over_of,
     in_step,
     lag,
     next_copy,
@@ -67,6 +65,7 @@ from zkmigrate.stores.translator import Translator
 from zkmigrate.text import shown
 
 T = TypeVar("T")
+CUT_OVER: Final = "cut-over --to-cluster"
 START: Final = "the new program may start in the other cluster"
 _SOURCE: Final = "source"
 _TARGET: Final = "target"
@@ -249,6 +248,7 @@ class Across:
         if isinstance(checked, Result):
             one = checked
             return Step(one.group, "", one.outcome.value, why=one.why, reasons=one.reasons)
+        self._check_cluster(checked)
         seen = self._both(checked)
         name, here = checked.group, seen.here
         if seen.joined and here:
@@ -257,15 +257,14 @@ class Across:
                 "the same time: stop those of one cluster"
             )
             return Step(name, _SOURCE, STOPPED, why=text, reasons=(Reason.BOTH_SIDES,))
-        cut_over = cut_over_of(checked.record)
-        if cut_over == CUT_OVER:
+        if checked.record.handed_over:
             return Step(name, _TARGET, HANDED_OVER)
         if seen.joined:
             text = f"{shown(seen.joined)} in the other cluster run before the cut-over: stop them"
             return Step(name, _SOURCE, STOPPED, why=text, reasons=(Reason.COORDINATOR_MEMBER,))
-        if cut_over:
+        if checked.record.to_cluster:
             text = "a cut-over has begun: run zkmigrate cut-over again, or zkmigrate unlock"
-            return Step(name, _SOURCE, "behind", why=text, reasons=(Reason.LOCKED,))
+            return Step(name, _SOURCE, "behind", why=text, reasons=(Reason.LEAVING,))
         if seen.strange:
             reasons = (Reason.FOLLOWER_MOVED,)
             return Step(name, _SOURCE, STOPPED, why=_strange(seen), reasons=reasons)
@@ -469,16 +468,19 @@ class Across:
         state = self._state(group)
         if isinstance(state, Result):
             return state
+        self._check_cluster(state)
         self._check_free(self._both(state))
         if not execute:
             return Result(group, Outcome.WOULD, 0)
         now_ms = _now_ms()
-        written = record.written(state.record, now_ms, command=BEGUN, locked=True)
+        left = {"to_cluster": self._to, "handed_over": False}
+        written = record.written(state.record, now_ms, command=CUT_OVER, locked=True, **left)
         begun = self._write(state, written)
         since = time.monotonic()
         fault = self._zk(guard.lock(group, now_ms))
         if fault is not None and fault != guard.UNLOCKED_MEANWHILE:
-            self._zk(record.write(group, record.written(begun, now_ms, locked=False)))
+            stays = record.written(begun, now_ms, locked=False, to_cluster="")
+            self._zk(record.write(group, stays))
             return Result(group, Outcome.FAILED, 0, fault, (Reason.CANNOT_LOCK,))
         # A mirror may still use a permission from before the group was locked.
         time.sleep(max(0.0, since + MIRROR_PERMISSIONS_END_S - time.monotonic()))
@@ -517,7 +519,7 @@ class Across:
         if not seen.in_step:
             text = "a client that is not registered commits offsets: stop it"
             raise _Waits(f"group {group}: {text}", Reason.OTHER_WRITER)
-        self._zk(record.write(group, record.written(begun, _now_ms(), command=CUT_OVER)))
+        self._zk(record.write(group, record.written(begun, _now_ms(), handed_over=True)))
 
     def _state(self, group: str) -> GroupState | Result:
         (state,) = read_states(self._stores, [group], {}, False, {group: group})
@@ -535,9 +537,17 @@ class Across:
         self._check_free(seen)
         return seen
 
+    def _check_cluster(self, state: GroupState) -> None:
+        """Check that no cut-over of the group names a third cluster. Raises GroupRefusedError."""
+        known = state.record
+        if known.to_cluster not in ("", self._to):
+            reason = Reason.HANDED_OVER if known.handed_over else Reason.LEAVING
+            text = f"a cut-over names the cluster {known.to_cluster}: give that one, or run unlock"
+            raise refused(state.group, reason, text)
+
     def _check_free(self, seen: _Seen) -> None:
         """Check that no other client uses the group in the other cluster."""
-        if cut_over_of(seen.state.record) == CUT_OVER and (seen.joined or seen.strange):
+        if seen.state.record.handed_over and (seen.joined or seen.strange):
             reason = Reason.COORDINATOR_MEMBER if seen.joined else Reason.FOLLOWER_MOVED
             text = "was handed over before, and is used in the other cluster: leave it as it is"
             raise refused(seen.state.group, reason, text)
@@ -565,6 +575,8 @@ def _checked(state: _Read) -> GroupState | Result:
     """Return the state of a group, or its outcome if it cannot be mirrored."""
     if not isinstance(state, GroupState):
         return not_read(*state)
+    if case_of(state) in (Case.LEAVING, Case.HANDED_OVER):
+        return state
     if decide(state, Action.MIRROR).do is Do.DONE:
         why = " ".join(MEANING[Reason.MIRRORED]).replace("`", "")
         return Result(state.group, Outcome.REFUSED, 0, why, (Reason.MIRRORED,))

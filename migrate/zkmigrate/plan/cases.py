@@ -37,6 +37,8 @@ class Case(Enum):
     MIRROR_ZOOKEEPER = "mirrored: zookeeper leads"
     MIRROR_KAFKA = "mirrored: kafka leads"
     MIRROR_STOPPED = "mirrored: stopped"
+    LEAVING = "leaving"
+    HANDED_OVER = "handed over"
     OTHER_LAYOUT = "other layout"
     OTHER_ZNODES = "other znodes"
     UNREADABLE = "unreadable"
@@ -65,6 +67,8 @@ MEANING: Final[Mapping[Case, str]] = {
     Case.MIRROR_ZOOKEEPER: "Mirrored; each new offset in ZooKeeper goes to Kafka.",
     Case.MIRROR_KAFKA: "Mirrored, after its cut-over; each new offset in Kafka goes to ZooKeeper.",
     Case.MIRROR_STOPPED: "Mirrored, but nothing is copied until an operator has decided.",
+    Case.LEAVING: "A `cut-over --to-cluster` has locked it and has not ended.",
+    Case.HANDED_OVER: "Handed over to another cluster by `cut-over --to-cluster`; locked here.",
     Case.OTHER_LAYOUT: "Never moved; another client keeps its offsets in the group's znode.",
     Case.OTHER_ZNODES: "Never moved; next to its offsets are znodes of an unknown kind.",
     Case.UNREADABLE: "A part of its data cannot be read.",
@@ -89,6 +93,8 @@ def case_of(state: GroupState) -> Case:
         return Case.WRITTEN_LATE if state.record.in_doubt else Case.INTERRUPTED
     if state.record.mirror:
         return _MIRROR[state.record.mirror]
+    if state.record.to_cluster:
+        return Case.HANDED_OVER if state.record.handed_over else Case.LEAVING
     if state.mode in _LIVE:
         return _LIVE[state.mode]
     if marker is not None and moved_to is not None:

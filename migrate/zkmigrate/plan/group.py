@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from zkconsumer.core.common.types import INTERNAL_TOPICS, TopicPartition
 from zkconsumer.core.migration.modes import Mode
@@ -17,6 +18,11 @@ from zkmigrate.plan.table import Action, decide
 from zkmigrate.plan.values import Entry, GroupPlan, Problem
 from zkmigrate.reasons import MEANING, Reason
 from zkmigrate.text import DAY_MS, SOON_DAYS, Note, day
+
+_OTHER_MOVE: Final = (
+    Reason.MIRRORED, Reason.MIRROR_STOPPED, Reason.LEAVING, Reason.HANDED_OVER
+)  # fmt: skip
+"""Reasons why no plan can be made while the group is moved in another way."""
 
 
 def plan_group(
@@ -182,10 +188,10 @@ class _Planner:
             )
 
     def _live_move(self) -> None:
-        """Refuse a group that is mirrored or in a live move. Its mode decides which store is
-        valid."""
+        """Refuse a group that is mirrored, in a live move or handed over to another cluster. Its
+        mode decides which store is valid."""
         answer = decide(self.state, Action.plan(self.direction))
-        if answer.reason in (Reason.MIRRORED, Reason.MIRROR_STOPPED):
+        if answer.reason in _OTHER_MOVE:
             what, fix = (text.replace("`", "") for text in MEANING[answer.reason])
             self._refuse(answer.reason, what, fix)
         if answer.reason is Reason.LIVE_MOVE:

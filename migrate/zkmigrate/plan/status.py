@@ -11,7 +11,6 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
 from zkmigrate.model import STOPPED, GroupState, Record, Retention, Store
 from zkmigrate.plan.cases import Case, case_of, changed_since
-from zkmigrate.plan.clusters.across import CUT_OVER, cut_over_of
 from zkmigrate.plan.mirror import behind, reading_of
 from zkmigrate.plan.table import Action, add_reasons
 from zkmigrate.reasons import Reason
@@ -107,13 +106,14 @@ def status_of(
         )
     old = [name for name in members if name not in state.migratable]
     live = state.mode is not Mode.ZOOKEEPER
-    if (moved_to is Store.KAFKA and members) or (live and old):
+    elsewhere = state.record.handed_over
+    if ((moved_to is Store.KAFKA or elsewhere) and members) or (live and old):
         needs(Reason.LIVE_MEMBER, f"old consumers run: stop {shown(old if live else members)}")
     in_kafka = Store.KAFKA in (moved_to, state.record.mirror_leads)
-    if locked == Guard.OPEN.value and (live or in_kafka):
+    if locked == Guard.OPEN.value and (live or in_kafka or elsewhere):
         lock = "repeat the last step of zkmigrate live" if live else "run zkmigrate lock"
         needs(Reason.NOT_LOCKED, f"is not locked, so old consumers can start: {lock}")
-    elif locked == LOCK_UNKNOWN and (live or in_kafka):
+    elif locked == LOCK_UNKNOWN and (live or in_kafka or elsewhere):
         text = f"/consumers/{state.group}/ids: zkmigrate may not read its access list"
         needs(Reason.UNKNOWN, f"{text}, so old consumers may be able to start: allow it")
     begun = state.record.interrupted
@@ -122,9 +122,10 @@ def status_of(
         ways = "run zkmigrate cut-over again, or zkmigrate undo, which lets old consumers start"
         needs(Reason.LOCKED, f"a cut-over has begun and not ended: {ways}")
     elif (
-        (locked == Guard.LOCKED.value or cut_over_of(state.record))
+        locked == Guard.LOCKED.value
         and settled
         and state.record.mirror != STOPPED
+        and not state.record.to_cluster
     ):
         needs(Reason.LOCKED, _why_locked(state.record))
     if moved_to is Store.ZOOKEEPER and state.coordinator_members:
@@ -234,11 +235,6 @@ def _moved(state: GroupState) -> str:
 
 
 def _why_locked(known: Record) -> str:
-    if (cut_over := cut_over_of(known)) == CUT_OVER:
-        return "was handed over to another cluster; zkmigrate unlock would let old consumers start"
-    if cut_over:
-        ways = "run zkmigrate cut-over --to-cluster again, or zkmigrate unlock"
-        return f"a cut-over has begun and not ended: {ways}, which lets old consumers start"
     way = "undo" if known.mirror else "unlock"
     return f"is locked, so old consumers cannot start: run zkmigrate {way}"
 

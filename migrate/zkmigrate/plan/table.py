@@ -124,6 +124,8 @@ _UNFINISHED: Final = (_INTERRUPTED, _LATE)
 _LIVE_REFUSED: Final = (_LIVE, Do.REFUSE, Reason.LIVE_MOVE)
 _MIRRORED_REFUSED: Final = (_MIRRORED, Do.REFUSE, Reason.MIRRORED)
 _STOPPED: Final = ((Case.MIRROR_STOPPED,), Do.REFUSE, Reason.MIRROR_STOPPED)
+_LEAVING: Final = ((Case.LEAVING,), Do.REFUSE, Reason.LEAVING)
+_ELSEWHERE: Final = (_LEAVING, ((Case.HANDED_OVER,), Do.REFUSE, Reason.HANDED_OVER))
 _PROBLEMS: Final = (
     _LATE,
     ((Case.UNREADABLE,), Do.DECIDE, Reason.UNREADABLE),
@@ -140,12 +142,15 @@ _BEFORE_LIVE: Final = (
     *_UNFINISHED,
     (_IN_KAFKA, Do.REFUSE, Reason.MOVED),
     _MIRRORED_REFUSED,
+    *_ELSEWHERE,
 )
 _BEFORE_MIRROR: Final = (
     _UNREADABLE,
     *_UNFINISHED,
     (_IN_KAFKA, Do.SKIP, Reason.MOVED),
     (_LIVE, Do.SKIP, Reason.LIVE_MOVE),
+    _LEAVING,
+    ((Case.HANDED_OVER,), Do.SKIP, Reason.HANDED_OVER),
 )
 _LAYOUT: Final = (
     ((Case.OTHER_LAYOUT,), Do.REFUSE, Reason.FOREIGN_LAYOUT),
@@ -155,12 +160,13 @@ _LAYOUT: Final = (
 TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
     Action.PLAN: _row(
         *_PROBLEMS,
+        *_ELSEWHERE,
         ((Case.MISPLACED,), Do.DECIDE, Reason.MISPLACED),
         ((Case.EMPTY,), Do.REFUSE, Reason.NOTHING),
         ((Case.MOVED, Case.USED), Do.DONE, None),
     ),
-    Action.PLAN_BACK: _row(*_PROBLEMS, ((Case.MOVED_BACK,), Do.DONE, None)),
-    Action.APPLY: _row(_UNREADABLE, _LATE, _LIVE_REFUSED, _MIRRORED_REFUSED),
+    Action.PLAN_BACK: _row(*_PROBLEMS, _LEAVING, ((Case.MOVED_BACK,), Do.DONE, None)),
+    Action.APPLY: _row(_UNREADABLE, _LATE, _LIVE_REFUSED, _MIRRORED_REFUSED, _LEAVING),
     Action.UNDO: {
         **_row(
             _UNREADABLE,
@@ -168,6 +174,7 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
             ((Case.LATE_COMMIT,), Do.REFUSE, Reason.CONFLICT),
             ((Case.ROLLED_BACK,), Do.DONE, None),
             _STOPPED,
+            *_ELSEWHERE,
         ),
         **dict.fromkeys(
             (Case.INTERRUPTED, Case.MOVED, *_EXPIRED, Case.MOVED_BACK),
@@ -184,6 +191,7 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         (_NO_MODE, Do.SKIP, Reason.NOT_MOVED),
         ((Case.MIRROR_ZOOKEEPER,), Do.REFUSE, Reason.MIRRORED),
         _STOPPED,
+        _LEAVING,
     ),
     Action.UNLOCK: _row(
         _UNREADABLE,
@@ -236,6 +244,8 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         ((Case.PREPARED, Case.LOCKED, Case.KAFKA), Do.REFUSE, Reason.WRONG_MODE),
         ((Case.MIRROR_ZOOKEEPER,), Do.REFUSE, Reason.WRONG_MODE),
         _STOPPED,
+        _LEAVING,
+        ((Case.HANDED_OVER,), Do.SKIP, Reason.HANDED_OVER),
     ),
     Action.GATE: _row(
         *_UNFINISHED,
@@ -245,6 +255,7 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         (_EXPIRED, Do.REFUSE, Reason.EXPIRED),
         _LIVE_REFUSED,
         _MIRRORED_REFUSED,
+        *_ELSEWHERE,
     ),
     Action.STATUS: _row(
         *_UNFINISHED,
@@ -253,6 +264,7 @@ TABLE: Final[Mapping[Action, Mapping[Case, Answer]]] = {
         ((Case.LATE_COMMIT,), Do.REFUSE, Reason.SOURCE_MOVED_ON),
         (_EXPIRED, Do.REFUSE, Reason.EXPIRED),
         _STOPPED,
+        _LEAVING,
     ),
 }
 """The answer by action and case. For ``gate``, ``refuse`` means that the group is left behind. For

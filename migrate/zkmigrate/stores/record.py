@@ -41,7 +41,8 @@ FORMAT: Final = 1
 _KEYS: Final = frozenset(one.name for one in fields(Record))
 _TYPES: Final = {
     "id": str, "by": str, "command": str, "plan": str, "at_ms": int, "mode": str, "locked": bool,
-    "claim": str, "by_undo": bool, "undoes": str, "kafka_group": str,
+    "claim": str, "by_undo": bool, "undoes": str, "kafka_group": str, "to_cluster": str,
+    "handed_over": bool,
 }  # fmt: skip
 _BEFORE_KEYS: Final = frozenset(
     {"version", "target", "kafka_group", "marker", "locked", "skipped", "rows", "earlier"}

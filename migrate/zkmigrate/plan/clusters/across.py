@@ -11,25 +11,15 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.model import GroupState, KafkaOffset, Record, Store, number
+from zkmigrate.model import GroupState, KafkaOffset, Store, number
 from zkmigrate.plan.clusters.translation import Proof, Translation
 from zkmigrate.plan.mirror import reading_of
 from zkmigrate.reasons import Reason
 from zkmigrate.text import shown
 
-CUT_OVER: Final = "cut-over --to-cluster"
-"""Command in the record of a group that was handed over to another cluster."""
-BEGUN: Final = f"{CUT_OVER} (begun)"
-"""Command in the record of a group that is being handed over."""
 _MARK: Final = "zkmigrate mirror --to-cluster "
 Why = tuple[Reason, str]
 """Why an offset is not stored."""
-
-
-def cut_over_of(known: Record) -> str:
-    """Return ``CUT_OVER`` or ``BEGUN`` if a cut-over has locked the group, otherwise an empty
-    text."""
-    return known.command if known.locked and known.command in (CUT_OVER, BEGUN) else ""
 
 
 class Copy(NamedTuple):
