@@ -333,7 +333,8 @@ def test_different_offsets_in_this_cluster_are_refused(
 
 
 def test_a_bound_is_stored_if_the_operator_chose_it(simulated: Simulated, there: There) -> None:
-    """Records that cannot be told apart."""
+    """Records that cannot be told apart. A cut-over without this choice does not accept the bound
+    that a mirror with it has stored."""
     there.here.records = [one._replace(timestamp=7, digest=b"x") for one in there.here.records]
     there.copy(1000)
     words = ("mirror", "--group", "g", *TO, "--once", "--execute")
@@ -341,6 +342,10 @@ def test_a_bound_is_stored_if_the_operator_chose_it(simulated: Simulated, there:
     assert (ran.status, ran.rows[0]["reasons"], there.held()) == (3, ["not-proven"], None)
     ran = simulated.run(*words, "--not-proven", "lower")
     assert (ran.status, ran.rows[0]["state"], there.held()) == (0, "in step", APART)
+    words = ("cut-over", "--group", "g", *TO, "--execute", "--wait", "0")
+    (row,) = simulated.run(*words).rows
+    assert (row["outcome"], row["reasons"]) == ("refused", ["not-proven"])
+    assert simulated.run(*words, "--not-proven", "lower").rows[0]["outcome"] == "done"
 
 
 def test_of_two_lower_bounds_the_higher_one_is_stored() -> None:
@@ -590,6 +595,22 @@ def test_a_cut_over_that_was_killed_before_it_locked_can_be_taken_back(
     assert row["outcome"] == "done"
     assert once().state == "in step"
     assert simulated.run("status", "--group", "g").rows[0]["reasons"] == []
+
+
+def test_a_cut_over_waits_for_a_coordinator_of_the_other_cluster(
+    simulated: Simulated, there: There
+) -> None:
+    """It fails to answer once, while the last offsets are stored."""
+    tried = []
+
+    def away() -> None:
+        tried.append("g")
+        raise LeaderUnavailableError("its coordinator moves")
+
+    between(there, "before commit", away)
+    words = ("cut-over", "--group", "g", *TO, "--execute", "--wait", "5")
+    assert simulated.run(*words).rows[0]["outcome"] == "done"
+    assert (tried, there.held()) == (["g"], 35)
 
 
 def test_a_group_that_leaves_for_a_cluster_does_not_leave_for_a_third(

@@ -346,7 +346,7 @@ class Across:
                 continue
             pending = self._pending.get((group, tp))
             if pending is not None and now < pending.until:
-                if before is None or before.source != place.offset or pending.refuted:
+                if pending.refuted or not self._is_enough(before, place):
                     seen.waits[tp] = Reason.NOT_PROVEN, pending.why
                 continue
             numbers = {place.offset}
@@ -396,9 +396,15 @@ class Across:
             pending.until, pending.why = now + pending.pause, current.why
             copy = best or before
             pending.refuted = copy is not None and self._is_refuted(place, copy, current)
-            if copy is None or copy.source != place.offset or pending.refuted:
+            if pending.refuted or not self._is_enough(copy, place):
                 seen.waits[tp] = Reason.NOT_PROVEN, current.why
         return new
+
+    def _is_enough(self, copy: Copy | None, place: _Place) -> bool:
+        """Whether a copy is one of the present offset, and is proven if it must be."""
+        if copy is None or copy.source != place.offset:
+            return False
+        return self._lower or copy.proof is Proof.PROVEN
 
     def _is_refuted(self, place: _Place, copy: Copy, now: Translation) -> bool:
         """Whether the logs show now that a copy is too high, or that its topic is not a copy."""
@@ -473,14 +479,15 @@ class Across:
         if not execute:
             return Result(group, Outcome.WOULD, 0)
         now_ms = _now_ms()
-        left = {"to_cluster": self._to, "handed_over": False}
-        written = record.written(state.record, now_ms, command=CUT_OVER, locked=True, **left)
+        fields = {"locked": True, "to_cluster": self._to}  # perhaps handed over before
+        written = record.written(state.record, now_ms, command=CUT_OVER, **fields)
         begun = self._write(state, written)
         since = time.monotonic()
         fault = self._zk(guard.lock(group, now_ms))
         if fault is not None and fault != guard.UNLOCKED_MEANWHILE:
-            stays = record.written(begun, now_ms, locked=False, to_cluster="")
-            self._zk(record.write(group, stays))
+            stays = "" if not begun.handed_over else self._to
+            fields = {"locked": False, "to_cluster": stays}
+            self._zk(record.write(group, record.written(begun, now_ms, **fields)))
             return Result(group, Outcome.FAILED, 0, fault, (Reason.CANNOT_LOCK,))
         # A mirror may still use a permission from before the group was locked.
         time.sleep(max(0.0, since + MIRROR_PERMISSIONS_END_S - time.monotonic()))
@@ -490,8 +497,9 @@ class Across:
                 stored += self._store_last(group, begun)
                 self._finish(group, begun)
                 return Result(group, Outcome.DONE, stored, START)
-            except (GroupActiveError, GroupInUseError, _Waits):
-                if time.monotonic() >= deadline or self._stopped.is_set():
+            except (GroupActiveError, GroupInUseError, _Waits, BrokerError) as error:
+                lasts = isinstance(error, BrokerError) and not error.retriable
+                if lasts or time.monotonic() >= deadline or self._stopped.is_set():
                     raise
             except GroupRefusedError as error:
                 if error.reason is Reason.OTHER_OPERATOR:
