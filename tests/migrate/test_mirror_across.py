@@ -578,7 +578,7 @@ def test_a_cut_over_that_was_killed_before_it_locked_can_be_taken_back(
     simulated: Simulated, mirror: tuple[Across, Mirror], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record says that a cut-over has begun, but old members can still start. It is shown, and
-    after ``unlock`` the mirror goes on."""
+    after ``unlock`` the mirror continues."""
     _, once = mirror
 
     def killed(*_: object) -> None:

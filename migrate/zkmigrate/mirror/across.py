@@ -485,8 +485,8 @@ class Across:
         since = time.monotonic()
         fault = self._zk(guard.lock(group, now_ms))
         if fault is not None and fault != guard.UNLOCKED_MEANWHILE:
-            stays = "" if not begun.handed_over else self._to
-            fields = {"locked": False, "to_cluster": stays}
+            cluster = begun.to_cluster if begun.handed_over else ""
+            fields = {"locked": False, "to_cluster": cluster}
             self._zk(record.write(group, record.written(begun, now_ms, **fields)))
             return Result(group, Outcome.FAILED, 0, fault, (Reason.CANNOT_LOCK,))
         # A mirror may still use a permission from before the group was locked.

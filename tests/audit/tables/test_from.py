@@ -107,8 +107,8 @@ def test_logs_before_the_snapshot_are_not_read(
     )
     begun = [row for row in found["whole"] if datetime.fromisoformat(row["time"]) >= first["time"]]
     assert len(begun) > 20
-    # Who owned a partition before the snapshot is not known: perhaps somebody owned one that never
-    # had an owner, and perhaps a session that raised an offset had delivered what it skipped.
+    # Who owned a partition before the snapshot is not known: a partition without an owner may
+    # have had one, and a session that raised an offset may have delivered what it skipped.
     only, instead = ({key[:2]: key for key in some} for some in (whole - part, part - whole))
     never, orphan = ("never_claimed", "orphan partition"), ("orphan", "orphan commit")
     assert only.keys() == instead.keys() == {never, orphan}
