@@ -58,7 +58,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         journal: gets an entry for each event, command and request of this member; see
             ``ZookeeperConsumerConnector``.
         on_exchange: called with broker, request and answer for each request to the coordinator, on
-            the member's threads. For traces.
+            the member's threads.
 
     The group may have members of other libraries, if all members have a strategy in common. With
     ``group.protocol=consumer`` the coordinator assigns (KIP-848, brokers since 4.0) and evaluates a
@@ -225,8 +225,8 @@ def group_clients(
     count: int,
     on_exchange: OnExchange | None = None,
 ) -> list[GroupClient]:
-    """Return clients for the connections of one member. All but the first answer within the session
-    timeout."""
+    """Return clients for the connections of one member. The first one waits ``socket.timeout.ms``
+    for an answer. The others do not wait longer than the session timeout."""
     servers = [BrokerEndpoint(-1 - n, *server) for n, server in enumerate(config.servers)]
     brokers = KnownBrokers(lambda: servers, fetchers.requests_to)
     timeout = config.socket_timeout_ms / 1000

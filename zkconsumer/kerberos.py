@@ -270,7 +270,8 @@ class KerberosExchange:
         self._last = True
 
     def is_done(self) -> bool:
-        """Whether there is nothing more to send. The server may or may not answer the end."""
+        """Whether there is nothing more to send. The server may or may not reply to the last
+        message."""
         return self._sent_last
 
     def is_authenticated(self) -> bool:

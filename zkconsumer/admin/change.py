@@ -239,7 +239,8 @@ def _exists(path: str) -> Script[bool]:
 
 
 def tree(root: str, depth: int = _DEEP) -> Script[list[str]]:
-    """Return a znode and all below it, children first; nothing if it does not exist.
+    """Return the paths of a znode and of all znodes below it, children first; none if it does not
+    exist.
 
     Znodes ``depth`` levels below are assumed to have no children.
     """
@@ -255,7 +256,7 @@ def tree(root: str, depth: int = _DEEP) -> Script[list[str]]:
 
 
 def active(group: str, members: list[str]) -> GroupActiveError:
-    """Return the error that names a group's members."""
+    """Return the error that a group has these registered members."""
     named = printable(shown(members))
     return GroupActiveError(f"group {group} is active: stop its members first ({named})")
 
@@ -276,7 +277,7 @@ def write_offsets(
 ) -> Script[None]:
     """Write offsets of one group, each only if its znode still equals ``stored``.
 
-    ``force``: also while members are registered, and if the group is protected. Raises
+    ``force``: write even while members are registered, or if the group is protected. Raises
     GroupActiveError, GroupChangedError (a znode has changed), ZkUnavailableError (the connection
     broke during a write).
     """

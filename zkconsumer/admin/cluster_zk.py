@@ -42,8 +42,8 @@ class ClusterZk(BlockingZk):
 
     ``bootstrap`` (``host:port,host:port``) takes precedence over the brokers that ZooKeeper lists.
     If ZooKeeper lists brokers of the same cluster, topics are read from ZooKeeper. If it lists
-    none, the cluster runs without it (KRaft), and topics are read from the brokers. The same
-    applies if ZooKeeper belongs to another cluster.
+    none, the cluster runs without it (KRaft), and topics are read from the brokers. They are also
+    read from the brokers if ZooKeeper belongs to another cluster.
 
     Args:
         connect: as ``BlockingZk``.

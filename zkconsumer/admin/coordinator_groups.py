@@ -50,8 +50,8 @@ class CoordinatorGroups:
         security: how to encrypt and log in; None for neither.
 
     A group that ``group_names`` returned is skipped if it no longer exists. For any other group
-    that does not exist, the first row raises UnknownGroupError. ``notes`` lists everything that
-    could not be read, one line each. Every method raises BrokerError when no broker answers.
+    that does not exist, reading its first row raises UnknownGroupError. ``notes`` lists everything
+    that could not be read, one line each. Every method raises BrokerError when no broker answers.
     """
 
     columns: ClassVar[dict[str, tuple[str, ...]]] = {

@@ -44,9 +44,9 @@ class GroupRow(NamedTuple):
 class GroupMemberRow(NamedTuple):
     """One member of a group in ZooKeeper.
 
-    ``streams`` is the largest number of streams for a topic, ``session`` is the ZooKeeper session
-    that holds its registration, in hexadecimal, as ZooKeeper's own tools print it. ``assignment``
-    is what the command shows with ``--verbose``: the partitions that it owns.
+    ``streams``: its largest number of streams for one topic. ``session``: the ZooKeeper session
+    that holds its registration, in hexadecimal as ZooKeeper's own tools print it. ``assignment``:
+    the partitions that it owns, which the command shows with ``--verbose``.
     """
 
     group: str
@@ -174,9 +174,10 @@ def group_rows(
 def with_stored_offsets(
     rows: list[GroupRow], stored: Mapping[str, Mapping[TopicPartition, int]]
 ) -> list[GroupRow]:
-    """Replace offsets in ZooKeeper with the groups' offsets in Kafka.
+    """Return the rows with the groups' offsets in Kafka, where there are any, instead of those in
+    ZooKeeper.
 
-    As the JVM's tool does (Scala 1.1.1 ConsumerGroupCommand, ZkConsumerGroupService).
+    The JVM's tool does the same (Scala 1.1.1 ConsumerGroupCommand, ZkConsumerGroupService).
     """
     result: list[GroupRow] = []
     for row in rows:

@@ -61,7 +61,8 @@ class Guard(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The state of znode ``ids``. ``record``: the original ACL; ``at_ms``: when it was locked."""
+    """The state of a group's ``ids`` znode. ``record``: the original ACL; ``at_ms``: when it was
+    locked."""
 
     guard: Guard
     at_ms: int | None = None
@@ -84,7 +85,7 @@ class Found:
         return self._allows(CREATE, identities)
 
     def may_lock(self, identities: Collection[tuple[str, str | None]]) -> bool:
-        """Whether the migrator may change the ACL, as a lock requires."""
+        """Whether the migrator may change the ACL, which is necessary to lock the group."""
         return self._allows(ADMIN, identities)
 
     def _allows(self, perms: int, identities: Collection[tuple[str, str | None]]) -> bool:
@@ -99,7 +100,7 @@ class Found:
 
 
 def look(group: str) -> Script[Found]:
-    """Return whether a group is locked."""
+    """Read the state of a group's ``ids`` znode."""
     path = GroupPaths(group).ids
     (node,) = yield from read_many([path])
     if node is None:
@@ -121,7 +122,10 @@ def look(group: str) -> Script[Found]:
 
 
 def decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
-    """Return lock time, original ACL and data; ``None`` if zkmigrate did not write the text."""
+    """Decode the data of a locked ``ids`` znode: lock time, original ACL and original data.
+
+    Return ``None`` if zkmigrate did not write it.
+    """
     try:
         document = json.loads(data.decode())
         if document["version"] != FORMAT or "zkmigrate" not in document:
@@ -133,7 +137,8 @@ def decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
 
 
 def moved_to(data: bytes) -> str | None:
-    """Return the store that a migration marker names; ``None`` if the marker is unreadable."""
+    """Return the offset store to which a group was moved, according to its migration marker;
+    ``None`` if the marker is unreadable."""
     try:
         return str(json.loads(data.decode())["moved_to"])
     except (ValueError, KeyError, TypeError, RecursionError):

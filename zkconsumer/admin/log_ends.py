@@ -45,7 +45,7 @@ class LogEnds:
     def of(
         self, endpoints: Mapping[int, BrokerEndpoint], leaders: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Return the next offset of each readable partition. Nothing is raised."""
+        """Return the log end offset of each partition whose leader answers. Raises nothing."""
         by_broker: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         for partition, broker in leaders.items():
             by_broker[broker].append(partition)
@@ -118,7 +118,7 @@ def fetch_stored(
 ) -> tuple[dict[str, dict[TopicPartition, int]], list[str]]:
     """Return the offsets in Kafka of each group that has any, and notes on failures.
 
-    ``timeout``: seconds for each group. Nothing is raised.
+    ``timeout``: seconds for each group. Raises nothing.
     """
 
     def ask(group: str) -> tuple[dict[TopicPartition, int], str | None]:

@@ -46,9 +46,9 @@ def render(offsets: Mapping[OffsetKey, int]) -> str:
 def parse(name: str, data: bytes) -> dict[OffsetKey, int]:
     """Return the offsets in a file, in its order. ``name`` is the file's name for messages.
 
-    Raises OffsetsFileError naming each bad line: one that is not a path of an offset, a colon and
-    a number from 0 to 2^63-1; an empty one; a partition that an earlier line has. A UTF-8 byte
-    order mark at the beginning is skipped.
+    Raises OffsetsFileError, which names each bad line. A valid line is the path of an offset znode,
+    a colon, and a number from 0 to 2^63-1. Each partition may occur only once. A UTF-8 byte order
+    mark at the beginning is skipped.
     """
     if len(data) > MAX_FILE_BYTES:
         raise OffsetsFileError([f"{name}: {len(data)} bytes are more than {MAX_FILE_BYTES}"])

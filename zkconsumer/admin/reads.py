@@ -22,8 +22,10 @@ def children(path: str, watch: bool = False) -> Script[list[str] | None]:
 
 
 def listing(path: str, watch: bool = False) -> Script[list[str] | None]:
-    """Return the names of a znode's children like `children`, but in ZooKeeper's order, on which
-    roundrobin may depend."""
+    """Return the names of a znode's children like `children`, but in ZooKeeper's order.
+
+    The roundrobin strategy may depend on that order.
+    """
     reply = yield from read(GetChildren(path, watch=watch))
     if not isinstance(reply, Ok):
         return None

@@ -52,11 +52,11 @@ Nodes = Mapping[str, Mapping[str, Node]]
 class GroupSnapshot:
     """The znodes of a group, from one pass of reads.
 
-    ``moved`` is the marker of ``zkmigrate``, and ``record`` its record. ``mode`` is that of a live
-    move, and ``migratable`` are the members that take part in it. ``strange`` are children of the
-    group's znode that neither ``zkmigrate`` nor any JVM version creates. ``filled`` are the paths
-    of parents of offsets, and of the group's own znode, that hold data although no JVM version
-    writes any. ``exists``: whether there is a znode of the group.
+    ``moved`` is the marker of ``zkmigrate``, and ``record`` its record. ``mode`` is the mode of a
+    live move, and ``migratable`` are the members that take part in it. ``strange`` are children of
+    the group's znode that neither ``zkmigrate`` nor any JVM version creates. ``filled`` are the
+    paths of znodes that contain data although every JVM version leaves them empty: the group's own
+    znode, or parents of offset znodes. ``exists``: whether the group's znode exists.
     """
 
     group: str
@@ -91,9 +91,9 @@ class GroupSnapshot:
 
 
 def in_batches(groups: Iterable[tuple[str, T]]) -> Iterator[dict[str, T]]:
-    """Yield groups by name, in batches of about ``_BATCH`` znodes.
+    """Yield the groups in batches of about ``_BATCH`` znodes, each batch as a dictionary by name.
 
-    Each is yielded with its snapshot, or with the known data.
+    A group that is not a snapshot counts as one znode.
     """
     some: dict[str, T] = {}
     znodes = 0
@@ -128,7 +128,8 @@ class Registrations:
 
 
 def list_groups() -> Script[list[str]]:
-    """Return the names of all groups, sorted. Names not created by a consumer may be any text."""
+    """Return the names of all groups, sorted. Other clients than consumers may have created any
+    names."""
     return (yield from children(CONSUMERS)) or []
 
 
@@ -212,7 +213,7 @@ def _read_tree(root: str, there: bool) -> Script[tuple[Nodes, list[str]]]:
 
 
 def uses_filter(snapshot: GroupSnapshot) -> bool:
-    """Whether any member subscribes by filter, which requires the names of all topics."""
+    """Whether any member subscribes with a filter. If so, the names of all topics are needed."""
     return bool(interpret(snapshot, ()).by_filter)
 
 
@@ -241,7 +242,8 @@ def interpret(snapshot: GroupSnapshot, all_topics: Collection[str]) -> Registrat
 
 
 def partition_number(name: str) -> int | None:
-    """Return the partition number in a child's name, as Kafka since 0.8 reads it."""
+    """Return the partition number that a znode's name stands for, read as by Kafka since 0.8;
+    ``None`` if it is not a number."""
     return child_number(name)
 
 

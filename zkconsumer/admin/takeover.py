@@ -165,7 +165,8 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
 
 
 def submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Script[Ok | Failed]:
-    """Send one packet in a multi that also checks the tool's registration and the serial."""
+    """Send one multi with these operations, which also checks the tool's registration and
+    ``hold.serial``."""
     ops = [hold.check, *(op for several in packet.values() for op in several)]
     if hold.serial is not None:
         ops.append(hold.serial)
@@ -185,15 +186,19 @@ def still_there(hold: Hold, reply: Failed) -> None:
 
 
 def owns_all(hold: Hold) -> Script[bool]:
-    """Whether the tool's session has its registration, and the owner znodes of all claims."""
+    """Whether the tool's registration and the owner znodes of all its claims still belong to its
+    session."""
     paths = [hold.check.path, *map(hold.paths.owner, hold.nodes)]
     nodes = yield from read_many(paths)
     return all(node and node.stat.ephemeral_owner == hold.session_id for node in nodes)
 
 
 def still_held(hold: Hold) -> Script[None]:
-    """Check that all claims are there and no offset has changed, after the connection was lost. A
-    server that was restored from a backup uses versions again. Raises GroupChangedError."""
+    """Check, after the connection was lost, that all claims still exist and no offset has changed.
+
+    Comparing versions is not enough: a server that was restored from a backup may assign the same
+    versions again. Raises GroupChangedError.
+    """
     ours = yield from owns_all(hold)
     offsets = yield from read_many(map(hold.paths.offset, hold.nodes))
     if not ours or offsets != list(hold.nodes.values()):

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 class GroupCounts(NamedTuple):
     """One row of ``groups list --counts``.
 
-    ``members`` counts registered members, ``topics`` those that are owned or have offsets.
+    ``members`` counts registered members, ``topics`` counts topics that are owned or have offsets.
     """
 
     group: str
@@ -103,14 +103,14 @@ class Change(NamedTuple):
 
     @property
     def key(self) -> OffsetKey:
-        """Return the group of the offset."""
+        """The group and the partition of the offset."""
         return OffsetKey(self.group, self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """The result of comparing an import: ``changes`` to write, and the number of offsets already
-    correct."""
+    """What an import would do: the ``changes`` to write, and the number of offsets that are
+    ``unchanged``."""
 
     changes: tuple[Change, ...]
     unchanged: int
@@ -133,7 +133,7 @@ class GroupTools:
         bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``.
 
     ``notes`` lists everything that could not be read although the work continued, one line each.
-    Every method raises ZooKeeperError's subclasses when ZooKeeper does not answer.
+    Every method raises a subclass of ZooKeeperError when ZooKeeper does not answer.
     """
 
     columns: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -262,7 +262,7 @@ class GroupTools:
                 yield from verify(*pair, known.topics, known.ends, assignor, idle=idle)
 
     def plan_delete(self, group: str, topic: str | None = None, force: bool = False) -> Deletion:
-        """Return the znodes that ``delete`` would remove. Raises its errors."""
+        """Return the znodes that ``delete`` would remove. Raises the errors of ``delete``."""
         return self._with_near_names(group, plan_deletion(group, topic, force=force))
 
     def delete(
@@ -274,15 +274,16 @@ class GroupTools:
     ) -> Deletion:
         """Delete a group without members, or one of its topics; return the deleted znodes.
 
-        ``force``: also if the group was moved to Kafka, is locked, or is in a live move. Raises
-        UnknownGroupError, GroupActiveError, GroupChangedError, ProtectedGroupError.
+        ``force``: delete it even if the group was moved to Kafka, is locked, or is in a live move.
+        Raises UnknownGroupError, GroupActiveError, GroupChangedError, ProtectedGroupError.
         """
         return self._with_near_names(group, delete(group, topic, progress, force))
 
     # -- offsets -------------------------------------------------------------------------------
 
     def plan_import(self, offsets: Mapping[OffsetKey, int]) -> ImportPlan:
-        """Compare offsets with the stored ones."""
+        """Compare these offsets with the stored ones, and return the changes that an import would
+        make."""
         groups = sorted({key.group for key in offsets})
         lists = self._zk.run(children_of(GroupPaths(group).ids for group in groups))
         listed = zip(groups, lists, strict=True)
@@ -345,7 +346,7 @@ class GroupTools:
         return [topic_row(topic, brokers.registered) for topic in topics.values()]
 
     def describe_topics(self, topics: Sequence[str] | None = None) -> list[PartitionRow]:
-        """Return a row for each partition of these topics, or of all. Raises GroupError."""
+        """Return a row for each partition of these topics, or of all topics. Raises GroupError."""
         names = sorted(self._zk.run(list_topics()))
         for topic in topics or ():
             if topic not in names:

@@ -48,7 +48,7 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class BrokersSnapshot:
-    """Registered brokers with a usable address, and why the others have none."""
+    """Registered brokers: the usable addresses, and the reasons why other brokers have none."""
 
     endpoints: Mapping[int, BrokerEndpoint]
     registered: frozenset[int]
@@ -68,7 +68,8 @@ class PartitionRow(NamedTuple):
 
 
 class TopicRow(NamedTuple):
-    """One row of ``topics list``; ``replication`` is the smallest of its partitions."""
+    """One row of ``topics list``; ``replication`` is the smallest number of replicas of its
+    partitions."""
 
     topic: str
     partitions: int
@@ -108,7 +109,8 @@ def read_topic(topic: str) -> Script[TopicSnapshot | None]:
 
 
 def read_brokers(wanted: ListenerChoice = NO_SECURITY.listener) -> Script[BrokersSnapshot]:
-    """Read the addresses of the brokers' selected listeners."""
+    """Read the addresses of all registered brokers. ``wanted`` selects a listener of each
+    broker."""
     listed = (yield from children(BROKER_IDS)) or []
     names = [name for name in listed if child_number(name) is not None]
     paths = [broker_path(int(name)) for name in names]
@@ -126,9 +128,10 @@ def read_brokers(wanted: ListenerChoice = NO_SECURITY.listener) -> Script[Broker
 
 
 def unusable(brokers: BrokersSnapshot, bootstrap: bool) -> list[str]:
-    """Return a note for each unusable broker, and the option to set if all are unusable.
+    """Return a note for each unusable broker. If none is usable, a last note names the option to
+    set.
 
-    ``bootstrap``: the brokers were not found in ZooKeeper.
+    ``bootstrap``: the brokers were not found in ZooKeeper, and the last note is left out.
     """
     notes = list(brokers.faults)
     if not brokers.endpoints and not bootstrap:

@@ -97,7 +97,7 @@ def verify(
     Args:
         snapshot, registrations: the group; filters expanded.
         topics: every topic that is owned, has offsets or is subscribed to, if it exists.
-        log_ends: the known ones; ``{}`` skips that check.
+        log_ends: the known log end offsets; ``{}`` skips the comparison with them.
         assignor: also compare the owners with the choice of this strategy.
         idle: also look for members that own nothing although every strategy would assign
             partitions to them.

@@ -38,11 +38,11 @@ LEGACY_VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
 
 
 def supported_versions(connection: OpenConnection) -> Mapping[int, range] | None:
-    """Request the broker's versions by API key on an open connection. Kafka 4 has dropped old
-    ones.
+    """Ask a broker which versions of each request it supports. Return them by API key.
 
-    Return ``None`` if the broker answers with an error, as a broker without this request does.
-    Raises ``BrokerUnavailableError`` if it closes the connection instead.
+    Kafka 4 no longer supports some old versions. Return ``None`` if the broker answers with an
+    error, as brokers do that do not know this request. Raises ``BrokerUnavailableError`` if it
+    closes the connection instead.
     """
     answer = connection.exchange(API_VERSIONS, 0, ApiVersionsRequest().encode(version=0))
     response = connection.decode(ApiVersionsResponse, answer, 0)

@@ -101,12 +101,13 @@ class ClusterReader:
             self._connection = None
 
     def close(self) -> None:
-        """Wake the reading thread. Later reads fail, too. Any thread."""
+        """Wake the thread that is reading, so that its read fails. Later reads fail, too. Any
+        thread."""
         self._closed = True
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Wake the reading thread, which then asks another broker. Any thread."""
+        """Wake the thread that is reading, so that it asks another broker. Any thread."""
         connection = self._connection
         if connection is not None:
             connection.abort()

@@ -135,8 +135,8 @@ class BrokerConnection:
         return self._socket is not None
 
     def limit_opening(self, seconds: float) -> None:
-        """Limit, from now on, the time for connecting and for the API versions, each, if this is
-        less than the timeout."""
+        """From now on, limit connecting, and the request for the API versions, to ``seconds`` each,
+        or to ``timeout`` if that is less."""
         self._opening_timeout = min(seconds, self.timeout)
 
     def open(self) -> None:
@@ -229,10 +229,10 @@ class BrokerConnection:
         )
 
     def ready(self, requests: int = 1) -> None:
-        """Open the connection, and wait until so many requests can be sent without delay.
+        """Open the connection, and wait until ``requests`` requests can be sent without delay.
 
-        The next request does not log in again, because the broker ends a session later than this
-        client. Raises the errors of ``open``.
+        The next request needs no new login, because this client ends a session earlier than the
+        broker. Raises the errors of ``open``.
         """
         self.open()
         self._wait_for_turns(requests)
@@ -311,8 +311,8 @@ class BrokerConnection:
 
     def exchange_bytes(self, data: bytes, answered: bool) -> bytes:
         """Send SASL bytes in the format of brokers before 1.0, preceded only by their length.
-        Return the answer, or nothing if none is expected (``answered``). Raises the errors of
-        ``exchange``."""
+        Return the answer; empty if the broker sends none (``answered`` is false). Raises the errors
+        of ``exchange``."""
         sock = self._socket
         assert sock is not None  # it is being opened
         with mapped_errors(self.endpoint):
@@ -333,7 +333,7 @@ class BrokerConnection:
         """Send message objects of one kind at the same time. Return the answers, which ``decode``
         decodes, in their order.
 
-        Raises as ``call``. It is then not known which of the requests were carried out.
+        Raises the errors of ``call``. Some of the requests may have been carried out then.
         """
         # Of the headers, only the tagged fields are added and removed here. Both are empty.
         head = b"\0" if requests[0].flexible_version_q(version) else b""
@@ -414,7 +414,7 @@ class BrokerConnection:
 
     @property
     def here(self) -> BrokerEndpoint:
-        """The listener in use."""
+        """The address of the broker's listener that this connection uses."""
         host, port = self._addresses[0]
         return BrokerEndpoint(self.endpoint.broker_id, host, port)
 

@@ -38,12 +38,12 @@ class _Address(NamedTuple):
 def dial(
     listeners: Sequence[tuple[str, int]], timeout: float, is_aborted: Callable[[], bool]
 ) -> tuple[socket.socket, int]:
-    """Return a connected socket, and its listener.
+    """Return a connected socket, and the index of its listener.
 
     All addresses together have ``timeout`` seconds, from the first DNS answer on. Another thread
     may end the attempt: ``is_aborted`` is called at least once a second.
 
-    Raises OSError. Its text has the fault of each address.
+    Raises OSError. Its text says what failed at each address.
     """
     attempt = _Attempt(listeners)
     try:

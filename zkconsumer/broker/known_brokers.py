@@ -13,8 +13,11 @@ from zkconsumer.core.common.types import BrokerEndpoint
 def in_time(
     brokers: Iterable[BrokerEndpoint], timeout: float
 ) -> Iterator[tuple[BrokerEndpoint, float]]:
-    """Yield the brokers, each with the seconds for opening a connection to it: few if another one
-    can be asked after it. The network may be slow, so the last one has the whole ``timeout``."""
+    """Yield each broker, and how many seconds to spend on opening a connection to it.
+
+    The last one gets the whole ``timeout``, because the network may be slow. The others get a few
+    seconds, because another broker can be asked instead.
+    """
     left = list(brokers)
     while left:
         broker = left.pop(0)

@@ -24,11 +24,12 @@ _NO_TOPICS: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def wait_for_versions(connection: Any, sock: socket.socket, seconds: float) -> None:
-    """Wait until the broker answers the request for its versions.
+    """Wait until the broker answers the request for its API versions.
 
-    Brokers 0.9 never do: they answer an older request on another connection, and then still not
-    this one. One that hangs answers neither, and one that continues answers both. So a silent one
-    is noted, in ``silent_until``. Raises TimeoutError then, or after ``seconds``.
+    A 0.9 broker never answers it. So if there is no answer, this function sends an older request on
+    another connection. A broker that answers only that one is recorded in ``silent_until``, and
+    TimeoutError is raised at once. Any other broker may be slow: TimeoutError is raised after
+    ``seconds``.
     """
     until = time.monotonic() + seconds
     if not connection.security.sasl:
@@ -94,10 +95,10 @@ def _look_for_plaintext(connection: Any) -> None:
 
 
 def look_for_sasl(connection: Any) -> None:
-    """Request the SASL mechanisms, because a listener with SASL closes the connection on all other
-    requests.
+    """Find out whether a listener that closed the connection requires SASL, by asking for its
+    mechanisms.
 
-    Raises the errors of ``security.refuse`` if there are any.
+    Raises the errors of ``security.refuse`` if it has any mechanisms.
     """
     from zkconsumer.broker.sasl import enabled_mechanisms
 

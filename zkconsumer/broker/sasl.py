@@ -349,9 +349,10 @@ def _handshake(connection: OpenConnection, name: str, version: int) -> tuple[tup
 def authenticated(
     endpoint: BrokerEndpoint, answer: bytes, version: int
 ) -> tuple[int, str, bytes, int]:
-    """Return code, message, the server's bytes and the session lifetime in ms (SaslAuthenticate).
+    """Decode a SaslAuthenticate response: code, message, the server's bytes, session lifetime in
+    ms.
 
-    Raises BrokerError for an unreadable answer.
+    Raises BrokerError for an unreadable response.
     """
     with _readable(endpoint):
         (code,) = _SHORT.unpack_from(answer)

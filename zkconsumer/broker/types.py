@@ -81,7 +81,7 @@ class OpenConnection(Protocol):
 
     @property
     def here(self) -> BrokerEndpoint:
-        """The listener in use."""
+        """The address of the broker's listener that this connection uses."""
 
     def highest(self, api_key: int) -> int:
         """Return the highest version of a request that the broker supports, or -1."""

@@ -84,7 +84,7 @@ def tree(
 
 
 def drawn(tree: Tree) -> Iterator[str]:
-    """Yield the lines of a drawing. The first is the path of the whole tree."""
+    """Yield the lines of a tree's drawing. The first line is the path of its root."""
     paths = list(tree)
     children: dict[str, list[str]] = {}
     for path in paths[1:]:

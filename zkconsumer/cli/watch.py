@@ -24,7 +24,11 @@ Look = Callable[[], Sequence[Finding]]
 
 
 class Change(NamedTuple):
-    """A difference from the previous pass: ``found`` or ``cleared``, ``away`` or ``back``."""
+    """A change since the previous pass.
+
+    A problem was ``found`` or ``cleared``, or the groups could no longer be read (``away``) or can
+    be read again (``back``).
+    """
 
     change: str
     finding: Finding | None

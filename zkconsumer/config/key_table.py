@@ -106,8 +106,8 @@ def key(
     ignored: str | None = None,
     lower: bool = False,
 ) -> Any:
-    """Declare a row. Use it as the value of a dataclass field, which has the type and the name of
-    the key: ``_`` for ``.``, and no ``zkconsumer.``, which the keys since ``OWN`` begin with.
+    """Declare a row, as the value of a dataclass field. The field has the type and the name of the
+    key, with ``_`` for ``.`` and without the prefix ``zkconsumer.`` (keys since ``OWN``).
 
     ``name`` is for a key with another name. ``default`` is the value in its type, ``REQUIRED``, or
     None for "not set". ``lower`` converts a value to lower case first, for keys where the JVM does
@@ -139,7 +139,7 @@ def text_of(value: object) -> str:
 
 
 def at_least(smallest: int) -> Check:
-    """Check that an integer is at least ``least``."""
+    """Check that an integer is at least ``smallest``."""
     return Check(
         f"at least {smallest}",
         lambda value: None if value >= smallest else f"must be at least {smallest}",
@@ -147,7 +147,7 @@ def at_least(smallest: int) -> Check:
 
 
 def one_of(*choices: str, fixes: Mapping[str, str] | None = None) -> Check:
-    """Check that a value is one of ``choices``. ``fixes``: the correct value by wrong value."""
+    """Check that a value is one of ``choices``. ``fixes`` maps wrong values to correct ones."""
 
     def fault(value: str) -> str | None:
         if value in choices:

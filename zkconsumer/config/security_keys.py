@@ -109,7 +109,7 @@ _ENDPOINT_CHECK: Final = Check(
 
 
 class ListenerChoice(NamedTuple):
-    """``security.protocol``, and ``zkconsumer.listener.name``, which is case-insensitive."""
+    """``security.protocol`` and ``zkconsumer.listener.name`` (any case): which listener to use."""
 
     protocol: str
     name: str | None = None

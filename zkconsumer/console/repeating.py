@@ -29,8 +29,8 @@ def repeat(
         failed: gets the error of a failed look. A later look may succeed.
         patient: repeat even if no look has succeeded yet.
 
-    Returns the exit status: that of a signal, or 0. Raises ZkConsumerError if no look has succeeded
-    yet, unless it is patient.
+    Returns the exit status: that of a signal, or 0. Raises ZkConsumerError if the first read fails,
+    unless ``patient``.
     """
     begun, first = time.monotonic(), not patient
     try:

@@ -152,7 +152,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], how: Ho
 
 
 def guarded(cell: object) -> object:
-    """Return text so that no spreadsheet reads it as a formula. Numbers stay as they are."""
+    """Return a cell whose text no spreadsheet reads as a formula. Numbers stay as they are."""
     if not isinstance(cell, str):
         return cell
     text = printable(cell)

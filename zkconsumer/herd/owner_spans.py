@@ -71,7 +71,7 @@ class Ownership:
         self._gone.discard(member)
 
     def owner(self, tp: TopicPartition) -> str | None:
-        """The current owner."""
+        """Return the current owner of a partition; ``None`` if it has none."""
         return self._owner.get(tp)
 
     def unowned(self, start: int, end: int) -> dict[TopicPartition, int]:

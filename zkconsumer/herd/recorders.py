@@ -35,7 +35,7 @@ class SizedRecorder(MemberRecorder):
         return dataclasses.asdict(cost(op, reply, self._chroot))
 
     def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
-        """Write many reads, the first of ``path``, in one line (simulator)."""
+        """Write many reads as one line with the path of the first (simulator only)."""
         entry = self._entry(Kind.OP, None, session, attempt)
         entry |= {"name": "GetMany", "sent": sent_us, "path": path, "result": "ok"}
         self._sink.write(entry | dataclasses.asdict(spent))

@@ -209,7 +209,7 @@ class Tally:
             self.fetches(at, member, name, partitions)
 
     def entry(self, entry: Entry, chroot: int = 0) -> None:
-        """Add one line. Lines must be added in chronological order."""
+        """Count one line of a journal. Lines must be added in chronological order."""
         at, member, name = entry["at"], entry.get("member", ""), entry.get("name", "")
         kind = entry["kind"]
         if "generation" in entry:

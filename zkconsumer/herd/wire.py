@@ -37,8 +37,11 @@ _WATCH_EVENT = _REPLY + 12
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``requests``: packets sent. ``reads``: znodes read. ``writes``: requested transactions.
-    ``changes``: znodes that these would change. The other fields are bytes in each direction."""
+    """The cost of an operation.
+
+    ``requests``: packets sent. ``reads``: znodes read. ``writes``: requested transactions.
+    ``changes``: znodes that these would change. The other fields are bytes in each direction.
+    """
 
     requests: int
     reads: int

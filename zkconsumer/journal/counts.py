@@ -43,8 +43,11 @@ _AREAS: Final = {"ids": "registrations", "owners": "owners", "offsets": "offsets
 
 
 class Counts(NamedTuple):
-    """``requests``: packets sent. ``reads``: znodes read. ``writes``: requested transactions.
-    ``changes``: znodes that these changed."""
+    """The packets and znodes of an operation.
+
+    ``requests``: packets sent. ``reads``: znodes read. ``writes``: requested transactions.
+    ``changes``: znodes that these changed.
+    """
 
     requests: int
     reads: int
@@ -57,7 +60,8 @@ REQUEST: Final = Counts(1, 0, 0, 0)
 
 
 def counts(op: ZkOp | OffsetOp, reply: Reply) -> Counts:
-    """Count an operation. Many reads without watches are sent in one request (ZooKeeper 3.6)."""
+    """Return the counts of an operation. Many reads without watches are sent in one request
+    (ZooKeeper 3.6)."""
     ok = isinstance(reply, Ok)
     if isinstance(op, GetMany):
         count = len(op.paths)

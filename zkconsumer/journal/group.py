@@ -55,7 +55,7 @@ class GroupRecorder(Recorder):
 
 
 def result_of(answer: Any) -> str:
-    """Return ``ok``, or the code's name."""
+    """Return ``ok``, or the name of the answer's error code."""
     match answer:
         case (
             events.RequestFailed(_, code)

@@ -243,12 +243,12 @@ class MemberRecorder(Recorder):
 
 
 def names_of(partitions: Iterable[TopicPartition]) -> list[str]:
-    """Return the field ``partitions``."""
+    """Return partitions in the form of the journal's field ``partitions``."""
     return [str(tp) for tp in sorted(partitions)]
 
 
 def offsets_of(offsets: Mapping[TopicPartition, int | None]) -> dict[str, int]:
-    """Return the field ``offsets``."""
+    """Return offsets in the form of the journal's field ``offsets``."""
     return {str(tp): at for tp, at in sorted(offsets.items()) if at is not None}
 
 
@@ -257,7 +257,7 @@ def _committed(claims: Mapping[TopicPartition, Claim]) -> dict[str, int]:
 
 
 def describe(what: object, entry: Entry) -> None:
-    """Add the fields of an event or a command, under the schema's names."""
+    """Add the fields of an event or a command to ``entry``, under the schema's names."""
     numbers = {name: getattr(what, name, None) for name in ("token", "zxid")}
     entry |= {name: number for name, number in numbers.items() if number is not None}
     more: dict[str, Any] = {}

@@ -52,8 +52,9 @@ class Did:
 class Difference:
     """The first difference between a replay and the journal. ``expected`` is the recorded value.
     ``event_line`` is the line of the event after which the two differ, ``at`` its time
-    (microseconds on the run's clock), and ``line`` the first line that differs. A state is empty
-    if the journal does not contain it. ``broken``: the rules of every machine that are violated."""
+    (microseconds on the run's clock), and ``line`` the first line that differs. A state is empty if
+    the journal does not contain it. ``broken``: violated rules, of those that every machine must
+    follow."""
 
     line: int
     event_line: int

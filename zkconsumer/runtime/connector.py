@@ -314,9 +314,9 @@ class StreamConnector(ABC, Generic[MachineT]):
     def set_consumer_rebalance_listener(self, listener: GroupListener) -> None:
         """Call ``listener`` in rebalances. Must be called before streams are created.
 
-        The listener has the methods of ``ConsumerRebalanceListener``. On the brokers it may also,
-        or only, have ``on_partitions_revoked``, ``on_partitions_assigned`` and
-        ``on_partitions_lost``.
+        The listener has the methods of ``ConsumerRebalanceListener``. For a group on the brokers it
+        may have ``on_partitions_revoked``, ``on_partitions_assigned`` and ``on_partitions_lost``,
+        in addition or instead.
 
         Raises StreamsAlreadyCreatedError, ConnectorClosedError.
         """

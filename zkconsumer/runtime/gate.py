@@ -60,7 +60,7 @@ class DeliveryGate:
 
     def extend(self, until: float) -> None:
         """Open the gate until ``until`` (CLOCK_BOOTTIME seconds), also after ``close``. A time
-        before ``valid_until`` is ignored: only ``close`` shortens."""
+        before ``valid_until`` is ignored."""
         if self.always_open:
             return
         with self._lock:
@@ -131,7 +131,7 @@ class DeliveryGate:
             self._tell("delivery pauses: no server answers")
 
     def end(self) -> None:
-        """Close permanently. Later time does not count as suspended."""
+        """Close the gate permanently. The time after this does not count as suspended."""
         self._on_change = None
         self.close()
         with self._lock:

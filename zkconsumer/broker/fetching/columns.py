@@ -62,7 +62,7 @@ Arrays = dict[str, Any]
 
 
 class Decoded(NamedTuple):
-    """Decoded columns, and the reason why they end."""
+    """Decoded columns, and the error at which decoding stopped, if any."""
 
     batch: Any
     """A ``pyarrow.RecordBatch``."""
@@ -73,9 +73,9 @@ class Decoded(NamedTuple):
 
 
 def schema_of(names: Sequence[str] | None) -> Any:
-    """Return the schema of these columns; of all for ``None``.
+    """Return the schema with these columns; with all columns for ``None``.
 
-    Raises ``ValueError``.
+    Raises ``ValueError`` if a name is unknown or repeated, or if there is none.
     """
     if names is None:
         return SCHEMA
@@ -88,7 +88,7 @@ def schema_of(names: Sequence[str] | None) -> Any:
 def decode(data: bytes, topic: str, partition: int, start: int, schema: Any = SCHEMA) -> Decoded:
     """Decode all records with offset >= ``start``. A cut-off last entry is ignored.
 
-    ``schema`` has some columns of ``SCHEMA``. ``failure`` is an ``InvalidMessageError`` or a
+    ``schema`` has some or all columns of ``SCHEMA``. ``failure`` is an ``InvalidMessageError`` or a
     ``CodecUnavailableError``, like those of ``Decoder.decode``.
     """
     native = _native is not None and start < _LIMIT
@@ -115,7 +115,7 @@ def _batch(topic: str, partition: int, count: int, arrays: Arrays, schema: Any) 
 
 
 def of_records(topic: str, partition: int, records: Sequence[Record], schema: Any = SCHEMA) -> Any:
-    """Return records that are decoded already as a ``pyarrow.RecordBatch``.
+    """Convert decoded records to a ``pyarrow.RecordBatch``.
 
     Raises ``InvalidMessageError`` for an offset of more than 64 bits.
     """

@@ -27,9 +27,9 @@ def epoch_ends(
 ) -> EpochEnds:
     """Look up the end of an epoch for many partitions.
 
-    ``epochs`` has the known epoch of each partition's leader, and the epoch to look up. Return
-    ``None`` for partitions for which the broker returns no answer or an error. Raises the errors
-    of ``BrokerConnection.exchange``.
+    ``epochs``: for each partition, the known epoch of its leader and the epoch to look up. The
+    result is ``None`` for partitions for which the broker returns no answer or an error. Raises the
+    errors of ``BrokerConnection.exchange``.
     """
     connection.open()
     if connection.highest(OFFSET_FOR_LEADER_EPOCH) < _VERSION:

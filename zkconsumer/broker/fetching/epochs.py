@@ -58,7 +58,7 @@ class PartitionEpochs:
         self.read = max(epoch, self.read)
 
     def note_in_log(self) -> None:
-        """Record that the leader's log has the position."""
+        """Record that the leader's log contains the position."""
         self.has_another_id = False
 
     def forget_read(self) -> None:
@@ -66,7 +66,8 @@ class PartitionEpochs:
         self.read, self.has_another_id = -1, False
 
     def take_recreated(self) -> bool:
-        """Return, once, whether the position belongs to an earlier topic."""
+        """Whether the position belongs to an earlier topic of the same name. Resets the answer to
+        false."""
         found, self.recreated = self.recreated, False
         return found
 
@@ -117,9 +118,9 @@ class PartitionEpochs:
         """Return how a leader's log contradicts the records read; ``None`` if the position is in
         the log.
 
-        ``end`` is the leader's answer, or ``None`` if unknown to it. If there is a contradiction,
-        ``end.offset`` is the first offset at which the records may differ, or -1 if that is unknown
-        (Java 3.9 SubscriptionState.maybeCompleteValidation).
+        ``end`` is the leader's answer; ``None`` if the leader does not know the epoch. If there is
+        a contradiction, ``end.offset`` is the first offset at which the records may differ, or -1
+        if that is unknown (Java 3.9 SubscriptionState.maybeCompleteValidation).
         """
         self.unchecked = False
         if end is None or position <= end.offset:

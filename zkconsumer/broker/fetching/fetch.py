@@ -85,8 +85,8 @@ class FetchSession:
         return changed, gone
 
     def answered(self, session_id: int, got: list[Got], fresh: Collection[Partition]) -> list[Got]:
-        """Record an answer. Return it with those ``fresh`` partitions that it omits, because the
-        broker has no changes for them, but the caller has not seen them yet."""
+        """Record an answer and return it, with the ``fresh`` partitions added that the broker left
+        out as unchanged: the caller has not seen them yet."""
         self._id = session_id
         if not session_id:  # it has no room for another session
             self._epoch = 0
@@ -106,7 +106,7 @@ class FetchSession:
         return got
 
     def forget(self) -> None:
-        """Name all partitions in the next request, which closes the session on the broker."""
+        """Begin another session: the next request names all partitions, and closes this session."""
         self._epoch = 0
         self._wanted = None
 

@@ -34,9 +34,9 @@ def list_offsets(
     """Look up ``EARLIEST`` or ``LATEST`` for many partitions in one request.
 
     ``which`` may also be a time in milliseconds since 1970, with brokers since 0.10.1, or one for
-    each partition. The result is then the first message of that time or later, and ``NONE`` if
-    there is none. ``committed``:
-    messages from the first open transaction on do not count (0.11 and later).
+    each partition. The result is then the offset of the first message of that time or later, and
+    ``NONE`` if there is none. ``committed``: messages from the first open transaction on do not
+    count (0.11 and later).
 
     Return an offset or an error for every requested partition. Raises the errors of
     ``BrokerConnection.exchange``.

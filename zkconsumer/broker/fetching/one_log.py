@@ -72,8 +72,8 @@ class OneLog:
 
         ``lowest``: also return earlier records of the same batch, from this offset on.
 
-        If no record arrives within ``max_wait_ms``, that is ``position`` itself. The iterator
-        raises InvalidMessageError, CodecUnavailableError. The method also raises
+        If no record arrives within ``max_wait_ms``, the returned position is ``position``. The
+        iterator raises InvalidMessageError, CodecUnavailableError. The method also raises
         InvalidMessageError, if the broker never sends a complete message.
         """
         while True:

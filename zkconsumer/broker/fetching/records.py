@@ -354,7 +354,7 @@ def open_batch(data: bytes, pos: int, stop: int, *, control: bool = False) -> Op
 
 
 def record_bounds(batch: OpenBatch, shift: int, out: list[int]) -> None:
-    """Append the start of each record (after its length) and its end, both plus ``shift``.
+    """Append to ``out`` where each record begins (after its length) and ends, both plus ``shift``.
 
     Raises ``InvalidMessageError`` if the lengths do not add up.
     """

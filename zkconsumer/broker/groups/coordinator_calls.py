@@ -45,7 +45,7 @@ Ask = Callable[[Any, type[Any], int], Any]
 
 
 class StoredOffset(NamedTuple):
-    """A committed offset. ``leader_epoch`` -1 if there is none."""
+    """A committed offset. ``leader_epoch`` is -1 if it was committed without one."""
 
     offset: int
     leader_epoch: int = -1
@@ -53,8 +53,8 @@ class StoredOffset(NamedTuple):
 
 
 class FetchedOffsets(NamedTuple):
-    """A coordinator's stored offsets. ``code`` is that of the first failure, or 0. ``what`` names
-    the failed part."""
+    """A coordinator's stored offsets. ``code`` is the error code of the first failure, or 0.
+    ``what`` names what failed."""
 
     code: int
     what: str
@@ -258,8 +258,11 @@ def fetch_several(
 def offsets_in(
     topics: Iterable[Any], left: set[TopicPartition], version: int, code: int, what: str
 ) -> FetchedOffsets:
-    """Return the offsets in an answer with this code, which must contain all partitions in
-    ``left``."""
+    """Return the offsets in a response whose error code is ``code``.
+
+    Removes the response's partitions from ``left``. If some remain, the result's code is
+    COORDINATOR_NOT_AVAILABLE.
+    """
     offsets: dict[TopicPartition, StoredOffset] = {}
     unknown, has_epochs = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, version >= 5
     for entry in topics:
@@ -287,15 +290,15 @@ def commit(
 ) -> dict[TopicPartition, int]:
     """Commit offsets, by default without being a member. Return the code for each partition.
 
-    ``versions`` of the request in order of preference, among 1, 2, 6, 7 and 9. Leader epochs exist
-    since version 6. ``ask`` sends a request, ``connection.call`` by default. ``member``: see
-    ``commit_request``.
+    ``versions``: the request's versions in order of preference, among 1, 2, 6, 7 and 9. Leader
+    epochs exist since version 6. ``ask`` sends a request, ``connection.call`` by default.
+    ``member``: see ``commit_request``.
 
     In version 9 ``generation`` is the epoch of a KIP-848 member. A broker of 4.4 accepts the
     current epoch for any partition, even one that the member does not own. It accepts an older
     epoch for partitions that the member has kept since then. If it refuses one partition
-    (STALE_MEMBER_EPOCH), it refuses the whole request. Before a member sends the same commit with
-    a newer epoch, it must leave out the partitions that it has released.
+    (STALE_MEMBER_EPOCH), it refuses the whole request. Before a member sends the same commit with a
+    newer epoch, it must leave out the partitions that it has released.
     """
     version = connection.version(OFFSET_COMMIT, *versions)
     request = commit_request(group, offsets, version, **member)
@@ -336,8 +339,8 @@ def commit_request(
     generation: int = -1,
     instance_id: str | None = None,
 ) -> OffsetCommitRequest:
-    """Return the request, by default of one that is not a member. ``instance_id`` exists since
-    version 7."""
+    """Return an OffsetCommit request, by default that of a client that is not a member.
+    ``instance_id`` exists since version 7."""
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition
 
@@ -388,7 +391,11 @@ def settle(
     left: dict[TopicPartition, StoredOffset],
     refused: dict[TopicPartition, BrokerError],
 ) -> None:
-    """Remove stored and refused partitions from ``left``. Raises TryAgainError for the others."""
+    """Remove stored and refused partitions from ``left``, and add the errors of the refused ones to
+    ``refused``.
+
+    Raises TryAgainError if the coordinator was not available for the other partitions.
+    """
     again: BrokerError | None = None
     for tp, code in codes.items():
         error = error_from_code(code, f"commit of {tp}") if code else None

@@ -52,12 +52,12 @@ class DescribedGroup(NamedTuple):
 def describe_groups(
     groups: Sequence[str], connection: BrokerConnection, partitions: bool = True
 ) -> dict[str, DescribedGroup]:
-    """Return groups that have the same coordinator. A group that does not exist is ``Dead``.
+    """Describe groups that have the same coordinator. A group that does not exist is ``Dead``.
 
     Without ``partitions``, assignments are not read, because those of other clients may have
     another format.
 
-    Raises UnsupportedBrokerError for brokers 0.8.2, whose coordinators have no members, and the
+    Raises UnsupportedBrokerError for 0.8.2 brokers, whose coordinators have no members, and the
     errors of ``BrokerConnection.call``.
     """
     version = connection.version(DESCRIBE_GROUPS, 0)

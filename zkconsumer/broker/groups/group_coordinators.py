@@ -88,9 +88,9 @@ class GroupCoordinators:
         place: returns a key that all groups of the same coordinator share.
         on_wait: called once with the reason for each wait.
 
-    A coordinator that did not answer is not asked again for ``patience`` seconds: operations on
-    its other groups fail at once. In that time, operations on groups of other coordinators wait
-    for a tenth of the time, because coordinators usually fail together. Every method raises
+    A coordinator that did not answer is not asked again for ``patience`` seconds: operations on its
+    other groups fail at once. Meanwhile, operations on groups of other coordinators wait only a
+    tenth of ``patience``, because coordinators usually fail together. Every method raises
     BrokerError if no coordinator answers in time, or if it refuses.
     """
 
@@ -172,15 +172,15 @@ class GroupCoordinators:
     def members(self, group: str) -> tuple[str, ...]:
         """Return the group's members, as ``<client id> at <host> (<member id>)``.
 
-        Empty with brokers 0.8.2, whose coordinators have no members.
+        Empty with 0.8.2 brokers, whose coordinators have no members.
         """
         return self._at_coordinator(group, partial(_members, [group]))[group]
 
     def describe(self, group: str) -> DescribedGroup:
         """Return the group's state and members as its coordinator describes them.
 
-        A group that does not exist has the state ``Dead``. Raises UnsupportedBrokerError for
-        brokers 0.8.2.
+        A group that does not exist has the state ``Dead``. Raises UnsupportedBrokerError for 0.8.2
+        brokers.
         """
         return self._at_coordinator(group, partial(describe_groups, [group]))[group]
 
@@ -236,11 +236,12 @@ class GroupCoordinators:
         offsets: Mapping[TopicPartition, StoredOffset],
         permit: Callable[[], object] = lambda: None,
     ) -> dict[TopicPartition, BrokerError]:
-        """Store offsets. Return the refused ones, by partition.
+        """Store offsets. Return the error of each refused partition.
 
         ``permit`` is called right before each request; its errors end the operation. It must not
-        use this object, whose connection is ready. The leader epoch is stored by brokers since 2.1.
-        Raises GroupActiveError when the coordinator refuses because the group has members.
+        use this object, whose connection is prepared for the request. The leader epoch is stored by
+        brokers since 2.1. Raises GroupActiveError when the coordinator refuses because the group
+        has members.
         """
         left, refused = dict(offsets), dict[TopicPartition, BrokerError]()
 
@@ -269,8 +270,8 @@ class GroupCoordinators:
         offsets: Mapping[str, Mapping[TopicPartition, StoredOffset]],
         permit: Callable[[], bool],
     ) -> set[str]:
-        """Store offsets of many groups at the same time; return the groups of which all are known
-        to be stored.
+        """Store offsets of many groups at the same time; return the groups whose offsets are all
+        known to be stored.
 
         Nothing is tried twice and no coordinator is looked up: for the other groups, ``commit``
         tries again, or shows why. ``permit`` is called right before the requests to each
@@ -370,7 +371,8 @@ class GroupCoordinators:
     def commits_since(
         self, group: str, partition: int, position: int
     ) -> list[tuple[TopicPartition, int | None]]:
-        """Return all commits of the group since ``log_end``, in order."""
+        """Return the group's commits from ``position`` on, a result of ``log_end``, in order;
+        ``None`` is a deletion."""
         return self._at_coordinator(
             group, lambda at: offset_times.commits_since(at, group, partition, position)
         )
@@ -381,11 +383,11 @@ class GroupCoordinators:
         partitions: Iterable[TopicPartition],
         permit: Callable[[], object] = lambda: None,
     ) -> dict[TopicPartition, BrokerError]:
-        """Delete the group's offsets of these partitions. Return the refused ones.
+        """Delete the group's offsets of these partitions. Return the error of each refused
+        partition.
 
-        ``permit`` is called right before the request; its errors end the operation. Brokers
-        before 2.4 cannot delete offsets; -1 is stored instead, which consumers treat as no
-        offset.
+        ``permit`` is called right before the request; its errors end the operation. Brokers before
+        2.4 cannot delete offsets; -1 is stored instead, which consumers treat as no offset.
         """
         wanted = list(partitions)
 

@@ -52,7 +52,8 @@ _SUPPORTED: Final = 1
 
 
 class ConsumerGroupClient(GroupClient):
-    """Carries out commands for one member. The arguments are those of ``GroupClient``."""
+    """Carries out commands for one member of the consumer group protocol. The arguments are those
+    of ``GroupClient``."""
 
     _commit_versions = (WITH_EPOCH,)
 

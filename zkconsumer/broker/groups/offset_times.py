@@ -85,7 +85,7 @@ def log_end(connection: BrokerConnection, partition: int) -> int:
 def commits_since(
     connection: BrokerConnection, group: str, partition: int, position: int
 ) -> list[tuple[TopicPartition, int | None]]:
-    """Return a group's commits since ``log_end``, in order; ``None`` is a deletion.
+    """Return a group's commits from ``position`` on, in order; ``None`` is a deletion.
 
     Raises BrokerError.
     """

@@ -70,7 +70,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 def consumer_options(*more: str) -> Callable[[Command], Command]:
     """Add ``--consumer-config`` (given as ``file``) and ``--consumer-property`` (``properties``).
-    ``more``: other names of the first."""
+    ``more``: other names of the first option."""
     file = click.option(
         *more,
         "--consumer-config",
@@ -382,12 +382,12 @@ def given_by(
     timeout_ms: int | None = None,
     prefix: str = "console-consumer",
 ) -> tuple[Given, bool]:
-    """Combine options, ``--consumer-property`` and file; the first of them takes precedence.
+    """Combine options, ``--consumer-property`` and file, which take precedence in this order.
 
     As in the JVM's tools: group ids that are given in several places must be equal,
     ``from_beginning`` must not contradict ``auto.offset.reset``, and in Kafka a group with a
-    generated name commits nothing. Return the keys, and whether the group's name was generated
-    from ``prefix`` and a number. Raises ConfigError.
+    generated name commits nothing. Return the keys, and whether the group's name was generated from
+    ``prefix`` and a number. Raises ConfigError.
     """
     given = key_values(properties)
     in_file = {} if file is None else {e.key: e.value for e in read_properties(file)[0]}

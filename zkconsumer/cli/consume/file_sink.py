@@ -79,9 +79,9 @@ class FileSink:
         self._files = 0
 
     def add(self, batch: Any) -> bool:
-        """Add columns of one partition, or none. Return false if there are enough messages. Raises
-        ``ClickException`` if this or an earlier file cannot be written; its offsets are not
-        committed."""
+        """Add an Arrow batch of one partition, which may be empty. Return false when no more are
+        accepted. Raises ``ClickException`` if this or an earlier file cannot be written; its
+        offsets are not committed."""
         with self._lock:
             self._check()
             if self._closed:
@@ -174,7 +174,8 @@ class FileSink:
 
 
 class FlushBeforeRelease:
-    """A rebalance listener that writes and commits the collected messages before the release."""
+    """A rebalance listener that writes and commits the collected messages before partitions are
+    released."""
 
     def __init__(self, sink: FileSink) -> None:
         self._sink = sink

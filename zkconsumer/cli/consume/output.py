@@ -55,8 +55,8 @@ def _shown(data: bytes | None) -> str | dict[str, str] | None:
 class Printer:
     """Writes messages of all streams to one output, up to ``limit``.
 
-    With ``skip``, a message that cannot be formatted is reported there and counted, as in Kafka's
-    console consumer. Without it, ``write`` raises MessageFormatError.
+    A message that cannot be formatted is passed to ``skip`` as an error text, and counted, as in
+    Kafka's console consumer. Without ``skip``, ``write`` raises MessageFormatError.
     """
 
     def __init__(

@@ -197,7 +197,7 @@ class Member:
             self.process.wait()
 
     def check(self) -> None:
-        """Raise ClusterError if the process has ended without a request."""
+        """Raise ClusterError if the process has ended although it was not told to."""
         status = self.process.poll()
         if status is not None:
             lines = self.log.read_text(errors="replace").splitlines()

@@ -27,7 +27,7 @@ LEAVE_SECONDS = 2 * SESSION_MS / 1000
 
 
 class Pace:
-    """Messages per second for each stream; 0 means no limit. Written by the main thread."""
+    """Messages per second for each stream; 0 means no limit. The main thread sets it."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate

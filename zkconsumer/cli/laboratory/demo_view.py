@@ -68,7 +68,7 @@ class Moment:
 
 @dataclass(slots=True)
 class Story:
-    """All events up to now."""
+    """The events of a run until now."""
 
     sent: int
     members: dict[str, MemberRow] = field(default_factory=dict)
@@ -187,7 +187,7 @@ def verdict_panel(verdict: Verdict, kill: Kill | None) -> Panel:
 
 
 def show_znodes(view: View, znodes: Sequence[tuple[str, Node]]) -> None:
-    """Return the group's znodes, one per line."""
+    """Print the group's znodes, one per line."""
     view.say("znodes of the group (E: ephemeral):")
     for path, node in znodes:
         data = node.data.decode("utf-8", "backslashreplace")
@@ -200,7 +200,7 @@ _DIM, _BRIGHT = "#98729f", "#c79bd1"
 
 
 def save_svg(path: Path, story: Story, verdict: Verdict, kill: Kill | None) -> None:
-    """Draw the summary of a run. Raises OSError."""
+    """Write the summary of a run to an SVG file. Raises OSError."""
     console = Console(
         record=True, file=StringIO(), force_terminal=True, width=_SVG_WIDTH, legacy_windows=False
     )

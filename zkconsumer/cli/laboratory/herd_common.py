@@ -166,7 +166,8 @@ def by_group(runs: Sequence[Measures]) -> dict[tuple[str, str, int], list[Measur
 
 
 def middles(runs: Sequence[Measures]) -> list[Measures]:
-    """Return the median run of each group of equal runs, by operations and requests."""
+    """Return the median run for each mode, profile and size, ranked by operations, then
+    requests."""
     medians = []
     for some in by_group(runs).values():
         ranked = sorted(some, key=lambda run: (run.operations, run.requests))

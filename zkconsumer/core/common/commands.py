@@ -41,7 +41,7 @@ class Drop:
 class NotifyReleasing:
     """Call the listener before partitions are released. Answer: ``ListenerDone``.
 
-    ``leaving``: the member leaves the group; the JVM's listener is not called then.
+    ``leaving``: the member leaves the group. The JVM does not call its listener in this case.
     """
 
     token: int

@@ -52,7 +52,7 @@ class FetchingStarted:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequested:
-    """Commit ``positions``; the answer goes to ``request``. ``None``: an automatic commit.
+    """Commit ``positions``, for the caller with number ``request``, or automatically (``None``).
 
     ``strict``: treat partitions that are not held as an error; otherwise they are ignored.
     """

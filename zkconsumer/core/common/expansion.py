@@ -74,7 +74,7 @@ class Expansions:
         all_topics: Collection[str],
         exclude_internal: bool,
     ) -> tuple[dict[str, Mapping[str, int]], dict[str, str]]:
-        """Return the result of ``expand`` for each registration, by the same names.
+        """Expand all registrations; see ``expand``.
 
         Returns the expanded registrations by name, and the reason for each unusable one by name. A
         name in both keeps its earlier topics. A filter that took too many steps is not evaluated

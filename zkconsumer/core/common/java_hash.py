@@ -13,7 +13,7 @@ def java_hash(text: str) -> int:
 
 
 def java_hash_bits(value: int, text: str) -> int:
-    """Continue a Java string hash (unsigned, 32 bits, from 0) over the UTF-16 units of ``text``."""
+    """Continue the Java hash ``value`` (unsigned; first 0) over the UTF-16 units of ``text``."""
     if text.isascii():
         for unit in text.encode():
             value = (31 * value + unit) & MASK

@@ -129,7 +129,8 @@ _BLOCKS: Final = {"BASICLATIN": _ANY, "BASIC_LATIN": _ANY, "BASIC LATIN": _ANY}
 
 
 class InvalidRegexError(ValueError):
-    """The text is not a regex that Java would compile. The message has the position."""
+    """The text is not a regex that Java would compile. The message gives the position of the
+    error."""
 
 
 @lru_cache(maxsize=16)

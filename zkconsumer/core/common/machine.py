@@ -46,9 +46,9 @@ class CommitQueue:
 
     The machine sends the commands; the queue decides their content.
 
-    ``token`` is that of the command in progress, ``None`` between commands. ``sent`` has its
-    positions, and ``left`` those of its request that may be sent again. ``attempts`` counts how
-    often that request was sent. While ``paused``, nothing is sent. ``stored`` has the known
+    ``token`` identifies the command in progress; it is ``None`` between commands. ``sent`` has the
+    command's positions, and ``left`` those of its request that are not settled. ``attempts`` counts
+    how often that request was sent. While ``paused``, nothing is sent. ``stored`` has the known
     stored offset of each partition since the member began to read it.
     """
 
@@ -121,8 +121,8 @@ class CommitQueue:
             self.stored[tp] = offset
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget the positions of these partitions, which are no longer in the log, except those
-        given by a user."""
+        """Forget positions of these partitions, because their logs no longer contain them.
+        Positions given by a user are kept."""
         for positions in (self.stored, *self._unnamed()):
             for tp in partitions:
                 positions.pop(tp, None)
@@ -140,8 +140,8 @@ class CommitQueue:
     def stopped(self, positions: Mapping[TopicPartition, int]) -> None:
         """Queue the final positions of stopped partitions, to be committed next.
 
-        So automatic commits leave them out. The final positions replace earlier ones, except
-        those given by a user, and answer the earlier requests' callers.
+        Automatic commits no longer include these partitions. The final positions also replace those
+        of waiting requests, except positions given by a user.
         """
 
         def final(commit: _Waiting, found: Mapping[TopicPartition, int]) -> dict[Any, int]:
@@ -159,9 +159,9 @@ class CommitQueue:
     def next(self, obstacle: Callable[[TopicPartition, int], str | None]) -> bool:
         """Choose the positions to send now, as ``sent``. Return whether there are any.
 
-        ``obstacle`` returns why a position cannot be committed, "" if it is already committed,
-        and ``None`` if it must be sent. An obstacle is a fault of positions given by a user, and
-        of others that are not stored.
+        ``obstacle`` returns why a position cannot be committed, "" if it is already committed, and
+        ``None`` if it must be sent. An obstacle is reported as a fault if a user gave the position,
+        or if the position is not stored.
         """
         while self.token is None and not self.paused:
             if self._current is None:

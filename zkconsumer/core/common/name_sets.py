@@ -84,7 +84,7 @@ class Names:
         return positions
 
     def ending_at(self, ends: int) -> list[bool]:
-        """Return for each name whether its end is in the set."""
+        """Return for each name whether the position after its last character is in ``ends``."""
         bits = f"{ends & self.ends:0{self.size}b}"[::-1] if self.size else ""
         inside, end = [], -1
         for name in self.names:

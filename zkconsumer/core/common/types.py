@@ -41,7 +41,7 @@ class ConsumerThreadId(NamedTuple):
 
 
 class Pattern(Enum):
-    """How a registration subscribes: named topics, or every topic a regex allows or denies."""
+    """How a registration subscribes: by names of topics, by a whitelist or by a blacklist."""
 
     STATIC = "static"
     WHITE_LIST = "white_list"

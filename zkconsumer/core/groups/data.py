@@ -32,10 +32,11 @@ class Purpose(Enum):
 
 @dataclass(slots=True)
 class Lookup:
-    """Whether the coordinator is ``known``, and the search that runs during another state, if any.
+    """Whether the coordinator is ``known``, and a search for it that runs beside the member's
+    state.
 
-    ``token`` is that of the search; while ``paused`` no search begins. ``unproved``: since the
-    last coordinator was lost, brokers have only named brokers that do not coordinate the group.
+    ``token`` identifies the search, if any; while ``paused``, no search begins. ``unproved``: since
+    the last coordinator was lost, brokers have only named brokers that do not coordinate the group.
     """
 
     known: bool = False
@@ -79,7 +80,7 @@ class Release:
     """The release in progress. There is none if ``partitions`` is empty.
 
     ``stopped_at`` has their final positions, and ``uncommitted`` those that are not stored yet.
-    ``late``: the time for the release has passed. ``fault`` is the last answer to a commit.
+    ``late``: the time for the release has passed. ``fault`` is why the last commit failed.
     """
 
     partitions: frozenset[TopicPartition] = frozenset()

@@ -18,7 +18,7 @@ UNREACHABLE: Final = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class Request(Enum):
-    """The request that is answered."""
+    """A kind of request to the coordinator."""
 
     FIND = "FindCoordinator"
     JOIN = "JoinGroup"
@@ -70,15 +70,13 @@ class Row:
 def each(
     every: Iterable[Request], reaction: Reaction, **others: Reaction
 ) -> dict[Request, Reaction]:
-    """Return one reaction for all requests. ``others``: requests, by name, with other reactions."""
+    """Map every request to ``reaction``, except those in ``others``: other reactions by request
+    name."""
     return dict.fromkeys(every, reaction) | {Request[name]: what for name, what in others.items()}
 
 
 def away(every: Iterable[Request]) -> tuple[Row, ...]:
-    """Return the rows for both protocols about a coordinator that cannot answer, or not yet.
-
-    ``every``: the requests of the protocol.
-    """
+    """Return the rows about a coordinator that is unreachable, has moved, or cannot answer yet."""
     again = each(every, Reaction.FIND_AGAIN, FIND=Reaction.RETRY)
     return (
         Row(UNREACHABLE, "The connection broke, or the coordinator did not answer in time", again),

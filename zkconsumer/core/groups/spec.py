@@ -45,7 +45,7 @@ class GroupSpec:
         """Seconds for which the commit before a release is retried after its first failure.
 
         Half the rebalance timeout, so that the other half is left for the listener and for joining
-        in time. A leaving member has its session timeout, for which ``shutdown`` waits.
+        in time. For a leaving member it is the session timeout, as long as ``shutdown`` waits.
         """
         half = self.rebalance_timeout / 2
         return min(half, self.session_timeout) if leaving else half
@@ -53,7 +53,8 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicSpec(GroupSpec):
-    """Settings of a classic member. ``strategies``: its default offer."""
+    """Settings of a classic member. ``strategies``: those that it offers unless it gets another
+    offer."""
 
     strategies: tuple[Strategy, ...]
 
@@ -66,9 +67,9 @@ class ClassicSpec(GroupSpec):
 class Kip848Spec(GroupSpec):
     """Settings of a KIP-848 member. ``member_id``: chosen by the member, and never changed.
 
-    ``assignor``: an assignor of the coordinator (``uniform``, ``range``); ``None``: the
-    coordinator chooses. ``heartbeat_interval``: used until the coordinator sends another one.
-    ``session_timeout``: that of the coordinator, which does not send it.
+    ``assignor``: an assignor of the coordinator (``uniform``, ``range``); ``None``: the coordinator
+    chooses. ``heartbeat_interval``: used until the coordinator sends another one.
+    ``session_timeout``: the coordinator's value, which must be configured because it is not sent.
     """
 
     member_id: str

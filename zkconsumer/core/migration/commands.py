@@ -12,7 +12,7 @@ from zkconsumer.core.migration.modes import Mode
 
 @dataclass(frozen=True, slots=True)
 class FromGroup:
-    """An event from the coordinator's side."""
+    """An event for ``LiveMember.group``, the member's machine on the coordinator."""
 
     event: Any
 
@@ -48,7 +48,7 @@ class AckStored:
 
 @dataclass(frozen=True, slots=True)
 class ToGroup:
-    """A command for the coordinator's side."""
+    """A command of ``LiveMember.group``, the member's machine on the coordinator."""
 
     command: Any
 
@@ -62,8 +62,8 @@ class ReadMode:
 class StoreAck:
     """Store that the member acts on this version of the mode. Answer: ``AckStored``.
 
-    ``epoch``: that of the registration. ``member_id``: the id on the coordinator, for information
-    only.
+    ``epoch``: the version of the registration. ``member_id``: the id on the coordinator, for
+    information only.
     """
 
     version: int

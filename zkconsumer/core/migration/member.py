@@ -92,8 +92,8 @@ class LiveClaims:
 
     @property
     def stores_in_kafka(self) -> bool:
-        """Implement ``ClaimRule.stores_in_kafka``. An idle partition whose offset Kafka lacks would
-        prevent ``open``."""
+        """Implement ``ClaimRule.stores_in_kafka``. Without an offset in Kafka, an idle partition
+        would prevent mode ``open``."""
         return self.spec.kafka_storage or self.live.mode not in (None, Mode.ZOOKEEPER)
 
 

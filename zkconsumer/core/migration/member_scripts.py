@@ -254,11 +254,7 @@ def lower(
 
 
 def ahead_in_kafka(partitions: Set[str]) -> str:
-    """Return the obstacle that only Kafka has the newest offsets of the group; ``None`` if
-    ZooKeeper has them.
-
-    If the group's members have stored them in Kafka, only these are valid.
-    """
+    """Return the obstacle that these partitions have higher offsets in Kafka than in ZooKeeper."""
     return (
         f"offsets are higher in Kafka than in ZooKeeper: {named(partitions)}: if members store "
         "them there (offsets.storage=kafka), let all members store them in ZooKeeper again first; "

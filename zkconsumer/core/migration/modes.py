@@ -28,7 +28,7 @@ class Mode(Enum):
 
 
 class Follows(Enum):
-    """The coordination whose assignment a migratable member follows."""
+    """Whose assignment a migratable member follows: ZooKeeper's or the coordinator's."""
 
     ZOOKEEPER = "zookeeper"
     COORDINATOR = "coordinator"
@@ -96,17 +96,17 @@ def may_claim(mode: Mode, joined: Offer | None, assigned: bool) -> bool:
 
 
 def may_deliver(mode: Mode, joined: Offer | None, assigned: bool, owner: bool) -> bool:
-    """Whether a member with a live session may deliver a partition. ``owner``: that of the owner
-    znode."""
+    """Whether a member with a live session may deliver a partition. ``owner``: whether it owns the
+    partition's owner znode."""
     return owner and may_claim(mode, joined, assigned)
 
 
 def may_give_back(mode: Mode, joined: Offer | None, owner: bool) -> bool:
     """Whether a member may let the coordinator assign the partition to another member.
 
-    A plain consumer would deliver it immediately, so the owner znode is released first. While the
-    member follows ZooKeeper and keeps plain consumers out, no member uses the coordinator's
-    assignment.
+    A plain consumer would deliver it immediately, so the owner znode must be released first
+    (``owner`` is false). While the member follows ZooKeeper and keeps plain consumers out, no
+    member uses the coordinator's assignment.
     """
     rule = RULES[mode]
     return not owner or (rule.follows is Follows.ZOOKEEPER and joined is Offer.OWN)

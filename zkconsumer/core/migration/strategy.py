@@ -22,9 +22,10 @@ OWN_PREFIX: Final = "zkconsumer-live-"
 class OwnStrategy:
     """Assigns exactly as the members do in ZooKeeper, so that a move changes no owner.
 
-    Partitions are kept while joining, because the owner znodes, not the coordinator, make sure
-    that none is delivered twice. A coordinator with KIP-848 members in the group treats partitions
-    as free unless the subscription names them, and those members ignore owner znodes.
+    Partitions are kept while joining, because the owner znodes, not the coordinator, make sure that
+    none is delivered twice. They are named in the subscription, because a coordinator with KIP-848
+    members in the group treats all other partitions as free, and KIP-848 members ignore owner
+    znodes.
 
     Args:
         assignor: ``range`` or ``roundrobin``, as in ZooKeeper.

@@ -106,7 +106,7 @@ def answer(view: ClusterView, op: ZkOp | OffsetOp) -> Reply:
 
 
 def changed_paths(before: ClusterView, after: ClusterView) -> Iterator[str]:
-    """Yield the paths whose watches fire between two views."""
+    """Yield the paths that differ between two views, so that watches on them fire."""
     if before.brokers != after.brokers:
         yield BROKER_IDS
     if before.topics.keys() != after.topics.keys():

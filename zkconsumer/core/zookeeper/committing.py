@@ -49,7 +49,7 @@ class ClaimRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """The rule of a group that is only in ZooKeeper, whose own assignment applies."""
+    """The rule of a group that is only in ZooKeeper: the group's own assignment applies."""
 
     spec: MemberSpec
 
@@ -84,7 +84,7 @@ def consumer_of(text: str) -> str:
 
 
 class Committing(Machine[State, Event, Command]):
-    """A member's claims, and the commits and progress of their positions."""
+    """The part of a member's machine that keeps its claims and commits their positions."""
 
     def __init__(self, spec: MemberSpec, rule: ClaimRule) -> None:
         super().__init__(State.NEW)

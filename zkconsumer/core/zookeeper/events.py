@@ -137,7 +137,7 @@ class BrokersLoaded:
 
 @dataclass(frozen=True, slots=True)
 class OwnersChecked:
-    """Those of the partitions that have no owner znode of this session."""
+    """The partitions of ``CheckOwners`` that have no owner znode of this session."""
 
     token: int
     foreign: frozenset[TopicPartition]

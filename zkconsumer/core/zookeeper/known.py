@@ -84,9 +84,9 @@ class Knowledge:
         self._invalidated.add(path)
 
     def reconnected(self) -> None:
-        """Require all watches to be set again, because a new connection may have lost them, and
-        all registrations to be read again if their list has changed at all, because a restored
-        server may have reused its count."""
+        """Require all watches to be set again, because a new connection may have lost them. Also
+        read all registrations again if their list has changed, because a restored server may have
+        reused its count."""
         self._reconnected = True
 
     def force_refresh(self) -> None:
@@ -100,7 +100,7 @@ class Knowledge:
         self._reconnected = self._refresh_forced = False
 
     def ask(self) -> Known:
-        """Return the data that the requested view need not read."""
+        """Return the data that the next ``LoadView`` need not read."""
         known = self._known
         if self._refresh_forced:
             self._rotation = (self._rotation + 1) % ROTATION

@@ -69,7 +69,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """Reply: ``Stat``, or ``None`` if the znode does not exist. Its watch also fires on
+    """Read a stat. Reply: ``Stat``; ``None`` without the znode. The watch also fires on
     creation."""
 
     path: str
@@ -78,7 +78,7 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class GetData:
-    """Reply: ``Node``, or failure ``NO_NODE``, which leaves no watch."""
+    """Read a znode. Reply: ``Node``, or failure ``NO_NODE``, which leaves no watch."""
 
     path: str
     watch: bool = False
@@ -101,7 +101,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class GetChildren:
-    """Reply: tuple of child names in no particular order, or failure ``NO_NODE``.
+    """Read child names. Reply: tuple in no particular order, or failure ``NO_NODE``.
 
     With ``counted`` a ``Listing`` instead of the tuple.
     """
@@ -129,7 +129,7 @@ class GetMany:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Reply: ``None``. Fails with ``NODE_EXISTS``, or ``NO_NODE`` when the parent is missing."""
+    """Create a znode. Reply: ``None``. Fails with ``NODE_EXISTS``; without a parent ``NO_NODE``."""
 
     path: str
     data: bytes = b""
@@ -138,7 +138,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Reply: the new ``Stat``. ``version`` -1 matches every version."""
+    """Replace a znode's data. Reply: the new ``Stat``. ``version`` -1 matches every version."""
 
     path: str
     data: bytes
@@ -147,7 +147,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Reply: ``None``. ``version`` -1 matches every version."""
+    """Delete a znode. Reply: ``None``. ``version`` -1 matches every version."""
 
     path: str
     version: int = -1
@@ -181,14 +181,14 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class GetAcl:
-    """Reply: ``Acl``. Only tools use it."""
+    """Read a znode's ACL. Reply: ``Acl``. Only tools use it."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetAcl:
-    """Reply: ``None``. ``version`` is that of the ACL. Only tools use it."""
+    """Replace a znode's ACL. Reply: ``None``. ``version`` is the ACL's. Only tools use it."""
 
     path: str
     entries: tuple[AclEntry, ...]

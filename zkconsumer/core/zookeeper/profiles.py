@@ -58,8 +58,8 @@ class Modern:
         return (sessions - 1) % EPOCHS
 
     def takeover_wait(self, session_timeout: float) -> float:
-        """Return how long another session's registration may belong to an earlier session of this
-        member."""
+        """Return for how many seconds a refused registration may be one of this member's earlier
+        sessions."""
         return 1.5 * session_timeout + 1
 
     def coalesce(self, wait: float) -> float:

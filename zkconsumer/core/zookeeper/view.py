@@ -103,11 +103,10 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An assignment. ``mine``: the partitions that this member should own. ``assignment``: those of
-    all members, as far as known.
+    """An assignment. ``mine``: the partitions that this member should own. ``assignment``: the
+    partitions of all members, as far as known.
 
-    With ``range`` the assignment covers only topics to which this member subscribes, as in the
-    JVM.
+    With ``range`` the assignment covers only topics to which this member subscribes, as in the JVM.
     """
 
     mine: Mapping[TopicPartition, ConsumerThreadId]

@@ -64,9 +64,9 @@ def is_legal_group(name: str) -> bool:
 
 
 def child_number(name: str) -> int | None:
-    """Return the broker or partition number in a child's name, or ``None``.
+    """Return the broker or partition number in a child's name; ``None`` for other names.
 
-    Other names are invalid, including names that only Python reads as numbers, such as ``01``.
+    Those include names that only Python reads as numbers, such as ``01``.
     """
     if not (name.isascii() and name.isdigit()) or len(name) > 10:
         return None
@@ -353,7 +353,7 @@ def decode_topic(path: str, data: bytes) -> tuple[int, ...]:
     """Return a topic's partition numbers in ascending order; none if ``partitions`` is missing.
 
     Scala 1.1.1 treats invalid JSON as a topic without partitions. This function raises
-    ZnodeFormatError, so that the caller can report it before it does the same.
+    ZnodeFormatError, so that the caller can report it, and then treat the topic in the same way.
     """
     partitions = _parse_object(path, data, MAX_TOPIC_ZNODE_BYTES).get("partitions", {})
     if not isinstance(partitions, dict):

@@ -37,7 +37,7 @@ class Run:
     Args:
         messages: what to deliver.
         before: number of messages that were delivered before them.
-        columns: the ``RecordBatch`` that the only message stands for; ``None`` for messages.
+        columns: the ``RecordBatch`` to deliver; ``messages`` then has one placeholder for it.
     """
 
     __slots__ = ("base", "before", "columns", "dropped", "messages", "noted", "rest", "singly")
@@ -195,7 +195,8 @@ class PartitionTopicInfo:
 
     @property
     def caught_up(self) -> bool:
-        """Whether every readable message is consumed, even if ``lag`` is not 0 (``scala``)."""
+        """Whether every readable message is consumed; in profile ``scala`` even if ``lag`` is not
+        0."""
         return 0 in (self.lag, self._left_after(self.finished_offset))
 
     def _left_after(self, position: int | None) -> int | None:

@@ -98,7 +98,7 @@ def refuse() -> NoReturn:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether ``error`` refused the caller's own read, not one in a signal handler."""
+    """Whether ``error`` refused the caller's own read, not a read in a signal handler."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_globals.get("__name__") in _READING:
         place = place.tb_next

@@ -84,7 +84,7 @@ class Request:
         most: largest number of messages that one item has.
         lists: items are lists of messages, not single ones.
         schema: items are ``RecordBatch`` objects with these columns.
-        timeout: seconds to wait for an item. Without it, ``consumer.timeout.ms`` raises.
+        timeout: seconds to wait for an item. Without it, ``consumer.timeout.ms`` applies.
         wait: whether the call waits at all.
         nothing: makes the item for a call that found no message in time.
     """

@@ -66,7 +66,7 @@ class KafkaStream:
     def batches(
         self, max_messages: int = 500, timeout: float | None = None
     ) -> HandOut[list[MessageAndMetadata]]:
-        """Iterate over lists of messages instead of single ones. Several times faster.
+        """Iterate over lists of messages instead of single ones. This is several times faster.
 
         A list has at least one message, all of one partition and in order. It counts as consumed as
         a whole, when the application asks for the next list or calls ``mark_consumed``. So a crash

@@ -33,8 +33,8 @@ class BrokerPort(Protocol):
         ...
 
     def epoch_ends(self, request: EpochsRequest) -> EpochEnds:
-        """Return where the last epoch that was read ends at its current leader; ``None`` if
-        unknown to the leader."""
+        """Return, for each partition, where its last epoch read ends in the leader's log; ``None``
+        if the leader does not know it."""
         ...
 
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:
@@ -57,7 +57,7 @@ class FetchRequest:
     """Limit of the whole answer."""
 
     def ask(self, broker: BrokerPort) -> Sequence[Got]:
-        """Send this request through ``port``."""
+        """Send this request to ``broker``."""
         return broker.fetch(self)
 
 
@@ -71,7 +71,7 @@ class OffsetsRequest:
     """Whether to return the start of the log; otherwise its end."""
 
     def ask(self, broker: BrokerPort) -> Mapping[TopicPartition, int | BrokerError]:
-        """Send this request through ``port``."""
+        """Send this request to ``broker``."""
         return broker.list_offsets(self)
 
 
@@ -83,7 +83,7 @@ class EpochsRequest:
     states: Mapping[TopicPartition, PartitionFetchState]
 
     def ask(self, broker: BrokerPort) -> EpochEnds:
-        """Send this request through ``port``."""
+        """Send this request to ``broker``."""
         return broker.epoch_ends(self)
 
 
@@ -107,7 +107,7 @@ class LeadersRequest:
         return {info.topic for info in self.infos}
 
     def ask(self, broker: BrokerPort) -> ClusterMetadata:
-        """Send this request through ``port``."""
+        """Send this request to ``broker``."""
         return broker.metadata(self)
 
 

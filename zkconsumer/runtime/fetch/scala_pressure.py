@@ -10,7 +10,7 @@ from zkconsumer.runtime.fetch.table import PartitionFetchState
 
 
 class WaitForRoom:
-    """Back pressure of the ``scala`` profile: the worker waits for room."""
+    """Back pressure of the ``scala`` profile: the worker waits until the full queues have room."""
 
     asks_when_full = True
     resets_at_once = True

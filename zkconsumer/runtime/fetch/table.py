@@ -264,8 +264,8 @@ class FetchTable:
             return Work(share.endpoint, states, len(share.states) - len(states))
 
     def served(self, states: Iterable[PartitionFetchState]) -> None:
-        """Record that these partitions had data, so that the worker requests its others first next
-        time."""
+        """Record that these partitions had data, so that the worker requests its other partitions
+        first next time."""
         with self._lock:
             for state in states:
                 if state.worker is not None:
@@ -292,7 +292,7 @@ class FetchTable:
                 self._take_from_worker(state)
 
     def retire(self, key: WorkerKey) -> bool:
-        """Remove a worker; false if it has received work in the meantime."""
+        """Remove a worker. Return false if it has received work in the meantime."""
         with self._lock:
             share = self._shares.get(key)
             if share is not None and share.states:

@@ -109,8 +109,8 @@ class ConsumerFetcherManager:
         self._wake()
 
     def shutdown(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Stop everything and end the threads. May be repeated; waits at most ``timeout`` seconds
-        for threads that hang in a connection attempt; these have no effect any more."""
+        """Stop everything and end the threads. May be repeated. Waits at most ``timeout`` seconds;
+        a thread that hangs longer in a connection attempt has no effect any more."""
         self._table.close()
         with self._lock:
             self._closed = True

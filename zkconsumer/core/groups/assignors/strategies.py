@@ -46,7 +46,7 @@ class Strategy(Protocol):
 
     @property
     def name(self) -> str:
-        """The protocol name on which the coordinator votes."""
+        """The name in JoinGroup. The coordinator chooses one that all members support."""
 
     @property
     def cooperative(self) -> bool:
@@ -64,7 +64,8 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RangeStrategy:
-    """Assigns each topic's partitions in consecutive runs, first to static members, ordered by id.
+    """Assigns each topic's partitions in consecutive runs: to static members first, then to the
+    others, both ordered by id.
 
     Source: Kafka 3.9 RangeAssignor without racks, as in kafka-python.
     """
@@ -285,8 +286,8 @@ class JoinOffer:
 
     @property
     def cooperative(self) -> bool:
-        """Whether partitions are kept while joining, which requires that all strategies support
-        it."""
+        """Whether the member keeps its partitions while it joins, because all strategies support
+        that."""
         return all(strategy.cooperative for strategy in self.strategies)
 
     def strategy(self, name: str) -> Strategy | None:

@@ -82,7 +82,7 @@ def decode_sticky(raw: bytes) -> tuple[frozenset[TopicPartition], int]:
     """Read the output of ``encode_sticky``. The generation is -1 if it is missing. Raises
     ValueError.
 
-    kafka-python 3.0 writes a version of two bytes before it, which is also read.
+    Data that begins with a version of two bytes, as kafka-python 3.0 writes it, is also accepted.
     """
     try:
         reader = _Reader(raw)

@@ -39,7 +39,7 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """The key of a group's members."""
+    """The key of the record with a classic group's members."""
 
     group: str
 

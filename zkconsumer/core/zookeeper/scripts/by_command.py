@@ -52,7 +52,8 @@ def _usual(command: ScriptCommand, ctx: ScriptContext) -> MemberScript[events.Ev
 
 
 def answer(token: int, script: MemberScript[events.Event]) -> MemberScript[events.Event]:
-    """Run the script of the command with ``token``. If it fails, the event has the reason."""
+    """Run ``script`` and return its event; if it fails, ``ScriptFailed`` with ``token`` and
+    reason."""
     try:
         return (yield from script)
     except SessionGone:

@@ -107,13 +107,15 @@ class Outdated(Exception):
 
 
 def unchecked(command: commands.Commit) -> commands.Commit:
-    """Return the command with claims whose versions are not trusted."""
+    """Return the command with all claims marked ``unchecked``, because their versions are not
+    trusted."""
     claims = {tp: replace(claim_, unchecked=True) for tp, claim_ in command.claims.items()}
     return replace(command, claims=claims)
 
 
 def confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
-    """Return the partitions of the command that this session still owns."""
+    """Read the owner znodes. Return the claims that this session still owns, and the fenced
+    partitions."""
     fenced = yield from view.not_owned(command.positions, ctx)
     claims = {
         tp: replace(claim_, unchecked=False)
