@@ -82,9 +82,9 @@ def for_zookeeper(keys: SecurityKeys) -> ssl.SSLContext:
 def certificate_fault(error: ssl.SSLError, prefix: str) -> str | None:
     """Return how to correct a refused handshake; None if only the connection broke.
 
-    ``prefix`` is that of the keys: ``ssl.`` or ``zookeeper.ssl.``. Most TLS alerts report
-    temporary faults. Only those about a certificate, a cipher suite or a version can be corrected
-    with a key.
+    ``prefix`` is the prefix of the configuration keys: ``ssl.`` or ``zookeeper.ssl.``. Most TLS
+    alerts report temporary faults. Only those about a certificate, a cipher suite or a version can
+    be corrected with a key.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message or "it cannot be verified"

@@ -60,8 +60,8 @@ class ConsumerKeys(SecurityKeys):
         importance="high",
     )
     group_id: str = key(
-        "The group's name. Members with the same name share the partitions. The JVM accepts an "
-        "empty name. It is refused here, because its znode paths would be invalid",
+        "The group's name. Members with the same name share the partitions. It must not be "
+        "empty, because the znode paths would be invalid. The JVM consumer accepts an empty name",
         default=REQUIRED,
         check=path_name("1 to 255 of letters, digits, . _ -"),
         importance="high",
@@ -81,8 +81,8 @@ class ConsumerKeys(SecurityKeys):
     )
     zookeeper_session_timeout_ms: int = key(
         "If ZooKeeper does not hear from a member for this long, it ends the member's session, "
-        "and other members get its partitions. The server limits the value to 2 to 20 of its "
-        "ticks",
+        "and other members get its partitions. The server limits the value, by default "
+        "to between 2 and 20 times its `tickTime`",
         default=6000,
         check=at_least(1),
         importance="high",
@@ -219,7 +219,7 @@ class ConsumerKeys(SecurityKeys):
         since="0.8.2",
     )
     offsets_channel_socket_timeout_ms: int = key(
-        "How long an answer of the offset coordinator may take",
+        "How long to wait for a response from the offset coordinator",
         default=10_000,
         check=at_least(1),
         importance="low",

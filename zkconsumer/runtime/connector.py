@@ -337,8 +337,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         """Refuse every call in a forked child process. The member's threads continue in the
         parent only, and its locks may stay locked in the child."""
         self._forked = ConnectorClosedError(
-            "this process was forked after the connector was created, which works in the parent "
-            "only: create a connector in the process that uses it"
+            "the connector was created before this process was forked, and works only in the "
+            "parent process: create a connector in the process that uses it"
         )
         if self._plane is not None:
             self._plane.after_fork(self._forked)

@@ -23,8 +23,8 @@ Lock = Any
 def lend(lock: Lock) -> list[Action]:
     """Release a lock if the calling thread holds it. Calling the result acquires it again.
 
-    A thread holds one if a signal handler interrupted it. The work that the handler waits for may
-    need the lock.
+    A signal handler may have interrupted the thread while it held the lock, and the work for which
+    the handler waits may need it.
     """
     return [partial(lock._acquire_restore, lock._release_save())] if lock._is_owned() else []
 
@@ -32,8 +32,8 @@ def lend(lock: Lock) -> list[Action]:
 class Alarm:
     """Like ``threading.Event`` for one waiting thread, but ``set`` takes no lock.
 
-    A signal handler may raise in any function of the interrupted thread. In a method of ``Event``
-    this would leave the event's lock locked.
+    A signal handler may raise in any function of the interrupted thread. If it raises in a method
+    of ``Event``, the event's lock stays locked.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Undisturbed(Generic[_T]):
             self._ended.release()  # for other threads that wait
 
     def result(self) -> _T:
-        """Return the result of the work, or raise its error once. Only after its end."""
+        """Return the result of work that has ended, or raise its error once."""
         error, self._error = self._error, None
         if error is not None:
             raise error

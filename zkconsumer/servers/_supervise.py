@@ -65,7 +65,7 @@ class Supervision:
             child.wait()
 
     def wait_for_last(self) -> None:
-        """Return when no server is running."""
+        """Wait until no server is running."""
         for child in self._children.values():
             child.wait()
 

@@ -80,8 +80,8 @@ def default_dir() -> Path:
 def up(directory: Path, kafka: str = "3.9", brokers: int = 1) -> ClusterState:
     """Start an empty cluster that runs until ``down``. Return when it is ready.
 
-    Raises ``ClusterError`` if a cluster is already up in the directory, or if that has other
-    content. If it fails or is interrupted, no process is left running.
+    Raises ``ClusterError`` if a cluster is already running in the directory, or if the directory
+    has other content. After a failure or an interruption, no process is left running.
     """
     with _only_command(directory, create=True):
         old = _read_state(directory)
@@ -115,7 +115,7 @@ def up(directory: Path, kafka: str = "3.9", brokers: int = 1) -> ClusterState:
 def status(directory: Path) -> ClusterState:
     """Return the state of the cluster. Each process shows whether it is alive.
 
-    Raises ``ClusterError`` if no process of a cluster that was started in the directory is left.
+    Raises ``ClusterError`` if no server of the directory's cluster is running.
     """
     state = _read_state(directory)
     if state is None or not any(server.alive for server in state.servers):
@@ -128,7 +128,7 @@ def status(directory: Path) -> ClusterState:
 def down(directory: Path) -> bool:
     """End every process of the cluster and delete its data. Return whether there was a cluster.
 
-    It works even if some of them have already ended. Raises ``ClusterError`` if a process cannot
+    It works even if some processes have already ended. Raises ``ClusterError`` if a process cannot
     be ended.
     """
     if not directory.is_dir():

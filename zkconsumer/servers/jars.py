@@ -62,9 +62,9 @@ def pom(kafka: str) -> Path:
 def fetch_jars(kafka: str) -> Path:
     """Return a directory with all jars of one Kafka release, downloading them the first time.
 
-    ``kafka`` is a key of ``KAFKA_LINES``. The class path is ``<directory>/*``. Lines ``1.1`` and
-    ``0.8.2`` also contain the JVM's old consumer. Raises ``ClusterError`` if Maven is missing or
-    fails.
+    ``kafka`` is a key of ``KAFKA_LINES``. The class path is ``<directory>/*``. The jars of ``1.1``
+    and ``0.8.2`` also contain the JVM's old consumer. Raises ``ClusterError`` if Maven is missing
+    or fails.
     """
     return fetch_pinned(f"kafka-{KAFKA_LINES[kafka]}", pom(kafka))
 

@@ -71,7 +71,7 @@ def kraft_spec(
 ) -> ServerSpec:
     """Write the configuration of one broker, which is also a controller if it is in ``quorum``.
 
-    ``properties`` take precedence over these settings.
+    ``properties`` take precedence over the library's settings.
     """
     own = next((controller for controller in quorum if controller.node == node), None)
     listeners = [f"PLAINTEXT://{HOST}:{port}"]
@@ -116,8 +116,8 @@ def format_storage(
 ) -> None:
     """Format the directories of these servers together, unless they are already formatted.
 
-    ``names`` are those of the servers' properties files; ``more`` are arguments of Kafka's tool.
-    Raises ``ClusterError``.
+    ``names``: the servers' names, as in their properties files; ``more`` are arguments of Kafka's
+    tool. Raises ``ClusterError``.
     """
     log = made(root / "logs") / "format.log"
     tool = "kafka.tools.StorageTool"

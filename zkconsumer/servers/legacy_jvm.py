@@ -158,7 +158,7 @@ class JvmMember:
     ``group.id`` and ``consumer.id`` must be given, in ``config`` or ``file``.
 
     Each stream is read by its own thread; a message counts as consumed when it is read. The
-    constructor returns before the first rebalance has ended: ``wait_joined``.
+    constructor returns before the first rebalance has ended; ``wait_joined`` waits for that.
     """
 
     def __init__(
@@ -194,8 +194,8 @@ class JvmMember:
         jvm._order("join", self.consumer_id, kind.value, *pairs, "--", *subscribed)
 
     def wait_joined(self, timeout: float = 30.0) -> None:
-        """Wait for the end of the first rebalance. Raises ClusterError if it does not end or
-        failed."""
+        """Wait for the end of the first rebalance. Raises ClusterError if it fails or does not
+        end."""
         self._await("joined", 1, timeout, 0)
 
     def _await(self, what: str, count: int, timeout: float, already: int) -> None:
@@ -220,7 +220,8 @@ class JvmMember:
 
 
 def compiled(kafka: str, source: Path) -> str:
-    """Compile a program with one release's jars, the first time. Return its class path.
+    """Compile a program with one release's jars, unless that was done before. Return its class
+    path.
 
     Raises ``ClusterError``.
     """

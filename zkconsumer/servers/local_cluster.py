@@ -237,11 +237,11 @@ _CLOSE_SESSION: Final = -11
 
 
 def expire_session(zookeeper: str, session_id: int, password: bytes, timeout: float = 10.0) -> None:
-    """Make the server end a session. Its client is then told that the session has expired.
+    """Make the server end a session, as if the session had expired.
 
-    A second connection takes over the session and closes it, until the server no longer knows the
-    session. ``zookeeper`` is ``HOST:PORT`` (a chroot is ignored). In kazoo, id and password are in
-    ``client.client_id``. Raises ``ClusterError`` if the server is unreachable.
+    A second connection takes over the session and closes it. This is repeated until the server no
+    longer knows the session. ``zookeeper`` is ``HOST:PORT`` (a chroot is ignored). In kazoo, id and
+    password are in ``client.client_id``. Raises ``ClusterError`` if the server is unreachable.
     """
     host, _, port = zookeeper.partition("/")[0].split(",")[0].rpartition(":")
 

@@ -44,7 +44,8 @@ def send(
     on_progress: Callable[[int], object] = lambda _: None,
     partition: int | None = None,
 ) -> Mapping[int, int]:
-    """Send pairs of key and value. Return how many each partition has acknowledged.
+    """Send messages, given as key and value. Return the number of acknowledged messages by
+    partition.
 
     Without ``partition``, the key's hash chooses one, as in the JVM's producer. ``on_progress`` is
     called repeatedly with the number of acknowledged messages. The topic must exist. Raises

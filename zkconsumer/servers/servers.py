@@ -253,7 +253,8 @@ def broker_spec(
     properties: Mapping[str, str],
     port: int | None = None,
 ) -> ServerSpec:
-    """Write the configuration of one broker. ``properties`` take precedence over these settings.
+    """Write the configuration of one broker. ``properties`` take precedence over the library's
+    settings.
 
     Without ``port``, a free port is used.
     """
@@ -302,12 +303,12 @@ class BrokerView:
 
 
 def is_registered(zookeeper_port: int, broker_id: int) -> bool:
-    """Whether a session that is live, or not expired yet, holds the broker's registration."""
+    """Whether ZooKeeper still has the broker's registration."""
     return f"\t/brokers/ids/{broker_id}\n" in four_letters(zookeeper_port, "dump")
 
 
 def wait_unregistered(zookeeper_ports: Sequence[int], broker_id: int) -> None:
-    """Wait until ZooKeeper has removed the broker's registration, which would prevent a second
+    """Wait until ZooKeeper has removed a broker's old registration, because it would prevent a new
     one."""
 
     def forgotten() -> bool:
@@ -352,7 +353,8 @@ def four_letters(port: int, word: str) -> str:
 
 
 def main_argv(kafka: str, flags: Sequence[str], main: str, *arguments: str) -> tuple[str, ...]:
-    """Return the command line that runs a server, or one of Kafka's tools, of this line's jars."""
+    """Return the command line that runs a server, or one of Kafka's tools, with one release's
+    jars."""
     if kafka in KRAFT_LINES:
         logging = f"-Dlog4j2.configurationFile={JVM_FILES / 'log4j2.properties'}"
     else:
@@ -363,9 +365,10 @@ def main_argv(kafka: str, flags: Sequence[str], main: str, *arguments: str) -> t
 
 
 def sharing(kafka: str, main: str) -> tuple[str, ...]:
-    """Return the options with which a program that runs ``main`` shares the classes of a server.
+    """Return the JVM options for loading the classes of ``main`` from a server's archive.
 
-    Its class path must begin with all jars of the line. Java ignores an archive that it cannot use.
+    The class path must begin with all jars of the release. Java ignores an archive that it cannot
+    use.
     """
     zookeeper = main.startswith("org.apache.zookeeper.")
     archive = class_archive(kafka, ZOOKEEPER_MAIN if zookeeper else BROKER_MAIN)
@@ -373,7 +376,7 @@ def sharing(kafka: str, main: str) -> tuple[str, ...]:
 
 
 def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
-    """Write a Java properties file. It understands the escapes of JSON strings."""
+    """Write a Java properties file, with values escaped as in JSON, which Java can read."""
     made(path.parent)
     path.write_text("".join(f"{key}={json.dumps(str(settings[key]))[1:-1]}\n" for key in settings))
     return path

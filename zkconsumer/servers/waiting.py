@@ -88,8 +88,9 @@ def _ephemeral_low() -> int:
 def stands_still(pid: int) -> bool:
     """Whether SIGSTOP has stopped all threads of process ``pid``.
 
-    One thread must run first to stop the others, which continue until then: on a busy machine for
-    longer than a transaction takes. Without ``/proc`` this is unknown, and the result is ``True``.
+    The signal takes effect when one of the threads runs next. Until then the other threads
+    continue, on a busy machine for longer than a transaction takes. Without ``/proc`` this is
+    unknown, and the result is ``True``.
     """
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())

@@ -15,7 +15,7 @@ _MICROS = 1_000_000
 
 
 class Handle:
-    """One scheduled event. Give it to :meth:`Kernel.cancel`; ``pending`` until it ran."""
+    """One scheduled event, which :meth:`Kernel.cancel` can cancel."""
 
     __slots__ = ("_action", "due_us")
 
@@ -64,8 +64,8 @@ class Kernel:
     def schedule(self, delay: float, action: Callable[[], object]) -> Handle:
         """Run ``action`` in ``delay`` seconds, rounded to microseconds.
 
-        A delay above 0 takes at least one microsecond, so that code that waits for the rest of a
-        period, which may be a rounding error, sees a later time.
+        A delay above 0 is at least one microsecond. So time moves even if code waits for the rest
+        of a period that is only a rounding error.
 
         Raises ValueError for a negative or infinite delay.
         """

@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 def refusal(refused: Refused) -> ZooKeeperError:
-    """Return the error about an operation that ZooKeeper refused, with znode and reason."""
+    """Return the error about a refused operation; it names the znode and the reason."""
     if refused.detail:
         return ZooKeeperError(refused.detail)
     path = ascii(refused.path)[1:-1]  # a stranger may have named the znode
@@ -131,7 +131,7 @@ class BlockingZk:
 
     Args:
         connect: ``host:port,host:port/chroot``, as in ``zookeeper.connect``.
-        timeout: seconds for connecting, and for which ZooKeeper may not answer a request.
+        timeout: seconds for connecting, and for the answer to a request.
         security: how to encrypt and log in; None for neither.
         before_requests: called with the number of requests that are about to be sent; may wait.
 
@@ -228,7 +228,8 @@ class BlockingZk:
         self._driver.sync(self._timeout)
 
     def do(self, op: ZkOp) -> Reply:
-        """Carry out one operation. Returns a ``Failed``; otherwise raises like ``run``."""
+        """Carry out one operation. A failure is returned as ``Failed``, not raised. Raises the
+        other errors of ``run``."""
         return self.run(attempt(op))
 
     def run(self, script: Script[T]) -> T:
@@ -245,7 +246,7 @@ class BlockingZk:
     def run_all(self, scripts: Iterable[Script[T]]) -> Iterator[T]:
         """Run independent scripts, some at a time. Yield their results in the given order.
 
-        After an error of ``run``, which is raised, the unfinished scripts are abandoned.
+        Raises the errors of ``run``, and then abandons the unfinished scripts.
         """
         mailbox: queue.SimpleQueue[_Answers] = queue.SimpleQueue()
         if not self._opened.wait(self._timeout):  # the one before has ended

@@ -142,7 +142,7 @@ class Fired(NamedTuple):
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler of threads and sockets, with the limits of its one connection.
+    """kazoo's handler of threads and sockets, with the time limits of one ``Connection``.
 
     Args:
         failed: called with an exception from the handling of an answer or a watch event.

@@ -192,7 +192,7 @@ class ZkDriver:
     def start(self, connection_timeout: float, quick: bool = False) -> None:
         """Connect within ``connection_timeout`` seconds.
 
-        ``quick``: save a round trip, although ZooKeeper before 3.6 then drops the connection once.
+        ``quick``: save a round trip; servers before 3.6 then drop the connection once.
 
         Raises ZkUnavailableError, ChrootMissingError, or AuthenticationError.
         """
@@ -336,8 +336,8 @@ class ZkDriver:
         """End the session: its ephemeral znodes disappear. May be called more than once.
 
         After ``timeout`` seconds without an answer, and immediately without a connection, the
-        connection is cut and ZooKeeper ends the session after its timeout. If a second thread
-        closes, its limit applies to both.
+        connection is cut and ZooKeeper ends the session after its timeout. If a second thread calls
+        ``close``, its timeout applies to both calls.
         """
         deadline = time.monotonic() + timeout
         if not self._closing.acquire(timeout=max(0.0, timeout)):

@@ -33,7 +33,7 @@ from zkconsumer.core.zookeeper.ops import MultiOp, Node, Stat
 class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children", bool)])):
     """A request for the data, or the children, of ``paths`` (with chroot).
 
-    Result: a ``Node``, or a list of names, or the number of an error, for each path.
+    Result: for each path a ``Node``, a list of names, or an error number.
 
     It has the interface of kazoo's own request classes, so kazoo's connection thread can send it.
     """
@@ -120,11 +120,11 @@ class MultiWrite(
 ):
     """A request for a transaction. ``prefix``: the chroot. ``acl``: the ACL of created znodes.
 
-    It is not sent if the session was resumed more than ``resumed`` times, the number that its
-    caller knows (``None``: always send it).
+    ``resumed``: how often the session had been resumed, as known to the caller. If it was resumed
+    again since, the request is not sent (``None``: always send it).
 
-    Result: a list with a ``Stat`` or None for each operation. If the transaction failed, the number
-    of an error for each; 0 for those before the operation that failed.
+    Result: a ``Stat`` or None for each operation. If the transaction failed, an error number for
+    each; it is 0 before the operation that failed.
 
     It has the interface of kazoo's own request classes, so kazoo's connection thread can send it.
     """
@@ -133,7 +133,8 @@ class MultiWrite(
     type: ClassVar[int] = Transaction.type
 
     def outdated(self, resumed: int) -> bool:
-        """Whether the session was resumed more often than its caller knows."""
+        """Whether the session, now resumed ``resumed`` times, was resumed since the caller
+        counted."""
         return self.resumed not in (None, resumed)
 
     def serialize(self) -> bytes:

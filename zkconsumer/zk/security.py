@@ -30,7 +30,7 @@ class ZkSecurity:
 
     Args:
         keys: checked configuration; without it, no TLS and no identity.
-        also: one more digest identity as ``user:password``; not a secret.
+        also: one more digest identity as ``user:password``, which is not a secret.
 
     Raises ConfigError if certificates are unreadable, or a library is missing.
     """
@@ -102,7 +102,7 @@ class ZkSecurity:
 
     @property
     def sasl(self) -> dict[str, str] | None:
-        """kazoo's ``sasl_options``; ``None`` without a login."""
+        """The value for kazoo's argument ``sasl_options``; ``None`` without a login."""
         if self._login is None:
             return None
         if self.kerberos is not None:
@@ -116,7 +116,7 @@ class ZkSecurity:
 
     @property
     def auth_data(self) -> list[tuple[str, str]]:
-        """kazoo's ``auth_data``."""
+        """The digest identities for kazoo's argument ``auth_data``."""
         digest = self._keys.zookeeper_digest
         credentials = [] if digest is None else [digest.value]
         return [
@@ -144,7 +144,7 @@ class HideSecrets(logging.Filter):
     """Removes secrets from kazoo's log messages: login requests and session passwords."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Remove secrets from the record. False drops it."""
+        """Remove secrets from the record. Return false to drop the record."""
         if "passwd" in str(record.msg):
             return False
         if isinstance(record.args, tuple):

@@ -31,8 +31,8 @@ def number(value: float) -> str:
 def tables(run: Mapping[str, Any]) -> str:
     """The part of the page that has the figures."""
     out = [
-        f"{run['machine']}; {run['date']}; {run['rounds']} rounds; load of the machine at the "
-        f"start {run['load']:.1f}. {run['note']}\n",
+        f"{run['machine']}, {run['rounds']} rounds, {run['date']}. Load average at the start: "
+        f"{run['load']:.1f}. {run['note']}\n",
     ]
     cases: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
     for figure in run["figures"]:

@@ -32,7 +32,7 @@ from zkconsumer.runtime.delivery.streams import KafkaStream
     metavar="HOST:PORT[,..]",
     envvar="ZKCONSUMER_BOOTSTRAP_SERVER",
     show_envvar=True,
-    help="Brokers of the cluster. One of them is the group's coordinator.",
+    help="Brokers through which to find the cluster and the group's coordinator.",
 )
 @click.option("--group", required=True, help="Join this group.")
 @click.option(

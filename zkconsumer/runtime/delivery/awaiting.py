@@ -62,8 +62,8 @@ class Awaited(AsyncIterator[_T]):
         alarm, waiter = self._alarm, _Waiter(loop)
         if isinstance(alarm.also, _Waiter) and alarm.also.waits:
             raise InUseError(
-                "another task waits for this stream: use one task for each stream, and create as "
-                "many streams as there are tasks"
+                "another task is already waiting for this stream: use one task for each stream, "
+                "and create as many streams as there are tasks"
             )
         timer = None if self._limit is None else loop.call_later(self._limit, waiter.end)
         alarm.call(waiter)

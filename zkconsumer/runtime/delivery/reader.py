@@ -106,9 +106,9 @@ class Request:
 
 
 class Reader:
-    """One stream: its queue, the messages in hand, and what other threads do with it.
+    """One stream: its queue, its unacknowledged messages, and the calls of other threads.
 
-    The methods of ``KafkaStream`` name the errors.
+    The docstrings of ``KafkaStream`` list the errors.
 
     Args:
         gate: checked before every message.

@@ -44,9 +44,9 @@ class RequestLine(Protocol):
     ) -> None:
         """Carry out ``command`` after those submitted before.
 
-        ``on_answer`` takes the event, and when the request was sent: seconds on the lease's clock,
-        microseconds since 1970. Any thread may call it. ``permission`` is checked right before a
-        commit is sent.
+        ``on_answer`` gets the answer, and the time at which the request was sent: in seconds on the
+        lease's clock, and in microseconds since 1970. Any thread may call it. ``permission`` is
+        checked right before a commit is sent.
         """
 
     def interrupt(self) -> None:
@@ -76,15 +76,15 @@ class Called(Protocol):
 
 
 class BrokerCoordination:
-    """The part of a member that works with the coordinator.
+    """The part of a member that exchanges requests with the group's coordinator.
 
     Args:
         spec: the member.
         host: runs the member.
         gate: kept open while the coordinator is certain to treat this member as live.
         requests, heartbeats: connections to the coordinator.
-        streams: the application must make progress in each.
-        listener: each of its calls must return in time.
+        streams: the application must make progress in each within ``max.poll.interval.ms``.
+        listener: each of its calls must return within the same time.
         observer: called with every request.
     """
 
@@ -249,10 +249,10 @@ class BrokerCoordination:
             self._send(self._heartbeats, self._proof)
 
     def confirm(self, sent: float, code: int) -> None:
-        """Extend the lease: the coordinator treated this member as live when it received a request
-        sent at ``sent``. While the coordinator waits for members to rejoin (REBALANCE_IN_PROGRESS),
-        the lease lasts for the rebalance timeout, after which the coordinator continues without
-        those that have not rejoined."""
+        """Extend the lease, because the coordinator answered a request that was sent at ``sent``.
+        While the coordinator waits for members to rejoin (REBALANCE_IN_PROGRESS), the lease lasts
+        for the rebalance timeout, and the coordinator then continues without the members that have
+        not rejoined."""
         if code == ErrorCode.NONE:
             self._settled_at = max(self._settled_at, sent)
         until = sent + self._spec.session_timeout * LEASE

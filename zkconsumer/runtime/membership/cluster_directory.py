@@ -27,12 +27,12 @@ _RETRY: Final = 1.0
 
 
 class ClusterPort(Protocol):
-    """A connection for reading the cluster from the brokers
+    """A connection that reads the description of the cluster from the brokers
     (``zkconsumer.runtime.membership.line``)."""
 
     def submit(self, request: None, on_answer: Callable[..., object]) -> None:
-        """Request the cluster. Call ``on_answer`` once, on any thread, with the cluster or the
-        reason of the failure."""
+        """Request the description of the cluster. Call ``on_answer`` once, on any thread, with the
+        description or with the reason of the failure."""
 
     def close(self) -> None:
         """Abandon the request in progress."""
@@ -80,7 +80,7 @@ class ClusterDirectory:
             on_reply(answer(self._view, op))
 
     def refresh(self) -> None:
-        """Ask the brokers, unless a request is in progress."""
+        """Ask the brokers to describe the cluster, unless such a request is in progress."""
         if not self._asking:
             self._asking = True
             self._port.submit(

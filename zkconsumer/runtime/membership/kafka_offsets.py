@@ -49,7 +49,7 @@ _STAYS: Final = _NEXT_GENERATION | _NOT_YET
 
 
 class Committer(NamedTuple):
-    """The identity with which offsets are committed. The default is not that of a member."""
+    """The identity with which offsets are committed. By default, a client that is not a member."""
 
     member_id: str = ""
     generation: int = -1
@@ -120,8 +120,8 @@ class KafkaOffsets:
         self._send(_Job(op, on_reply, permission, until, departures, left))
 
     def leave(self) -> None:
-        """Set one deadline for the operation in progress and the last commit, as the member is
-        leaving."""
+        """Limit the operation in progress and the last commit to one common deadline, because the
+        member is leaving."""
         self._latest = self._until()
 
     def interrupt_ended(self) -> None:

@@ -42,8 +42,8 @@ class ListenerCalls:
     ``before_releasing_partitions`` and ``before_starting_fetchers`` are those of
     ``ConsumerRebalanceListener``. With ``newer``, also ``on_partitions_revoked``,
     ``on_partitions_assigned`` and ``on_partitions_lost``, each with a set of ``TopicPartition``.
-    Lost partitions already belong to other members, so their offsets cannot be committed. A
-    listener without ``on_partitions_lost`` gets them as revoked.
+    Lost partitions already belong to other members, so their offsets cannot be committed. If the
+    listener has no ``on_partitions_lost``, ``on_partitions_revoked`` is called with them.
 
     Args:
         listener: the user's object.

@@ -21,8 +21,8 @@ from zkconsumer.runtime.membership.zookeeper import ZooKeeperCoordination
 class DualGate(DeliveryGate):
     """A delivery gate that is open while the required leases are valid.
 
-    The lease of the ZooKeeper session is always required, that of the group membership in some
-    modes. ``zookeeper`` and ``group`` are the two leases; each is extended and closed by its
+    The lease of the ZooKeeper session is always required, the lease of the group membership only in
+    some modes. ``zookeeper`` and ``group`` are the two leases; each is extended and closed by its
     coordination.
     """
 
@@ -118,8 +118,8 @@ class LiveCoordination:
     """A ``Coordination`` with two sides: ZooKeeper and the coordinator.
 
     Args:
-        zookeeper, group: the two sides; their leases are those of ``gate``.
-        offsets: commits with the identity of the group's member; used by ``zookeeper``.
+        zookeeper, group: the two sides; each keeps its lease of ``gate``.
+        offsets: used by ``zookeeper``; commits with the identity of the member of ``group``.
     """
 
     def __init__(

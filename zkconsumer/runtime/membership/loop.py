@@ -207,10 +207,10 @@ class MemberPort(Protocol[MachineT_co]):
 
 
 class Coordination(Protocol[MachineT_contra]):
-    """The servers that decide about ownership: carries out a machine's commands."""
+    """Carries out a machine's commands on the servers that decide who owns a partition."""
 
     def begin(self, member: MemberPort[MachineT_contra]) -> None:
-        """Start. From now on, answers and timers run as actions of the host."""
+        """Start to work for ``member``. From now on, answers and timers are actions of the host."""
 
     def carry_out(self, command: Any) -> None:
         """Carry out a command that is specific to this coordination. Must not block."""
@@ -223,7 +223,7 @@ class Coordination(Protocol[MachineT_contra]):
 
 
 class CommitRequests:
-    """Commit requests without an answer.
+    """Commit requests that are not answered yet.
 
     Each is answered once, even if the member fails. Any thread may use it.
     """
@@ -278,7 +278,7 @@ def _resolve(future: CommitFuture, faults: tuple[str, ...]) -> None:
 
 
 class MemberLoop(Generic[MachineT]):
-    """Runs one member. Any thread may call ``post`` and ``commit``, only the host's the others."""
+    """Runs one member. Only ``post`` and ``commit`` may be called outside the host's thread."""
 
     def __init__(
         self,
@@ -336,7 +336,7 @@ class MemberLoop(Generic[MachineT]):
         strict: bool,
         limit: tuple[float, str] | None = None,
     ) -> CommitFuture:
-        """Request a commit. The result has the failures, and is empty if everything is stored.
+        """Request a commit. The result lists the failures; it is empty if everything is stored.
 
         Args:
             positions: the offset to store for each partition.
@@ -351,7 +351,7 @@ class MemberLoop(Generic[MachineT]):
         return future
 
     def give_up(self, reason: str, timeout: float) -> None:
-        """End within ``timeout`` seconds without leaving the group: the servers do not answer."""
+        """End within ``timeout`` seconds without leaving the group, because no server answers."""
         if not self._ending.acquire(timeout=max(0.0, timeout)):
             return  # another thread ends the member
         try:

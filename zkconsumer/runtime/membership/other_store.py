@@ -64,7 +64,8 @@ def look_into_kafka(
     zk: ZkPort,
     session_id: int,
 ) -> None:
-    """Search Kafka for offsets of partitions that have none in ZooKeeper, on a separate thread."""
+    """Warn if Kafka has offsets of these partitions, which have none in ZooKeeper. Works on a
+    thread."""
     from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 
     def answered(reply: Reply) -> None:

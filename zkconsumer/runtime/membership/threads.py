@@ -87,7 +87,7 @@ class MemberThread:
         self._mailbox.put(action)
 
     def aside(self, work: Action) -> None:
-        """Run ``work``, which may block, on a separate thread. An exception in it ends the loop."""
+        """Run ``work``, which may block, on a separate thread. If it raises, the loop ends."""
 
         def run() -> None:
             try:

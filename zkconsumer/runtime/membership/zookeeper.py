@@ -249,7 +249,7 @@ class ZooKeeperCoordination:
         self._member.take(events.Changed(path, zxid))
 
     def session_changed(self, event: SessionEvent, session_id: int) -> None:
-        """Handle that the session was opened, resumed or lost."""
+        """Handle an opened, resumed or lost session."""
         member = self._member
         if event is SessionEvent.OPENED:
             spec, last = member.machine.spec, self._last

@@ -74,7 +74,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The state of a machine, for a member in ZooKeeper or in Kafka."""
+    """What the health monitor reads from a member's machine, in ZooKeeper or in Kafka."""
 
     state: str
     doing: str
@@ -265,7 +265,7 @@ class HealthMonitor:
 
 def without_streams(closed: bool, forked: Exception | None) -> Health:
     """Return the health of a connector without streams. ``closed``: it was shut down. ``forked``:
-    the error of a child process, which has none of its threads."""
+    the error of a forked process, in which the connector has no threads."""
     if forked is not None:
         reason = Reason(Trouble.FAILED, str(forked), 0.0)
     elif closed:

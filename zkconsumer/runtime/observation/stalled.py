@@ -25,7 +25,7 @@ _ADVICE: Final = {
 
 
 def in_words(trouble: Trouble, faults: list[tuple[Fault, float]], now: float) -> str:
-    """Return the faults of one kind as one line, the oldest first."""
+    """Describe the faults of one kind in one line; ``faults`` begins with the oldest."""
     fault, since = faults[0]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     match trouble:

@@ -56,9 +56,9 @@ _START_REQUESTS = 3
 class RealHerd(HerdGroup):
     """The parameters of a run on a local server's ``port``. Times are in seconds.
 
-    ``processes`` share the members, except the one that a crash kills, which has its own.
-    ``restart`` is the time before a stopped member starts again, and again before the next one is
-    stopped; ``bounce`` is how long a broker is down.
+    The members run in ``processes`` processes, except the member that a crash kills, which has its
+    own process. ``restart`` is the time until a stopped member starts again, and then until the
+    next one is stopped; ``bounce`` is how long a broker is down.
     """
 
     port: int = field(kw_only=True)

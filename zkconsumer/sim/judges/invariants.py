@@ -128,8 +128,8 @@ class _Delivery:
 class Observer:
     """Checks the rules of one group. Pass it each event in chronological order.
 
-    ``violations`` are those of members of the default profile, ``allowed`` those of
-    ``legacy_sessions`` that ``ALLOWED_LEGACY`` permits. ``records``: the history of each record,
+    ``violations`` are the violations by members of the default profile, and ``allowed`` are those
+    by ``legacy_sessions`` that ``ALLOWED_LEGACY`` permits. ``records``: the history of each record,
     if members read from simulated logs.
     """
 
@@ -185,10 +185,11 @@ class Observer:
         owners: Mapping[TopicPartition, int],
         committed: Mapping[TopicPartition, int] | None,
     ) -> None:
-        """Record that the servers have started with older data: live ``sessions``, owners and,
-        where they are in ZooKeeper, ``committed`` offsets.
+        """Record that the servers have started with older data: live ``sessions``, ``owners`` and,
+        if offsets are in ZooKeeper, ``committed`` offsets.
 
-        A member that reads a partition does not know who owns it until it has asked.
+        A member that reads a partition does not know the restored owner until it has read the owner
+        znode.
         """
         self._ended = (self._ended | self._names.keys()) - set(sessions)
         self._excused |= {*self._reading, *self.owners.items()}
@@ -218,8 +219,9 @@ class Observer:
         """Record that ``by`` changed the owner of ``tp`` to ``owner`` (``None``: deleted the owner
         znode).
 
-        ``by`` 0 is an administrator: the previous owner's violations are ignored until it claims
-        again. ``fenced``: there is an offset znode, whose version a release checks.
+        ``by`` is a session, or 0 for an administrator. After a change by an administrator,
+        violations by the previous owner are ignored until it claims the partition again.
+        ``fenced``: there is an offset znode, whose version a release checks.
         """
         before = self.owners.pop(tp, None)
         if before is not None and before not in self._ended:
@@ -286,7 +288,7 @@ class Observer:
         return max(self.committed.get(tp, -1), self.in_kafka_too.get(tp, -1))
 
     def reset(self, tp: TopicPartition, member: str) -> None:
-        """Record the position that ``auto.offset.reset`` chose to replace one that is out of
+        """Record that ``auto.offset.reset`` replaced the member's position, which was out of
         range."""
         self._may_lower[tp, member] += 1
         self.resets[tp] += 1

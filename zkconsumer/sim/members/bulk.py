@@ -46,7 +46,7 @@ from zkconsumer.sim.servers.zk import FakeZk, Txn
 
 
 def read_now(zk: FakeZk, op: ZkOp | OffsetOp) -> Reply:
-    """Return the answer to a read of the committed state."""
+    """Return the reply to a read, from the committed state, without any delay."""
     if isinstance(op, GetMany):
         return Ok(tuple(zk.get(path) for path in op.paths))
     assert isinstance(op, Exists | GetData | GetChildren), f"not a read: {op}"
@@ -79,7 +79,7 @@ class Load:
 
     @property
     def slowdown(self) -> float:
-        """Factor by which everything takes longer than it would alone."""
+        """Factor by which the shared load slows down each chain; 1.0 if the server keeps up."""
         return max(1.0, self._demand)
 
     def queued(self, round_trip_us: int) -> int:
@@ -87,8 +87,9 @@ class Load:
         return round((self.slowdown - 1.0) * (round_trip_us + self.read_us))
 
     def start(self, reads: int, cycle_us: int, first_us: int, done: Callable[[], None]) -> Chain:
-        """Start a chain of ``reads``. The first is served after ``first_us``, each further one
-        ``cycle_us`` later. ``done`` is called when the last is answered."""
+        """Start a chain of ``reads`` reads. Without a slowdown the first is served after
+        ``first_us``, and each further one ``cycle_us`` later. ``done`` is called when the last is
+        answered."""
         self._advance()
         self._count += 1
         chain = Chain(self._kernel.now_us, self._progress, cycle_us, first_us, reads, done)

@@ -60,9 +60,10 @@ class Group(Protocol):
 class Brokers:
     """The brokers of a cluster, one of which is the group's coordinator.
 
-    ``home`` is its number; ``down`` while there is none. Requests are queued at the coordinator
-    and take ``service`` seconds each. ``loss`` is the probability that a request, or its answer,
-    is lost with its connection; ``delay`` the probability that an answer is late by up to 5 s.
+    ``home`` is the coordinator's number; ``down``: there is no coordinator. Requests are queued at
+    the coordinator and take ``service`` seconds each. ``loss`` is the probability that a request,
+    or its answer, is lost with its connection. ``delay`` is the probability that an answer is late
+    by up to 5 s.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Line:
         self._next()
 
     def interrupt(self) -> None:
-        """Break the connection: requests in flight get no answer."""
+        """Break the connection, so that requests in flight get no answer."""
         if self._busy is not None:
             number, command, *_ = self._busy
             self._member.host.post(partial(self._arrived, number, failure(command, UNREACHABLE)))
@@ -231,7 +232,8 @@ class LinesProcess(SimProcess[MachineT]):
         self._cut_until = -1.0
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
-        """Handle an answer. ``sent``: when the request was sent, in seconds."""
+        """Record an answer that shows that the coordinator treats the member as live. ``sent``:
+        when the request was sent, in seconds."""
         member = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
         kinds = (events.HeartbeatAnswered, MemberHeartbeatAnswered)
         beat = isinstance(event, kinds) and event.code in member
@@ -262,7 +264,7 @@ class LinesProcess(SimProcess[MachineT]):
 
 
 class SimGroupMember(LinesProcess[GroupMachine]):
-    """One member. Call ``start`` once.
+    """One member of a group on a coordinator. Call ``start`` once.
 
     ``identify`` returns the observer's number for a member id.
     """

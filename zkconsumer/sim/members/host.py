@@ -71,7 +71,7 @@ class SimHost:
 
     @property
     def recorded(self) -> bool:
-        """Whether ``say`` has an effect."""
+        """Whether the run has a history, in which ``say`` records events."""
         return self._note is not None
 
     def say(self, text: str) -> None:

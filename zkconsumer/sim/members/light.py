@@ -74,7 +74,7 @@ class Reading:
     """A partition that is being delivered. ``position``: the next offset to consume. At most one
     message is unacknowledged.
 
-    ``stopping`` is the token of the ``StopFetching`` that ended delivery.
+    ``stopping`` is set once delivery has been stopped.
     """
 
     session: int
@@ -167,14 +167,14 @@ class SimPlane(Plane):
         self.failed = str(error)
 
     def close(self, timeout: float = 0.0) -> None:
-        """Implement ``DataPort.close``. The end of the process does the same."""
+        """Implement ``DataPort.close``. Ending the process has the same effect."""
         self._take(self._reading)
 
     # -- the application
 
     @property
     def progress(self) -> tuple[Progress, ...]:
-        """Return the part of a stream that shows the application's progress."""
+        """Return the objects that show the application's progress."""
         return () if self._log is None else (self,)
 
     @property
@@ -184,8 +184,8 @@ class SimPlane(Plane):
 
     @property
     def in_hand(self) -> object | None:
-        """Return the record that the application has been processing for suspiciously long
-        (``Progress``)."""
+        """Implement ``Progress.in_hand``: an object while the application is stalled, otherwise
+        ``None``."""
         return self if self._host.now() < self._stalled_until else None
 
     @property
@@ -198,8 +198,7 @@ class SimPlane(Plane):
         self._stalled_until = max(self._stalled_until, self._host.now() + seconds)
 
     def deliver_late(self) -> None:
-        """Deliver the message for which the application had checked the lease before the process
-        stopped."""
+        """Deliver a message whose lease was checked before the process was suspended."""
         for tp, reading in list(self._reading.items())[:1]:
             if reading.stopping is None:
                 self._deliver(tp, reading, 1)

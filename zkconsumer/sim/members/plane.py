@@ -17,8 +17,8 @@ from zkconsumer.sim.members.host import Habits, SimHost
 class Plane(DataPort, Protocol):
     """The ``DataPort`` of a simulated member's loop, and the application that reads from it.
 
-    A ``judged`` plane checks the rules of delivery at each step of the process. The last methods
-    below are only needed for such planes.
+    A ``judged`` plane checks the rules of delivery at each step of the process. Only such planes
+    need the methods from ``hold_late`` on.
     """
 
     judged: bool = False
@@ -34,7 +34,7 @@ class Plane(DataPort, Protocol):
     @property
     @abstractmethod
     def progress(self) -> tuple[Progress, ...]:
-        """Return the part of a stream that shows the application's progress."""
+        """Return the objects that show the application's progress."""
 
     @property
     @abstractmethod
@@ -52,20 +52,21 @@ class Plane(DataPort, Protocol):
 
     @abstractmethod
     def close(self, timeout: float = 0.0) -> None:
-        """Implement ``DataPort.close``. The end of the process does the same."""
+        """Implement ``DataPort.close``. Ending the process has the same effect."""
 
     @abstractmethod
     def deliver_late(self) -> None:
-        """Deliver the message that was held back while the process was stopped."""
+        """Deliver a message whose lease was checked before the process was suspended."""
 
     # -- of judged planes
 
     def hold_late(self) -> None:
-        """Stop the process between the check of the lease and the application."""
+        """Suspend the process after the lease was checked and before the application gets the
+        message."""
         return
 
     def end(self) -> None:
-        """End the member: the application polls each stream one last time."""
+        """Let the application poll each stream one last time, at the end of the member."""
         return
 
     def check(self) -> None:
@@ -77,7 +78,7 @@ class Plane(DataPort, Protocol):
         return 0
 
     def check_stored(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Check that ``positions``, whose commit was confirmed, are stored."""
+        """Check that ``positions`` are stored, because their commit was confirmed."""
         return
 
 

@@ -74,8 +74,8 @@ class SimListener:
 class SimProcess(Generic[MachineT]):
     """One member's process. Messages are delivered if ``observer`` and ``data`` are given.
 
-    ``loop`` and the classes that carry out its commands are the real ones. ``data`` is the data
-    plane.
+    ``loop`` and the classes that carry out its commands are those of a real member. ``data`` is the
+    data plane.
     """
 
     loop: MemberLoop[MachineT]
@@ -235,7 +235,7 @@ class SimProcess(Generic[MachineT]):
         self.host.alive = False
 
     def broken(self, rule: str, text: str) -> None:
-        """Report a violated ``rule``. ``text`` describes the violation."""
+        """Report a violation of ``rule``, which ``text`` describes."""
         assert self.observer is not None
         self.observer.note(rule, self._kernel.now, self.session, text)
 

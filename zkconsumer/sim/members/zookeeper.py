@@ -38,8 +38,8 @@ from zkconsumer.sim.servers.zk import FakeZk, SessionState, WatchEvent
 
 
 class SimZk:
-    """The ``ZkPort`` of a simulated member, which passes requests to a ``FakeSession``, and its
-    events back."""
+    """The ``ZkPort`` of a simulated member. Passes requests to a ``FakeSession``, and returns its
+    events."""
 
     def __init__(self, zk: FakeZk, host: SimHost, session_timeout: float) -> None:
         self.session_timeout = session_timeout
@@ -58,7 +58,7 @@ class SimZk:
         on_session: Callable[[SessionEvent, int], object],
         on_watch: Callable[[str, int | None], object],
     ) -> None:
-        """Start a session. The process receives all events when it runs."""
+        """Start a session. A suspended process gets the session's events when it continues."""
 
         def lost(session_id: int) -> None:
             self.proved = -math.inf  # not before: the process may be suspended
@@ -166,9 +166,10 @@ class ZkProcess(SimProcess[MachineT]):
 
 
 class SimMember(ZkProcess[RebalanceMachine]):
-    """One member. Call ``start`` once.
+    """One member of a group in ZooKeeper. Call ``start`` once.
 
-    ``bulk`` reads registrations for many members at once (``zkconsumer.sim.members.bulk``).
+    ``bulk`` simulates the reads of registrations for many members at once
+    (``zkconsumer.sim.members.bulk``).
     """
 
     def __init__(
@@ -230,7 +231,7 @@ class SimMember(ZkProcess[RebalanceMachine]):
     # -- for ``BulkViews``
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
-        """Pass a reply to its script."""
+        """Pass a reply to the script that waits for it."""
         assert isinstance(self._coordination, BulkCoordination)
         self._coordination.step(session, script, reply)
 
@@ -281,13 +282,14 @@ class BulkCoordination(ZooKeeperCoordination):
             super()._step(number, running, reply)
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
-        """Pass a reply to its script, or abandon the script if its session is lost."""
+        """Pass a reply to the script that waits for it, or abandon the script if its session is
+        lost."""
         number = self._number_of(script)
         if number is not None and session == self.session_id:
             self._step(number, self._scripts[number], reply)
 
     def finish(self, script: MemberScript[Event], event: Event) -> None:
-        """Finish a script with its outcome."""
+        """End a script, without running it, with the event that it would return."""
         number = self._number_of(script)
         if number is not None:
             del self._scripts[number]

@@ -89,8 +89,8 @@ class Herd(HerdGroup):
 
 
 class HerdRun(ABC, Generic[MemberT]):
-    """One run of a group of any kind. ``perform`` does everything; the public attributes have the
-    results."""
+    """One run of a group of any kind. ``perform`` carries it out; the public attributes then have
+    the results."""
 
     def __init__(self, herd: Herd, sink: Sink | None = None) -> None:
         herd.check()

@@ -162,7 +162,8 @@ class CoordinatorRun(HerdRun[SimGroupMember]):
 
 
 def simulate_any(herd: Herd, sink: Sink | None = None) -> Measures:
-    """Simulate one change in the kind of coordination that ``herd`` names. Raises ConfigError."""
+    """Simulate one change, in ZooKeeper or on a coordinator, as ``herd.profile`` requires. Raises
+    ConfigError."""
     if herd.profile in ("coordinator", "consumer"):
         return CoordinatorRun(herd, sink).perform()
     return simulate(herd, sink)

@@ -78,7 +78,7 @@ class Stage:
                 )
 
     def note(self, text: str) -> None:
-        """Record a member's report, such as a delivery."""
+        """Record the delivery that a line of the run's history reports. Other lines are ignored."""
         at, member, verb, *rest = text.split(" ")
         if verb != "delivers":
             return
@@ -131,7 +131,7 @@ class Stage:
         return next((f"{name}'s" for name in names), f"the {session_text(session)}")
 
     def committed(self, _zxid: int, txn: Txn) -> None:
-        """Record changes of sessions and owner znodes."""
+        """Record the changes of sessions and owner znodes in a committed transaction."""
         now, ownership = self.kernel.now_us, self.tally.ownership
         if txn.closes_session and txn.changes:
             owners = {str(tp) for c in txn.changes if (tp := owner_partition(c.path))}
@@ -242,8 +242,8 @@ def _torn(stage: Stage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A case. ``act`` runs it; ``shows`` describes the result, and is empty if the case did not
-    occur."""
+    """A case. ``act`` runs it; ``shows`` describes the result, or returns nothing if the case did
+    not occur."""
 
     title: str
     act: Callable[[str, int], Stage]
@@ -280,8 +280,8 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The result of a case: the number of ``seeds`` that were run, and of those in which it
-    occurred (``showed``)."""
+    """The result of a case: the number of ``seeds`` that were run, and the number of seeds in which
+    the case occurred (``showed``)."""
 
     name: str
     profile: str

@@ -77,7 +77,8 @@ class _Stored:
 
 
 class GroupCoordinator:
-    """One group. ``topics`` returns the current number of partitions of each topic.
+    """The coordinator of one group. ``topics`` returns the current number of partitions of each
+    topic.
 
     Args:
         initial_delay: ``group.initial.rebalance.delay.ms`` in seconds, for which an empty group

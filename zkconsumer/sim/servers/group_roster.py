@@ -39,7 +39,8 @@ class Seat:
 
 
 class GroupWatch(Protocol):
-    """Receives the coordinator's decisions, for the group's observers. ``name`` is a member id."""
+    """Receives the coordinator's decisions and passes them to the group's observers. ``name`` is a
+    member id."""
 
     def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:
         """Record that JoinGroup was received. The member has released all partitions except

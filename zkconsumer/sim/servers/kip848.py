@@ -51,7 +51,7 @@ class SeatState(Enum):
 
 @dataclass(slots=True, eq=False)
 class MemberSeat:
-    """One member in the coordinator's state.
+    """The coordinator's data about one member.
 
     ``since``: the epoch in which each partition was assigned to it. ``phase`` counts its waits for
     a revocation; deadlines of earlier waits are ignored. ``protocols``: the offer of a member of
@@ -71,7 +71,8 @@ class MemberSeat:
 
 
 class ConsumerGroupCoordinator:
-    """One group. ``topics`` returns the current number of partitions of each topic.
+    """The coordinator of one group. ``topics`` returns the current number of partitions of each
+    topic.
 
     Args:
         interval: seconds between two target assignments (``group.consumer.assignment.interval.ms``)

@@ -354,7 +354,8 @@ class FakeZk:
         tree.ephemerals.pop(session_id, None)
 
     def arrived(self, connection: Connection, request: Request, path: str | None) -> None:
-        """Handle a message of ``request`` (``path``: one read of a GetMany)."""
+        """Handle a message that has arrived from a client: ``request``, or the read of ``path`` in
+        a GetMany."""
         if connection.may_arrive is not None:
             connection.may_arrive -= 1
             if connection.may_arrive < 0:
@@ -374,7 +375,7 @@ class FakeZk:
         )
 
     def pinged(self, connection: Connection, on_answer: Callable[[], object]) -> None:
-        """Implement ``Server.pinged``."""
+        """Handle a client's ping."""
         if connection.may_arrive is None and connection.session_id in self._sessions:
             self._send_down(connection, on_answer)
 

@@ -87,10 +87,10 @@ class Request:
 class Connection:
     """One TCP connection: FIFO in each direction, unusable once closed.
 
-    ``in_flight`` counts messages on their way to the server; after the connection broke,
-    ``may_arrive`` is the number of them that still arrive. ``up_us`` and ``down_us`` are the times
-    at which the last message in each direction arrives. ``trip_us`` is the delay of a message;
-    ``None``: drawn at random.
+    ``in_flight`` counts messages on their way to the server. ``may_arrive`` is how many of these
+    still arrive after the connection broke. ``up_us`` and ``down_us`` are the arrival times of the
+    last message to the server and to the client. ``trip_us`` is the delay of a message; ``None``:
+    drawn at random.
     """
 
     __slots__ = (
@@ -134,7 +134,8 @@ class Server(Protocol):
         """Handle a client's connect request."""
 
     def arrived(self, connection: Connection, request: Request, path: str | None) -> None:
-        """Handle a message of ``request`` (``path``: one read of a GetMany)."""
+        """Handle a message that has arrived from a client: ``request``, or the read of ``path`` in
+        a GetMany."""
 
     def pinged(self, connection: Connection, on_answer: Callable[[], object]) -> None:
         """Handle a ping."""

@@ -298,7 +298,7 @@ class Replica:
     """One server: a tree at transaction ``zxid`` and the watches set on this server.
 
     ``deliver(watcher, event)`` is called for each watch at the moment it fires; the watcher (a
-    connection) is any hashable object. ``names_causes``: events have the transaction.
+    connection) is any hashable object. ``names_causes``: events name the transaction.
     """
 
     def __init__(self, deliver: Deliver, names_causes: bool = False) -> None:

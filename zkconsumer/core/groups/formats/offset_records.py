@@ -247,7 +247,7 @@ def decode_offset(value: bytes) -> OffsetValue:
     values = _Reader(value)
     version = values.number(_SHORT)
     if not 0 <= version <= 4:
-        raise ValueError(f"value version {version} of an offset is unknown")
+        raise ValueError(f"unknown version {version} of an offset record's value")
     offset = values.number(_LONG)
     leader_epoch = values.number(_INT) if version >= 3 else None
     text = values.compact if version >= 4 else values.text
@@ -262,7 +262,7 @@ def decode_group(value: bytes) -> GroupValue:
     values = _Reader(value)
     version = values.number(_SHORT)
     if not 0 <= version <= 3:
-        raise ValueError(f"value version {version} of a group is unknown")
+        raise ValueError(f"unknown version {version} of a group record's value")
     protocol_type = values.text("the protocol type")
     generation = values.number(_INT)
     protocol = values.text("the protocol")
@@ -304,7 +304,7 @@ def decode_consumer_group(
     values = _Reader(value)
     version = values.number(_SHORT)
     if version != 0:
-        raise ValueError(f"value version {version} of key {int(part)} is unknown")
+        raise ValueError(f"unknown version {version} of the value of a record with key {int(part)}")
     content: EpochValue | MemberValue | TargetValue | CurrentValue
     if part is Part.MEMBER:
         member = MemberValue(
