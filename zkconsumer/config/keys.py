@@ -47,10 +47,7 @@ def servers_fault(value: str) -> str | None:
 @dataclass(frozen=True, kw_only=True)
 class ConsumerKeys(SecurityKeys):
     """All keys of a member in ZooKeeper, security keys included. Times are in milliseconds, sizes
-    in bytes.
-
-    `ConsumerConfig` extends it.
-    """
+    in bytes. `ConsumerConfig` extends it."""
 
     zookeeper_connect: str = key(
         "ZooKeeper servers as host:port, separated by commas, then the chroot if there is one, "

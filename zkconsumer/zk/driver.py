@@ -408,11 +408,8 @@ class ZkDriver:
         on_reply(reply)
 
     def ping(self, on_answer: Callable[[], object]) -> None:
-        """Send a ping to the server. ``on_answer`` is called only if it answers.
-
-        Without a connection nothing is sent, because a request that waits would prove nothing
-        later.
-        """
+        """Send a ping to the server. ``on_answer`` is called only if it answers. Without a
+        connection nothing is sent, because a request that waits would prove nothing later."""
         if not self.connected:
             return
 

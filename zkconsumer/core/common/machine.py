@@ -241,10 +241,8 @@ class CommitQueue:
 
 
 class Machine(ABC, Generic[StateT, EventT, CommandT]):
-    """Passes each event to its handler, and collects the commands.
-
-    ``state`` and ``stale_answers`` may be read by the owner thread at any time.
-    """
+    """Passes each event to its handler, and collects the commands. ``state`` and ``stale_answers``
+    may be read by the owner thread at any time."""
 
     ANYWHERE: ClassVar[Mapping[type, Handler]]
     """Events that are not answers, and their handlers; legal in every state except the last."""

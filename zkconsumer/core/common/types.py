@@ -50,11 +50,8 @@ class Pattern(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One member's subscription.
-
-    For ``STATIC``, ``topics`` maps topics to numbers of streams. For a filter it has exactly one
-    entry, the cleaned regex and the number of streams.
-    """
+    """One member's subscription. For ``STATIC``, ``topics`` maps topics to numbers of streams. For
+    a filter it has exactly one entry, the cleaned regex and the number of streams."""
 
     pattern: Pattern
     topics: Mapping[str, int]
@@ -62,11 +59,8 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """The address of a broker: ``host`` and ``port`` of the listener to use.
-
-    ``others``: its other listeners with the same protocol, to try if that one does not accept a
-    connection.
-    """
+    """The address of a broker: ``host`` and ``port`` of the listener to use. ``others``: its other
+    listeners with the same protocol, to try if that one does not accept a connection."""
 
     broker_id: int
     host: str

@@ -33,10 +33,7 @@ class ClaimRule(Protocol):
 
     def decide(self, view: GroupView, held: Mapping[TopicPartition, Claim]) -> Decision:
         """Return the partitions that the member should own, and the assignment on which this is
-        based.
-
-        ``held``: the partitions that it owns now.
-        """
+        based. ``held``: the partitions that it owns now."""
 
     def may_claim(self, partition: TopicPartition) -> bool:
         """Return whether the member may own a partition now."""

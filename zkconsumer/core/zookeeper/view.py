@@ -180,11 +180,8 @@ def assign(
 def _threads(
     members: Mapping[str, Mapping[str, int]], only: Collection[str] | None
 ) -> dict[str, Sequence[ConsumerThreadId]]:
-    """Return thread ids by topic, for all topics or those in ``only``.
-
-    Topics with the same threads share one list, so with few distinct subscriptions the assignors
-    sort few lists.
-    """
+    """Return thread ids by topic, for all topics or those in ``only``. Topics with the same threads
+    share one list, so with few distinct subscriptions the assignors sort few lists."""
     alike: dict[int, tuple[Mapping[str, int], list[str]]] = {}
     for member, topics in members.items():
         alike.setdefault(id(topics), (topics, []))[1].append(member)

@@ -369,11 +369,8 @@ class Reader:
     # -- searches: on the consuming thread, under the lock ---------------------------------------
 
     def _fill(self, request: Request, owner: HandOut[Any]) -> Found:
-        """Make items available, waiting for them if ``request`` allows.
-
-        ``owner``: the iterator whose generator calls this. Its other calls of ``__next__`` are
-        refused during this call.
-        """
+        """Make items available, waiting for them if ``request`` allows. ``owner``: the iterator
+        whose generator calls this. Its other calls of ``__next__`` are refused during this call."""
         lock, thread, begun = self._lock, get_ident(), False
         if lock._is_owned():
             refuse()

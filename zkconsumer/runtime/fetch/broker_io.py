@@ -117,11 +117,8 @@ class BrokerIO:
             self._connection.close()
 
     def _ask(self, endpoint: BrokerEndpoint, send: Callable[[BrokerConnection], _T]) -> _T:
-        """Send a request. Retry once if an earlier connection turns out to be closed.
-
-        There is no retry after a timeout, because a broker that hangs would then take twice the
-        timeout.
-        """
+        """Send a request. Retry once if an earlier connection turns out to be closed. There is no
+        retry after a timeout, because a broker that hangs would then take twice the timeout."""
         connection = self._connect(endpoint)
         used = connection.is_open
         try:

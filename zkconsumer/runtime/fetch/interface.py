@@ -148,11 +148,8 @@ class FetchEventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FetchEvent:
-    """An event of a partition or a broker. ``detail``: one line of text.
-
-    ``replaced`` is the offset that ``OFFSET_RESET`` or ``LOG_CHANGED`` found invalid, ``chosen``
-    the new one.
-    """
+    """An event of a partition or a broker. ``detail``: one line of text. ``replaced`` is the offset
+    that ``OFFSET_RESET`` or ``LOG_CHANGED`` found invalid, ``chosen`` the new one."""
 
     kind: FetchEventKind
     partition: TopicPartition | None

@@ -571,10 +571,7 @@ def partitions_text(partitions: Iterable[TopicPartition]) -> str:
 
 def ownership_line(command: Any, leaving: bool) -> str:
     """Return the log line for a command of a member's machine; empty if it does not concern
-    ownership.
-
-    ``leaving``: the member leaves its group.
-    """
+    ownership. ``leaving``: the member leaves its group."""
     why = "this member leaves the group" if leaving else "assigned to other members"
     match command:
         case commands.StartFetching(_, partitions) if partitions:
