@@ -16,7 +16,7 @@ from zkconsumer.core.migration.modes import Mode
 
 
 class Store(Enum):
-    """A store of offsets."""
+    """A place in which offsets are stored."""
 
     ZOOKEEPER = "zookeeper"
     KAFKA = "kafka"
@@ -65,8 +65,8 @@ class ZkOffset:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOffset:
-    """A committed offset. ``leader_epoch`` is -1 if there is none. ``commit_ms`` is set only if it
-    was looked up."""
+    """An offset committed to Kafka. ``leader_epoch`` is -1 if none was committed. ``commit_ms``:
+    the time of the commit, if it was looked up."""
 
     offset: int
     leader_epoch: int = -1
@@ -83,7 +83,7 @@ class LogRange:
 
 
 class Log(Enum):
-    """Whether a topic on the brokers is the one whose offsets are in ZooKeeper."""
+    """Whether a topic on the brokers is the topic that ZooKeeper has under the same name."""
 
     SAME = "same"
     OTHER = "other"
@@ -96,8 +96,8 @@ class Log(Enum):
 class TopicState:
     """A topic that exists, and its partitions.
 
-    ``czxid``: the zxid of its creation, or a number derived from the topic's id if ``log`` is not
-    the same.
+    ``czxid``: the zxid of its creation; if ``log`` is not ``SAME``, a number derived from the
+    topic's id.
     """
 
     czxid: int
@@ -106,7 +106,8 @@ class TopicState:
 
     @property
     def identity(self) -> str:
-        """A text that changes when the topic is recreated; empty if there is none."""
+        """A text that changes when the topic is recreated; empty if a recreation cannot be
+        detected."""
         return "" if self.log is Log.UNPROVEN else str(self.czxid)
 
     def is_younger_than(self, offset: ZkOffset) -> bool:
@@ -116,17 +117,19 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class MigrationMarker:
-    """The content of ``/consumers/GROUP/migration``: target and time of the group's move.
+    """The content of ``/consumers/GROUP/migration``: to which store a group was moved, and when.
 
-    ``at_ms``: when the marker was written, by ZooKeeper's clock. ``values``: the source store's
-    offsets that were moved. ``moved_to``: ``None`` after a rollback, which ended at ``at_ms``.
-    ``kafka_group``: the group's name in Kafka, if different. ``left``: offsets of the source store
-    that the plan left out. ``misplaced``: offsets that a move from ZooKeeper found below
-    ``offset``. ``kept``: the target's offsets after the move that differ from the source's, as
-    with ``offsets.storage=kafka``, or by a decision. ``other_client``: set if Kafka's offsets are
-    not what the group's old client reads in ``/consumers/GROUP/offsets``: ``last`` if a number
-    there is the last record read, the layout that was read in their place, or ``file`` if offsets
-    from a file were moved and there were none.
+    ``moved_to``: ``None`` if the move was rolled back. ``at_ms``: when the marker was written, by
+    ZooKeeper's clock. ``values``: the offsets that were moved. ``left``: offsets that the plan left
+    behind in the source store. ``misplaced``: offsets in ``/consumers/GROUP/offset``, where brokers
+    of release 1.1.0 store them, at a move to Kafka. ``kept``: the offsets in the target that
+    differed from ``values`` after the move, for example because of a decision. ``kafka_group``: the
+    group's name in Kafka, if different.
+
+    ``other_client``: set if the group's old client might not be able to use Kafka's offsets in
+    ``/consumers/GROUP/offsets``. ``last``: it stores the last record read, not the next one.
+    ``file``: the offsets were moved from a file, and the group had none in ZooKeeper. Otherwise the
+    name of the client's znode layout.
     """
 
     moved_to: Store | None
@@ -141,7 +144,7 @@ class MigrationMarker:
 
     @property
     def in_target(self) -> Mapping[TopicPartition, int]:
-        """The target's offsets after the move, if they were known."""
+        """The offsets in the target store after the move."""
         return {**self.values, **self.kept}
 
 
@@ -157,18 +160,18 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The record of a group in ZooKeeper. ``version`` is its serial, -1 if there is no record.
+    """The record of a group's last change, which is stored in ZooKeeper.
 
-    ``id``: that of the last write. ``by``: the operator, as ``user@host``. ``plan``: the plan's
-    digest. ``mode``: the mode of a live move. ``locked``: whether old consumers must be kept out.
-    ``claim``: the name under which the last change claimed the group. ``late``: partitions in
-    Kafka where a command may have overwritten newer offsets. ``late_more``: number of such
-    partitions that did not fit. ``by_undo``: whether ``undo`` made the last change. ``undoes``:
-    the digest of the plan whose change it takes back. ``commits``: the end of the log of commits
-    when a change to Kafka began; -1: unknown. ``mirror``: the store that leads in a mirrored
-    group, or ``STOPPED``. ``kafka_group``: the group's name in Kafka during the last change; empty
-    if not different. ``to_cluster``: the id of another cluster for which a cut-over has locked the
-    group. ``handed_over``: whether that cut-over has ended.
+    ``version``: the znode's version; -1 if there is no record. ``id``: a new one for each write.
+    ``by``: the operator, as ``user@host``. ``plan``: the plan's digest. ``mode``: the mode of a
+    live move. ``locked``: whether old consumers must be kept out. ``claim``: the name under which
+    the change claimed the group. ``late``: partitions in Kafka where a command may have overwritten
+    newer offsets. ``late_more``: number of such partitions that did not fit. ``by_undo``: whether
+    ``undo`` made the change. ``undoes``: the digest of the plan that ``undo`` reversed.
+    ``commits``: the end of the coordinator's log when a change to Kafka began; -1 if unknown.
+    ``mirror``: the store that leads in a mirrored group, or ``STOPPED``. ``kafka_group``: the
+    group's name in Kafka, if different. ``to_cluster``: the id of another cluster for which a
+    cut-over has locked the group. ``handed_over``: whether that cut-over has ended.
     """
 
     version: int = -1
@@ -199,43 +202,44 @@ class Record:
 
     @property
     def of_plan(self) -> str:
-        """Digest of the plan that made the last change, or that the last copy back undoes."""
+        """Digest of the plan that made the last change, or that ``undo`` reversed by copying
+        back."""
         return self.plan or self.undoes
 
     @property
     def mirror_leads(self) -> Store | None:
-        """The store whose offsets the mirror copies, if it copies any."""
+        """The store from which the mirror copies offsets; ``None`` if it copies none."""
         return None if self.mirror in ("", STOPPED) else Store(self.mirror)
 
     @property
     def cut_over_waits(self) -> bool:
-        """Whether a cut-over has begun to lock old members out while ZooKeeper still leads."""
+        """Whether a cut-over has locked old members out, but ZooKeeper still leads."""
         return self.locked and self.mirror_leads is Store.ZOOKEEPER
 
     @property
     def taken_back(self) -> bool:
-        """Whether ``undo`` has taken the group back and nothing has moved it since."""
+        """Whether ``undo`` has reversed a change of the group and nothing has moved it since."""
         return self.by_undo and self.stage in (Stage.DONE, Stage.UNDONE)
 
     @property
     def copies_back(self) -> bool:
-        """Whether a copy back by ``undo``, which has no plan, has begun and is not finished."""
+        """Whether ``undo`` has begun to copy offsets back to ZooKeeper and has not finished."""
         return self.stage is Stage.BEGUN and not self.plan
 
     @property
     def in_doubt(self) -> bool:
-        """Whether newer offsets may be lost."""
+        """Whether a command may have overwritten newer offsets in Kafka."""
         return bool(self.late or self.late_more)
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """The agreed state of a group's mirror, which is the content of the mirror's znode.
+    """The state that both stores of a mirrored group agreed on. It is stored in the mirror's znode.
 
     ``leader``: the store whose offsets are copied to the other. ``since_ms``: when it became the
     leader. ``values``: the offsets that both stores had when they were last compared. ``topics``:
-    the transaction that created each of their topics. ``stopped``: why nothing is copied, as the
-    value of a reason and a sentence. ``version``: that of the znode; -1 if there is none.
+    the zxid at which each topic was created. ``stopped``: why nothing is copied, as a reason's
+    value and a sentence. ``version``: the znode's version; -1 if there is none.
     """
 
     leader: Store
@@ -248,11 +252,12 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The offsets in both stores before a change, and those that the change writes to its target.
+    """The state of a group before a change, and the offsets that the change writes.
 
-    ``marker``: the migration marker before the change. ``skipped``: patterns of offsets that the
-    change leaves as they are. ``locked``: whether the group was locked. ``earlier``: the same for
-    the previous change, as stored in its znode, and that change's plan.
+    ``target``: the store that the change writes to. ``to``: the offsets written. ``zk`` and
+    ``kafka``: the offsets before. ``marker``: the migration marker before. ``skipped``: patterns of
+    offsets that the change does not touch. ``locked``: whether the group was locked. ``earlier``:
+    the encoded state before the previous change. ``earlier_plan``: the plan of that change.
     """
 
     target: Store
@@ -269,13 +274,13 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """One group in both stores, from one pass of reads.
+    """The state of one group in both stores, read in one pass.
 
-    ``members``: consumer ids registered in ZooKeeper. ``owners``: partition to owner. The
-    coordinator's members are texts that name client and host. ``foreign``: znodes of another
-    client's layout. ``faults``: data that could not be read, so that nothing can be decided.
-    ``hidden``: all topics whose offsets in Kafka the brokers do not show. ``from_file``: offsets
-    from a file, which replace those of the source store.
+    ``members``: consumer ids registered in ZooKeeper. ``owners``: the owner of each partition.
+    ``coordinator_members``: the client and host of each member in Kafka. ``foreign``: znodes in
+    another client's layout. ``faults``: data that could not be read; with any, the group is not
+    changed. ``hidden``: topics whose offsets in Kafka the brokers do not show to this user.
+    ``from_file``: offsets from a file or a layout, which replace those of the source store.
     """
 
     group: str
@@ -319,23 +324,24 @@ class GroupState:
 
     @property
     def given_by(self) -> str:
-        """The source of ``from_file``, for messages."""
+        """Where the offsets in ``from_file`` were read, for messages."""
         return f"the layout {self.layout}" if self.layout else "the file"
 
     def znode(self, tp: TopicPartition) -> ZkOffset | None:
-        """Return a partition's offset znode, or that of the layout if one is used."""
+        """Return the znode that has a partition's offset, in the other client's layout if one was
+        read."""
         return self.layout_zk.get(tp) or self.zk.get(tp)
 
     def offsets(self, store: Store) -> dict[TopicPartition, int]:
-        """Return the offsets in a store, without unreadable and negative ones."""
+        """Return the valid offsets in a store."""
         if store is Store.KAFKA:
             return {tp: one.offset for tp, one in self.kafka.items() if one.offset >= 0}
         return {tp: one.offset for tp, one in self.zk.items() if one.offset is not None}
 
     @property
     def moved_to(self) -> Store | None:
-        """The store to which the group was moved. ``None`` if it was not moved, was rolled back,
-        or was moved back before the current live move or mirror."""
+        """The store to which the group was moved. ``None`` if it was never moved, if the move was
+        rolled back, or if it was moved back to ZooKeeper before the current live move or mirror."""
         to = None if self.marker is None else self.marker.moved_to
         live = self.mode is not Mode.ZOOKEEPER and to is Store.ZOOKEEPER
         return None if live or self.record.mirror else to
@@ -343,7 +349,7 @@ class GroupState:
     @property
     def copied_back(self) -> bool:
         """Whether ``undo`` has copied the group's offsets back to ZooKeeper and nothing has moved
-        the group since. The record then has no plan."""
+        the group since."""
         back = self.record.taken_back and not self.record.plan
         return back and self.moved_to is Store.ZOOKEEPER
 
@@ -355,10 +361,10 @@ class GroupState:
 
     @property
     def expired(self) -> frozenset[TopicPartition]:
-        """The partitions whose offset was in the current store after the move, and is now missing.
+        """The partitions whose offset has disappeared from the current store since the move.
 
-        Kafka deletes offsets that are not committed again for some days. In ZooKeeper another
-        client has deleted them. Partitions that no longer exist are left out.
+        Kafka deletes offsets that are not committed again for some days. In ZooKeeper, another
+        client must have deleted them. Partitions that no longer exist are not included.
         """
         marker, moved_to = self.marker, self.moved_to
         if marker is None or moved_to is None:
@@ -372,7 +378,7 @@ class GroupState:
         )
 
     def may_hold(self, store: Store, tp: TopicPartition) -> bool:
-        """Whether a store has an offset of the group, or may have one that is unreadable."""
+        """Whether a store has an offset of a partition, or may have one that cannot be read."""
         if store is Store.KAFKA:
             return tp.topic in self.hidden or number(self.kafka.get(tp)) is not None
         znode = self.zk.get(tp)
@@ -381,7 +387,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long the broker keeps the offsets of a group without members."""
+    """How long brokers keep the offsets of a group without members."""
 
     minutes: int
     known: bool
@@ -390,19 +396,19 @@ class Retention:
 
 
 def number(stored: KafkaOffset | None) -> int | None:
-    """Return the offset as a number, negative if there is none."""
+    """Return the offset as a number; ``None`` if it is missing or negative."""
     return None if stored is None or stored.offset < 0 else stored.offset
 
 
 def numbers(
     stored: Mapping[TopicPartition, KafkaOffset | None],
 ) -> dict[TopicPartition, int | None]:
-    """Return the offsets as numbers."""
+    """Return the offsets as numbers; ``None`` where one is missing or negative."""
     return {tp: number(one) for tp, one in stored.items()}
 
 
 def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Return offsets by topic and partition, for JSON."""
+    """Return offsets by topic and partition, as an object for JSON."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), value in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = value

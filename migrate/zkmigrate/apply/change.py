@@ -27,14 +27,17 @@ Held = Mapping[TopicPartition, KafkaOffset | None]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one store, and the content of both stores before it. ``source`` is the store
-    whose offsets are unused after the change. It must not have offsets that are missing in the
-    plan. ``skipped``: patterns of the offsets that the plan leaves as they are. ``versions``:
-    those of the offset znodes, if these must not have changed since the plan. ``before`` and
-    ``after``: the migration marker's content; ``between``: other content that it may have after an
-    interrupted run. ``topics``: the topics whose logs must hold the offsets of ``to``, with the
-    zxid of their creation. Restored offsets need not be in the log. ``kafka_group``: the group's
-    name in Kafka."""
+    """A change of a group's offsets in one store, and the state of both stores before it.
+
+    ``target``: the store that is changed. ``to``: the new offsets. ``source``: the store that the
+    group no longer uses after the change. It must not contain offsets that are missing in the plan.
+    ``zk`` and ``kafka``: the offsets before the change. ``skipped``: patterns of the offsets that
+    are not changed. ``versions``: the expected versions of the offset znodes; ``None``: any.
+    ``before`` and ``after``: the content of the migration marker. ``between``: other content that
+    it may have after an interrupted run. ``topics``: the zxid of the creation of each topic whose
+    log must contain the offsets in ``to``; empty when offsets are restored. ``kafka_group``: the
+    group's name in Kafka.
+    """
 
     group: str
     target: Store
@@ -65,11 +68,11 @@ class Change:
     """Checks what the plan has read elsewhere; may raise an error to refuse the change."""
 
     def knows(self, tp: TopicPartition) -> bool:
-        """Whether the plan covers a partition, even if it leaves the partition unchanged."""
+        """Whether the plan covers a partition, even if only to leave it unchanged."""
         return tp in self.zk or covers(self.skipped, tp)
 
     def leaves_out(self, tp: TopicPartition) -> bool:
-        """Whether the plan leaves a partition as it is in both stores."""
+        """Whether the plan leaves a partition's offsets unchanged in both stores."""
         return self.knows(tp) and tp not in self.zk
 
     @property
@@ -96,7 +99,7 @@ class Change:
 
 
 def forward(plan: PlanFile, group: GroupPlan) -> Change:
-    """Return the change of a planned group."""
+    """Return the change that carries out a group's plan."""
     values = group.source_offsets(plan.direction)
     made_ms = plan.made_ms if group.made_ms is None else group.made_ms
     left = {one.tp: one.offset for one in group.stays if one.offset is not None}
@@ -137,10 +140,10 @@ def _plain(offset: int | None) -> KafkaOffset | None:
 
 
 def back(group: str, before: Before, marker: bytes | None, marked: bool) -> Change:
-    """Return the change that restores the state before the last change, from the record.
+    """Return the change that restores the offsets from before the last change.
 
-    ``marker``: the current migration marker. ``marked``: the last change was finished, and wrote
-    ``marker``.
+    ``before``: these offsets, from the group's record. ``marker``: the current migration marker.
+    ``marked``: whether the last change was finished, and wrote ``marker``.
     """
     held = before.zk if before.target is Store.ZOOKEEPER else before.kafka
     after = {**held, **before.to}
@@ -167,7 +170,7 @@ def back(group: str, before: Before, marker: bytes | None, marked: bool) -> Chan
 
 
 def before(change: Change, locked: bool) -> Before:
-    """Return the state before a change, as stored in the group's record."""
+    """Return the state before a change, to be stored in the group's record."""
     zk, versions = dict(change.zk), change.versions or {}
     for tp, version in versions.items():
         if zk.get(tp) is None and version is not None:
@@ -185,9 +188,12 @@ TAKEN_BACK: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The requested undo. ``digest``: that of the plan that must have made the last change. If it
-    is empty, any change is undone; a change that was itself an undo requires ``again``. ``force``:
-    also roll back groups with offsets that were committed after the move."""
+    """The requested undo.
+
+    ``digest``: undo only if the plan with this digest made the last change; empty: undo any change.
+    ``again``: also undo a change that was itself an undo. ``force``: also roll back groups with
+    offsets that were committed after the move.
+    """
 
     digest: str = ""
     force: bool = False
@@ -195,10 +201,12 @@ class Asked:
 
 
 def way_back(state: GroupState, asked: Asked, planned: GroupPlan, records: Records) -> Way | Result:
-    """Return how a group is taken back or, if it is not, its outcome. ``state``: a state read from
-    ZooKeeper alone does not show whether new consumers have used the group, which decides between
-    ``ROLL_BACK`` and ``COPY_BACK``. ``planned``: the group, with the plan's marker and verdict.
-    ``records``: its steps in the plan's journal."""
+    """Return how ``undo`` moves a group back or, if it does not, the outcome.
+
+    ``state``: if it was read from ZooKeeper alone, it does not show whether new consumers have
+    committed. The caller must then decide between ``ROLL_BACK`` and ``COPY_BACK``. ``planned``: the
+    group, with the plan's marker and verdict. ``records``: the group's steps in the plan's journal.
+    """
     group, found = state.group, state.record
     other = bool(asked.digest) and asked.digest not in (found.of_plan, found.undoes)
     refusal = by_table(state, Action.UNDO, asked.force)

@@ -45,8 +45,8 @@ _SINCE: Final = ": it has changed since; plan again"
 
 
 def check_layout(group: str, planned: ReadAs, stores: Stores) -> None:
-    """Check that another client has not stored other offsets since the plan. Raises
-    GroupRefusedError, ZooKeeperError."""
+    """Check that the group's other client has not changed its offsets since the plan was made.
+    Raises GroupRefusedError, ZooKeeperError."""
     place = Place.parse(planned.place)
     try:
         found = read_place(stores.zk, place)
@@ -62,10 +62,10 @@ def check_layout(group: str, planned: ReadAs, stores: Stores) -> None:
 
 
 class Checks:
-    """Compares the stores with planned changes.
+    """Checks that the stores are as planned before and after a change.
 
     Args:
-        stores: both, opened.
+        stores: both stores, opened.
         force: accept offsets that were committed since the move.
     """
 
@@ -76,10 +76,10 @@ class Checks:
     def as_expected(self, change: Change, resumed: bool, claimed: bool = False) -> Held:
         """Check that the group has no member, and that Kafka and the marker are as expected.
 
-        Returns Kafka's offsets.
-
-        With ``claimed`` the group is already claimed in ZooKeeper. Looks for unplanned offsets
-        before the claim, to avoid useless changes, and again after it, when no new ones can appear.
+        Returns Kafka's offsets. Raises GroupInUseError, GroupRefusedError. Looks for unplanned
+        offsets. Call it before the group is claimed, so that a group that will be refused is not
+        changed, and again with ``claimed`` after that, when old consumers can no longer add
+        offsets.
         """
         group = change.group
         check_members(group, joined=self._stores.kafka.members(change.kafka_group))
@@ -103,7 +103,7 @@ class Checks:
         return held
 
     def znodes_as_expected(self, change: Change, resumed: bool) -> None:
-        """Check that ZooKeeper's offsets are as expected. Claims are checked separately."""
+        """Check that ZooKeeper's offsets are as expected. Does not check owners."""
         accept = self.acceptor(change, resumed)
         for tp, node in self._znodes(change).items():
             fault = accept(tp, node)
@@ -171,7 +171,7 @@ class Checks:
             raise refused(change.group, Reason.CHANGED, fault)
 
     def acceptor(self, change: Change, resumed: bool) -> takeover.Accept:
-        """Return a function that compares an offset znode with the expected state."""
+        """Return a function that checks an offset znode and returns what is wrong, if anything."""
 
         def accept(tp: TopicPartition, node: Node | None) -> str | None:
             if self._force or (change.any_source and change.target is Store.KAFKA):
@@ -191,7 +191,7 @@ class Checks:
         return accept
 
     def read_back(self, change: Change) -> None:
-        """Check that the target stores the written offsets."""
+        """Check that the target store has the offsets that were written."""
         if change.target is Store.KAFKA:
             held = numbers(self.kafka(change))
         else:
@@ -212,11 +212,10 @@ class Checks:
     def still_moved(
         self, group: GroupPlan, direction: Direction, after: bytes | None = None
     ) -> None:
-        """Check that both stores have what was moved, unless consumers of the target have committed
-        since.
+        """Check that both stores still have the moved offsets, or newer commits in the target.
 
-        ``after``: the marker of the move, which must be the group's last one. The journal alone
-        does not show this, because another operator may have undone the move, and offsets expire.
+        ``after``: the marker of the move, which must still be the group's marker. The journal does
+        not show this, because another operator may have undone the move, and offsets expire.
         ``None``: the move has just ended, and only the source store is compared.
         """
         ((_, held),) = read_offsets(self._stores, [group])

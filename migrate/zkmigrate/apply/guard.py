@@ -53,9 +53,9 @@ NOT_ENFORCED: Final = (
 
 
 def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[str | None]:
-    """Keep consumers from registering. Return why that is not possible, otherwise ``None``.
+    """Keep old consumers from registering. Return why that is not possible, otherwise ``None``.
 
-    See ``lock_found``.
+    ``allowed``: see ``lock_found``.
     """
     found = yield from lock_found(group, now_ms, allowed)
     return found if isinstance(found, str) else None
@@ -64,13 +64,15 @@ def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[
 def lock_found(
     group: str, now_ms: int, allowed: tuple[AclEntry, ...] = (), exactly: bool = False
 ) -> Script[Found | str]:
-    """Keep consumers from registering. Return the lock, or why that is not possible.
+    """Keep old consumers from registering. Return the lock, or why that is not possible.
 
-    Data and list are written even if the group is locked already. An ``unlock`` that read the list
-    earlier then fails. While the data have the returned version, no other operator's ``lock``
-    changes the list. If a lock is not possible, all changes are reverted. ``allowed``: identities
-    that may still register, in addition to those of an earlier lock unless ``exactly`` is set. No
-    identity may register once a finished move to Kafka is recorded.
+    ``allowed``: identities that may still register, in addition to those of an earlier lock unless
+    ``exactly`` is set. None may register once a finished move to Kafka is recorded. If the lock
+    does not take effect, all changes are reverted.
+
+    The znode's data and access list are written even if the group is already locked. So an
+    ``unlock`` that has read the list earlier fails. While the data have the returned version, no
+    other ``lock`` has changed the list.
     """
     path = GroupPaths(group).ids
     first: Found | None = None
@@ -118,9 +120,11 @@ def lock_found(
 
 
 def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Script[bool]:
-    """Let consumers register again. Return whether they were locked out. Raises Refused. ``still``
-    is called after the list's version was read, and returns whether unlocking is still right. The
-    list is changed only if it has that version."""
+    """Let consumers register again. Return whether they were locked out. Raises Refused.
+
+    ``still``: returns whether the group must still be unlocked. It is called after the access list
+    was read. The list is only changed if its version is still the same.
+    """
     path = GroupPaths(group).ids
     was = lifted = False
     while True:
@@ -157,12 +161,13 @@ def check_unlocked(group: str) -> Script[None]:
 
 
 def follow_record(group: str, in_kafka: bool, locked: bool, now_ms: int) -> Script[str | None]:
-    """Bring a mirrored group's lock in line with its record. Return why members cannot be kept
-    out, otherwise ``None``. ``locked`` is what the record said when it was read.
+    """Lock or unlock a mirrored group as its record requires. Return why members cannot be kept
+    out, otherwise ``None``. ``locked``: whether the record required a lock when it was read.
 
-    If Kafka leads and ``locked``, lock the group, even if it is locked: an ``undo`` may be about
-    to unlock it. Then, and if ZooKeeper leads, unlock it if its record now says it is not locked:
-    another command may have undone the cut-over. If Kafka leads and not ``locked``, do nothing.
+    If Kafka leads and ``locked`` is set, the group is locked again even if it already is, because
+    an ``undo`` may be about to unlock it. After that, or if ZooKeeper leads, the record is read
+    again and the group is unlocked if the record no longer requires a lock. If Kafka leads and
+    ``locked`` is not set, nothing is done.
     """
     fault = None
     if in_kafka and locked:
@@ -208,8 +213,10 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
 
 
 def nothing_to_unlock(state: GroupState) -> Script[Result | None]:
-    """Return the outcome of a group that is not locked, unless Kafka leads its mirror or a
-    cut-over has begun. Raises Refused."""
+    """Return the outcome of a group that is not locked; ``None`` if it is locked.
+
+    A group also counts as locked if Kafka leads its mirror or a cut-over has begun. Raises Refused.
+    """
     known = state.record
     if known.mirror_leads is Store.KAFKA or known.cut_over_waits or known.to_cluster:
         return None
@@ -219,9 +226,11 @@ def nothing_to_unlock(state: GroupState) -> Script[Result | None]:
 
 
 def release(group: str, execute: bool, live: bool = False) -> Script[Result]:
-    """Let a group's consumers start again. Without ``execute``, only check. A group in a live move
-    is refused, because its mode decides whether it is locked. ``live``: see ``unlock_recorded``.
-    Raises GroupRefusedError, Refused."""
+    """Let a group's consumers start again. Without ``execute``, only check.
+
+    Refuses a group in a live move, because its mode decides whether it is locked. ``live``: see
+    ``unlock_recorded``. Raises GroupRefusedError, Refused.
+    """
     state = yield from migration_marker.state_of(group)
     done = by_table(state, Action.UNLOCK) or (yield from nothing_to_unlock(state))
     if done is not None:
@@ -236,15 +245,17 @@ def release(group: str, execute: bool, live: bool = False) -> Script[Result]:
 def look_at_all(
     zk: BlockingZk, groups: Iterable[str]
 ) -> Iterator[tuple[str, Found | ZooKeeperError]]:
-    """Yield the lock of each group that ZooKeeper can hold, or why it cannot be read."""
+    """Yield the lock of each group whose name is valid in ZooKeeper, or why it cannot be read."""
     names = list(filter(is_legal_group, groups))
     return zip(names, zk.run_all(or_refusal(look(name)) for name in names), strict=True)
 
 
 def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]:
-    """Record that the group is unlocked, and unlock it, unless another command intervenes. Return
-    whether it was locked. ``live``: the lock must not be that of a group that was moved while it
-    was stopped."""
+    """Record that the group is unlocked, and unlock it. Return whether it was locked.
+
+    The lock is kept if another command writes the record in the meantime. ``live``: also keep the
+    lock of a group that was moved to Kafka while it was stopped.
+    """
     state = yield from migration_marker.state_of(group)
     of_move = live and state.moved_to is Store.KAFKA
     if of_move or state.mode is not Mode.ZOOKEEPER or by_table(state, Action.UNLOCK) is not None:

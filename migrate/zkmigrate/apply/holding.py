@@ -30,7 +30,7 @@ from zkmigrate.text import shown
 
 
 class Event(Enum):
-    """An event of a group. Commands print the value, or a sentence for ``OTHER``."""
+    """What happened to a group. Commands print the value, or a sentence for ``OTHER``."""
 
     HELD = "held"
     LOCKED = "is locked, which is enough"
@@ -39,13 +39,13 @@ class Event(Enum):
 
 
 class Holding:
-    """Groups whose partitions are held.
+    """Groups whose partitions this process owns, so that no old consumer can read them.
 
     Args:
-        zk: an open session. groups: names of groups; those that were not moved to Kafka are
-            ignored.
+        zk: an open session.
+        groups: names of groups. Those that were not moved to Kafka are ignored.
 
-    Each event has the group and a sentence.
+    Events have the group, the kind, and a sentence.
     """
 
     def __init__(self, zk: BlockingZk, groups: Iterable[str]) -> None:
@@ -75,7 +75,8 @@ class Holding:
             yield group, event, event.value
 
     def look(self) -> Iterator[tuple[str, Event, str]]:
-        """Check for other members, and claim again the partitions that were lost with a session."""
+        """Report other members, and claim again the groups whose claims were lost with a
+        session."""
         names, losses = list(self.held), self._zk.losses
         lost: list[str] = []
         owning: Iterable[bool] = repeat(True)

@@ -28,13 +28,14 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True)
 class Hooks:
-    """The shell commands to run before and after each group. Empty commands are not run.
+    """The shell commands to run before and after each group. An empty command is not run.
 
     Args:
         before: run before a group is claimed; if it fails, the group is refused.
-        after: run after the work on each group for which ``before`` was, or would have been, run.
-        timeout: seconds after which a hook is killed, and has failed.
-        facts: values of each hook's environment variables, by the suffix of their names.
+        after: run after the work on a group. Like ``before``, it is only run for groups that need
+            work.
+        timeout: seconds after which a hook is killed, which counts as a failure.
+        facts: values of the hooks' environment variables, by the suffix of the variable's name.
     """
 
     before: str = ""

@@ -36,18 +36,18 @@ Effect = Callable[[str], None]
 
 
 def no_effect(_what: str) -> None:
-    """Do nothing. The default if no test observes effects."""
+    """Do nothing: the default for ``effect``, which tests replace to stop a run at any point."""
 
 
 class Journal:
-    """One plan's journal, opened by ``with`` and created if it does not exist.
+    """The journal of a plan or command. ``with`` opens the file, or creates it.
 
     Args:
         path: the file; its directory must exist.
         digest: the plan's digest; a journal of another plan is refused.
         effect: called before and after each fsync and creation.
 
-    ``records`` are those of earlier runs. Raises JournalError.
+    ``records``: the records of earlier runs. Raises JournalError.
     """
 
     def __init__(self, path: Path, digest: str, effect: Effect = no_effect) -> None:
@@ -118,8 +118,8 @@ class Journal:
         self.write(run={**facts, "by": operator(), "pid": os.getpid()})
 
     def write(self, **record: Any) -> None:
-        """Append a record with the time, and return when it is on disk. Any thread. Raises
-        JournalError."""
+        """Append a record with the time, and return when it is on disk. Any thread may call it.
+        Raises JournalError."""
         what = record.get("step", "run" if "run" in record else "outcome")
         self._effect(f"before journal {what}")
         try:
@@ -162,9 +162,9 @@ class Journal:
 def read_records(
     path: Path, digest: str, keep: Callable[[dict[str, Any]], object] = bool
 ) -> list[dict[str, Any]]:
-    """Return the records of earlier runs; nothing if there is no journal. ``keep``: returns
-    whether a record is needed, and may remove parts of it. For dry runs: nothing is locked or
-    written. Raises JournalError."""
+    """Return the records of earlier runs; an empty list if there is no journal. ``keep``: returns
+    whether a record is needed, and may remove parts of it. Locks and writes nothing, so dry runs
+    can use it. Raises JournalError."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             return _of_plan(path, file.read(), digest, keep)[0][1:]
@@ -175,7 +175,7 @@ def read_records(
 
 
 def plan_of(path: Path) -> str:
-    """Return the digest of a journal's plan. Raises JournalError."""
+    """Return the digest of the plan to which a journal belongs. Raises JournalError."""
     try:
         return str(parse(str(path), path.read_bytes())[0][0].get("plan"))
     except OSError as error:
@@ -183,7 +183,8 @@ def plan_of(path: Path) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Check, for a dry run, that a journal could be opened or created. Raises JournalError."""
+    """Check that a journal could be opened or created, without doing so, for a dry run. Raises
+    JournalError."""
     place = path if os.path.lexists(path) else path.parent
     wanted = os.W_OK if place == path else os.W_OK | os.X_OK
     if not os.access(place, wanted):
@@ -211,9 +212,9 @@ def _line(record: dict[str, Any]) -> bytes:
 def parse(
     name: str, data: bytes, keep: Callable[[dict[str, Any]], object] = bool
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return a journal's records, including the first, and the length of its intact part.
-    ``keep``: returns whether a record after the first is needed. Text after the last newline is an
-    incomplete line. All earlier lines must be valid. Raises JournalError."""
+    """Return a journal's records, and the number of bytes up to the last complete line. ``keep``:
+    returns whether a record is needed; the first is always returned. Text after the last newline is
+    ignored as an interrupted write. All other lines must be valid. Raises JournalError."""
     records: list[dict[str, Any]] = []
     good = 0
     for number, line in enumerate(io.BytesIO(data)):

@@ -64,41 +64,43 @@ _MEMBER_ID: Final = re.compile(r"(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12
 
 
 class FetchOffsets(NamedTuple):
-    """Request: read offsets in Kafka, as ``Stores.fetch`` does. The reply has the offsets."""
+    """Request to read a group's offsets in Kafka, as ``Stores.fetch`` does. The reply is the
+    offsets."""
 
     group: str
     known: tuple[TopicPartition, ...]
 
 
 class ListMembers(NamedTuple):
-    """Request: list the members of the coordinator's group. Reply: as of
+    """Request to list a group's members at its coordinator. The reply is that of
     ``GroupCoordinators.members``."""
 
     group: str
 
 
 class FindHidden(NamedTuple):
-    """Request: find the topics that brokers hide. Reply: as of ``GroupCoordinators.hidden``."""
+    """Request to find the topics that brokers hide. The reply is that of
+    ``GroupCoordinators.hidden``."""
 
     topics: frozenset[str]
 
 
 class EndMirror(NamedTuple):
-    """Request: end the mirror of the group, in which ZooKeeper leads. Reply: what prevents it, as
-    an ``Obstacle``, otherwise ``None``."""
+    """Request to end a group's mirror in which ZooKeeper leads. The reply is an ``Obstacle`` that
+    prevents it, or ``None``."""
 
     group: str
 
 
 class Begin(NamedTuple):
-    """Request without a reply: the work on the group begins now. ``reached``: it is known to be
-    done already."""
+    """Notification, without a reply, that the work on the group begins. ``reached``: the group is
+    already known to have what the command wants."""
 
     reached: bool
 
 
 class Wait(NamedTuple):
-    """Request: wait. Reply: whether the command must end instead."""
+    """Request to wait. The reply is whether the command must stop waiting and end."""
 
     seconds: float
 
@@ -110,7 +112,7 @@ too."""
 
 
 def look(group: str) -> LiveScript[Facts]:
-    """Read everything that the gates need. Raises the errors of both stores."""
+    """Read the group's state, as far as the gates need it. Raises the errors of both stores."""
     # In this order: what is stored in one only while it is read must look behind, not ahead.
     known = yield from offset_partitions(group)
     before = yield from _in_kafka(group, known)
@@ -165,13 +167,13 @@ def _in_kafka(group: str, known: Iterable[TopicPartition]) -> LiveScript[dict[To
 
 
 def before_stage(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
-    """Return the obstacles before a mode, except the lock, which the stage itself sets."""
+    """Return what prevents a mode, apart from a missing lock, which the command itself sets."""
     why = obstacles(facts, target)
     return tuple(one for one in why if one.code != Code.IDS_OPEN)
 
 
 class Step(NamedTuple):
-    """The result of one step. ``why``: what prevents the step; empty if it is done."""
+    """The result of one step of a live move. ``why``: what prevents it; empty if it is done."""
 
     mode: Mode
     changed: bool
@@ -179,7 +181,7 @@ class Step(NamedTuple):
 
 
 class LiveMove:
-    """The steps of one group, which ``perform`` carries out.
+    """The steps of a live move of one group. ``commands.steps.perform`` runs them.
 
     Args:
         group: its name.
@@ -202,8 +204,8 @@ class LiveMove:
         self._now = now
 
     def check(self, target: Mode, back: bool = False) -> LiveScript[Step]:
-        """Check the gate before ``target``, and write nothing. ``back``: in the direction of
-        ZooKeeper."""
+        """Check whether the group may change to ``target``. Write nothing. ``back``: the move is
+        towards ZooKeeper."""
         facts = yield from look(self.group)
         if facts.mode is target:
             return Step(facts.mode, False, self._late(facts))
@@ -249,8 +251,8 @@ class LiveMove:
                 return Step(mode, changed, late)
 
     def lock(self) -> LiveScript[Step]:
-        """Keep legacy consumers out, then change to ``locked``. Unlock again if the change is
-        refused."""
+        """Keep legacy consumers out, then change to ``locked``. If that is refused, unlock
+        again."""
         facts = yield from look(self.group)
         if facts.mode not in (Mode.ZOOKEEPER, Mode.LOCKED):
             return (yield from self.go(Mode.LOCKED))
@@ -271,7 +273,7 @@ class LiveMove:
     def unlock(self) -> LiveScript[Step]:
         """Change to ``zookeeper``, then let legacy consumers in.
 
-        In a group that was moved while it was stopped, the lock belongs to that move and is kept.
+        If the group was moved to Kafka while it was stopped, it stays locked.
         """
         step = yield from self.go(Mode.ZOOKEEPER, back=True)
         if step.why:
@@ -305,7 +307,8 @@ class LiveMove:
         return last._replace(changed=last.changed or step.changed)
 
     def check_back(self) -> LiveScript[Step]:
-        """Check the gate of the next mode in the direction of ``zookeeper``. Write nothing."""
+        """Check whether the group may change to the next mode towards ``zookeeper``. Write
+        nothing."""
         facts = yield from look(self.group)
         before = tuple(Mode)[max(0, tuple(Mode).index(facts.mode) - 1)]
         return (yield from self.check(before, back=True))
@@ -328,10 +331,10 @@ class LiveMove:
         return True
 
     def complete(self, execute: bool = True) -> LiveScript[Step]:
-        """Record a finished move: the group then counts as moved, as after ``zkmigrate apply``.
+        """Record that the live move is finished. Without ``execute``, only check.
 
-        Its mode is ``zookeeper`` again, and its lock no longer lets migratable members in. Without
-        ``execute``, only check.
+        The group then counts as moved, as after ``zkmigrate apply``. Its mode is ``zookeeper``
+        again, and migratable members can no longer register.
         """
         known = yield from migration_marker.state_of(self.group)
         found, marker = known.record, known.marker
@@ -371,9 +374,9 @@ class LiveMove:
         return Step(facts.mode, False, why)
 
     def go(self, target: Mode, back: bool = False) -> LiveScript[Step]:
-        """Write a mode when its gate is open, and wait until all members have acknowledged it.
-        ``back``: in the direction of ZooKeeper. A group that has already passed the mode in this
-        direction is ignored."""
+        """Change the group to a mode when its gate allows it, and wait until all members have
+        acknowledged it. ``back``: the move is towards ZooKeeper. Does nothing if the group has
+        already passed the mode in this direction."""
         deadline = self._now() + self._wait
         changed = False
         sealed: int | None = None

@@ -49,8 +49,8 @@ class Migrator:
         force: also roll back groups whose offsets were changed after the move.
         lock: keep old consumers of groups that were moved to Kafka from starting.
         parallel: number of groups to work on at a time.
-        check: called by any thread with each plan, before the group is claimed and right before its
-            offsets are written; may raise an error to refuse it.
+        check: called with each group's plan, before the group is claimed and right before its
+            offsets are written, by any thread. It may raise an error to refuse the group.
         stop_waiting: makes waits fail immediately.
     """
 
@@ -91,8 +91,8 @@ class Migrator:
         fresh: bool = False,
     ) -> list[Result]:
         """Move every group that is ready. ``fresh``: ignore the journal's earlier records. Without
-        a journal, only check. After all other groups, those with members are tried again for
-        ``wait`` seconds, each as soon as it has none."""
+        a journal, only check. Groups with members are tried last, for ``wait`` seconds, each as
+        soon as its members have left."""
         known = [] if fresh else run.records
         begun = begun_by(known)
         unfinished = {name for name, one in histories_of(known).items() if one.open}
@@ -147,9 +147,9 @@ class Migrator:
         on_group: Callable[[Result], object],
         again: bool = False,
     ) -> list[Result]:
-        """Restore the offsets from before this plan, which are in each group's record. If the
-        plan has no digest, undo the group's last change, whichever command made it; with
-        ``again``, also if that was an undo. Without a journal, only check."""
+        """Restore the offsets from before this plan, which each group's record contains. If the
+        plan has no digest, undo the last change of any command; with ``again``, also an undo.
+        Without a journal, only check."""
         begun = moves_by(run.records)
         asked = Asked(plan.digest, self._force, again)
 

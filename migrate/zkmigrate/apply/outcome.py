@@ -88,9 +88,10 @@ _BY_TABLE: Final = {
 
 
 def by_table(state: GroupState, action: Action, force: bool = False) -> Result | None:
-    """Return a group's outcome if the table of cases does not allow the action, otherwise
-    ``None``. ``force``: allow the action even if newer offsets may be lost, or an old consumer has
-    committed."""
+    """Return the outcome if the table of cases forbids the action on a group, otherwise ``None``.
+
+    ``force``: allow the action even if newer offsets may be lost, or an old consumer has committed.
+    """
     answer = decide(state, action)
     late = answer.reason is Reason.WRITTEN_LATE
     if answer.do is Do.GO or (force and (late or answer.reason is Reason.CONFLICT)):
@@ -106,7 +107,7 @@ def by_table(state: GroupState, action: Action, force: bool = False) -> Result |
 
 
 def ended_by(group: str, error: ZkConsumerError) -> Result:
-    """Return the outcome of a group whose work ended with this error."""
+    """Return the outcome of a group, given the error that ended the work on it."""
     match error:
         case GroupRefusedError():
             return Result(group, Outcome.REFUSED, 0, str(error), (error.reason,))
@@ -131,9 +132,10 @@ def unreadable(group: str, problem: Problem) -> MigrationError:
 
 
 def result_of(group: str, work: Callable[[], Result], *raised: type[ZkConsumerError]) -> Result:
-    """Return the outcome of the work on a group, even if it ends with an error.
+    """Do the work on a group, and return its outcome, even if it fails.
 
-    Raises JournalError and ZkUnavailableError, which concern all groups, and the errors ``raised``.
+    Raises JournalError and ZkUnavailableError, which concern all groups, and errors of the types
+    ``raised``.
     """
     try:
         return work()

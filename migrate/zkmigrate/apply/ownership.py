@@ -67,7 +67,7 @@ _MAX_REQUEST: Final = 960 * 1024
 
 
 def counted(script: Script[T], effect: Effect) -> Script[T]:
-    """Run a script; call ``effect`` before and after each operation that changes something."""
+    """Run a script, and call ``effect`` before and after each operation that changes a znode."""
     reply: Reply | None = None
     while True:
         try:
@@ -90,14 +90,14 @@ def _name(op: ZkOp) -> str:
 
 
 def hold_of(group: str, run: str, lock: Found | None = None) -> Hold:
-    """Return the claim of a run, before it is taken. ``lock``: the lock found on the
-    group's ids."""
+    """Return the claim with which a run will take a group. ``lock``: the lock on the group's
+    ``ids`` znode, if it was read."""
     locked = lock is not None and lock.guard is Guard.LOCKED
     return Hold(group, f"{group}_zkmigrate-{run}", int(time.time() * 1000), locked)
 
 
 def migrators(group: str) -> Script[list[str]]:
-    """Return the registered members, and the migrators that hold a locked group."""
+    """Return the names of the registered members, and of migrators that hold a locked group."""
     paths = GroupPaths(group)
     ids, owners = yield from children_of([paths.ids, paths.owners])
     return [*ids, *owners]
@@ -129,7 +129,7 @@ still_held = _refusing(takeover.still_held)
 def release_after(
     zk: BlockingZk, hold: Hold, error: BaseException, effect: Effect = no_effect
 ) -> None:
-    """Release a group after an error, as far as ZooKeeper is reachable. Not a script."""
+    """Release a group after an error. If that fails, too, add a note to the error."""
     try:
         zk.run(counted(release(hold), effect))
     except ZkConsumerError as second:
@@ -138,14 +138,15 @@ def release_after(
 
 def write_record(hold: Hold, written: Record, more: Iterable[MultiOp] = ()) -> Script[Record]:
     """Write a claimed group's record together with other operations. Return it with its new
-    version, which no other command may change from now on. Raises GroupRefusedError."""
+    version. From now on, no other command may write it. Raises GroupRefusedError."""
     found = yield from record.write(hold.group, written, (hold.check,), more)
     hold.serial = Check(record.path(hold.group), found.version)
     return found
 
 
 def begin(hold: Hold, written: Record, before: Before | None) -> Script[Record]:
-    """Record that a change begins, with the state before it. Raises GroupRefusedError."""
+    """Write to a claimed group's record that a change begins, and store the state before it. Raises
+    GroupRefusedError."""
     group = hold.group
     (there,) = yield from read_many([record.before_path(group)])
     more: list[MultiOp] = []
@@ -168,12 +169,14 @@ def write_marker(
     checked: bool = True,
     earlier: bytes | None = None,
 ) -> Script[None]:
-    """Change the migration marker from one of ``before`` to ``after``, and write the record. The
-    marker may have that content already. ``earlier``: the earlier state that the record keeps.
-    With ``checked``, the versions of all claimed offset znodes are checked. As many checks as fit
-    are in the multi that writes the marker, the others in multis right before it. The caller reads
-    the offsets again after it, which also covers partitions without an offset. Raises
-    GroupRefusedError if nothing was written."""
+    """Change the migration marker, and write the group's record.
+
+    ``before``: the content that the marker may have now. It may also already have the content
+    ``after``. ``earlier``: the earlier state that the record keeps. ``checked``: also check that no
+    claimed offset znode has changed. As many checks as fit are in the multi that writes the marker;
+    the others are sent right before it. The caller must then read the offsets again, which also
+    finds new ones. Raises GroupRefusedError if nothing was written.
+    """
     path, where = migration_marker.path(hold.group), record.path(hold.group)
     made = False
     size = sum(map(len, (after or b"", earlier or b"", record.encode(written))))
@@ -214,9 +217,11 @@ def write_marker(
 
 
 def like_root(group: str, path: str) -> Script[None]:
-    """Give a new znode the access list of the group's znode, if that is readable. The new znode
-    shows which store is valid, so no other user may write it. A list with which no user could
-    change the znode again is not used."""
+    """Give a new znode the access list of the group's znode, if that is readable.
+
+    So no other user can write it: it shows which store is valid. A list that would let no user
+    change the znode again is not used.
+    """
     try:
         root = yield from read(GetAcl(GroupPaths(group).root))
         own = yield from read(GetAcl(path))

@@ -31,9 +31,9 @@ class Parallel(Generic[Worker]):
     """Works on several items at a time, one for each worker.
 
     Args:
-        workers: each is used by one thread at a time.
+        workers: objects that do the work, each used by one thread at a time.
         stopped: set after Ctrl-C, or after an error that concerns all items.
-        stop_waiting: called when ``stopped`` is set; makes waiting workers fail.
+        stop_waiting: called when ``stopped`` is set, to make waiting workers fail.
     """
 
     def __init__(
@@ -51,9 +51,10 @@ class Parallel(Generic[Worker]):
     def each(
         self, items: Iterable[Item], work: Callable[[Worker, Item], Got]
     ) -> Generator[tuple[Item, Got]]:
-        """Yield each item with its result when the work on it ends. After an error or Ctrl-C,
-        items in progress are finished without waits, and no other item is started. The finished
-        items are yielded before the error is raised again, unless the caller has raised it."""
+        """Yield each item with the result of the work on it, in the order in which work ends. After
+        an error or Ctrl-C, items in progress are finished without waiting, and no other item is
+        started. Finished items are yielded before the error is raised, unless it is the
+        caller's."""
 
         def task(item: Item) -> tuple[Item, Got] | None:
             with self._begin:
@@ -110,15 +111,16 @@ class Parallel(Generic[Worker]):
 
 
 class Run:
-    """One run of a command that changes groups. Any thread may call it, one at a time for each
-    group.
+    """One run of a command that changes groups. Threads may share it, but only one at a time may
+    work on a group.
 
     Args:
-        journal: opened. Without one it is a dry run, which runs no hook and records nothing.
+        journal: the open journal. Without one it is a dry run, which runs no hook and records
+            nothing.
         hooks: commands to run before and after each group that is not done yet.
-        idle: whether to record all groups that needed no work; otherwise those without a step keep
-            their earlier outcome.
-        earlier: the records of earlier runs, for a dry run.
+        idle: whether to record an outcome for groups that needed no work. Otherwise their earlier
+            outcome remains the last one.
+        earlier: for a dry run, the journal's records of earlier runs.
     """
 
     def __init__(
@@ -141,10 +143,11 @@ class Run:
         """The groups with a step in the journal."""
 
     def begin(self, group: str, case: Callable[[], Case] | None = None, in_kafka: str = "") -> None:
-        """Run the first hook of a group, once. Raises GroupRefusedError if it fails.
+        """Run the hook before a group, unless it was already run. Raises GroupRefusedError if it
+        fails.
 
-        ``case``: called if there is a hook; ``None``: the case is unknown, because no broker is
-        asked. ``in_kafka``: the group's name in Kafka, if different.
+        ``case``: returns the group's case for the hook; ``None``: the case is unknown, because no
+        broker is asked. ``in_kafka``: the group's name in Kafka, if different.
         """
         if self.journal is not None and self.hooks and group not in self._hooked:
             what = "" if case is None else case().value
@@ -153,7 +156,7 @@ class Run:
             self._hooked[group] = facts
 
     def end(self, result: Result) -> Result:
-        """Run the last hook of a group, record its outcome, and return it."""
+        """Run the hook after a group, record its outcome, and return it."""
         facts = self._hooked.pop(result.group, None)
         if facts is not None:
             result = self.hooks.end(result, facts)
@@ -163,7 +166,7 @@ class Run:
         return result
 
     def step(self, group: str, step: str, **facts: object) -> None:
-        """Record that a step of the work on a group begins."""
+        """Write to the journal that a step of the work on a group begins."""
         if self.journal is not None:
             self._begun.add(group)
             self.journal.write(group=group, step=step, **facts)
@@ -175,7 +178,7 @@ class Run:
         work: Callable[[Worker, str], Result],
         stop_waiting: Callable[[], object] = lambda: None,
     ) -> Iterator[Result]:
-        """Work on as many groups at a time as there are workers. Yield the outcomes in any order.
+        """Work on groups in parallel, one per worker. Yield the outcomes in any order.
 
         See ``Parallel``. Raises JournalError and ZkUnavailableError, which concern all groups.
         """

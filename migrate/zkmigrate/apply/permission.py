@@ -38,17 +38,18 @@ commits have arrived."""
 
 
 def boottime() -> float:
-    """Return seconds on a clock that continues while the machine is suspended."""
+    """Return the seconds since the machine was started, including time in which it was
+    suspended."""
     return time.clock_gettime(CLOCK)
 
 
 class Permission:
-    """The permission to change a group that is claimed.
+    """The permission to change a group that this process has claimed.
 
     Args:
         zk: the session that claimed the group.
         hold: the claim.
-        clock: returns seconds; continues while the machine is suspended.
+        clock: returns seconds; must continue while the machine is suspended.
     """
 
     def __init__(self, zk: BlockingZk, hold: Hold, clock: Callable[[], float] = boottime) -> None:
@@ -58,9 +59,11 @@ class Permission:
         self._until = float("-inf")
 
     def ask(self) -> None:
-        """Check with ZooKeeper that the claim is still valid, and that no other command has
-        written the group's record. Raises GroupRefusedError if not. An answer is valid for a
-        session timeout from the request on, because ZooKeeper keeps a session at least that long.
+        """Check that the claim is still valid, and that no other command has written the group's
+        record.
+
+        Raises GroupRefusedError if not. The result is valid for one session timeout from the start
+        of the request, because ZooKeeper keeps the session at least that long.
         """
         asked = self._clock()
         reply = self._zk.run(self._checked())
@@ -78,11 +81,12 @@ class Permission:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the last answer has expired, so that a request may have been late."""
+        """Whether the result of ``ask`` has expired, so that a later request may have come too
+        late."""
         return float("-inf") < self._until <= self._clock()
 
     def still(self) -> Script[bool]:
-        """Make the check of ``ask`` in a script."""
+        """Return whether the permission is still valid. The same check as ``ask``, for scripts."""
         return isinstance((yield from self._checked()), Ok)
 
     def _checked(self) -> Script[Reply]:
@@ -94,7 +98,10 @@ class Permission:
 def check_accepted(
     group: str, failed: Mapping[TopicPartition, ZkConsumerError], count: int
 ) -> None:
-    """Check that a coordinator has refused none of ``count`` offsets. Raises GroupRefusedError."""
+    """Check that the coordinator refused no offset. Raises GroupRefusedError.
+
+    ``failed``: the refused ones. ``count``: the number of all offsets, for the message.
+    """
     if failed:
         tp, error = min(failed.items())
         text = (
@@ -105,16 +112,17 @@ def check_accepted(
 
 
 class InKafka:
-    """Changes of one group's offsets in Kafka.
+    """Changes the offsets of one group in Kafka.
 
     Args:
-        stores: both, opened.
+        stores: both stores, opened.
         group: the group's name in ZooKeeper.
         in_kafka: its name in Kafka.
-        permission: asked for before each request; ``None``: the coordinator alone protects it.
-        lost: called if the permission expired before an answer arrived; returns the partitions
-            whose newer offsets may be lost.
-        note: writes them to the journal.
+        permission: checked before each request. ``None``: no check, as the coordinator refuses
+            commits to a group with members.
+        lost: called if the permission has expired when a request ends. Returns the partitions where
+            newer offsets may have been overwritten.
+        note: writes these partitions to the journal.
         effect: called before and after each change.
     """
 
@@ -139,10 +147,13 @@ class InKafka:
     def change(
         self, new: Mapping[TopicPartition, StoredOffset], gone: Collection[TopicPartition] = ()
     ) -> Mapping[TopicPartition, ZkConsumerError]:
-        """Commit and delete offsets. Return those that the coordinator refused. If the permission
-        expired in the meantime, other clients may have used the group before the change. Then
-        nothing is restored, as they may still be active. Raises GroupRefusedError, and records the
-        partitions in the group's record if ZooKeeper is reachable."""
+        """Commit and delete offsets. Return those that the coordinator refused.
+
+        If the permission expired before the coordinator answered, other clients may have used the
+        group before the change. Then nothing is restored, as they may still be active. The
+        partitions are written to the group's record if ZooKeeper is reachable. Raises
+        GroupRefusedError.
+        """
         ask = self._permission.ask if self._permission else lambda: None
         kafka, failed = self._stores.kafka, {}
         try:
@@ -170,10 +181,10 @@ class InKafka:
             raise self.in_doubt(self._lost()) from None
 
     def in_doubt(self, lost: Iterable[TopicPartition]) -> GroupRefusedError:
-        """Record that newer offsets may be lost, and return the error about it.
+        """Record that newer offsets may have been overwritten, and return the error that says so.
 
-        The partitions are written to the journal, then to the group's record. If ZooKeeper stores
-        the record, they are removed from the journal. Raises JournalError.
+        The partitions are written to the journal, then to the group's record. If the record was
+        written, they are removed from the journal. Raises JournalError.
         """
         rows = sorted(lost)
         try:

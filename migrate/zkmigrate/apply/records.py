@@ -82,7 +82,7 @@ def _checked(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def begun_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
-    """Return the steps of each group on which work was started. Raises JournalError."""
+    """Return the steps in a journal, by group. Raises JournalError."""
     begun: dict[str, Records] = {}
     for record in _checked(records):
         if "step" in record:
@@ -91,14 +91,15 @@ def begun_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
 
 
 def moves_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
-    """Return the steps of each group, except those of kind ``ALONE``. Raises JournalError."""
+    """Return the steps of moves in a journal, by group. Steps in ``ALONE`` belong to no move.
+    Raises JournalError."""
     found = {name: [one for one in all_ if one["step"] not in ALONE]
              for name, all_ in begun_by(records).items()}  # fmt: skip
     return {name: steps for name, steps in found.items() if steps}
 
 
 def outcome_of(result: Result) -> dict[str, Any]:
-    """Return the record of a group's outcome."""
+    """Return the journal's record of a group's outcome."""
     record: dict[str, Any] = {
         "group": result.group,
         "outcome": result.outcome.value,
@@ -120,7 +121,8 @@ def outcome_of(result: Result) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The outcome of a group in one run. ``run``: the command, its options and who ran it."""
+    """The outcome of a group in one run. ``run``: the journal's record of the run, with command,
+    options and operator."""
 
     result: Result
     run: Mapping[str, Any]
@@ -129,7 +131,7 @@ class Ended:
 
 @dataclass(slots=True)
 class History:
-    """The outcomes of a group, one for each run that worked on it."""
+    """The outcomes of a group, one for each run that worked on the group."""
 
     ended: list[Ended] = field(default_factory=list)
     open: bool = False
@@ -142,12 +144,12 @@ class History:
 
     @property
     def changed(self) -> tuple[Changed, ...]:
-        """The offsets that were last changed."""
+        """The offsets that the last run with changes has changed."""
         return next((one.result.changed for one in reversed(self.ended) if one.result.changed), ())
 
 
 def histories_of(records: Iterable[dict[str, Any]]) -> dict[str, History]:
-    """Return the outcomes of each group. Raises JournalError."""
+    """Return the outcomes in a journal, by group. Raises JournalError."""
     found: dict[str, History] = {}
     run: Mapping[str, Any] = {}
     for record in _checked(records):
@@ -189,7 +191,7 @@ def _result(record: Mapping[str, Any]) -> Result:
 
 
 def since_plan(records: Records) -> Records:
-    """Return the records after a group's last plan, or all if it has none."""
+    """Return the records after a group's last plan, or all records if there is no plan."""
     for index in range(len(records) - 1, -1, -1):
         if records[index]["step"] == PLAN:
             return records[index + 1 :]
@@ -203,7 +205,7 @@ def last_done(records: Records) -> int:
 
 
 def recorded(records: Records) -> GroupPlan | None:
-    """Return the last plan with which a group was written; ``None`` if nothing was written."""
+    """Return a group's last plan, if offsets were written with it; otherwise ``None``."""
     after = since_plan(records)
     if len(after) == len(records) or all(record["step"] in _UNWRITTEN for record in after):
         return None
@@ -211,8 +213,8 @@ def recorded(records: Records) -> GroupPlan | None:
 
 
 def late_partitions(records: Records) -> list[TopicPartition]:
-    """Return the partitions whose offsets a run may have overwritten after its claim had ended. An
-    empty remark follows when the group's record in ZooKeeper has them."""
+    """Return the partitions where a run may have overwritten newer offsets, as its claim had ended.
+    Partitions that the group's record in ZooKeeper already lists are not included."""
     partitions: set[TopicPartition] = set()
     for record in since_plan(records):
         if record["step"] in _LATE:
@@ -222,5 +224,5 @@ def late_partitions(records: Records) -> list[TopicPartition]:
 
 
 def names_in(records: Records) -> set[str]:
-    """Return the names with which earlier runs claimed a group."""
+    """Return the names under which earlier runs claimed a group."""
     return {str(record["name"]) for record in records if "name" in record}

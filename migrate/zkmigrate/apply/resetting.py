@@ -40,7 +40,7 @@ from zkmigrate.text import show, shown
 
 
 def check_stopped(state: GroupState) -> None:
-    """Check that a group has no members in either store, as far as that can be determined.
+    """Check that a group has no members in ZooKeeper or at its coordinator.
 
     Raises GroupInUseError, GroupRefusedError.
     """
@@ -68,13 +68,13 @@ def carry_out(
     note: Note,
     wrote: Callable[[], object] = lambda: None,
 ) -> Record:
-    """Write the offsets of ``rows`` if the group's record is still ``serial``. Return the new
-    record. ``note``: writes partitions whose offsets were committed late to the journal.
-    ``wrote``: called when all offsets are set, because errors may follow. Raises
-    GroupRefusedError, ZkConsumerError.
+    """Write the offsets in ``rows``, if the group's record still is ``serial``. Return the new
+    record.
 
-    In ZooKeeper all offsets change in one multi, up to some hundreds. After an error some offsets
-    may be written; the command may be repeated.
+    ``note``: writes to the journal the partitions where a commit may have overwritten a newer
+    offset. ``wrote``: called when all offsets are written, because an error may follow. In
+    ZooKeeper, all offsets change in one multi, up to some hundreds. After an error, some offsets
+    may have been written; the command can be repeated. Raises GroupRefusedError, ZkConsumerError.
     """
     lock = stores.zk.run(ids_lock.look(state.group))
     hold = ownership.hold_of(state.group, uuid.uuid4().hex[:8], lock)

@@ -58,7 +58,7 @@ class Steps:
         force: also roll back groups whose offsets were changed after the move.
         lock: keep old consumers of groups that were moved to Kafka from starting.
         run: the name of this run.
-        stopped: set when the run ends early.
+        stopped: set when the run must end early.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Steps:
         """The changed offsets of that group."""
 
     def forget(self) -> None:
-        """Forget the last group."""
+        """Delete the results of the last group, before the next one."""
         self.locked, self.changed = None, ()
 
     def plan_now(
@@ -110,9 +110,9 @@ class Steps:
     ) -> Result:
         """Apply a change. Without a journal, only check. Raises GroupRefusedError.
 
-        ``records``: the journal's records of earlier runs. ``prefix``: ``undo-`` on the way back.
-        ``version``: the version of the group's record from which the change was computed, if it
-        was computed from the record.
+        ``records``: the journal's records of earlier runs. ``prefix``: the prefix of the steps in
+        the journal: ``undo-`` on the way back. ``version``: the version of the group's record from
+        which the change was computed, if it was computed from the record.
         """
         undo = bool(prefix)
         current = since_plan(records)
@@ -332,9 +332,9 @@ class Steps:
         journal: Journal | None,
         first: Callable[[], object],
     ) -> Result:
-        """Restore the offsets that the group's record has from before its last change.
+        """Restore the offsets from before the group's last change, which its record contains.
 
-        See ``way_back`` for ``planned`` and ``asked``. ``first`` is called before anything is
+        For ``planned`` and ``asked``, see ``way_back``. ``first`` is called before anything is
         changed. Without a journal, only check. Raises GroupRefusedError.
         """
         group = planned.group
@@ -467,7 +467,8 @@ class Steps:
         return lost
 
     def wait_for_earlier_runs(self, names: set[str], group: str) -> None:
-        """Wait until the sessions of killed runs have ended."""
+        """Wait until the sessions of earlier runs have ended. ``names``: under which they claimed
+        the group."""
         deadline = time.monotonic() + self.stores.timeout * 2 + 5
         waiting = False
         while True:
@@ -523,7 +524,8 @@ class Steps:
 
 
 def changes_of(change: Change, before: Mapping[TopicPartition, int | None]) -> tuple[Changed, ...]:
-    """Return the offsets that a change replaces. ``before``: the target's earlier offsets."""
+    """Return the offsets that a change replaces. ``before``: the offsets in the target before
+    it."""
     rows = (
         Changed(
             *tp, change.target.value, None if (old := before.get(tp)) == -1 else old, number(new)
