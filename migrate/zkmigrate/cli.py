@@ -29,8 +29,10 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line, and return the exit status. See ``exit_status``; the status is 130
-    after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
+    """Run the command line, and return the exit status.
+
+    This is a status of ``exit_status``, or 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
+    """
     from zkconsumer.console.run import exit_status
 
     received: list[int] = []

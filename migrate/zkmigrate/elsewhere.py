@@ -36,8 +36,8 @@ from zkmigrate.text import shown
 def store_elsewhere(
     plan: PlanFile, stores: Stores, other: OtherCluster, run: Run
 ) -> Iterator[Result]:
-    """Store the offsets of each group that is ready, and yield the outcomes. Without a journal,
-    only check."""
+    """Store the planned offsets of each ready group in another cluster, and yield the outcomes.
+    Without a journal, only check."""
     plans = {one.group: one for one in plan.groups}
 
     def one(_worker: None, name: str) -> Result:
@@ -51,8 +51,8 @@ def store_elsewhere(
 
 
 def check_origin(plan: GroupPlan, other: OtherCluster) -> None:
-    """Check that the group has stopped in the other cluster, and that its offsets there are still
-    the planned ones. Raises GroupRefusedError, BrokerError."""
+    """Check that a group has no members in the other cluster, and that its offsets there are
+    unchanged since the plan was made. Raises GroupRefusedError, BrokerError."""
     assert plan.origin is not None
     group, numbers = plan.origin
     with other.kafka.another() as kafka:
@@ -71,7 +71,7 @@ def check_origin(plan: GroupPlan, other: OtherCluster) -> None:
 
 
 def unchecked(plan: PlanFile, to: To, other: OtherCluster) -> Iterator[str]:
-    """Yield the checks that are impossible because the other cluster's brokers are too old."""
+    """Yield a sentence for each check that the other cluster's brokers are too old for."""
     if None in (to.cluster, other.view.cluster_id):
         yield f"not checked whether {to.servers} is the planned cluster: its id is not known"
     there = (one.there for group in plan.groups for one in group.entries)

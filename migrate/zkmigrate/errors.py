@@ -23,11 +23,12 @@ from zkmigrate.reasons import Reason
 
 
 class MigrationError(ZkConsumerError):
-    """A move, or a part of it, failed. The text names the fix."""
+    """A command failed, or its work on one group did. The text says what to do."""
 
 
 class PlanFileError(MigrationError):
-    """A plan or a file of offsets cannot be used unchanged. The text names file and line."""
+    """A plan, a file of offsets or another input file cannot be used as it is. The text names file
+    and line."""
 
     exit_code: ClassVar[int] = USAGE
 
@@ -41,7 +42,7 @@ class JournalError(MigrationError):
 class JournalWriteError(JournalError):
     """A record could not be written, for example because the disk is full.
 
-    Nothing was done after the last record, so the command may be repeated.
+    Nothing was changed after the last complete record, so the command may be repeated.
     """
 
     exit_code: ClassVar[int] = FAILED
@@ -50,8 +51,8 @@ class JournalWriteError(JournalError):
 class GroupRefusedError(MigrationError):
     """One group cannot be moved now. Other groups are not affected.
 
-    Another action is needed first, such as stopping a consumer; repeating the command is not
-    enough. ``reason``: for programs.
+    The text says what must be done first, such as stopping a consumer. ``reason``: the kind of
+    problem, for programs.
     """
 
     exit_code: ClassVar[int] = ATTENTION
@@ -71,9 +72,9 @@ def in_use(group: str, reason: Reason, why: str) -> GroupInUseError:
 
 
 def check_members(group: str, registered: Iterable[str] = (), joined: Iterable[str] = ()) -> None:
-    """Check that a group has no members, in ZooKeeper or at the coordinator.
+    """Check that a group has no members. Raises GroupInUseError.
 
-    Raises GroupInUseError.
+    ``registered``: its members in ZooKeeper. ``joined``: its members at the coordinator.
     """
     if names := shown(registered):
         text = f"{names} registered in ZooKeeper: stop these members first"
@@ -84,5 +85,5 @@ def check_members(group: str, registered: Iterable[str] = (), joined: Iterable[s
 
 
 def refused(group: str, reason: Reason, why: str) -> GroupRefusedError:
-    """Return the error that names a group and why it is refused."""
+    """Return the error that names a group and says why it is refused."""
     return GroupRefusedError(printable(f"group {group}: {why}"), reason)

@@ -27,7 +27,7 @@ SOON_DAYS: Final = 3
 
 
 class Note(str):
-    """A remark that ends with a list of names. ``short`` has only the first few."""
+    """A remark that ends with a list of names. ``short``: the same with only the first names."""
 
     __slots__ = ("short",)
     short: str
@@ -57,9 +57,9 @@ def show(offset: int | None) -> str:
 
 
 def late_text(partitions: Sequence[object], more: int = 0) -> str:
-    """Return the message about offsets whose commit may have replaced newer ones.
+    """Return the message that newer offsets of these partitions may have been overwritten.
 
-    ``more``: number of others whose names are unknown.
+    ``more``: the number of further partitions, whose names are unknown.
     """
     others = f", and {more} that only the journal of that run names" if more else ""
     return (
@@ -70,5 +70,5 @@ def late_text(partitions: Sequence[object], more: int = 0) -> str:
 
 
 def unlisted_note(partitions: Sequence[str]) -> str:
-    """Return the message that Kafka could not list all groups."""
+    """Return the message that Kafka could not list the groups on these partitions."""
     return f"groups may be missing, because these partitions have no leader: {shown(partitions)}"

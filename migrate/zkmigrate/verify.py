@@ -33,10 +33,9 @@ NEED_ATTENTION: Final = frozenset({NOT_MOVED, SOURCE, BEHIND})
 
 
 class Difference(NamedTuple):
-    """One partition whose offset differs from the plan, or from the source store at the move.
-
-    ``planned``: the planned offset; ``None``: no offset. ``kind``: one of the constants above.
-    """
+    """A partition whose offset is not as planned, or has changed in the source store since the
+    move. ``planned``: the planned offset; ``None``: no offset. ``kind``: one of the constants
+    above."""
 
     group: str
     topic: str | None
@@ -59,11 +58,11 @@ def compare(
 ) -> Iterator[Difference]:
     """Yield every partition whose offset in a store has changed since the move ended.
 
-    The source store is compared with the ``marker``, or with the plan if the marker has no
-    offsets. An offset that was deleted from the source store is not a difference, because nothing
-    is left behind. Without the marker of a move to the target, the group is not moved, and the
-    target is not compared. ``misplaced``: the offsets that are now below ``offset``; they are
-    compared in moves to Kafka. ``deleted``: partitions that no longer exist, and whose offsets
+    The source store is compared with the ``marker``, or with the plan if the marker has no offsets.
+    An offset that was deleted from the source store is not a difference, because nothing is left
+    behind. The target is compared only if the ``marker`` shows a move to it; otherwise the group
+    counts as not moved. ``misplaced``: the present offsets in ``/consumers/GROUP/offset``, which
+    moves to Kafka also compare. ``deleted``: partitions that no longer exist, and whose offsets
     were deleted with them.
     """
     planned = {entry.tp: entry.to for entry in plan.entries}
@@ -112,7 +111,8 @@ def compare(
 def doubtful(
     plan: GroupPlan, direction: Direction, held: HeldNow, late: Iterable[TopicPartition]
 ) -> Iterator[Difference]:
-    """Yield every offset that may have overwritten a newer one and has not changed since."""
+    """Yield every partition where the move may have overwritten a newer offset, and the offset has
+    not changed since. ``late``: the partitions where that is possible."""
     target = held[direction.target]
     planned = {entry.tp: entry.to for entry in plan.entries}
     for tp in late:
@@ -122,10 +122,8 @@ def doubtful(
 
 
 def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterator[Difference]:
-    """Yield every offset that the plan leaves out and that is now in the source store only.
-
-    An unreadable offset counts as one of them.
-    """
+    """Yield every offset that the plan leaves out and that is now in the source store only,
+    including unreadable ones."""
     source, target = held[direction.source], held[direction.target]
     for tp, offset in sorted(source.items()):
         if (offset is None or offset != target.get(tp)) and covers(plan.skipped, tp):
@@ -135,12 +133,13 @@ def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterat
 
 
 def about_group(plan: GroupPlan, kind: str, what: str) -> Difference:
-    """Return the difference that concerns a whole group."""
+    """Return a difference that concerns a whole group, not one partition."""
     return Difference(plan.group, None, None, None, None, kind, what, plan.kafka_group)
 
 
 def status(found: Iterable[Difference], strict: bool = False) -> int:
-    """Return the exit status. ``strict``: treat progress of new consumers as a problem."""
+    """Return the exit status. ``strict``: an offset that new consumers have moved forward is a
+    problem."""
     kinds = {one.kind for one in found}
     attention = kinds & (NEED_ATTENTION | ({AHEAD} if strict else set()))
     return exit_status(failed=UNREADABLE in kinds, attention=bool(attention))

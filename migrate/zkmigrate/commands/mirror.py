@@ -384,7 +384,7 @@ def _each_group(verb: str, work: Work, act: Act, stage: Stage | None = None) -> 
 def each_mirrored(
     run: Run, stores: Stores, groups: Iterable[str], work: Work, act: Act
 ) -> Iterator[Result]:
-    """Work on mirrored groups, or only check. Yield the outcomes in any order."""
+    """Run ``act`` on mirrored groups, or only check. Yield the outcomes in any order."""
     from zkmigrate.mirror.mirroring import Mirroring
 
     def one(stores: Stores, name: str, execute: bool, wait: float) -> Result:

@@ -47,12 +47,11 @@ def plan_groups(
     layout: FromLayout | None = None,
     elsewhere: bool = False,
 ) -> Iterator[GroupPlan]:
-    """Yield the plan of each group. The plan of an unreadable group has a problem instead of
-    partitions.
+    """Yield the plan of each group. A group that cannot be read gets a plan with a problem.
 
-    ``may_run``: members of a group do not prevent its plan. ``renamed``: groups' names in Kafka,
-    if different. ``layout``: where ``from_file`` was read, if not from a file. ``elsewhere``: the
-    plans are for another cluster, and this one is not changed.
+    ``may_run``: plan groups even if they have members. ``renamed``: groups' names in Kafka, if
+    different. ``layout``: the znode layout from which ``from_file`` was read; ``None``: a file.
+    ``elsewhere``: the plans are for another cluster, and this one is not changed.
     """
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
@@ -122,10 +121,10 @@ def _without_rights(stores: Stores, groups: Sequence[str]) -> tuple[dict[str, Pr
 
 
 class Summary:
-    """Collects rows, notes and counts of the plans that pass through ``watch``.
+    """Collects rows, notes and counts from the plans that pass through ``watch``.
 
     ``how``: the format; only a table shortens lists of names. ``only_problems``: hide the rows of
-    groups that are ready. ``skips``: the values of ``--skip``.
+    groups that are ready. ``skips``: the operator's values of ``--skip``.
     """
 
     def __init__(self, how: How, only_problems: bool, skips: Iterable[Skip]) -> None:
@@ -142,7 +141,7 @@ class Summary:
         self.unused = set(skips)
 
     def watch(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
-        """Yield the plans, and collect the data for the summary."""
+        """Yield the plans unchanged, and collect the data for the summary."""
         for plan in plans:
             self.verdicts[plan.verdict] += 1
             for note in plan.notes:
@@ -188,7 +187,7 @@ class Summary:
 
     @property
     def status(self) -> int:
-        """The exit status."""
+        """The exit status of the command."""
         good = {Verdict.READY, Verdict.MOVED, Verdict.IGNORED}
         away = self.away or bool(self.unlisted) or Reason.COORDINATOR_AWAY in self.kinds
         return exit_status(failed=away, attention=bool(set(self.verdicts) - good))

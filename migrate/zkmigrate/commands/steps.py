@@ -38,14 +38,14 @@ T = TypeVar("T")
 
 
 class Stage(NamedTuple):
-    """One stage of a live move.
+    """A command that moves a group to another stage of a live move.
 
     Args:
-        action: the stage's action in the table of cases.
+        action: the command's action in the table of cases.
         target: the mode whose gate is checked.
-        back: whether the stage leads back to ZooKeeper.
-        act: carries out the stage.
-        only_check: checks whether the stage can be carried out, if this is not done by a gate.
+        back: whether the command moves the group towards ZooKeeper.
+        act: carries out the command.
+        only_check: the check for a dry run, if it is not that of the gate.
     """
 
     action: Action
@@ -56,13 +56,15 @@ class Stage(NamedTuple):
 
     @property
     def direction(self) -> Direction:
-        """The direction of the stage."""
+        """The direction in which the stage moves a group."""
         return Direction.KAFKA_TO_ZK if self.back else Direction.ZK_TO_KAFKA
 
     def on_group(self, move: LiveMove, named: bool, execute: bool) -> LiveScript[Result]:
-        """Carry out the stage on one group, or only check it, if the group's case allows it.
+        """Carry out the stage on one group, if its case allows that. Without ``execute``, only
+        check.
 
-        A group that is not ``named``, and that the stage does not concern, is left as it is.
+        ``named``: the group was chosen by name. Other groups are ignored if the stage does not
+        concern them.
         """
         from zkmigrate.apply.live import Begin, look
 
@@ -84,7 +86,7 @@ class Stage(NamedTuple):
         return Result(name, outcome, 0, "; ".join(step.why), reasons, mode=step.mode.value)
 
     def concerns(self, facts: Facts) -> bool:
-        """Whether the stage applies to a group that is not named individually."""
+        """Whether the stage applies to a group that was not chosen by name."""
         if self.only_check is not None:
             return facts.mode is Mode.OPEN
         return bool(facts.members)
@@ -111,10 +113,11 @@ def perform(
     stopped: Event | None = None,
     begin: Callable[[bool], object] = lambda reached: None,
 ) -> T:
-    """Carry out a step and return its result. Raises the errors of both stores.
+    """Run a script of a live move on both stores, and return its result. Raises the errors of both
+    stores.
 
-    Once ``stopped`` is set, a waiting step ends as after a timeout. ``begin``: called
-    before the work on the group begins; see ``Begin``.
+    Once ``stopped`` is set, a waiting step ends as after a timeout. ``begin``: called before the
+    work on the group begins; see ``Begin``.
     """
 
     from zkmigrate.apply.live import (
@@ -167,9 +170,9 @@ def perform(
 def carry_out(
     stage: Stage, run: Run, stores: Stores, groups: Sequence[str], named: Set[str], work: Work
 ) -> Iterator[Result]:
-    """Carry out a stage, or only check it. Yield the outcome of each group, in any order.
+    """Carry out a stage on groups, or only check. Yield the outcome of each group, in any order.
 
-    ``named``: see ``Stage.on_group``.
+    ``named``: the groups that were chosen by name.
     """
     from zkmigrate.apply.live import LiveMove
     from zkmigrate.stores.group_states import case_in  # loads kafka-python, which takes long
@@ -194,7 +197,7 @@ def carry_out(
 def legal_names(which: Selection, zk: BlockingZk, on_bad: Callable[[Result], object]) -> list[str]:
     """Return the chosen groups in ZooKeeper that can be moved.
 
-    ``on_bad``: receives the outcome of each other group that was named individually.
+    ``on_bad``: receives the outcome of each group that was chosen by name but has an invalid name.
     """
     names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
     for name in names:
@@ -204,7 +207,8 @@ def legal_names(which: Selection, zk: BlockingZk, on_bad: Callable[[Result], obj
 
 
 def by_move(zk: BlockingZk, groups: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the groups that are in a live move or have an unreadable record, and all others."""
+    """Return the groups that need the steps of a live move, and the others. The first list also has
+    the groups whose record cannot be read."""
     live: list[str] = []
     others: list[str] = []
     found = zk.run_all(or_refusal(state_of(name)) for name in groups)
@@ -222,9 +226,9 @@ def carry_out_stopped(
     script: Callable[[str, bool], Script[Result]],
     work: Work,
 ) -> Iterator[Result]:
-    """Lock or unlock groups that are not in a live move, using only ZooKeeper. Yield the outcomes.
+    """Lock or unlock groups that are not in a live move, without using brokers. Yield the outcomes.
 
-    ``script``: carries it out, or only checks it.
+    ``script``: locks or unlocks a group, or only checks.
     """
 
     def one(zk: BlockingZk, name: str) -> Result:

@@ -44,7 +44,8 @@ _HEAD: Final = """\
 
 
 def parse(name: str, data: bytes) -> tuple[Rule, ...]:
-    """Return the rules in a file. Raises PlanFileError, which names file, rule and key."""
+    """Return the rules in a TOML file of decisions. Raises PlanFileError, which names file, rule
+    and key."""
     try:
         document = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -95,7 +96,7 @@ def _value(where: str, key: str, value: object) -> object:
 
 
 def to_json(options: Options) -> dict[str, Any]:
-    """Return all decisions as an object that ``from_json`` reads."""
+    """Return an operator's decisions as an object for JSON, which ``from_json`` reads."""
     document: dict[str, Any] = {name: getattr(options, name) for name in DECIDED}
     document["skips"] = [list(skip) for skip in options.skips]
     document["rules"] = [
@@ -131,7 +132,8 @@ def from_json(where: str, document: object) -> Options:
 
 
 def template(plans: Iterable[GroupPlan]) -> Iterator[str]:
-    """Yield the text of a file with a rule for each group that needs a decision."""
+    """Yield the text of a file of decisions, with a rule to fill in for each group that needs
+    one."""
     yield _HEAD
     for plan in plans:
         if plan.verdict is Verdict.DECIDE:

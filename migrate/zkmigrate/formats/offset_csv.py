@@ -31,7 +31,8 @@ _FIELDS: Final = ("group", "topic", "partition", "offset")
 
 
 def render(offsets: Mapping[OffsetKey, int], how: str, one_group: bool = False) -> str:
-    """Return the text of a file. ``one_group``: CSV without the group column."""
+    """Return the text of a file of offsets. ``how``: the format. ``one_group``: leave out the CSV's
+    group column."""
     if how == "jvm":
         return offset_files.render(offsets)
     rows = [(*key, offsets[key]) for key in sorted(offsets)]
@@ -46,8 +47,8 @@ def render(offsets: Mapping[OffsetKey, int], how: str, one_group: bool = False) 
 def parse(name: str, data: bytes, group: str | None = None) -> dict[OffsetKey, int]:
     """Return the offsets in a file of any of the three formats.
 
-    ``group``: the group, if the file does not name groups. Raises OffsetsFileError, which names
-    each bad line. A partition that occurs twice is bad.
+    ``group``: the group, if the file has no group names. Raises OffsetsFileError, which names each
+    invalid line. A second offset for a partition is invalid.
     """
     if len(data) > offset_files.MAX_FILE_BYTES:
         raise OffsetsFileError([f"{name} is larger than {offset_files.MAX_FILE_BYTES} bytes"])

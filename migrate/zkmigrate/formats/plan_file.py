@@ -68,8 +68,8 @@ class Groups(Protocol):
 
 
 class To(NamedTuple):
-    """The cluster in which a plan stores offsets, or from which it has read them: its brokers, and
-    its id if known."""
+    """The other cluster of a plan: the one in which it stores offsets, or from which it has read
+    them. ``servers``: its brokers. ``cluster``: its id, if known."""
 
     servers: str
     cluster: str | None
@@ -104,8 +104,8 @@ def render(
     to: To | None = None,
     origin: To | None = None,
 ) -> Iterator[str]:
-    """Yield the lines of a plan file, each with its newline. ``made_with``: version and options,
-    for information only."""
+    """Yield the lines of a plan file, each with its newline. ``made_with``: the version and the
+    options of the command, for readers of the file."""
     encode = json.JSONEncoder(separators=(", ", ": ")).encode
     first: dict[str, Any] = {
         "zkmigrate": FORMAT,
@@ -194,7 +194,7 @@ def parse(name: str, data: bytes) -> PlanFile:
 
 
 def render_one(direction: Direction, group: GroupPlan) -> str:
-    """Return a group's plan as text for a journal. ``made_ms`` must be set."""
+    """Return a group's plan as text for a journal. ``group.made_ms`` must be set."""
     assert group.made_ms is not None
     return "".join(render(direction, group.made_ms, [group]))
 
@@ -207,8 +207,11 @@ def parse_one(name: str, text: str) -> GroupPlan:
 
 
 def load(path: str, elsewhere: bool = False) -> PlanFile:
-    """Return the plan in a file, completely checked. Raises PlanFileError, also later while groups
-    are read if the file has changed. ``elsewhere``: accept a plan for another cluster."""
+    """Return the plan in a file. The whole file is checked.
+
+    ``elsewhere``: accept a plan for another cluster. Raises PlanFileError. Reading the groups later
+    also raises it, if the file has changed.
+    """
     with _open(path) as file:
         stamp = _stamp(file)
         reader = _Reader(path, file)

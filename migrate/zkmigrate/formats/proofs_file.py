@@ -18,7 +18,7 @@ _FORMAT: Final = 3
 
 
 class Asked(NamedTuple):
-    """An offset to prove, for another cluster's partition ``other``.
+    """An offset to translate. ``other``: the other cluster's partition.
 
     ``topics``: the ids of both topics, which change when a topic is recreated; empty if unknown.
     """
@@ -30,7 +30,8 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A proven offset; see ``Translation``. ``doubtful``: not all records are in both logs."""
+    """A proven offset in the other cluster. ``doubtful``: some records are only in one of the logs.
+    For the other fields, see ``Translation``."""
 
     offset: int
     compared: int
@@ -39,10 +40,10 @@ class Answer(NamedTuple):
 
 
 class ProofsFile:
-    """Proven offsets, and the file to which new ones are added. Use it as a context manager.
+    """A file of proven offsets, to which new ones are added. Use it as a context manager.
 
-    ``clusters``: their ids, or their addresses if they have none. Raises PlanFileError if the file
-    cannot be opened, has another format or is for other clusters.
+    ``clusters``: the ids of both clusters, or the address of one without an id. Raises
+    PlanFileError if the file cannot be opened, has another format or is for other clusters.
     """
 
     def __init__(self, path: str, clusters: tuple[str, str]) -> None:
@@ -71,8 +72,8 @@ class ProofsFile:
         self._file.close()
 
     def get(self, asked: Asked) -> Answer | None:
-        """Return an offset that was proven before. None without the topics' ids, because it may
-        have been proven for other topics with the same names."""
+        """Return the proven offset, if the file has it. Returns ``None`` if the topics' ids are
+        unknown, because the proof may be for other topics with the same names."""
         return self._known.get(asked) if all(asked.topics) else None
 
     def add(self, asked: Asked, answer: Answer) -> None:

@@ -21,17 +21,19 @@ def sealed(text: str) -> bytes:
 
 
 def unsealed(line: bytes) -> bytes | None:
-    """Return the text of a line without its line end; ``None`` if the line was changed."""
+    """Return the text of a line from ``sealed``, without checksum and newline; ``None`` if the
+    checksum is wrong."""
     text, tab, checksum = line.rpartition(b"\t")
     return text if tab and checksum == b"%08x" % zlib.crc32(text) else None
 
 
 def create(path: Path, chunks: Iterable[bytes]) -> None:
-    """Create a new file. After this returns, its content and its name are on disk.
+    """Create a file that does not exist yet. On return, its content and its name are on disk.
 
     The content is written to a temporary file, which is then linked to ``path``. On a volume
     without hard links, such as many network shares, ``path`` is created empty and then replaced.
-    Mode 0600, never through a symbolic link. Raises OSError, FileExistsError when ``path`` exists.
+    The file has mode 0600. Symbolic links are not followed. Raises OSError, FileExistsError when
+    ``path`` exists.
     """
     if os.path.lexists(path):  # before the content is made, which may take long
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))

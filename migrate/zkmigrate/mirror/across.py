@@ -165,12 +165,12 @@ class Across:
     """Mirrors groups to another cluster. Close it at the end.
 
     Args:
-        stores: of the groups' cluster, opened.
+        stores: both stores of the groups' own cluster, opened.
         other: the other cluster.
-        translator: finds offsets there.
-        names: the names of topics there.
+        translator: finds a group's offsets in the other cluster.
+        names: the topics' names in the other cluster.
         lower: store the lower bound of an offset that is not proven.
-        stopped: ends waiting early.
+        stopped: when set, waiting ends early.
     """
 
     def __init__(
@@ -198,16 +198,17 @@ class Across:
         self._period: float | None = None
 
     def close(self) -> None:
-        """Close the connections that this object has opened."""
+        """Close the connections that this object opened."""
         self._asks.close()
 
     # -- one pass ------------------------------------------------------------------------------
 
     def steps(self, groups: Iterable[str], execute: bool) -> Iterator[Step]:
-        """Copy offsets once, or only compare. Yield the step of each group.
+        """Copy groups' offsets once; without ``execute``, only compare. Yield the result for each
+        group.
 
-        All groups are translated before the first offset is stored, because records near a group's
-        offsets may show that a topic is not a copy.
+        The offsets of all groups are translated before the first is stored, because the records of
+        one group may show that a topic is not a copy.
         """
         names = list(groups)
         self._translator.again()
@@ -468,9 +469,12 @@ class Across:
     # -- the hand-over -------------------------------------------------------------------------
 
     def cut_over(self, group: str, execute: bool, wait: float) -> Result:
-        """Lock out old members, wait up to ``wait`` seconds until they have left and until the
-        other cluster has the records at their last offsets, and store these there. Then the new
-        program may start there. Raises GroupRefusedError, BrokerError, ZooKeeperError."""
+        """Hand a group over to the other cluster, where its new program may then start.
+
+        Locks out old members, and waits up to ``wait`` seconds until they have left and the other
+        cluster has the records at their last offsets. Then stores these offsets there. Raises
+        GroupRefusedError, BrokerError, ZooKeeperError.
+        """
         state = self._state(group)
         if isinstance(state, Result):
             return state

@@ -91,12 +91,12 @@ _QUIET: Final = (IN_STEP, STANDBY, STOPPED, ENDED)
 
 
 class Mirroring:
-    """Mirrors groups.
+    """Keeps groups' offsets in ZooKeeper and Kafka in step.
 
     Args:
         stores: both stores, opened.
         say: called with messages for the operator.
-        stopped: ends waiting early.
+        stopped: when set, waiting ends early.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class Mirroring:
         """Start to mirror groups. Yield the outcome of each, even if it is already mirrored.
 
         ``lead``: the store whose offsets replace those of the other store, if they differ. It also
-        restarts a mirror that has stopped. ``again``: the group was refused before, and ``lead``
-        is ignored, because the stores may have changed since the operator chose it.
+        restarts a mirror that has stopped. ``again``: the group was refused at an earlier attempt.
+        Then ``lead`` is ignored, because the stores may have changed since the operator chose it.
         """
         others: list[str] = []
         names = list(groups)
@@ -211,10 +211,10 @@ class Mirroring:
         return Result(group, Outcome.DONE, 0, f"{leader.value} leads")
 
     def end(self, group: str, execute: bool) -> Result:
-        """End the mirror of a group. ZooKeeper must lead, or have led when the mirror stopped.
+        """End a group's mirror. ZooKeeper must lead, or have led when the mirror stopped.
 
-        The offsets that it committed to Kafka are deleted, and old members that a cut-over locked
-        out are let in, as by ``back``. Raises GroupRefusedError.
+        Deletes the offsets that the mirror committed to Kafka. Old members that a cut-over has
+        locked out may register again. Raises GroupRefusedError.
         """
         return self._until(group, partial(self._end, group, execute), 0.0)
 
@@ -260,15 +260,15 @@ class Mirroring:
     # -- one pass ------------------------------------------------------------------------------
 
     def steps(self, groups: Iterable[str], when_empty: bool = False) -> Iterator[Step]:
-        """Bring groups into step once. Yield the step of each group, in any order.
+        """Copy groups' offsets once. Yield the result for each group, in any order.
 
-        Where ZooKeeper leads, a group is read if a watch has fired, and every ``READ_AGAIN_S``
-        seconds at the latest; see ``GROUPS_PER_S`` for many groups. Where Kafka leads, its offsets
-        are read each time, too. From ZooKeeper, only znodes whose watch has fired are read.
+        Where ZooKeeper leads, a group is read if one of its watches has fired, and at least every
+        ``READ_AGAIN_S`` seconds; for many groups, see ``GROUPS_PER_S``. Only znodes whose watch has
+        fired are read. Where Kafka leads, the group's offsets in Kafka are also read each time.
 
-        ``when_empty``: cut a group over as soon as its last old member has left, if it had one
-        since the connection to ZooKeeper was established, or another process has started the
-        cut-over.
+        ``when_empty``: cut a group over as soon as its last old member has left. The group must
+        have had one since the connection to ZooKeeper was established, or another process must have
+        started the cut-over.
         """
         every = list(groups)
         again_s = max(READ_AGAIN_S, len(every) / GROUPS_PER_S)
@@ -471,8 +471,11 @@ class Mirroring:
     # -- the commands --------------------------------------------------------------------------
 
     def cut_over(self, group: str, execute: bool, wait: float) -> Result:
-        """Let Kafka lead. Lock out old members, wait up to ``wait`` seconds until they have
-        left, and copy their last offsets. Then the new program may start."""
+        """Let Kafka lead, so that the group's new program may start.
+
+        Locks out old members, waits up to ``wait`` seconds until they have left, and copies their
+        last offsets.
+        """
         state = self._zk(migration_marker.state_of(group))
         refusal = by_table(state, Action.CUT_OVER)
         if refusal is not None:
@@ -516,9 +519,9 @@ class Mirroring:
         return self._locked(group, partial(self._until, group, once, wait, Action.CUT_OVER))
 
     def back(self, group: str, execute: bool, wait: float) -> Result:
-        """Let ZooKeeper lead again, once it has the last offsets, and let old members in.
+        """Let ZooKeeper lead again, and let old members in.
 
-        ``wait``: seconds to wait until the new members have left.
+        Waits up to ``wait`` seconds until the new members have left, and copies their last offsets.
         """
         state = self._zk(migration_marker.state_of(group))
         done = by_table(state, Action.UNDO) or self._zk(guard.nothing_to_unlock(state))
@@ -561,7 +564,8 @@ class Mirroring:
         return seen, Result(group, Outcome.DONE, before + decision.copies)
 
     def complete(self, group: str, execute: bool, wait: float) -> Result:
-        """End the mirror with Kafka leading. The group then counts as moved, as after ``apply``."""
+        """End the mirror of a group in which Kafka leads. The group then counts as moved, as after
+        ``apply``."""
         state = self._zk(migration_marker.state_of(group))
         refusal = by_table(state, Action.COMPLETE)
         if refusal is not None:

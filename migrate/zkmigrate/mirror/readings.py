@@ -44,7 +44,8 @@ Look = InZooKeeper | ZnodeFormatError | ZooKeeperError
 
 
 class Seen(NamedTuple):
-    """A mirrored group: ZooKeeper's data, and the reading of both stores."""
+    """A mirrored group as it was last read. ``at``: its data in ZooKeeper. ``reading``: its offsets
+    and members in both stores."""
 
     at: InZooKeeper
     mirror: Mirror
@@ -52,27 +53,27 @@ class Seen(NamedTuple):
 
 
 class Together(NamedTuple):
-    """Kafka's data about groups that were read together, or why it is unknown. ``until``: the time
-    until which it may be used, by ``time.monotonic``."""
+    """Several groups that were read together. ``found``: each group, or why Kafka's data is
+    unknown. ``until``: when the data becomes too old, by ``time.monotonic``."""
 
     found: dict[str, Seen | BrokerError]
     until: float
 
     def of(self, group: str) -> Seen | None:
-        """Return the reading of a group, unless it is too old. Raises BrokerError."""
+        """Return a group, unless it was not read or the data is too old. Raises BrokerError."""
         found = self.found.get(group)
         if isinstance(found, BrokerError):
             raise found
         return found if time.monotonic() <= self.until else None
 
     def of_all(self, groups: Iterable[str]) -> dict[str, Seen]:
-        """Return the readings of the groups that were read, unless they are too old."""
+        """Return those of the groups that were read, unless the data is too old."""
         some = groups if time.monotonic() <= self.until else ()
         return {name: one for name in some if isinstance(one := self.found.get(name), Seen)}
 
 
 class Readings:
-    """The latest readings of mirrored groups."""
+    """Reads mirrored groups, and caches what was read."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -114,18 +115,18 @@ class Readings:
         return groups
 
     def look(self, groups: Iterable[str]) -> list[Look]:
-        """Return groups' data in ZooKeeper, reading only what has changed."""
+        """Return groups' data in ZooKeeper. Reads only znodes that may have changed."""
         return list(self._stores.zk.run_all(map(self._look, groups)))
 
     def look_afresh(self, group: str) -> Look:
-        """Read all data of a group in ZooKeeper again, and return it."""
+        """Return a group's data in ZooKeeper. Reads all of it again."""
         self._known.pop(group, None)
         (found,) = self.look([group])
         return found
 
     def keep(self, seen: Seen) -> None:
-        """Replace a group's cached data with ``seen``, which was just read or which this process
-        has written."""
+        """Replace a group's cached data with ``seen``, which this process has just read or
+        written."""
         at = seen.at
         known = self._known.pop(at.group, None)
         if known is not None and at.watched:
@@ -139,11 +140,11 @@ class Readings:
             self._stored.pop(at.group, None)
 
     def moved(self, groups: Sequence[str], place: int) -> set[str]:
-        """Return the groups whose offsets in Kafka differ from the cached ones, or are not
-        available immediately.
+        """Return the groups whose offsets in Kafka may differ from the cached ones.
 
-        They are requested together. If those at the same ``place`` among all groups are mostly the
-        same as last time, this is cheap, because equal answers are not decoded.
+        These are the groups with other offsets, and those whose coordinator is not known yet. All
+        groups are requested together. ``place``: identifies the groups among all. The coordinators'
+        last answers are kept for each place, and equal answers are not decoded again.
         """
         before = self._answers.pop(place, {})
         if not groups:
@@ -174,7 +175,8 @@ class Readings:
         return self.complete(at)
 
     def complete(self, at: InZooKeeper) -> Seen:
-        """Read Kafka's data for a mirrored group. Raises BrokerError."""
+        """Read a mirrored group's data in Kafka, and add it to the data in ZooKeeper. Raises
+        BrokerError."""
         found = self._complete([at])[at.group]
         if isinstance(found, BrokerError):
             raise found
@@ -186,18 +188,20 @@ class Readings:
         before: Mapping[TopicPartition, KafkaOffset],
         new: Mapping[TopicPartition, StoredOffset | None],
     ) -> bool:
-        """Whether Kafka still has the offsets that were read for some partitions, or the new
-        offset whose commit was not answered. Raises BrokerError.
+        """Return whether a group's offsets in Kafka are unchanged since they were read. Raises
+        BrokerError.
 
-        A member may have committed right before it left, after the offsets were read.
+        A member may have committed right before it left, after the offsets were read. ``before``:
+        the offsets that were read. ``new``: offsets that may be there instead, from a commit that
+        was not answered.
         """
         return _is_still(self._asks.fetch(group, new), before, new)
 
     def still_in_kafka(
         self, seen: Mapping[str, Seen], new: Mapping[str, Mapping[TopicPartition, StoredOffset]]
     ) -> list[str]:
-        """Return the groups for which ``is_still_in_kafka`` is true and immediately known. They
-        are requested together."""
+        """Return the groups for which ``is_still_in_kafka`` is true, of those whose coordinator is
+        known. All groups are requested together."""
         answers = self._stores.kafka.fetch_several(new, only=new).values()
         stored = {name: one for some in answers for name, one in some.offsets.items()}
         return [
@@ -207,10 +211,10 @@ class Readings:
         ]
 
     def complete_together(self, looks: Iterable[InZooKeeper]) -> Together:
-        """Read Kafka's data for several mirrored groups, with few requests.
+        """Read the data of several mirrored groups in Kafka, with few requests.
 
-        If data that concerns several groups is unreadable, nothing is returned. Then ``complete``
-        shows which group fails.
+        If data that concerns several groups cannot be read, nothing is returned. ``complete`` then
+        shows which group has a problem.
         """
         began, until = time.monotonic(), inf
         ats, polled = list(looks), dict[str, Mapping[TopicPartition, StoredOffset]]()

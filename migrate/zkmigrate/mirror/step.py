@@ -15,10 +15,13 @@ HANDED_OVER: Final = "handed over"
 
 
 class Step(NamedTuple):
-    """One group after one pass. ``state``: ``in step``, ``standby``, ``behind``, ``stopped``,
-    ``refused``, ``failed``, ``not mirrored`` or, to another cluster, ``handed over``. ``since``:
-    when its store began to lead, in UTC. ``late_since``: since when it has not been in step; empty
-    if it is. ``copied``: number of offsets copied."""
+    """The result of one pass for one group.
+
+    ``state``: ``in step``, ``standby``, ``behind``, ``stopped``, ``refused``, ``failed`` or ``not
+    mirrored``; in a mirror to another cluster also ``handed over``. ``since``: when the leader
+    began to lead, in UTC. ``late_since``: when the group was first found not in step; empty if it
+    is in step. ``copied``: number of offsets copied.
+    """
 
     group: str
     leader: str
@@ -31,18 +34,18 @@ class Step(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Whether the group needs no operator."""
+        """Whether the group is in order, so that no operator has to act."""
         return self.state in (IN_STEP, STANDBY, ENDED, HANDED_OVER, Outcome.WOULD.value)
 
 
 class Lateness:
-    """Since when groups have not been in step."""
+    """Remembers since when each group has not been in step."""
 
     def __init__(self) -> None:
         self._since: dict[str, str] = {}
 
     def timed(self, step: Step, now_ms: int) -> Step:
-        """Add the time since when the group has not been in step."""
+        """Return the step with ``late_since`` set if the group is not in step."""
         if step.good:
             self._since.pop(step.group, None)
             return step

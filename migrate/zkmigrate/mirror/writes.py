@@ -45,18 +45,18 @@ with those of other groups. After that it is requested again."""
 
 
 class Unwritten(NamedTuple):
-    """Data to be written to ZooKeeper: the new agreed state, and offsets."""
+    """Data still to be written to ZooKeeper: a group's new agreed state, and its offsets."""
 
     seen: Seen
     mirror: Mirror
     offsets: Mapping[TopicPartition, int]
 
     def script(self) -> Script[InZooKeeper]:
-        """Write the data. Raises GroupRefusedError if the group has changed."""
+        """Write the data to ZooKeeper. Raises GroupRefusedError if the group has changed."""
         return mirror_state.write(self.seen.at, self.mirror, self.offsets)
 
     def after(self, at: InZooKeeper) -> Seen:
-        """Return the group's reading as it is after the write.
+        """Return the group as it is after the write. ``at``: its data in ZooKeeper.
 
         Raises GroupRefusedError if another command has written the group's record since.
         """
@@ -66,11 +66,11 @@ class Unwritten(NamedTuple):
 
 
 class Writes:
-    """Writes to both stores.
+    """Writes the mirror's decisions to both stores.
 
     Args:
         stores: both stores, opened.
-        readings: receives the written data.
+        readings: the cache to which the written data are added.
         say: called with messages for the operator.
     """
 
@@ -84,10 +84,10 @@ class Writes:
         """Groups whose lock was checked: which store led, and whether the record was locked."""
 
     def commit_together(self, some: Mapping[str, tuple[Seen, Decision, int]]) -> None:
-        """Ask for permission for the commits of several groups at the same time, and commit.
+        """Commit the decided offsets of several groups to Kafka, with few requests.
 
-        ``carry_out`` commits what was not stored. ``some``: the reading of each group, the
-        decision, and the session that has its lease.
+        Offsets that this does not commit remain for ``carry_out``. ``some``: the data of each
+        group, the decision, and the session that has the group's lease.
         """
         began = boottime()
         seen = {name: one[0] for name, one in some.items()}
@@ -139,8 +139,8 @@ class Writes:
         raise LeaderUnavailableError(f"the coordinator did not answer within {_READ_S:g} s, {what}")
 
     def write_all(self, unwritten: Collection[Unwritten]) -> list[str]:
-        """Write the data of several groups. Return the groups that another process has changed, or
-        that cannot be written."""
+        """Write the data of several groups. Return the groups that were not written, for example
+        because another process has changed them."""
         changed: list[str] = []
         scripts = (_or_error(self._unless_lost(one.script(), one.seen.at)) for one in unwritten)
         for one, at in zip(unwritten, self._stores.zk.run_all(scripts), strict=True):
@@ -159,11 +159,11 @@ class Writes:
         session: int = 0,
         later: dict[str, Unwritten] | None = None,
     ) -> Seen:
-        """Write the decision, and return the resulting group.
+        """Write a decision about a group, and return the group as it is afterwards.
 
-        ``session``: has the group's lease. ``later``: receives data that may be written to
-        ZooKeeper together with that of other groups. Raises GroupRefusedError with
-        ``OTHER_OPERATOR``, and GroupActiveError, if the group has changed.
+        ``session``: the session that has the group's lease. ``later``: receives data for ZooKeeper
+        that may be written together with that of other groups. Raises GroupActiveError, and
+        GroupRefusedError with ``OTHER_OPERATOR``, if the group has changed.
         """
         group = seen.at.group
         if decision.stop is not None:
@@ -211,8 +211,8 @@ class Writes:
         return Seen(at, at.mirror, seen.reading)
 
     def settle_lock(self, at: InZooKeeper) -> None:
-        """Set the lock according to the record, because the process that wrote the record may have
-        been killed."""
+        """Lock or unlock a group as its record says. The process that wrote the record may have
+        been killed before it did so."""
         assert at.mirror is not None
         as_read = leader, locked = at.mirror.leader, at.record.locked
         if self._settled.get(at.group) == as_read:
@@ -226,13 +226,13 @@ class Writes:
     def lead(
         self, seen: Seen, to: Store, offsets: Mapping[TopicPartition, int], **fields: Any
     ) -> InZooKeeper:
-        """Let a store lead from now on, if no offset has changed in the other since the reading.
+        """Let a store lead from now on. Return the group's data in ZooKeeper.
 
-        The other store is read again, because a member may have committed right before it left,
-        after the offsets were read. Kafka is also read again before it leads, because a mirror
-        with an older reading may have committed. ``offsets``: written to ZooKeeper first.
-        ``fields``: further fields of the group's record; only these change if ``to`` leads
-        already.
+        Raises GroupRefusedError if an offset in the other store has changed since it was read. The
+        other store is read again, because a member may have committed right before it left. Kafka
+        is also read again before it leads, because another mirror process may have committed.
+        ``offsets``: written to ZooKeeper first. ``fields``: more fields of the group's record. If
+        ``to`` leads already, only these are written.
         """
         at, now_ms = seen.at, int(time.time() * 1000)
         if offsets:
@@ -256,7 +256,8 @@ class Writes:
         return self.run(mirror_state.look(at.group))
 
     def run(self, script: Script[T], *ats: InZooKeeper) -> T:
-        """Run a script that depends on the readings ``ats``. See ``unless_lost``."""
+        """Run a script that relies on the readings ``ats``, unless the connection was lost since.
+        See ``unless_lost``."""
         return self._stores.zk.run(self._unless_lost(script, *ats))
 
     def _unless_lost(self, script: Script[T], *ats: InZooKeeper) -> Script[T]:
@@ -264,7 +265,8 @@ class Writes:
 
 
 def first_record(group: str, written: Record, mirror: Mirror) -> Script[None]:
-    """Record that a group is mirrored, with the agreed state. Raises GroupRefusedError."""
+    """Record in ZooKeeper that a group is mirrored, and create the agreed state. Raises
+    GroupRefusedError."""
     where = mirror_state.path(group)
     (there,) = yield from read_many([where])
     data = mirror_state.encode(mirror)

@@ -14,7 +14,8 @@ from zkmigrate.reasons import Reason
 
 
 class Case(Enum):
-    """The case of a group. ``status`` prints the value."""
+    """The situation in which a group is. It decides what each command does. ``status`` prints the
+    value."""
 
     UNTOUCHED = "untouched"
     IN_KAFKA = "in kafka"
@@ -82,8 +83,11 @@ _LIVE: Final = {Mode.LOCKED: Case.LOCKED, Mode.KAFKA: Case.KAFKA, Mode.OPEN: Cas
 
 
 def case_of(state: GroupState) -> Case:
-    """Return the case of a group. Unreadable data is a case of its own. If a group was moved, or
-    is in a live move, other clients' znodes are a problem in addition to its case."""
+    """Return the case of a group.
+
+    A group with unreadable data has a case of its own. Another client's znodes are not a case if
+    the group was moved or is in a live move; commands then report them in addition.
+    """
     marker = state.marker
     moved_to = state.moved_to
     in_kafka = Store.KAFKA in (moved_to, state.record.mirror_leads)
@@ -126,10 +130,8 @@ def case_of(state: GroupState) -> Case:
 
 
 def changed_since(state: GroupState) -> set[TopicPartition]:
-    """Return the partitions whose offset in the source store has changed since the move.
-
-    None if the marker had no room for the offsets.
-    """
+    """Return the partitions whose offset in the source store has changed since the move. The result
+    is empty if the offsets did not fit into the marker."""
     marker = state.marker
     if marker is None or marker.moved_to is None or not (marker.in_target or marker.misplaced):
         return set()

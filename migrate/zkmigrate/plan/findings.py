@@ -50,7 +50,7 @@ _ADVICE: Final = {
 
 
 class Findings:
-    """Problems of partitions. The object is true if there are any."""
+    """Collects the problems of a group's partitions. The object is true if there are any."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -60,11 +60,12 @@ class Findings:
         return bool(self._found)
 
     def add(self, kind: Reason, tp: TopicPartition, text: str = "") -> None:
-        """Add one partition. ``text`` follows its name."""
+        """Add a partition to the problems of one kind. ``text``: what follows the partition's
+        name."""
         self._found.setdefault(kind, {})[tp] = f"{tp}{text}"
 
     def problems(self) -> Iterator[Problem]:
-        """Yield one problem for each kind, with the values for ``--skip``."""
+        """Yield one problem for each kind, with its partitions and the values for ``--skip``."""
         for kind, findings in self._found.items():
             skips: dict[str, None] = {}
             for tp in findings if kind in _SKIPPABLE else ():
@@ -76,7 +77,7 @@ class Findings:
 def problem(
     kind: Reason, text: str, advice: str, names: Iterable[str] = (), skips: Iterable[str] = ()
 ) -> Problem:
-    """Return a problem whose texts are printable."""
+    """Return a problem, with unprintable characters in its texts replaced."""
     return Problem(
         kind,
         printable(text),
@@ -87,7 +88,7 @@ def problem(
 
 
 def bad_name(name: str) -> Problem:
-    """Return the problem of a name that zkmigrate cannot handle in ZooKeeper."""
+    """Return the problem that a group's name cannot be part of a ZooKeeper path."""
     shown = ascii(name[:60]) + ("..." if len(name) > 60 else "")
     return Problem(
         Reason.BAD_NAME,

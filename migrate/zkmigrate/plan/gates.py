@@ -19,25 +19,26 @@ from zkconsumer.core.migration.modes import Mode, neighbours
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The state of a group, as read by the tool.
+    """The state of a group in a live move.
 
     Args:
         mode: the group's mode.
         version: the version of the mode's znode; -1 if there is none.
         registered: consumer ids below ``ids``, including those of legacy members.
-        members: each migratable member with the mode that it has acknowledged, if any.
+        members: the migratable members, and the version of the mode that each has acknowledged, if
+            any.
         ids_locked: whether legacy consumers are kept from registering.
         plain: members of the coordinator's group that are not migratable.
-        former: members of the coordinator's group with the client id of a migratable member, such
-            as its last incarnation, which stays there until its session ends.
-        in_zookeeper: committed offsets in ZooKeeper.
-        in_kafka: committed offsets in Kafka.
-        misplaced: offsets below ``offset``, which members do not read.
-        foreign: znodes in another client's layout, which may hold offsets. Only known in mode
+        former: members of the coordinator's group that have the client id of a migratable member
+            but are not it. A restarted member remains there until its old session ends.
+        in_zookeeper: the offsets in ZooKeeper.
+        in_kafka: the offsets in Kafka.
+        misplaced: the offsets in ``/consumers/GROUP/offset``, which members do not read.
+        foreign: znodes in another client's layout, which may contain offsets. Only known in mode
             ``zookeeper``.
         hidden: topics with offsets in ZooKeeper whose offsets in Kafka the brokers do not show.
         moved: whether a finished move to Kafka is recorded.
-        all_locked: whether migratable members are kept from registering, too.
+        all_locked: whether all members, even migratable ones, are kept from registering.
     """
 
     mode: Mode
@@ -57,7 +58,7 @@ class Facts:
 
 
 class Code(StrEnum):
-    """The kinds of obstacles. Tools print the value."""
+    """The kind of an obstacle. Tools print the value."""
 
     WRONG_MODE = "wrong-mode"
     NOT_ACKNOWLEDGED = "not-acknowledged"
@@ -74,10 +75,8 @@ class Code(StrEnum):
 
 
 class Obstacle(str):
-    """One sentence about what prevents a mode. ``waits``: the obstacle may disappear by itself.
-
-    ``code``: one of ``Code``, or a word of the tool that adds an obstacle.
-    """
+    """A sentence that says what prevents a mode. ``waits``: it may disappear by itself. ``code``:
+    one of ``Code``, or a word of the tool that adds it."""
 
     __slots__ = ("code", "waits")
     code: str
@@ -91,10 +90,10 @@ class Obstacle(str):
 
 
 def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
-    """Return the obstacles to writing ``target``; none if the mode may be written.
+    """Return what prevents a change to ``target``; empty if nothing does.
 
-    A group without members owns no partition, so this is not an obstacle by itself. But then no
-    member copies offsets.
+    A group without members owns no partition, so that is not an obstacle in itself. But then no
+    member copies offsets from one store to the other.
     """
     if target not in neighbours(facts.mode):
         names = " or ".join(mode.value for mode in neighbours(facts.mode))
@@ -162,7 +161,7 @@ def _others(facts: Facts) -> list[Obstacle]:
 
 
 def start_obstacles(facts: Facts) -> list[Obstacle]:
-    """Return why a live move must not start from the members' offsets in ZooKeeper."""
+    """Return why a live move must not start from the group's offsets in ZooKeeper."""
     reasons: list[Obstacle] = []
     if facts.moved:
         text = "the group counts as moved to Kafka, and its offsets in ZooKeeper no longer count"
@@ -201,7 +200,7 @@ def _hidden(facts: Facts) -> list[Obstacle]:
 
 
 def may_pass(why: Sequence[Obstacle]) -> bool:
-    """Whether these obstacles may all disappear by themselves, so that waiting can help."""
+    """Whether all these obstacles may disappear by themselves, so that it is useful to wait."""
     return all(one.waits for one in why)
 
 

@@ -32,10 +32,10 @@ def plan_group(
     now_ms: int,
     retention: Retention | None,
 ) -> GroupPlan:
-    """Return the plan of one group: what to write and why, or what prevents the move.
+    """Return the plan of one group: the offsets to write, or what prevents the move.
 
-    ``retention`` is only needed for moves to Kafka. Offsets that will be skipped have no entries:
-    they stay behind, and the plan lists them.
+    ``retention`` is only needed for moves to Kafka. Offsets that the operator skips have no
+    entries. The plan lists them as staying behind.
     """
     return _Planner(state, direction, options, now_ms, retention).plan()
 

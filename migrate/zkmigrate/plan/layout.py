@@ -30,7 +30,7 @@ _MOST_PARTITION: Final = 2**31 - 1
 
 
 class Means(Enum):
-    """Meaning of a stored number. The reference shows the value."""
+    """What a stored number means. The reference page shows the value."""
 
     NEXT = "next record to read"
     LAST = "last record read"
@@ -38,7 +38,8 @@ class Means(Enum):
 
 
 class Stored(NamedTuple):
-    """An offset in a znode. ``offset``: ``None`` if nothing was committed."""
+    """A partition's offset in another client's znode. ``offset``: ``None`` if nothing was
+    committed."""
 
     path: str
     tp: TopicPartition
@@ -51,13 +52,14 @@ class Layout:
 
     Args:
         client: its name and releases.
-        where: the znodes, as text.
-        pattern: matches the whole path of a znode with an offset. Its group ``root`` is the
-            path that is given to ``--layout``.
-        means: what the numbers are.
-        never: what a partition without a commit looks like, as text.
-        read: yields the offsets of ``Nodes``; the text is the topic if the znodes do not name it.
-        others: pattern of the last parts of paths whose znodes hold no offsets.
+        where: the paths of the znodes, as text.
+        pattern: matches the whole path of a znode with an offset. Its group ``root`` is the path to
+            give to ``--layout``.
+        means: what the stored numbers mean.
+        never: how a partition without a commit looks, as text for the reference page.
+        read: yields the offsets in ``Nodes``. Its text argument is the topic, if the znodes do not
+            name it.
+        others: matches the ends of the paths of znodes that contain no offsets.
     """
 
     client: str
@@ -69,7 +71,7 @@ class Layout:
     others: re.Pattern[str] | None = None
 
     def matched(self, nodes: Nodes) -> Iterator[tuple[str, re.Match[str], Node]]:
-        """Yield the znodes with offsets."""
+        """Yield the znodes with offsets, and the match of each path."""
         for path, node in nodes.items():
             if match := self.pattern.fullmatch(path):
                 yield path, match, node
@@ -307,13 +309,14 @@ _NO_OFFSETS: Final = re.compile(
 
 
 def looks_like_offsets(path: str, data: bytes, topics: Set[str] = frozenset()) -> bool:
-    """Whether a znode may hold offsets of some client. This is a heuristic.
+    """Guess whether a znode contains offsets of some client.
 
     True for any data if the data or the path contain the word offset, or if the path is that of a
     layout. True for a list of pairs of numbers, each possibly with a topic. True for a number if
-    the znode's name ends with a number, its parent is named like a partition, or a part of its
-    path is one of ``topics``, those of the cluster. True for JSON with an object from numbers to
-    numbers, or with a number if the path, a key above it or a value next to it is a topic.
+    the znode's name ends with a number, its parent is named like a partition, or a part of its path
+    is in ``topics``. True for JSON with an object from numbers to numbers, or with a number if the
+    path, a key above it or a value next to it is in ``topics``. ``topics``: the topics of the
+    cluster.
     """
     if not data:
         return False
@@ -368,9 +371,9 @@ def _is_whole(value: object) -> bool:
 
 
 def recognized(path: str, data: bytes) -> tuple[str, str]:
-    """Return the layout of a znode that looks like offsets, and the path to name with ``--layout``.
+    """Return the layout of a znode that looks like offsets, and the path to give to ``--layout``.
 
-    If no layout matches, its name is empty and the path is that of the znode's parent.
+    If no layout matches, the first is empty, and the second is the path of the znode's parent.
     """
     for name in _SWEPT:
         if match := LAYOUTS[name].pattern.fullmatch(path):
@@ -384,8 +387,8 @@ def recognized(path: str, data: bytes) -> tuple[str, str]:
 
 
 class Place(NamedTuple):
-    """A place where a client has stored offsets. ``name``: its layout. ``topic``: the topic, for
-    layouts whose znodes do not name it, otherwise empty."""
+    """A path below which another client has stored offsets. ``name``: the layout. ``topic``: the
+    topic, if the layout's znodes do not name it, otherwise empty."""
 
     name: str
     path: str
@@ -393,7 +396,7 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Return the place of a text ``LAYOUT:ZNODE[:TOPIC]``. Raises ValueError."""
+        """Return the place that a text ``LAYOUT:ZNODE[:TOPIC]`` names. Raises ValueError."""
         name, _, path = text.partition(":")
         topic = ""
         if name in ("spark-list", "brooklin"):
@@ -411,12 +414,12 @@ class Place(NamedTuple):
 
 
 def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, ZkOffset]:
-    """Return the stored number and the znode's state of each partition, in a layout.
+    """Return the offset of each partition in znodes of a layout, as stored by the client.
 
     Args:
         name: the layout's name.
         nodes: every znode at and below a path.
-        topic: the topic, for layouts whose znodes do not name it.
+        topic: the topic, if the layout's znodes do not name it.
 
     Raises ZnodeFormatError.
     """
@@ -441,16 +444,16 @@ def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, Zk
 
 
 def is_foreign_layout(group: str, foreign: Sequence[str], has_offsets: bool) -> bool:
-    """Whether these znodes are another client's offsets, not merely extra znodes next to the
-    group's.
+    """Whether these znodes are another client's offsets, not only extra znodes next to those of
+    Kafka's consumer.
 
-    ``has_offsets``: whether the group has offset znodes of its own.
+    ``has_offsets``: whether the group also has offset znodes of Kafka's consumer.
     """
     return bool(foreign) and not (has_offsets and all(_is_other(group, path) for path in foreign))
 
 
 def reason_for(state: GroupState) -> Reason | None:
-    """Return why the znodes of a group have an unknown format; ``None`` if all are known."""
+    """Return the kind of problem if a group has znodes of an unknown format, otherwise ``None``."""
     if not state.foreign:
         return None
     whole = is_foreign_layout(state.group, state.foreign, bool(state.zk))

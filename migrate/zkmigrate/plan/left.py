@@ -18,12 +18,14 @@ from zkmigrate.text import moment, shown
 
 
 class Left(NamedTuple):
-    """The result for one group. ``lost``: partitions whose offset is missing or lower in Kafka.
+    """What a group would lose if ZooKeeper was switched off: a row of ``zkmigrate gate``.
 
-    ``decided``: partitions that the plan of the last move left behind on purpose, unchanged since.
-    ``not_understood``: znodes in another client's layout. ``kafka`` compares the whole group:
-    ``none``, ``older``, ``same``, ``newer``, or ``mixed`` if partitions differ. ``last_activity``:
-    when an offset was last stored, in UTC; empty if unknown.
+    ``left``: whether the group needs attention. ``lost``: number of partitions whose offset is
+    missing or lower in Kafka. ``decided``: number of partitions whose offset a plan left behind on
+    purpose and that has not changed since. ``not_understood``: number of znodes in another client's
+    layout. ``kafka`` compares all offsets with those in ZooKeeper: ``none``, ``older``, ``same``,
+    ``newer``, or ``mixed`` if partitions differ. ``last_activity``: when an offset was last stored,
+    in UTC; empty if unknown.
     """
 
     group: str
@@ -39,14 +41,15 @@ class Left(NamedTuple):
 
     @classmethod
     def unknown(cls, group: str, reason: Reason, why: str) -> Left:
-        """Return the row of an unreadable group, which counts as left behind."""
+        """Return the row of a group that cannot be read. It needs attention."""
         return cls(group, True, 0, 0, 0, 0, "", "", f"{reason.value}: {why}", (reason,))
 
     @classmethod
     def elsewhere(
         cls, path: str, layout: str, example: str, znodes: int, newest_ms: int, fault: str
     ) -> Left:
-        """Return the row of znodes outside groups that look like offsets. See ``Place``."""
+        """Return the row of znodes that look like offsets but belong to no group. For the
+        arguments, see ``surroundings.Place``."""
         newest = moment(newest_ms) if newest_ms else ""
         if fault:
             why, reason = f"cannot be looked at: {fault}", Reason.UNREADABLE
@@ -63,12 +66,12 @@ class Left(NamedTuple):
 
 
 def what_is_left(state: GroupState) -> Left:
-    """Return the offsets and members of a group that would be lost without ZooKeeper.
+    """Return which offsets and members of a group would be lost without ZooKeeper.
 
-    Offsets of a topic do not count if the topic does not exist according to a broker, or to
-    ZooKeeper while the cluster uses it. An offset that was moved or left behind by a plan, and has
-    not changed since, is safe, even if the group has committed other offsets to Kafka. An offset
-    that has disappeared from Kafka counts, because the marker in ZooKeeper may be its last record.
+    Offsets of topics that no longer exist do not count. An offset that was moved or left behind by
+    a plan, and has not changed since, is safe, even if the group has committed other offsets to
+    Kafka. An offset that has disappeared from Kafka counts, because the migration marker in
+    ZooKeeper may be its only record.
     """
     lost: set[TopicPartition] = set()
     hidden: set[TopicPartition] = set()

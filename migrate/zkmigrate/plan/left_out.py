@@ -14,10 +14,10 @@ _SKIPPED: Final = "skipped"
 
 
 class LeftOut:
-    """Decides which partitions are left out, and lists the offsets that therefore stay behind.
+    """Decides which partitions a plan leaves out, and collects their offsets.
 
-    ``skipped``: patterns of the offsets that the operator left out. ``stays``: the offsets that
-    stay behind, of the partitions already checked.
+    ``skipped``: patterns of the offsets that the operator skips. ``stays``: the offsets that stay
+    behind, of all partitions passed to ``leaves_out`` so far.
     """
 
     def __init__(self, state: GroupState, direction: Direction, options: Options) -> None:
@@ -33,11 +33,11 @@ class LeftOut:
 
     @property
     def patterns(self) -> frozenset[str]:
-        """Patterns of all offsets that are left out."""
+        """The patterns of all offsets that are left out."""
         return self.skipped | self._missing
 
     def leaves_out(self, tp: TopicPartition) -> bool:
-        """Whether a partition is left out. If it is and has an offset, the offset is recorded."""
+        """Whether a partition is left out. If so, its offset is added to ``stays``."""
         why = self._why(tp)
         if why is None:
             return False

@@ -32,10 +32,12 @@ _MARK: Final = "zkmigrate mirror "
 
 
 class Reading(NamedTuple):
-    """One group in both stores. ``old`` are the members in ZooKeeper, ``new`` those at the
-    coordinator. ``topics``: those that exist. ``hidden``: topics that cannot be described.
-    ``unreadable``: why znodes of topics, or of offsets below ``offset``, cannot be read.
-    ``misplaced``: the offsets below ``offset``."""
+    """The members and offsets of one group in both stores, as they were read.
+
+    ``old``: members in ZooKeeper. ``new``: members at the coordinator. ``topics``: the topics that
+    exist. ``hidden``: topics that the brokers do not show to this user. ``unreadable``: why some
+    znodes cannot be read. ``misplaced``: the offsets in ``/consumers/GROUP/offset``.
+    """
 
     old: tuple[str, ...]
     new: tuple[str, ...]
@@ -49,8 +51,8 @@ class Reading(NamedTuple):
     def obstacle(self, leader: Store) -> tuple[Reason, str] | None:
         """Return why the offsets of the two stores cannot be compared, and what to do.
 
-        A hidden or unreadable topic looks like a deleted one. ``leader``: the store whose offsets
-        are copied.
+        For example, a topic that the brokers hide looks like a deleted one. ``leader``: the store
+        whose offsets are copied.
         """
         hidden = self.hidden.intersection(tp.topic for tp in (*self.zk, *self.kafka))
         if hidden:
@@ -79,7 +81,7 @@ class Reading(NamedTuple):
         return None
 
     def offset(self, store: Store, tp: TopicPartition) -> int | None:
-        """Return the offset in a store; ``None`` if there is none."""
+        """Return a partition's offset in a store; ``None`` if there is none."""
         if store is Store.KAFKA:
             return number(self.kafka.get(tp))
         node = self.zk.get(tp)
@@ -87,39 +89,40 @@ class Reading(NamedTuple):
 
     @property
     def members_in(self) -> frozenset[Store]:
-        """The stores that have live members."""
+        """The stores in which the group has live members."""
         sides = ((Store.ZOOKEEPER, self.old), (Store.KAFKA, self.new))
         return frozenset(store for store, members in sides if members)
 
     @property
     def of_clients(self) -> dict[TopicPartition, int]:
-        """The offsets in Kafka that were not committed by the mirror."""
+        """The offsets in Kafka that clients committed, not the mirror."""
         return {tp: one.offset for tp, one in self.kafka.items() if not is_marked(one)}
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """Yield partitions with an offset in a store, if their topics have these partitions."""
+        """Yield the existing partitions that have an offset in either store."""
         for tp in sorted({*self.zk, *self.kafka}):
             topic = self.topics.get(tp.topic)
             if topic is not None and tp.partition in topic.partitions:
                 yield tp
 
     def is_stale(self, tp: TopicPartition) -> bool:
-        """Whether the offset in ZooKeeper was stored before its topic was created."""
+        """Whether a partition's offset in ZooKeeper is older than its topic."""
         node, topic = self.zk.get(tp), self.topics.get(tp.topic)
         return node is not None and topic is not None and topic.is_younger_than(node)
 
 
 def reading_of(state: GroupState) -> Reading:
-    """Return the reading of a group that was completely read."""
+    """Return the reading in the state of a group."""
     members = state.members, state.coordinator_members
     return Reading(*members, state.zk, state.kafka, state.topics, state.hidden, (), state.misplaced)
 
 
 class Decision(NamedTuple):
-    """The offsets to write, and the agreed state after that.
+    """What the mirror does with a group: the offsets to write, and the agreed state after that.
 
-    ``forget``: a mirror's commits for a deleted topic, which are deleted from Kafka. ``stop``: a
-    reason and its sentence, if nothing must be copied. ``notes``: messages for the operator.
+    ``values``: the offsets on which both stores then agree. ``forget``: partitions of deleted
+    topics, whose offsets the mirror deletes from Kafka. ``stop``: the reason and a sentence, if the
+    mirror must stop. ``notes``: messages for the operator.
     """
 
     leader: Store
@@ -137,7 +140,7 @@ class Decision(NamedTuple):
 
 
 def mark(offset: int) -> str:
-    """Return the metadata of an offset that the mirror commits."""
+    """Return the metadata with which the mirror commits an offset."""
     return f"{_MARK}{offset}"
 
 
@@ -152,13 +155,12 @@ def first_leader(
     before: Mapping[TopicPartition, int] = {},
     overwrite: bool = True,
 ) -> tuple[Store, dict[TopicPartition, int]] | tuple[Reason, str]:
-    """Return the store that leads when a group is mirrored for the first time, and the agreed
-    state.
+    """Return the store that leads when the mirror of a group starts, and the agreed offsets. If it
+    cannot start, return why.
 
-    Or return why the mirror cannot start. ``wanted``: the store that the operator chose. Its
-    offsets then replace those of the other store, unless ``overwrite`` is false. ``before``: the
-    agreed state when the mirror stopped. If such an offset has expired in the store that will
-    lead, it is restored.
+    ``wanted``: the store that the operator chose. Its offsets then replace those of the other
+    store, unless ``overwrite`` is false. ``before``: the agreed offsets when the mirror stopped.
+    One that has since expired in the new leader is restored.
     """
     if len(seen.members_in) > 1:
         return Reason.BOTH_SIDES, _both_sides(seen)
@@ -192,10 +194,10 @@ def first_leader(
 
 
 def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
-    """Return the mirror's decision about a group.
+    """Return what the mirror does with a group.
 
-    ``refresh``: commit the offsets in Kafka again, so that they do not expire, if no member does
-    that.
+    ``refresh``: if no member commits to Kafka, commit the offsets there again, so that they do not
+    expire.
     """
     agreed = {tp: offset for tp, offset in mirror.values.items() if _is_same(seen, mirror, tp)}
     if len(seen.members_in) > 1:
@@ -260,7 +262,7 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
 
 
 def behind(seen: Reading, leader: Store) -> dict[TopicPartition, int]:
-    """Return the difference of each partition in the follower."""
+    """Return how far each partition's offset in the other store differs from the leader's."""
     found: dict[TopicPartition, int] = {}
     for tp in seen.partitions():
         here, there = seen.offset(leader, tp), seen.offset(leader.other, tp)
@@ -271,7 +273,7 @@ def behind(seen: Reading, leader: Store) -> dict[TopicPartition, int]:
 
 
 def expired(seen: Reading, agreed: Iterable[TopicPartition]) -> set[TopicPartition]:
-    """Return the partitions without an offset in Kafka, although one was agreed on."""
+    """Return the partitions in ``agreed`` whose offset has disappeared from Kafka."""
     return {tp for tp in agreed if _exists(seen, tp) and seen.offset(Store.KAFKA, tp) is None}
 
 

@@ -12,7 +12,7 @@ from zkconsumer.core.common.types import TopicPartition
 
 
 class Skip(NamedTuple):
-    """Offsets that are left as they are in both stores. Each part may be a glob."""
+    """A pattern of offsets that are not changed in either store. Each part may be a glob."""
 
     group: str
     topic: str
@@ -20,16 +20,17 @@ class Skip(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """Pattern of the selected offsets of a group: ``TOPIC``, or ``TOPIC:PARTITION``."""
+        """The pattern without the group: ``TOPIC``, or ``TOPIC:PARTITION``."""
         return self.topic if self.partition == "*" else f"{self.topic}:{self.partition}"
 
     def is_of(self, group: str) -> bool:
-        """Whether it selects offsets of this group."""
+        """Whether the pattern applies to this group."""
         return _means(self.group, group)
 
 
 def covers(patterns: frozenset[str], tp: TopicPartition) -> bool:
-    """Whether one of the patterns, ``TOPIC`` or ``TOPIC:PARTITION`` with globs, matches ``tp``."""
+    """Whether a pattern matches ``tp``. Patterns are ``TOPIC`` or ``TOPIC:PARTITION``, with
+    globs."""
     name = f"{tp.topic}:{tp.partition}"
     if tp.topic in patterns or name in patterns:
         return True
@@ -46,9 +47,9 @@ def _globs(patterns: frozenset[str]) -> tuple[str, ...]:
 class Rule:
     """Decisions about some groups, or some of their topics; both names may be globs.
 
-    ``decided``: the value of each decision, by its name in ``Options``. ``skip``: leave the
-    offsets as they are in both stores, only those of ``partition`` if that is given. ``ignore``:
-    why whole groups are left as they are.
+    ``decided``: the value of each decision, by its name in ``Options``. ``skip``: do not change the
+    offsets; if ``partition`` is set, only those of that partition. ``ignore``: why whole groups are
+    not changed.
     """
 
     group: str = "*"
@@ -67,8 +68,11 @@ def _means(pattern: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """An operator's decisions. Offsets that match ``skips`` are not moved. The first of ``rules``
-    that matches a group and topic and decides something takes precedence over the other values."""
+    """An operator's decisions.
+
+    Offsets that match ``skips`` are not moved. For each decision, the first of ``rules`` that
+    matches the group and topic takes precedence over the value here.
+    """
 
     on_conflict: Literal["refuse", "zookeeper", "kafka", "newest", "min", "max"] = "refuse"
     """For partitions whose offsets differ between the two stores."""
@@ -98,7 +102,7 @@ class Options:
     rules: tuple[Rule, ...] = ()
 
     def of_group(self, group: str) -> Options:
-        """Return the decisions about one group. Those about its topics remain rules."""
+        """Return the decisions about one group. Rules for some of its topics remain rules."""
         mine = tuple(rule for rule in self.rules if _means(rule.group, group))
         skips = tuple(
             Skip(group, rule.topic, "*" if rule.partition is None else str(rule.partition))
@@ -142,7 +146,7 @@ class Options:
 
     @property
     def needs_commit_times(self) -> bool:
-        """Whether a decision depends on commit times."""
+        """Whether a decision depends on when offsets were committed to Kafka."""
         every = {self.on_conflict, *(rule.decided.get("on_conflict") for rule in self.rules)}
         return "newest" in every
 

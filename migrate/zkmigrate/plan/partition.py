@@ -22,7 +22,7 @@ by a rollback."""
 
 
 class PartitionRules:
-    """The rules for one group's partitions. Problems are added to ``findings``."""
+    """Plans the partitions of one group. Problems are added to ``findings``."""
 
     def __init__(
         self, state: GroupState, direction: Direction, options: Options, findings: Findings
@@ -44,7 +44,7 @@ class PartitionRules:
         return self._by_topic[tp.topic]
 
     def entry(self, tp: TopicPartition) -> Entry | None:
-        """Return the plan of a partition, or ``None`` if a problem prevents one."""
+        """Return the plan of a partition; ``None`` if a problem prevents it."""
         self._decided = set()
         made = self._entry(tp)
         if made is None:

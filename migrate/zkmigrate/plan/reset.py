@@ -21,7 +21,7 @@ from zkmigrate.text import shown
 
 
 class To(Enum):
-    """The target of a reset. The value is the name of the option."""
+    """How a reset finds the new offset. The value is the name of the option."""
 
     EARLIEST = "--to-earliest"
     LATEST = "--to-latest"
@@ -37,7 +37,7 @@ class Target:
     """The position to which offsets are set.
 
     ``number``: the offset for ``OFFSET``, the number of messages for ``SHIFT``, or milliseconds
-    since 1970 for ``TIME``. ``offsets``: for ``FILE``, the offsets of one group.
+    since 1970 for ``TIME``. ``offsets``: the offsets for ``FILE``.
     """
 
     to: To
@@ -46,8 +46,8 @@ class Target:
 
 
 class Reset(NamedTuple):
-    """The result for one partition. An offset of ``None`` means that there is none. ``why``: why it
-    differs from the request."""
+    """The reset of one partition. An offset of ``None`` means that there is none. ``why``: why the
+    new offset is not the requested one, if it is not."""
 
     tp: TopicPartition
     before: int | None
@@ -60,11 +60,11 @@ BOTH: Final = "both"
 
 
 def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
-    """Return the stores in which to set offsets, Kafka first. ``wanted``: the value of ``--store``.
+    """Return the stores in which to set offsets, Kafka first.
 
-    The default is the store whose offsets are valid. In a mirrored group this is the leader. In a
-    live move both stores are needed, as members begin at the higher offset. Raises
-    GroupRefusedError if the valid store is not certain.
+    ``wanted``: the value of ``--store``. The default is the store whose offsets are valid. In a
+    mirrored group this is the leader. In a live move both are needed, because members begin at the
+    higher offset of the two. Raises GroupRefusedError if it is not certain which store is valid.
     """
     every = (Store.KAFKA, Store.ZOOKEEPER)
     leader = state.record.mirror_leads
@@ -104,10 +104,10 @@ def stores_of(state: GroupState, wanted: str | None) -> tuple[Store, ...]:
 
 
 def check_undone(state: GroupState, store: Store, rows: Iterable[Reset]) -> None:
-    """Check that members would not start at a higher offset in the other store.
+    """Check that members would not undo a reset by starting at a higher offset in the other store.
 
-    A member with dual commit begins at the higher offset of both stores, unless a move shows which
-    store is valid. Raises GroupRefusedError.
+    A member with dual commit begins at the higher of its two offsets, unless the group was moved,
+    so that one store is valid. Raises GroupRefusedError.
     """
     if state.moved_to is not None or state.record.mirror:
         return
@@ -132,11 +132,11 @@ def chosen(
     topics: Mapping[str, frozenset[int]] | None,
     target: Target,
 ) -> list[TopicPartition]:
-    """Return the partitions to reset. ``topics``: partitions by topic; an empty list means all
-    partitions.
+    """Return the partitions to reset.
 
-    ``None``: all partitions with an offset in one of the stores. Raises GroupRefusedError if one
-    does not exist, or if there are none.
+    ``topics``: the chosen partitions by topic; an empty set means all. ``None``: all partitions
+    with an offset in one of the stores. Raises GroupRefusedError if a chosen one does not exist, or
+    if there are none.
     """
     if target.offsets is not None:
         partitions = list(target.offsets)
@@ -180,10 +180,10 @@ def reset(
     at_time: Mapping[TopicPartition, int],
     both: bool = False,
 ) -> list[Reset]:
-    """Return the result for each partition. ``at_time``: the offsets at the requested time,
-    negative if there are none.
+    """Return the new offset of each partition.
 
-    ``both``: offsets are set in both stores, and the higher one is treated as the current offset.
+    ``at_time``: the offset at the requested time, by partition; negative if there is none.
+    ``both``: offsets are set in both stores, so the higher of the two counts as the current offset.
     Raises GroupRefusedError.
     """
     rows: list[Reset] = []

@@ -26,14 +26,13 @@ LOCK_UNKNOWN: Final = "unknown"
 
 
 class Status(NamedTuple):
-    """The status of one group. Members are counts, lags are messages, and ``None`` means unknown
-    or none.
+    """The status of one group: a row of ``zkmigrate status``. ``None`` means unknown or none.
 
-    ``case``: see ``cases``. ``truth``: the store whose offsets are current, or ``both``,
-    ``moving``, ``nothing``.
-    ``changed``: partitions whose offset in the source store has changed since the move.
-    ``days_left``: until the broker deletes the offsets, unless a consumer commits. ``attention``:
-    what an operator must do.
+    ``case``: see ``cases.Case``. ``truth``: the store whose offsets are current, or ``both``,
+    ``moving``, ``nothing``. Members are counts, and lags are messages. ``changed``: number of
+    partitions whose offset in the source store has changed since the move. ``days_left``: days
+    until the broker deletes the offsets, if no consumer commits. ``attention``: what an operator
+    must do.
     """
 
     group: str
@@ -79,8 +78,9 @@ def status_of(
     retention: Retention | None,
     first: GroupState | None = None,
 ) -> tuple[Status, bool]:
-    """Return the status of a group, and whether a part of it is unreadable. ``first``: an earlier
-    result, see ``differing``."""
+    """Return the status of a group, and whether a part of it is unreadable. ``locked``: whether old
+    consumers are locked out, as text. ``first``: the group's state at an earlier reading, see
+    ``differing``."""
     members = [name for name in state.members if not is_migrator(state.group, name)]
     marker = state.marker
     zk, kafka = state.offsets(Store.ZOOKEEPER), state.offsets(Store.KAFKA)
@@ -217,12 +217,13 @@ def _mirror(
 
 
 def unknown(group: str, why: str, reason: Reason) -> Status:
-    """Return the status of an unreadable group."""
+    """Return the status of a group that cannot be read."""
     return Status(group, Case.UNREADABLE.value, "unknown", attention=why, reasons=(reason,))
 
 
 def only_in_kafka(group: str) -> Status:
-    """Return the status of a group that cannot be in ZooKeeper because of its name."""
+    """Return the status of a group whose name is not valid in ZooKeeper, so that it can only be in
+    Kafka."""
     return Status(group, Case.IN_KAFKA.value, Store.KAFKA.value)
 
 
@@ -240,9 +241,9 @@ def _why_locked(known: Record) -> str:
 
 
 def is_migrator(group: str, name: str) -> bool:
-    """Whether a member's name is that of a run of this tool.
+    """Whether a registered name is that of a zkmigrate run, not of a member.
 
-    A group may be called ``etl_zkmigrate-test``, and its members' ids begin with its name.
+    The group's name must be known, because a group may itself be called ``etl_zkmigrate-test``.
     """
     head, run = f"{group}_zkmigrate-", name.rpartition("-")[2]
     return name == head + run and _RUN.fullmatch(run) is not None
@@ -271,9 +272,9 @@ def _truth(state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: boo
 def differing(state: GroupState, first: GroupState | None = None) -> list[TopicPartition]:
     """Return the partitions whose offsets in the two stores differ, if both stores are in use.
 
-    A member with dual commit stores each offset in one store after the other, so the stores
-    differ briefly. With the ``first`` reading, a difference is reported only if the lower offset
-    has not reached the higher offset of that reading.
+    A member with dual commit writes to one store after the other, so the stores differ briefly.
+    ``first``: an earlier reading. A partition is then only returned if its lower offset has not yet
+    reached the higher offset of that reading.
     """
     zk, kafka = state.offsets(Store.ZOOKEEPER), state.offsets(Store.KAFKA)
     found = [tp for tp in sorted(zk) if tp in kafka and zk[tp] != kafka[tp]]

@@ -19,7 +19,7 @@ from zkmigrate.text import late_text, shown
 
 
 class Action(Enum):
-    """A command's action on a group. The value is the command."""
+    """What an operator wants to do with a group. The value is the command."""
 
     PLAN = "plan"
     PLAN_BACK = "plan --direction kafka-to-zk"
@@ -40,12 +40,12 @@ class Action(Enum):
 
     @classmethod
     def plan(cls, direction: Direction) -> Action:
-        """Return the action that plans a move."""
+        """Return the action of planning a move in this direction."""
         return cls.PLAN if direction is Direction.ZK_TO_KAFKA else cls.PLAN_BACK
 
 
 class Way(Enum):
-    """How ``undo`` takes a group back. Commands print the value."""
+    """How ``undo`` moves a group back. Commands print the value."""
 
     ROLL_BACK = "roll back"
     """Both stores get the offsets that they had before the last change."""
@@ -60,7 +60,8 @@ class Way(Enum):
 
 
 class Do(Enum):
-    """What a command does with a group. The value is the text in the reference's table."""
+    """What a command does with a group. The value is the text in the table on the reference
+    page."""
 
     GO = "go"
     DONE = "done before"
@@ -72,7 +73,8 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A cell of the table. ``reason``: why the action is not carried out."""
+    """What an action does with groups of one case. ``reason``: why it is not carried out. ``way``:
+    how ``undo`` moves the group back."""
 
     do: Do
     reason: Reason | None = None
@@ -85,7 +87,7 @@ class Answer:
 
     @property
     def why(self) -> str:
-        """The reason and the fix, as text."""
+        """Why the action is not carried out, and the fix, as text."""
         if self.reason is None:
             return ""
         return " ".join(MEANING[self.reason]).replace("`", "")
@@ -281,16 +283,17 @@ BY_RECORD: Final = frozenset(
 
 
 def decide(state: GroupState, action: Action) -> Answer:
-    """Return what an action does with a group."""
+    """Return what an action does with a group, according to the table of cases."""
     return TABLE[action][case_of(state)]
 
 
 def add_reasons(
     found: list[tuple[Reason, str]], state: GroupState, action: Action, faults: Iterable[str]
 ) -> None:
-    """Add the reasons that concern every command to those already found, with their texts.
+    """Add to ``found`` the reasons that concern every command, with their texts.
 
-    These are offsets in doubt, znodes of unknown formats, ``faults``, and the table's answer.
+    These are offsets that may have been overwritten, znodes of unknown formats, ``faults``, and
+    what the table of cases says about the action.
     """
     if state.record.in_doubt:
         text = late_text(state.record.late, state.record.late_more)

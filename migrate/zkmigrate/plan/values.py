@@ -13,7 +13,7 @@ from zkmigrate.reasons import Reason
 
 
 class Verdict(Enum):
-    """The result of an assessment of a group."""
+    """Whether a group is ready to be moved."""
 
     READY = "ready"
     MOVED = "moved"
@@ -50,10 +50,10 @@ LIVE = frozenset({Reason.LIVE_MEMBER, Reason.OWNED, Reason.COORDINATOR_MEMBER})
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A reason why a group is not ready, and what to do about it, one line each.
+    """Why a group is not ready, and what to do about it. Each text is one line.
 
-    ``names``: everything to which ``text`` applies, such as partitions. ``skips``: the values for
-    ``--skip``, which ``advice`` names at its end.
+    ``names``: the partitions or other things to which ``text`` applies. ``skips``: the values for
+    ``--skip``, which follow ``advice``.
     """
 
     kind: Reason
@@ -64,7 +64,7 @@ class Problem:
 
     @property
     def what(self) -> str:
-        """The problem, with all names."""
+        """The problem as text, with all names."""
         return self.text + ", ".join(self.names)
 
     @property
@@ -74,15 +74,15 @@ class Problem:
 
     @property
     def fix(self) -> str:
-        """The fix, with all values for ``--skip``."""
+        """The fix as text, with all values for ``--skip``."""
         return " ".join([self.advice, *(f"--skip {skip}" for skip in self.skips)])
 
 
 class There(NamedTuple):
-    """An offset in another cluster, and its proof; see ``Translation``.
+    """An offset in another cluster, and how it was proven; see ``Translation``.
 
-    ``topic_id``: the topic's id in the other cluster; empty if it has none. ``highest``: its
-    upper bound.
+    ``topic_id``: the topic's id in the other cluster; empty if it has none. ``highest``: the
+    highest offset that is possible.
     """
 
     topic: str
@@ -96,12 +96,12 @@ class There(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One partition of a plan: its offsets in both stores, and the offset that the target will
+    """One partition in a plan: its offsets in both stores, and the offset that the target will
     have.
 
-    ``to`` is ``None`` if the target will have no offset. ``write``: the target must be changed.
-    ``zk_version`` is ``None`` if there is no znode. ``decided``: the kinds of problems that the
-    operator's decisions solved for this partition.
+    ``to``: ``None`` if the target will have no offset. ``write``: whether the target must be
+    changed. ``zk_version``: the offset znode's version; ``None`` if there is no znode. ``decided``:
+    the kinds of problems that the operator's decisions solved for this partition.
     """
 
     tp: TopicPartition
@@ -119,13 +119,14 @@ class Entry:
 
     @property
     def in_zookeeper(self) -> int | None:
-        """The offset in ZooKeeper, or the one below ``offset`` if that is the only one and is
-        moved."""
+        """The offset in ZooKeeper that is moved: the one in ``offsets`` or, if there is none, the
+        one in ``offset``."""
         return self.misplaced if self.zk is None and self.to is not None else self.zk
 
 
 class StaysBehind(NamedTuple):
-    """An offset of the source store that a plan does not move; ``None`` if it is unreadable."""
+    """An offset that a plan does not move from the source store. ``offset``: ``None`` if it cannot
+    be read. ``why``: the kind of decision."""
 
     tp: TopicPartition
     offset: int | None
@@ -133,7 +134,7 @@ class StaysBehind(NamedTuple):
 
     @property
     def document(self) -> dict[str, object]:
-        """The offset as an object for plans and JSON."""
+        """Return the offset as an object for plans and JSON."""
         return {**self.tp._asdict(), "offset": self.offset, "why": self.why}
 
     def __str__(self) -> str:
@@ -141,14 +142,15 @@ class StaysBehind(NamedTuple):
 
 
 class ReadAs(NamedTuple):
-    """Another client's numbers that a plan has read. ``place``: a text for ``Place.parse``."""
+    """The numbers that a plan has read in another client's layout. ``place``: a text for
+    ``Place.parse``."""
 
     place: str
     numbers: Mapping[TopicPartition, int]
 
 
 class Origin(NamedTuple):
-    """A group's offsets and name in the other cluster from which a plan was made."""
+    """A group's name and offsets in another cluster, from which a plan was made."""
 
     group: str
     numbers: Mapping[TopicPartition, int]
@@ -156,11 +158,12 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One group of a plan. Only a ready one is applied.
+    """The plan of one group. It is only applied if it is ready.
 
     ``topics``: the zxid of the creation of each topic whose offsets will be written. ``skipped``:
-    patterns of offsets that are left out, see ``covers``. Offsets of any other partition without
-    an entry were added later. ``stays``: offsets that therefore stay behind in the source store.
+    patterns of offsets that the plan leaves out, see ``covers``. A partition that matches none and
+    has no entry got its offset after the plan was made. ``stays``: the offsets that the plan leaves
+    behind in the source store.
     """
 
     group: str
@@ -207,12 +210,12 @@ class GroupPlan:
         return Verdict.MOVED if self.moved else Verdict.READY
 
     def decisions(self) -> set[tuple[str, str]]:
-        """Return topic and kind of each problem that the operator's decisions solved."""
+        """Return the topic and kind of each problem that the operator's decisions solved."""
         solved = {(entry.tp.topic, kind.value) for entry in self.entries for kind in entry.decided}
         return solved | {(one.tp.topic, one.why) for one in self.stays}
 
     def source_offsets(self, direction: Direction) -> dict[TopicPartition, int]:
-        """Return the source store's offsets, which the migration marker records."""
+        """Return the source store's offsets, for the migration marker."""
         held = {
             entry.tp: entry.in_zookeeper
             if direction is Direction.ZK_TO_KAFKA
@@ -222,15 +225,13 @@ class GroupPlan:
         return {tp: offset for tp, offset in held.items() if offset is not None}
 
     def kept(self, direction: Direction) -> dict[TopicPartition, int]:
-        """Return the target's offsets after the move that differ from the source's.
-
-        The migration marker records it.
-        """
+        """Return the target's offsets after the move that differ from the source's, for the
+        marker."""
         source = self.source_offsets(direction)
         planned = {entry.tp: entry.to for entry in self.entries}
         return {tp: to for tp, to in planned.items() if to is not None and to != source.get(tp)}
 
     def misplaced(self) -> dict[TopicPartition, int]:
-        """Return the offsets below ``offset``, which the migration marker records."""
+        """Return the offsets in ``/consumers/GROUP/offset``, for the migration marker."""
         offsets = {entry.tp: entry.misplaced for entry in self.entries}
         return {tp: offset for tp, offset in offsets.items() if offset is not None}

@@ -46,11 +46,12 @@ _KILLED: Final = "the last run ended before the outcome was recorded: apply or r
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """One group: its plan and its outcome.
+    """A group in the report, with its plan and its outcome.
 
-    ``why``: what the last run reported about the group, if anything. ``wrote``: whether the
-    offsets of the plan were written, and not restored since. ``ended_ms``: time of its last step.
-    ``held_s``: seconds for which the last run held it. ``history``: the outcomes of all runs.
+    ``why``: what the last run reported about the group, if anything. ``wrote``: whether the planned
+    offsets were written and have not been restored since. ``ended_ms``: the time of the group's
+    last step. ``held_s``: seconds for which the last run had claimed the group. ``history``: the
+    outcomes of all runs.
     """
 
     plan: GroupPlan
@@ -90,7 +91,7 @@ def look(
     begun: Mapping[str, Records],
     histories: Mapping[str, History],
 ) -> Iterator[GroupReport]:
-    """Yield each group's history. ``begun``: the steps in the journal."""
+    """Yield each group's part of the report. ``begun``: the groups' steps in the journal."""
     for planned in groups:
         records = begun.get(planned.group, [])
         history = histories.get(planned.group) or History()
@@ -109,7 +110,7 @@ def look(
 
 
 def unplanned(histories: Mapping[str, History]) -> list[GroupPlan]:
-    """Return the groups of a journal that has no plan, as plans without partitions."""
+    """Return a plan without partitions for each group of a journal that has no plan."""
     return [GroupPlan(group) for group in histories]
 
 

@@ -19,13 +19,13 @@ class Servers(NamedTuple):
     Args:
         zookeeper: ``host:port/chroot``.
         timeout: seconds to wait for ZooKeeper, and for each answer of a broker.
-        coordinator_timeout: seconds to wait for a coordinator that moves, loads or does not
-            answer.
+        coordinator_timeout: seconds to wait for a coordinator that is moving, is loading its data
+            or does not answer.
         security: how to encrypt and log in; None for neither.
-        bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``; needed if the cluster no
-            longer uses this ZooKeeper (KRaft).
-        expect: the cluster's id, if the operator gave it. It is checked, and confirms brokers of
-            another cluster than ZooKeeper's.
+        bootstrap: brokers as ``host:port,host:port``. Needed if the cluster no longer uses this
+            ZooKeeper (KRaft). See ``ClusterZk``.
+        expect: the cluster id that the operator expects, if any. It is checked. It also confirms
+            ``bootstrap`` brokers whose cluster id is not the one in ZooKeeper.
         pace: the limit for requests to all servers.
     """
 

@@ -69,7 +69,7 @@ class _Bounds(NamedTuple):
 
 
 class Times(NamedTuple):
-    """The offsets and times of all records of one part of a log."""
+    """The offsets and timestamps of all records in one part of a log."""
 
     begin: int
     end: int
@@ -108,9 +108,9 @@ class _Recent(Generic[K, T]):
 
 
 class Contents:
-    """The records of a cluster's logs, as consumers see them with ``read_committed``.
+    """Reads the records of a cluster's logs, as consumers with ``read_committed`` see them.
 
-    Every method raises BrokerError.
+    Every method may raise BrokerError.
 
     Args:
         brokers: returns the registered brokers.
@@ -141,13 +141,13 @@ class Contents:
             connection.close()
 
     def forget(self) -> None:
-        """Drop all cached answers."""
+        """Empty all caches."""
         for known in (self._known, self._parts, self._firsts):
             known.clear()
         self._times = None, []
 
     def around(self, tp: TopicPartition, middle: int, span: int) -> Excerpt:
-        """Return the records within ``span`` offsets of an offset, or of the nearest one in the
+        """Return the records within ``span`` offsets of ``middle``, or of the nearest offset in the
         log."""
         ready = self._parts.take((tp, middle, span))
         if ready is not None:
@@ -157,9 +157,10 @@ class Contents:
     def read_ahead(
         self, places: Mapping[TopicPartition, int], span: int
     ) -> Mapping[TopicPartition, Excerpt]:
-        """Read, with few requests, the records for which ``around`` will be called in the next
-        seconds, and return them. Parts that are unreadable, or not complete in one answer, are left
-        out, so this raises no error. ``around`` reads them again.
+        """Read records for later calls of ``around``, with few requests, and return them.
+
+        The records are cached for some seconds. Raises no error: parts that cannot be read, or do
+        not fit into one answer, are left for ``around``.
         """
         found: dict[TopicPartition, Excerpt] = {}
         for connection, tps in self._by_leader(places).items():
@@ -173,8 +174,7 @@ class Contents:
     def look_ahead(
         self, times: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
-        """Request the times for which ``at`` will be called in the next seconds, like
-        ``read_ahead``."""
+        """Look up times for later calls of ``at``, with few requests. See ``read_ahead``."""
         found: dict[TopicPartition, int | None] = {}
         for connection, tps in self._by_leader(times).items():
             with suppress(BrokerError):
@@ -185,9 +185,11 @@ class Contents:
         return found
 
     def times_at(self, tp: TopicPartition, offset: int) -> tuple[Times, int] | None:
-        """Return a part of the log with the first record at or after an offset, and that record's
-        time; ``None`` if there is none. The last partition's records stay cached, because many
-        calls are for one partition.
+        """Return the part of a log that has the first record at or after an offset, and that
+        record's time. ``None`` if there is no such record.
+
+        The records of the last partition stay cached, because many calls in a row are for one
+        partition.
         """
         if self._times[0] != tp:
             self._times = tp, []
@@ -205,12 +207,11 @@ class Contents:
             offset = part.end
 
     def end(self, tp: TopicPartition) -> int:
-        """Return the end of the log, even beyond open transactions."""
+        """Return the end of the log, including records of open transactions."""
         return self._at_leader(tp, lambda connection: OneLog(connection, tp, _BYTES).end)
 
     def at(self, tp: TopicPartition, timestamp: int) -> int | None:
-        """Return the offset of the first record of that time or later; ``None`` if
-        there is none."""
+        """Return the offset of the first record at or after a time; ``None`` if there is none."""
 
         def ask(connection: BrokerConnection) -> int | None:
             found = list_offsets(connection, [tp], timestamp)[tp]
@@ -232,8 +233,8 @@ class Contents:
         raise failed or LeaderUnavailableError("no broker is registered")
 
     def each(self, tp: TopicPartition, take: Callable[[bytes, bytes], object]) -> None:
-        """Call a function with key and value of each record that has both, in order. Starts
-        again from the beginning if the leader changes."""
+        """Call ``take`` with the key and value of each record that has both, in order. If the
+        leader changes, starts again from the beginning."""
 
         def read(connection: BrokerConnection) -> None:
             log = OneLog(connection, tp, _BYTES * 16)
@@ -388,10 +389,10 @@ class Contents:
 
 
 class OtherCluster:
-    """A cluster that is accessed through its brokers alone. Use it as a context manager.
+    """Another Kafka cluster, accessed through its brokers alone. Use it as a context manager.
 
-    Raises BrokerUnavailableError when no broker answers, ConfigError, and MigrationError if it is
-    not the ``expected`` cluster and both ids are known.
+    Raises BrokerUnavailableError if no broker answers, ConfigError, and MigrationError if the
+    cluster's id is not ``expected``. The id is only compared if both are known.
     """
 
     def __init__(self, servers: Servers, expected: str | None = None) -> None:
@@ -423,13 +424,13 @@ class OtherCluster:
         return self
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """Yield all partitions, as they were when the object was created."""
+        """Yield all partitions of the cluster at the time when this object was created."""
         for topic, view in self.view.topics.items():
             yield from (TopicPartition(topic, number) for number in view.partitions)
 
     def topics(self, names: Collection[str]) -> Mapping[str, TopicView]:
-        """Return those of these topics that exist now, and note which brokers do. Raises
-        BrokerUnavailableError."""
+        """Return the topics among ``names`` that exist now. Also updates the list of brokers.
+        Raises BrokerUnavailableError."""
         view = self._reader.read(names)
         self.view = replace(self.view, brokers=view.brokers)
         return view.topics

@@ -56,11 +56,11 @@ def read_states(
     commit_times: bool,
     renamed: Mapping[str, str] | None = None,
 ) -> Iterator[GroupState | tuple[str, Problem]]:
-    """Yield the state of each group, or its problem if it is unreadable or its name is invalid.
+    """Yield the state of each group, or its problem if it cannot be read or its name is invalid.
 
     ``from_file``: offsets from a file, by group. ``commit_times``: also look up when each offset
-    was committed to Kafka, which reads the coordinators' logs. ``renamed``: groups' names in
-    Kafka, if different; the default is the name under which a group was moved.
+    was committed to Kafka, which reads the coordinators' logs. ``renamed``: groups' names in Kafka;
+    by default the names under which groups were moved.
     """
     every = list(groups)
     called = dict(renamed or {})
@@ -145,17 +145,17 @@ def _mirror(
 
 
 def case_in(stores: Stores, group: str, in_kafka: str = "") -> Case:
-    """Return the case of one group. ``in_kafka``: its name in Kafka, if different."""
+    """Read one group and return its case. ``in_kafka``: its name in Kafka, if different."""
     renamed = {group: in_kafka} if in_kafka else None
     (state,) = read_states(stores, [group], {}, False, renamed)
     return case_of(state) if isinstance(state, GroupState) else Case.UNREADABLE
 
 
 class Held(NamedTuple):
-    """A group's current offsets in both stores, its migration marker and its record.
+    """What both stores have of a group: its offsets, migration marker and record.
 
-    ``misplaced``: the offsets below ``offset``. ``deleted``: planned partitions that no longer
-    exist, and whose offsets are gone from the store to which the group was moved.
+    ``misplaced``: the offsets in ``/consumers/GROUP/offset``. ``deleted``: planned partitions that
+    no longer exist and whose offsets have disappeared from the store to which the group was moved.
     """
 
     offsets: HeldNow
@@ -168,8 +168,8 @@ class Held(NamedTuple):
 def read_offsets(
     stores: Stores, plans: Iterable[GroupPlan]
 ) -> Iterator[tuple[GroupPlan, Held | Problem]]:
-    """Yield each planned group with its current data in both stores, or the problem of an
-    unreadable group."""
+    """Yield each planned group with its current data in both stores, or with the problem if it
+    cannot be read."""
     for plan, offsets in stores.zk.run_all(map(_in_zookeeper, plans)):
         if isinstance(offsets, ZooKeeperError):
             yield plan, unreadable_group(plan.group, offsets)
@@ -254,8 +254,8 @@ def _partitions(stores: Stores, snapshot: GroupSnapshot) -> list[TopicPartition]
 
 
 def foreign_znodes(snapshot: GroupSnapshot) -> tuple[str, ...]:
-    """Return the paths of znodes in another client's layout, including those of its
-    live members."""
+    """Return the paths of a group's znodes in another client's layout, including those of live
+    members."""
     return tuple(
         finding.where
         for finding in verify(snapshot, interpret(snapshot, ()), {}, {})

@@ -38,7 +38,7 @@ Ranges = Mapping[TopicPartition, LogRange]
 
 
 class Logs:
-    """Topics and their logs, read once for many groups.
+    """Reads topics and the ranges of their logs, and caches them for many groups.
 
     Args:
         zk: an open session. If the cluster no longer uses ZooKeeper, its topics are compared with
@@ -77,10 +77,10 @@ class Logs:
     def covering(
         self, partitions: Collection[TopicPartition], timeout: float, again: bool = False
     ) -> tuple[dict[str, TopicState], Ranges]:
-        """Return topics and logs of these partitions, like ``of``.
+        """Return the topics and log ranges of these partitions, like ``of``.
 
-        Leaders that do not answer are asked again until ``timeout`` seconds have passed.
-        ``again``: do not use cached topics and ranges.
+        Leaders that do not answer are asked again until ``timeout`` seconds have passed. ``again``:
+        do not use cached topics and ranges.
         """
         deadline = time.monotonic() + timeout
         names = {tp.topic for tp in partitions}
@@ -112,11 +112,11 @@ class Logs:
             return self._read_again(partitions)
 
     def past_ends(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Read log ranges again if an offset is past the cached end.
+        """Read the logs of partitions again whose cached end is below one of these offsets.
 
         Topics and log ends are cached for some seconds. An offset that was committed since may be
-        above the cached end although the log has grown, or may belong to a new topic or
-        partition. So call this before comparing offsets with log ends.
+        above the cached end, or belong to a new topic or partition. So call this before comparing
+        offsets with log ends.
         """
         with self._lock:
             missing: set[str] = set()
@@ -131,7 +131,7 @@ class Logs:
             self._read_again([tp for tp in behind if tp.topic not in missing])
 
     def of(self, topics: Collection[str]) -> tuple[dict[str, TopicState], Ranges]:
-        """Return the existing topics and their logs, at most a few seconds old.
+        """Return the topics that exist and their log ranges, at most some seconds old.
 
         Partitions whose leader does not answer have no range.
         """
@@ -149,7 +149,7 @@ class Logs:
             return states, ranges
 
     def topics(self, names: Collection[str]) -> dict[str, TopicState]:
-        """Return those of these topics that exist, without their logs."""
+        """Return the topics among ``names`` that exist, without reading their logs."""
         with self._lock:
             self._describe(names)
             found = {name: state for name in names if (state := self._topics[name]) is not None}
@@ -211,11 +211,8 @@ class Logs:
     def at(
         self, partitions: Collection[TopicPartition], at_ms: int
     ) -> Mapping[TopicPartition, int | BrokerError]:
-        """Return the offset of the first message of this time or later; ``NONE`` if there is no
-        such message.
-
-        Raises BrokerError: brokers before 0.10.1 cannot look up a time.
-        """
+        """Return the offset of the first message at or after a time in each partition; ``NONE`` if
+        there is none. Raises BrokerError: brokers before 0.10.1 cannot look up a time."""
         offsets: dict[TopicPartition, int | BrokerError] = {}
         with self._lock:
             for connection, batch in self._by_leader(sorted(partitions)):

@@ -46,7 +46,8 @@ _INT64: Final = 2**63 - 1
 
 
 def path(group: str) -> str:
-    """Return the marker's path. Raises ConfigError if no group can have this name."""
+    """Return the path of a group's migration marker. Raises ConfigError if no group can have this
+    name."""
     return f"{GroupPaths(group).root}/{MOVED}"
 
 
@@ -60,11 +61,10 @@ def encode(
     kept: Mapping[TopicPartition, int] | None = None,
     other_client: str = "",
 ) -> bytes:
-    """Return a marker's content.
+    """Return the content of a migration marker.
 
-    ``kafka_group``: the group's name in Kafka, if different. ``left``: offsets of the source
-    store that were not moved. ``misplaced``: those found below ``offset``. ``kept``: those of the
-    target that differ. ``other_client``: see ``MigrationMarker``.
+    ``values``: the offsets that are moved. ``kafka_group``: the group's name in Kafka, if
+    different. ``left``, ``misplaced``, ``kept``, ``other_client``: see ``MigrationMarker``.
     """
     document: dict[str, object] = {
         "version": FORMAT,
@@ -139,12 +139,12 @@ def decode(where: str, node: Node) -> MigrationMarker:
 
 
 def store_in(data: bytes | None) -> str | None:
-    """Return the store that a marker names, if any."""
+    """Return the store to which a group was moved according to a marker's content, if any."""
     return str(json.loads(data)["moved_to"]) if data else None
 
 
 class Known(NamedTuple):
-    """A group's marker, mode and record. ``faults``: the parts that are unreadable."""
+    """A group's migration marker, mode and record. ``faults``: why parts cannot be read."""
 
     marker: MigrationMarker | None
     mode: Mode
@@ -154,8 +154,11 @@ class Known(NamedTuple):
 
     @property
     def kafka_group(self) -> str:
-        """The group's name in Kafka, if different. Members in a live move or a mirrored group use
-        the group's own name, even if the group was moved under another name before."""
+        """The group's name in Kafka, if different.
+
+        A live move or a mirror uses the group's own name, even if the group was moved under another
+        name before.
+        """
         marker = self.marker
         if self.mode is not Mode.ZOOKEEPER or self.record.mirror:
             return ""
@@ -195,8 +198,10 @@ def decoded(
 
 
 def state_of(group: str) -> Script[GroupState]:
-    """Return a group's record, marker and mode in ZooKeeper, without offsets. ``faults`` lists
-    unreadable parts."""
+    """Return a group's record, marker and mode, read from ZooKeeper, without offsets.
+
+    ``faults`` of the result says which parts cannot be read.
+    """
     paths = LivePaths.of(group)
     wanted = [path(group), paths.mode, record.path(group)]
     marker, mode, written = yield from read_many(wanted)
@@ -215,11 +220,11 @@ def state_of(group: str) -> Script[GroupState]:
 
 
 def name_of_moved(group: str) -> Script[str | None]:
-    """Return the name in Kafka of a group whose offsets there are valid; ``None`` for other
-    groups.
+    """Return the name in Kafka of a group that was moved there; ``None`` for other groups.
 
-    This is a group that was moved, stopped or live. It includes groups whose move was interrupted,
-    or whose marker or mode is unreadable, so that a command that moves groups back names them.
+    Includes groups in a live move whose offsets in Kafka are valid, groups whose move was
+    interrupted, and groups whose marker or mode cannot be read, so that commands that move groups
+    back report them.
     """
     state = yield from or_refusal(state_of(group))
     if isinstance(state, ZooKeeperError):

@@ -29,14 +29,15 @@ _KEPT: Final = 64
 
 
 class Pair(NamedTuple):
-    """An offset, and the offset of its copy in the other cluster."""
+    """An offset in this cluster, and the offset of the same record in the other."""
 
     here: int
     there: int
 
 
 def decode_sync(key: bytes, value: bytes) -> tuple[TopicPartition, Pair]:
-    """Return the copied partition and the offsets. Raises ValueError."""
+    """Decode a record of an ``mm2-offset-syncs`` topic. Return the copied partition and the
+    offsets. Raises ValueError."""
     try:
         topic, at = _string(key, 0)
         return TopicPartition(topic, *_INT.unpack_from(key, at)), Pair(*_OFFSETS.unpack(value))
@@ -45,7 +46,8 @@ def decode_sync(key: bytes, value: bytes) -> tuple[TopicPartition, Pair]:
 
 
 def decode_checkpoint(key: bytes, value: bytes) -> tuple[TopicPartition, Pair]:
-    """Return the partition of the copy and the offsets. Raises ValueError."""
+    """Decode a record of a ``checkpoints.internal`` topic. Return the copy's partition and the
+    offsets. Raises ValueError."""
     try:
         topic, at = _string(key, _string(key, 0)[1])
         (version,) = _SHORT.unpack_from(value)
@@ -58,9 +60,9 @@ def decode_checkpoint(key: bytes, value: bytes) -> tuple[TopicPartition, Pair]:
 
 
 class Hints:
-    """The offsets that MirrorMaker 2 has recorded between two clusters, read on first use.
+    """The pairs of offsets that MirrorMaker 2 recorded when it copied records between two clusters.
 
-    ``back``: it has copied records from ``there`` to ``here``.
+    They are read on first use. ``back``: MirrorMaker copied from ``there`` to ``here``.
     """
 
     def __init__(self, here: Contents, there: Contents, back: bool = False) -> None:
@@ -71,8 +73,8 @@ class Hints:
         )
 
     def of(self, tp: TopicPartition, other: TopicPartition) -> Sequence[Pair]:
-        """Return the known pairs of a partition and its copy, in order. Unreadable topics have
-        none."""
+        """Return the recorded pairs of a partition and its copy, in order. Topics that cannot be
+        read are skipped."""
         if not self._read:
             self._read = True
             for contents in (self._here, self._there):

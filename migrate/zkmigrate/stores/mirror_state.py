@@ -60,13 +60,13 @@ END: Final = "mirror --end"
 
 
 def path(group: str) -> str:
-    """Return the path of the znode with a mirror's agreed state."""
+    """Return the path of the znode with the agreed state of a group's mirror."""
     return f"{record.path(group)}/mirror"
 
 
 def lease_path(group: str, to: str = "") -> str:
-    """Return the path of the lease of a group's mirror. ``to``: the id of another cluster to which
-    it copies."""
+    """Return the path of the lease of a group's mirror. ``to``: the id of the other cluster, if the
+    mirror copies to one."""
     return f"{record.path(group)}/lease" + (f"-{to}" if to else "")
 
 
@@ -118,13 +118,14 @@ def _one(topic: str, partition: int) -> TopicPartition:
 
 
 class InZooKeeper(NamedTuple):
-    """A mirrored group's data in ZooKeeper. ``mirror`` is ``None`` if the group is not mirrored.
+    """A mirrored group's data in ZooKeeper.
 
-    ``lease``: the process that runs its mirror. ``old``: its members. ``offsets``: its offset
-    znodes. ``watched``: whether a watch fires when any of this changes, except ``mirror``. If no
-    process has the lease, no watch fires when it is taken. ``losses``: that of the connection
-    when it was read. A server that was restored from a backup uses versions again, so nothing is
-    written after another loss.
+    ``mirror``: ``None`` if the group is not mirrored. ``lease``: the znode of the process that runs
+    the mirror. ``old``: the group's members. ``offsets``: its offset znodes. ``watched``: whether a
+    watch fires when any of this changes, except ``mirror`` and the creation of ``lease``.
+    ``losses``: how often the connection had been lost when this was read. After another loss
+    nothing is written, because a server that was restored from a backup uses the same versions
+    again.
     """
 
     group: str
@@ -138,12 +139,12 @@ class InZooKeeper(NamedTuple):
 
 
 def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
-    """Read a group. Raises ZnodeFormatError.
+    """Read a mirrored group's data in ZooKeeper. Raises ZnodeFormatError.
 
-    ``watch``: set watches on all znodes that exist, except on the agreed state. If another process
-    changes only that, the next write fails, because it checks the version. The record and the
-    agreed state are read first. So a change by another command in the meantime makes every later
-    write fail. Members are read last, so that one which has committed is seen, unless it has
+    ``watch``: set watches on all znodes that exist, except on the agreed state. A write fails
+    anyway if another process has changed the agreed state, because it checks the version. The
+    record and the agreed state are read first, so that later changes by other commands make every
+    write fail. Members are read last: a member that has committed is then seen, unless it has
     already left.
     """
     paths = GroupPaths(group)
@@ -173,8 +174,11 @@ def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
 
 
 def look_again(at: InZooKeeper, fired: Collection[str]) -> Script[InZooKeeper]:
-    """Read data that has changed since a group was read with watches. These watches have fired.
-    Return the same object if nothing has changed since."""
+    """Read the data again that has changed since ``at`` was read with watches.
+
+    ``fired``: the paths of the watches that have fired. Returns the same object if nothing has
+    changed.
+    """
     if not fired:
         return at
     paths = GroupPaths(at.group)
@@ -205,7 +209,7 @@ def _without_migrators(group: str, members: Iterable[str] | None) -> tuple[str, 
 
 
 def read_mirror(group: str) -> Script[tuple[Mirror | None, str]]:
-    """Return the agreed state of a group's mirror, and who is running it. Raises
+    """Return the agreed state of a group's mirror, and the operator who is running it. Raises
     ZnodeFormatError."""
     node, lease = yield from read_many([path(group), lease_path(group)])
     by = "" if lease is None else lease.data.decode(errors="replace").partition(" ")[0]
@@ -213,7 +217,7 @@ def read_mirror(group: str) -> Script[tuple[Mirror | None, str]]:
 
 
 def take_lease(group: str, run: str, to: str = "") -> Script[Node | None]:
-    """Take the lease of a group if it is free. Return its owner, and leave a watch."""
+    """Take a group's lease if it is free. Return the lease's znode, and leave a watch on it."""
     where = lease_path(group, to)
     yield from attempt(Create(where, _lease_data(run), ephemeral=True))
     (node,) = yield from read_many([where], True)
@@ -221,7 +225,7 @@ def take_lease(group: str, run: str, to: str = "") -> Script[Node | None]:
 
 
 def lease_of(lease: Node | None, run: str) -> int:
-    """Return the session of a lease, or 0 if it does not belong to this run of ``mirror``."""
+    """Return the session that has a lease; 0 if the lease is not that of this run of ``mirror``."""
     if lease is None or lease.data != _lease_data(run):
         return 0
     return lease.stat.ephemeral_owner
@@ -232,14 +236,18 @@ def _lease_data(run: str) -> bytes:
 
 
 def take_lease_to(group: str, run: str, to: str) -> Script[Node | None]:
-    """Do the same for a mirror to another cluster, whose owner asks often."""
+    """Take the lease of a group's mirror to another cluster, if it is free. Return the lease's
+    znode. Only reads if the lease exists, as this is called often."""
     (node,) = yield from read_many([lease_path(group, to)])
     return node if node is not None else (yield from take_lease(group, run, to))
 
 
 def permit_to(group: str, serial: int, to: str, session: int) -> Script[bool]:
-    """Whether the record of a group that is mirrored to another cluster has this version, and a
-    session its lease. A session of 0 needs none."""
+    """Whether a group that is mirrored to another cluster may still be written.
+
+    Its record must have the version ``serial``, and ``session`` must have its lease, unless that is
+    0.
+    """
     if not (yield from record.is_still(group, serial)):
         return False
     (node,) = yield from read_many([lease_path(group, to)])
@@ -247,10 +255,10 @@ def permit_to(group: str, serial: int, to: str, session: int) -> Script[bool]:
 
 
 def free_lease(at: InZooKeeper) -> Script[bool]:
-    """Delete the lease of a process on this machine that is no longer running. Return whether it
-    was deleted.
+    """Delete a lease if its process ran on this machine and has ended. Return whether it was
+    deleted.
 
-    Its session may last for some seconds.
+    Otherwise the lease would last until the session expires.
     """
     assert at.lease is not None
     by, _, rest = at.lease.data.decode(errors="replace").partition(" ")
@@ -269,8 +277,11 @@ def free_lease(at: InZooKeeper) -> Script[bool]:
 
 
 class Asked(NamedTuple):
-    """A permission for a mirrored group: its data, the session that must have its lease, if any,
-    and the transactions that created its topics."""
+    """A request for permission to write a mirrored group.
+
+    ``at``: the group's data. ``session``: the session that must have the lease; 0 if none must.
+    ``topics``: the zxid of the creation of each topic.
+    """
 
     at: InZooKeeper
     session: int
@@ -278,10 +289,10 @@ class Asked(NamedTuple):
 
 
 def permit(asked: Sequence[Asked]) -> Script[list[bool]]:
-    """Whether the record, the agreed state, the lease and the topics of each group are unchanged.
+    """Return for each group whether its record, agreed state, lease and topics are unchanged.
 
-    ZooKeeper's leader answers about the records and the agreed states. If one has changed,
-    none of the groups is permitted. The rest is read after that, so it is not older.
+    ZooKeeper's leader checks the records and the agreed states in one request. If one has changed,
+    no group is permitted. The rest is read after that, so it is not older.
     """
     first, checks, paths = asked[0].at, list[MultiOp](), list[str]()
     for at, _, topics in asked:
@@ -304,11 +315,12 @@ def permit(asked: Sequence[Asked]) -> Script[list[bool]]:
 def write(
     at: InZooKeeper, mirror: Mirror, offsets: Mapping[TopicPartition, int]
 ) -> Script[InZooKeeper]:
-    """Write offsets and the agreed state to ZooKeeper in one request. Many offsets need several
-    requests, each with its part of the agreed state. Return the new content. Raises
-    GroupRefusedError if another client or command has changed any of it.
+    """Write offsets and the agreed state to ZooKeeper in one request. Return the new content.
 
-    The watches of the offsets fire, so they are set again when the group is read next."""
+    Many offsets need several requests, each with the matching part of the agreed state. Raises
+    GroupRefusedError if another client or command has changed any of it. The watches on the offsets
+    fire, so they are set again when the group is read next.
+    """
     paths = GroupPaths(at.group)
     known: set[str] = set()
     for topic in sorted({tp.topic for tp in offsets.keys() - at.offsets.keys()}):
@@ -352,8 +364,11 @@ def write(
 def unless_lost(
     ats: Collection[InZooKeeper], losses: Callable[[], int], script: Script[T]
 ) -> Script[T]:
-    """Run a script that depends on these readings, but send no ``Multi`` if the connection was
-    lost since. ``losses``: returns the current number of losses. Raises GroupRefusedError."""
+    """Run a script that relies on these readings, but send no ``Multi`` after the connection was
+    lost.
+
+    ``losses``: returns how often the connection has been lost. Raises GroupRefusedError.
+    """
     reply: Reply | None = None
     try:
         while True:
@@ -369,20 +384,20 @@ def unless_lost(
 
 
 def changed(group: str) -> GroupRefusedError:
-    """Return the error that a group must be read again."""
+    """Return the error that another command has changed a group, so that it must be read again."""
     return refused(group, Reason.OTHER_OPERATOR, record.MEANWHILE)
 
 
 def written_op(at: InZooKeeper, mirror: Mirror) -> MultiOp:
-    """Return the operation that writes the agreed state, if that has not changed since it was
-    read."""
+    """Return the operation that writes the agreed state. It fails if the znode has changed since it
+    was read."""
     if at.mirror is None:
         return Create(path(at.group), encode(mirror))
     return SetData(path(at.group), encode(mirror), at.mirror.version)
 
 
 def checks(at: InZooKeeper) -> Iterable[MultiOp]:
-    """Return operations that check that no offset was written since it was read."""
+    """Return operations that fail if one of the offset znodes has changed since it was read."""
     paths = GroupPaths(at.group)
     return [Check(paths.offset(tp), one.version) for tp, one in sorted(at.offsets.items())]
 

@@ -20,7 +20,7 @@ def offset_partitions(group: str) -> Script[list[TopicPartition]]:
 
 
 def partitions_at(root: str) -> Script[list[TopicPartition]]:
-    """Return the partitions of topics that have a znode below a path."""
+    """Return the partitions that have a znode ``TOPIC/PARTITION`` below a path."""
     topics = list(filter(is_legal_topic, (yield from children(root)) or []))
     lists = yield from children_of(f"{root}/{topic}" for topic in topics)
     return [
@@ -32,12 +32,12 @@ def partitions_at(root: str) -> Script[list[TopicPartition]]:
 
 
 def misplaced_path(group: str, tp: TopicPartition) -> str:
-    """Return the path of an offset below ``offset``."""
+    """Return the path of a partition's offset in ``/consumers/GROUP/offset``."""
     return f"{GroupPaths(group).root}/{MISPLACED}/{tp.topic}/{tp.partition}"
 
 
 def misplaced_offsets(group: str) -> Script[dict[TopicPartition, Node]]:
-    """Return the offset znodes below ``offset``, in which a 1.1.0 broker stores offsets by
+    """Return a group's znodes in ``/consumers/GROUP/offset``, where 1.1.0 brokers store offsets by
     mistake."""
     wanted = yield from partitions_at(f"{GroupPaths(group).root}/{MISPLACED}")
     nodes = yield from read_many([misplaced_path(group, tp) for tp in wanted])
@@ -45,7 +45,7 @@ def misplaced_offsets(group: str) -> Script[dict[TopicPartition, Node]]:
 
 
 def numbered(tree: Mapping[str, Mapping[str, Node]]) -> Iterator[tuple[TopicPartition, Node]]:
-    """Yield the znodes whose names are partitions of topics."""
+    """Yield the znodes whose names are partition numbers, and their partitions."""
     for topic, nodes in tree.items():
         if is_legal_topic(topic):
             for name, node in nodes.items():
@@ -55,7 +55,8 @@ def numbered(tree: Mapping[str, Mapping[str, Node]]) -> Iterator[tuple[TopicPart
 
 
 def offset_in(node: Node | None, path: str = "its offset znode") -> int | None:
-    """Return the offset in a znode; a negative one means none. Raises ZnodeFormatError."""
+    """Return the offset in a znode; ``None`` if there is no znode, or no offset in it. Raises
+    ZnodeFormatError."""
     if node is None:
         return None
     offset = decode_offset(path, node.data)
@@ -63,7 +64,7 @@ def offset_in(node: Node | None, path: str = "its offset znode") -> int | None:
 
 
 def zk_offset(path: str, node: Node) -> ZkOffset:
-    """Return the content of an offset znode, or why it is unreadable."""
+    """Return the content of an offset znode, or why it cannot be read."""
     stat = node.stat
     offset, fault = None, ""
     try:

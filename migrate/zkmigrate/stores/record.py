@@ -60,7 +60,7 @@ cannot be undone."""
 
 
 def path(group: str) -> str:
-    """Return the record's path."""
+    """Return the path of a group's record."""
     return f"{GroupPaths(group).root}/{RECORD}"
 
 
@@ -70,7 +70,7 @@ def before_path(group: str) -> str:
 
 
 def encode(record: Record) -> bytes:
-    """Return a record's content."""
+    """Return the content of a record's znode."""
     return as_json({**asdict(record), "version": FORMAT, "stage": record.stage.value})
 
 
@@ -96,7 +96,7 @@ def decode(where: str, node: Node) -> Record:
 
 
 def encode_before(before: Before) -> bytes:
-    """Encode the state before the last change; empty if it is too long."""
+    """Return the state before a change as data for a znode; empty if it is too long."""
     rows: dict[str, dict[str, list[Any]]] = {}
     for tp in sorted(before.zk):
         kafka = before.kafka.get(tp)
@@ -129,7 +129,7 @@ def encode_before(before: Before) -> bytes:
 
 
 def decode_before(where: str, data: bytes) -> Before:
-    """Reverse ``encode_before``. Raises ZnodeFormatError."""
+    """Return the state in data from ``encode_before``. Raises ZnodeFormatError."""
     document = _document(where, data, _BEFORE_KEYS)
     zk: dict[TopicPartition, KafkaOffset | None] = {}
     kafka: dict[TopicPartition, KafkaOffset | None] = {}
@@ -161,7 +161,7 @@ def decode_before(where: str, data: bytes) -> Before:
 
 
 def as_json(document: object) -> bytes:
-    """Return a document as data for a znode."""
+    """Return a document as JSON for a znode."""
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -187,7 +187,8 @@ def _offset(stored: KafkaOffset | None) -> int | None:
 
 
 def whole(value: object, low: int = -(2**63)) -> int:
-    """Return a whole number from JSON. Raises ValueError."""
+    """Return a whole number read from JSON. ``low``: the lowest allowed number. Raises
+    ValueError."""
     if type(value) is not int or value < low:
         raise ValueError
     return value
@@ -220,21 +221,23 @@ def before_data(group: str) -> Script[bytes]:
 
 
 def written(record: Record, now_ms: int, **fields: Any) -> Record:
-    """Return the record after a write by this process. ``version`` is still the earlier one."""
+    """Return the record with the new ``fields``, to be written by this process. ``version`` is not
+    changed."""
     return replace(record, id=uuid.uuid4().hex[:8], by=operator(), at_ms=now_ms, **fields)
 
 
 def moved(found: Record, now_ms: int, command: str, **fields: Any) -> Record:
-    """Return the record of a group that was moved to Kafka without a plan."""
+    """Return the new record of a group that was moved to Kafka without a plan."""
     last = {"stage": Stage.NONE, "plan": "", "undoes": "", "by_undo": False}
     to = {"locked": True, "moved_to": Store.KAFKA.value}
     return written(found, now_ms, command=command, **last, **to, **fields)
 
 
 def with_late(found: Record, late: Iterable[TopicPartition]) -> Record:
-    """Return the record with offsets that were committed late, for operators on other machines.
+    """Return the record with more partitions where newer offsets may have been overwritten.
 
-    It has as many as fit, and the number of the others.
+    Has as many partitions as fit, and the number of the others. So an operator on another machine
+    sees them.
     """
     every = sorted({*found.late, *late})
     sizes = accumulate(len(as_json(tp)) + 1 for tp in every)
@@ -244,7 +247,7 @@ def with_late(found: Record, late: Iterable[TopicPartition]) -> Record:
 
 
 def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
-    """Record that offsets were committed late.
+    """Add partitions to a group's record where newer offsets may have been overwritten.
 
     Raises GroupRefusedError if another command has written the record in the meantime.
     """
@@ -253,7 +256,8 @@ def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
 
 
 def op(group: str, record: Record) -> MultiOp:
-    """Return the operation that writes a record, if no other command has written it since."""
+    """Return the operation that writes a record. It fails if another command has written the record
+    since."""
     data = encode(record)
     if record.version < 0:
         return Create(path(group), data)
@@ -294,16 +298,17 @@ def write(
 
 
 def overtaken(found: Record) -> tuple[str, str]:
-    """Return which command was faster, according to the record, and what to do."""
+    """Return the message that another command has changed the group in the meantime, and what to
+    do."""
     text = f"{found.by} has run zkmigrate {found.command} meanwhile"
     return text, "look at the group with zkmigrate status, then run it again"
 
 
 def is_still(group: str, serial: int, more: Iterable[MultiOp] = ()) -> Script[bool]:
-    """Whether the record has this version, and the checks ``more`` succeed, in one request that
-    changes nothing.
+    """Whether a group's record has this version and the checks ``more`` succeed.
 
-    ZooKeeper's leader answers it, whereas other servers may return old data to reads.
+    ZooKeeper's leader checks this in one request, which changes nothing. Other servers may return
+    old data to reads.
     """
     reply = yield from ask(Multi((Check(path(group), serial), *more)))
     return isinstance(reply, Ok)
@@ -316,7 +321,7 @@ def _wire_bytes(op: MultiOp) -> int:
 
 @cache
 def operator() -> str:
-    """Return the operator, as ``user@host``."""
+    """Return the user of this process, as ``user@host``."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user without a name

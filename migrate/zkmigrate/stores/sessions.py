@@ -43,10 +43,10 @@ _FRESH: Final = 10.0
 
 
 class Stores:
-    """Sessions with ZooKeeper and its registered brokers. Use it as a context manager.
+    """Connections to ZooKeeper and to the brokers registered in it. Use it as a context manager.
 
     Args:
-        servers: their addresses.
+        servers: the addresses of the servers.
         on_wait: called once with the reason for each wait.
 
     Raises the errors of ``ClusterZk``, and MigrationError if no broker is usable.
@@ -118,10 +118,8 @@ class Stores:
         self.zk.__exit__(kind, error, trace)
 
     def another(self) -> Self:
-        """Return an object for another thread, with its own connections to coordinators.
-
-        They are closed with this one.
-        """
+        """Return an object for another thread, with its own connections to coordinators, which are
+        closed with this one."""
         other = copy(self)
         other._beside = None
         other.kafka = self.kafka.another()
@@ -129,14 +127,14 @@ class Stores:
         return other
 
     def beside(self) -> Stores:
-        """Return a second object for the same thread, with its own connections to coordinators,
-        for requests that must not wait for others."""
+        """Return an object for the same thread, with its own connections to coordinators. Its
+        requests do not wait for those of this one."""
         if self._beside is None:
             self._beside = self.another()
         return self._beside
 
     def each_thread(self, count: int) -> list[Self]:
-        """Return one object like this one for each of ``count`` threads, including this one."""
+        """Return one object for each of ``count`` threads. The first is this one."""
         return [self, *(self.another() for _ in range(count - 1))]
 
     def _check_cluster(self) -> None:
@@ -167,8 +165,11 @@ class Stores:
         return offset_times.place(group, count) if count else group
 
     def commits_end(self, group: str) -> int:
-        """Return a position for ``commits_since``; -1 if zkmigrate may not read the log. Raises
-        BrokerError if the log is unavailable."""
+        """Return the position of the next commit of a group in its coordinator's log, for
+        ``commits_since``.
+
+        -1 if zkmigrate may not read the log. Raises BrokerError if the log is unavailable.
+        """
         partition = self._offsets_partition(group)
         if not isinstance(partition, int):
             return -1
@@ -182,7 +183,8 @@ class Stores:
     def commits_since(self, group: str, position: int) -> list[tuple[TopicPartition, int | None]]:
         """Return all commits of a group since a position, in order.
 
-        Empty if zkmigrate may not read the log. Raises BrokerError if the log is unavailable.
+        The result is empty if zkmigrate may not read the coordinator's log. Raises BrokerError if
+        the log is unavailable.
         """
         partition = self._offsets_partition(group)
         assert isinstance(partition, int)
@@ -202,10 +204,11 @@ class Stores:
         return self.zk.run(cluster.read_id())
 
     def hidden_topics(self, also: Iterable[str] = ()) -> frozenset[str]:
-        """Return the topics whose offsets the brokers do not show, from a cache of some seconds.
+        """Return the topics whose offsets the brokers do not show to this user. Cached for some
+        seconds.
 
-        Also checks again whether the cluster still uses ZooKeeper. ``also``: topics to request by
-        name, because without ZooKeeper brokers do not list hidden topics.
+        Also checks whether the cluster still uses ZooKeeper. ``also``: topics to ask about by name,
+        because brokers without ZooKeeper do not list hidden topics.
         """
         hidden, asked, since = self._hidden, self._asked, self._hidden_at
         if time.monotonic() - since > _FRESH:
@@ -223,7 +226,7 @@ class Stores:
     # -- groups --------------------------------------------------------------------------------
 
     def group_names(self, store: Store) -> list[str]:
-        """Return the names of all groups in a store, of any kind."""
+        """Return the names of all groups in a store."""
         if store is Store.KAFKA:
             try:
                 names = self.kafka.list_groups()
@@ -246,7 +249,7 @@ class Stores:
         return self.zk.run(children(BROKER_TOPICS)) or []
 
     def is_a_cluster(self) -> bool:
-        """Return whether the chroot has the znodes that brokers create, even without any group."""
+        """Return whether the chroot has a znode that brokers create."""
         paths = ("/consumers", BROKER_TOPICS, CLUSTER_ID)
         return any(self.zk.run_in_zookeeper(read_many(paths)))
 
@@ -262,7 +265,8 @@ class Stores:
         return Retention(*self.kafka.retention_minutes())
 
     def commit_times(self, groups: Sequence[str]) -> Mapping[tuple[str, TopicPartition], int]:
-        """Return when offsets of these groups were committed, from the coordinators' logs."""
+        """Return when the offsets of these groups were committed, read from the coordinators'
+        logs."""
         self.on_wait(f"the times of commits, read from the log of {offset_times.OFFSETS_TOPIC}")
         brokers = {endpoint.broker_id: endpoint for endpoint in self._brokers()}
         topics, _ = self.logs.of([offset_times.OFFSETS_TOPIC])
@@ -274,7 +278,7 @@ class Stores:
     def fetch_each(
         self, known: Mapping[str, Collection[TopicPartition]]
     ) -> dict[str, dict[TopicPartition, StoredOffset] | BrokerError]:
-        """Return the result of ``fetch`` for many groups, or why it is unknown."""
+        """Return the result of ``fetch``, or its error, for each of many groups."""
         found: dict[str, dict[TopicPartition, StoredOffset] | BrokerError] = {}
         for some in self.kafka.fetch_several(known).values():
             found |= some.offsets
@@ -290,8 +294,8 @@ class Stores:
     ) -> dict[TopicPartition, StoredOffset]:
         """Return all offsets of a group in Kafka.
 
-        Brokers before 0.10.2 cannot list all offsets. From these, the ``known`` partitions and
-        all current partitions of the same topics are requested.
+        Brokers before 0.10.2 cannot list all offsets. They are asked for the ``known`` partitions
+        and all other partitions of the same topics.
         """
         asked = set(known)
         if not self.kafka.tells_all(group):

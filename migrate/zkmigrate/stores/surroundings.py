@@ -41,10 +41,11 @@ _MOST_PLACES: Final = 10_000
 
 
 def not_looked_at(zk: BlockingZk, servers: Servers) -> list[str]:
-    """Return one line for each place where other clients may store offsets.
+    """Return one line for each place where other clients may store offsets but zkmigrate does not
+    look.
 
-    These are the znodes at the cluster's root that Kafka does not create, and the other znodes
-    above the chroot. They are named, but not read. ``zk``: an open session.
+    These are the znodes at the cluster's root that Kafka does not create, and other znodes above
+    the chroot. ``zk``: an open session.
     """
     lines: list[str] = []
     hosts, chroot = split_connect(servers.zookeeper)
@@ -84,10 +85,10 @@ def _others(above: str, known: set[str] | frozenset[str]) -> Script[list[tuple[s
 
 
 class Place(NamedTuple):
-    """Znodes outside the groups of this chroot that look like offsets, or are unreadable.
+    """Znodes outside this cluster's groups that look like offsets, or cannot be read.
 
-    ``path``: from the ensemble's root. ``layout``: its name; empty if none matches. ``example``:
-    the first of the znodes. ``fault``: why one is unreadable.
+    ``path``: the path from the ensemble's root. ``layout``: the layout's name; empty if none
+    matches. ``example``: the first of the znodes. ``fault``: why one cannot be read.
     """
 
     path: str
@@ -99,9 +100,9 @@ class Place(NamedTuple):
 
 
 class Sweep:
-    """Searches the whole tree of an ensemble for offsets of other clients.
+    """Searches all znodes of an ensemble for offsets of other clients.
 
-    ``places``: the places found. ``looked_at``: number of znodes below each name at a root.
+    ``places``: the places found. ``looked_at``: number of znodes read below each top-level name.
     ``left_out``: paths that were not searched, and why. ``ignored``: returns why an operator
     excludes a path and everything below it, otherwise an empty text.
     """
@@ -114,7 +115,7 @@ class Sweep:
         self._topics: frozenset[str] = frozenset()
 
     def look(self, zk: ClusterZk, servers: Servers) -> None:
-        """Search the chroot, and everything above it. ``zk``: an open session."""
+        """Search the chroot, and everything outside of it. ``zk``: an open session."""
         hosts, chroot = split_connect(servers.zookeeper)
         # In KRaft, brokers list only topics that this user may describe.
         self._topics = frozenset(zk.run(list_topics()) + zk.run_in_zookeeper(list_topics()))
@@ -128,7 +129,7 @@ class Sweep:
             self._add(Place("/", "", "/", fault=str(error)))
 
     def said(self) -> list[str]:
-        """Return the searched places as text."""
+        """Return lines that say what was searched and what was not."""
         names = ", ".join(sorted(_KAFKA - {_CLUSTERS[0]}))
         looked = [f"{top}: {count} znodes" for top, count in sorted(self.looked_at.items())]
         return [
@@ -176,8 +177,8 @@ class Sweep:
 
 
 def below_leaves(group: str) -> Script[tuple[str, ...]]:
-    """Return the znodes below offsets, owners, registrations and zkmigrate's own znodes, where
-    neither Kafka's clients nor this project create any."""
+    """Return a group's znodes that are below znodes which neither Kafka's clients nor this project
+    give children, such as offsets and owners."""
     where, live = GroupPaths(group), LivePaths.of(group)
     leaves = [migration_marker.path(group), record.before_path(group), live.mode]
     for root in (where.offsets, f"{where.root}/{MISPLACED}", where.owners):

@@ -49,9 +49,11 @@ _Content = tuple[int, bytes]
 
 
 class Translator:
-    """Translates offsets of ``here`` to offsets of ``there``, and caches data about topics.
-    ``proofs``: the offsets that an earlier run has proven; new ones are added. ``back``: the copies
-    are ``here``."""
+    """Translates offsets of a cluster ``here`` to offsets of a cluster ``there``.
+
+    ``proofs``: a file of offsets that an earlier run has proven, to which new ones are added.
+    ``back``: the topics ``here`` are the copies.
+    """
 
     def __init__(
         self,
@@ -72,8 +74,8 @@ class Translator:
         self._differs: dict[str, TopicPartition] = {}
 
     def again(self) -> None:
-        """Forget what records that were added since can change, but not which topics are no
-        copies."""
+        """Forget all results that new records can change. What is known about topics that are not
+        copies is kept."""
         self._found.clear()
         self._here.forget()
         self._there.forget()
@@ -82,7 +84,7 @@ class Translator:
             self._hints_at = time.monotonic()
 
     def ahead(self, asked: Iterable[Asked]) -> None:
-        """Read the data that ``find`` first needs for these offsets, with few requests."""
+        """Read the records that ``find`` will need first for these offsets, with few requests."""
         new = [one for one in asked if one not in self._found]
         if self._proofs is not None:
             new = [one for one in new if self._proofs.get(one) is None]
@@ -102,12 +104,12 @@ class Translator:
         self._there.read_ahead({tp: _place(at) for tp, at in places.items()}, _SPANS[0])
 
     def find(self, asked: Asked, partitions: Collection[int]) -> Translation:
-        """Return the offset of a partition's copy in the other cluster. Raises BrokerError, and
-        MigrationError if a proven offset cannot be added to the file.
+        """Return the offset of a partition's copy in the other cluster.
 
-        Its records are compared around the place that ``_candidate`` returns, in ever larger parts
-        of the logs. ``partitions``: all partitions of the topic. Without the topics' ids, offsets
-        that an earlier run has proven are not used.
+        Compares the records of both logs, in larger and larger parts, until the result is certain.
+        ``partitions``: all partitions of the topic. A result of an earlier run is only used if the
+        topics' ids are known. Raises BrokerError, and MigrationError if a proven offset cannot be
+        added to the file.
         """
         tp, offset, other, _ = asked
         if asked in self._found:
@@ -139,8 +141,11 @@ class Translator:
         return found
 
     def judged(self, topic: str, found: Translation) -> Translation:
-        """Return a translation with its current verdict, because records found later may show that
-        a topic in the other cluster has another partitioner."""
+        """Return a translation with its current verdict.
+
+        The verdict changes if records of other partitions show that the topic in the other cluster
+        is not a copy.
+        """
         why = self._mixed.get(topic)
         if why is None and topic in self._differs and (found.only_here or found.only_there):
             why = f"not all records are in both, and {self._differs[topic]} is not a copy"

@@ -18,7 +18,7 @@ _TOGETHER = 100
 
 
 def every_znode(path: str, names: list[str]) -> list[str]:
-    """Return all children: descend into each of them."""
+    """Return ``names``: the default for ``walk``, which descends into all children."""
     return names
 
 
@@ -27,11 +27,11 @@ def walk(
     top: str,
     descend: Callable[[str, list[str]], list[str]] = every_znode,
 ) -> Iterator[tuple[str, Node | ZooKeeperError]]:
-    """Yield each znode at and below a path, or why it or its children are unreadable.
+    """Yield each znode at and below a path, or why it or its children cannot be read.
 
     Znodes that are created or deleted during the walk may be missing. ``descend``: returns the
-    children of a znode into which to descend. Memory grows with the largest number of children of
-    a znode.
+    children of a znode into which to descend. Memory use grows with the largest number of children
+    of one znode.
     """
     stack = [top]
     while stack:
@@ -58,8 +58,8 @@ def _look(paths: list[str]) -> Script[list[tuple[Node | None, list[str]]]]:
 
 
 def read_below(zk: BlockingZk, top: str, most: int = 200_000) -> dict[str, Node]:
-    """Return every znode at and below a path. Raises ZooKeeperError if one is unreadable, and
-    ValueError if there are more than ``most``, or none."""
+    """Return every znode at and below a path. Raises ZooKeeperError if one cannot be read, and
+    ValueError if there is none, or if there are more than ``most``."""
     found: dict[str, Node] = {}
     for path, node in walk(zk, top):
         if isinstance(node, ZooKeeperError):
@@ -73,8 +73,8 @@ def read_below(zk: BlockingZk, top: str, most: int = 200_000) -> dict[str, Node]
 
 
 def read_place(zk: BlockingZk, place: Place) -> dict[TopicPartition, ZkOffset]:
-    """Return the offsets that a client has stored, at least one. Raises ValueError,
-    ZooKeeperError and ZnodeFormatError."""
+    """Return the offsets that another client has stored at a place. Raises ValueError if there are
+    none, ZooKeeperError and ZnodeFormatError."""
     found = read_offsets(place.name, read_below(zk, place.path), place.topic)
     if not found:
         raise ValueError(f"{place.path} has no offset in the layout {place.name}")

@@ -56,11 +56,14 @@ _WHY: Final = {
 
 
 class FromCluster(NamedTuple):
-    """Offsets found in the other cluster. ``offsets``: by group, translated to this cluster.
-    ``undecided``: plans of groups that have a partition without an offset. ``notes``: what proves
-    the offsets, by group. ``cluster`` and ``origins``: the source of the offsets. ``unlisted``:
-    partitions without a leader, whose groups could not be listed. ``away``: whether brokers did
-    not answer."""
+    """Groups' offsets in another cluster, translated to offsets in this one.
+
+    ``offsets``: the translated offsets, by group. ``undecided``: plans of groups that have a
+    problem. ``notes``: remarks about the offsets, by group, such as how they were proven.
+    ``cluster``: the other cluster. ``origins``: the offsets before the translation, by group.
+    ``unlisted``: partitions without a leader, whose groups could not be listed. ``away``: whether
+    brokers did not answer.
+    """
 
     offsets: dict[str, dict[TopicPartition, int]]
     undecided: tuple[GroupPlan, ...]
@@ -71,8 +74,8 @@ class FromCluster(NamedTuple):
     away: bool
 
     def complete(self, plans: Iterable[GroupPlan], names: Mapping[str, str]) -> Iterator[GroupPlan]:
-        """Yield the undecided groups, then plans with the offsets in the other cluster and their
-        proofs. ``names``: the names with which the groups were chosen."""
+        """Yield the undecided groups' plans, then ``plans``, with notes and origins added.
+        ``names``: each group's name in ``notes`` and ``origins``."""
         yield from self.undecided
         for plan in plans:
             name = names[plan.group]
@@ -89,9 +92,11 @@ def offsets_from(
     servers: Servers,
     progress: Progress,
 ) -> FromCluster:
-    """Translate groups' offsets in another cluster to this cluster. ``renames``: from their names
-    in the other cluster to those in this one, which all results use. Raises BrokerError,
-    MigrationError, UsageError."""
+    """Read groups' offsets in another cluster, and translate them to this cluster.
+
+    ``renames``: the rules for the groups' names in this cluster, which all results use. Raises
+    BrokerError, MigrationError, UsageError.
+    """
     found: dict[str, list[Found]] = {}
     undecided: list[GroupPlan] = []
     alone: dict[str, tuple[str, ...]] = {}

@@ -68,11 +68,11 @@ _OTHERS: Final = ("decisions_out", "at_apply", "direction", "only_problems")
 
 
 class ToCluster(NamedTuple):
-    """The options.
+    """The other cluster, and the options for translating offsets.
 
-    ``lower``: use the lower bound of an offset that is not proven. ``out``: the file to write.
-    ``back``: offsets are translated from the other cluster to this one. ``proofs``: the file from
-    which an interrupted plan continues.
+    ``topics``: the rules for the topics' names in the other cluster. ``lower``: use the lower bound
+    of an offset that is not proven. ``out``: the file to write. ``back``: translate from the other
+    cluster to this one. ``proofs``: the file with the results of an interrupted plan.
     """
 
     bootstrap: str
@@ -85,8 +85,8 @@ class ToCluster(NamedTuple):
 
 
 def to_cluster_options(command: F) -> F:
-    """Add the options, which the command receives as ``elsewhere``: None without
-    another cluster."""
+    """Add the options for planning offsets in another cluster. The command receives them as
+    ``elsewhere``, which is ``None`` without another cluster."""
 
     @wraps(command)
     def bundled(
@@ -141,8 +141,11 @@ def to_cluster_options(command: F) -> F:
 
 
 def target_options(text: str) -> Callable[[F], F]:
-    """Add the options of a command that works on another cluster with ``--to-cluster``, whose help
-    is ``text``. The command receives them as ``elsewhere``: None without another cluster."""
+    """Add ``--to-cluster`` and its options to a command that works on another cluster.
+
+    ``text``: the help of ``--to-cluster``. The command receives the options as ``elsewhere``, which
+    is ``None`` without another cluster.
+    """
 
     def decorate(command: F) -> F:
         @wraps(command)
@@ -169,8 +172,11 @@ def target_options(text: str) -> Callable[[F], F]:
 
 
 class Found(NamedTuple):
-    """A partition with its offset in both clusters. ``now``: the group's current offset in the
-    other cluster. ``kind``: why it is not ready."""
+    """A partition with its offset in both clusters.
+
+    ``to``: the partition in the other cluster. ``there``: the translated offset. ``now``: the
+    group's present offset in the other cluster. ``kind``: why it is not ready, if it is not.
+    """
 
     entry: Entry
     to: TopicPartition
@@ -181,8 +187,8 @@ class Found(NamedTuple):
     why: str
 
     def judged(self, translator: Translator, lower: bool) -> Found:
-        """Return the partition with its verdict, after all partitions were read. ``lower``: a
-        lower bound is enough."""
+        """Return the partition with its final verdict. Call it after all partitions were read.
+        ``lower``: a lower bound is accepted."""
         if self.there is None or self.kind is not None:
             return self
         found = translator.judged(self.to.topic, self.there)
@@ -195,7 +201,7 @@ class Found(NamedTuple):
         return self._replace(there=found, kind=kind, why=why)
 
     def cells(self, plan: GroupPlan) -> tuple[object, ...]:
-        """Return the row."""
+        """Return the cells of the partition's row in the output."""
         found = self.there
         bounds = (None, None) if found is None else (found.low, found.high)
         compared = ("", 0) if found is None else (found.proof.value, found.compared)
@@ -244,7 +250,7 @@ WHY: Final = {
 
 
 class Translated(NamedTuple):
-    """The plans of all groups, the other cluster, and the exit status."""
+    """The plans for all groups in another cluster, that cluster, and the exit status."""
 
     plans: list[GroupPlan]
     to: To
@@ -255,8 +261,8 @@ class Translated(NamedTuple):
 def open_other(
     stores: Stores, elsewhere: ToCluster, servers: Servers
 ) -> Iterator[tuple[OtherCluster, Translator]]:
-    """Open the other cluster, and the translator of offsets from or to it. Raises BrokerError,
-    PlanFileError, and UsageError if it is the same cluster."""
+    """Connect to the other cluster, and yield it with a translator of offsets. Raises BrokerError,
+    PlanFileError, and UsageError if it is this cluster."""
     from zkmigrate.stores.contents import OtherCluster  # loads kafka-python, which takes long
     from zkmigrate.stores.translator import Translator
 
@@ -365,7 +371,8 @@ def write_offsets(plans: Iterable[GroupPlan], out: str, one_group: bool) -> None
 def problems_of(
     group: str, found: Iterable[Found], whys: Mapping[Reason, tuple[str, str]] = WHY
 ) -> tuple[Problem, ...]:
-    """Return one problem for each kind, with the values for ``--skip``."""
+    """Return a group's problems, one for each kind, with the values for ``--skip``. ``whys``: text
+    and fix of each kind."""
     by_kind: dict[Reason, list[TopicPartition]] = {}
     for one in found:
         if one.kind is not None:
@@ -383,7 +390,7 @@ def problems_of(
 
 
 def names_there(topics: Iterable[str], renames: Sequence[Rename]) -> dict[str, str]:
-    """Return the names of topics in the other cluster. Raises UsageError if one is illegal or
+    """Return the name of each topic in the other cluster. Raises UsageError if one is illegal or
     occurs twice."""
     names = {topic: name_there(topic, renames) for topic in topics}
     for name in names.values():
@@ -398,8 +405,11 @@ def names_there(topics: Iterable[str], renames: Sequence[Rename]) -> dict[str, s
 
 
 class Wanted(NamedTuple):
-    """A partition whose offset is to be translated. ``target``: the partitions of the topic there,
-    if it has no problem. ``ids``: of both topics; empty if unknown."""
+    """A partition whose offset is to be translated.
+
+    ``target``: the partitions of the other cluster's topic; empty if it has a problem. ``ids``: the
+    ids of both topics; empty if unknown.
+    """
 
     found: Found
     target: Collection[int]
@@ -413,8 +423,8 @@ class Wanted(NamedTuple):
         target: Collection[int] | None,
         ids: tuple[str, str],
     ) -> Wanted:
-        """Return a partition, perhaps with the kind of its problem. ``source`` and ``target``: the
-        partitions of the topics; ``None``: there is no such topic."""
+        """Return a partition, with the kind of its problem if the topics do not match. ``source``
+        and ``target``: the topics' partitions; ``None``: the other cluster has no such topic."""
         if target is None:
             return cls(found._replace(kind=Reason.TOPIC_MISSING), (), ids)
         if len(source) != len(target):
@@ -423,7 +433,7 @@ class Wanted(NamedTuple):
 
     @property
     def asked(self) -> Asked:
-        """The offset to look for."""
+        """The offset to find in the other cluster."""
         entry = self.found.entry
         assert entry.to is not None
         return Asked(entry.tp, entry.to, self.found.to, self.ids)
@@ -432,7 +442,7 @@ class Wanted(NamedTuple):
 def translated(
     translator: Translator, wanted: Sequence[Wanted], group: str, progress: Progress
 ) -> Iterator[Found]:
-    """Yield the partitions of a group with their translations, or with the kind of a problem."""
+    """Translate a group's offsets. Yield each partition with the result, or with its problem."""
     for begin in range(0, len(wanted), _AT_ONCE):
         some = wanted[begin : begin + _AT_ONCE]
         translator.ahead([one.asked for one in some if one.found.kind is None])
@@ -470,5 +480,5 @@ def _wanted(
 
 
 def name_there(topic: str, renames: Sequence[Rename]) -> str:
-    """Return a topic's name in the other cluster. The first matching rule applies."""
+    """Return a topic's name in the other cluster, by the first matching rule."""
     return next((new for one in renames if (new := one.of(topic)) is not None), topic)

@@ -66,13 +66,13 @@ def decisions_option(command: F) -> F:
 
 
 def rules_in(file: str | None) -> tuple[Rule, ...]:
-    """Return the decisions in a file. Raises PlanFileError."""
+    """Return the rules in a file of decisions; none without a file. Raises PlanFileError."""
     return decisions_file.parse(file, read_file(file)) if file else ()
 
 
 def decisions(command: F) -> F:
-    """Add the decisions of a plan as options, which the command receives as ``direction`` and
-    ``options``."""
+    """Add the options with which an operator makes decisions. The command receives them as
+    ``direction`` and ``options``."""
 
     @wraps(command)
     def bundled(

@@ -21,25 +21,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class FromLayout(NamedTuple):
-    """The offsets of one group in another client's layout. ``znodes``: the znodes that
-    were read."""
+    """Offsets that another client stored for one group. ``znodes``: the offset znodes that were
+    read."""
 
     place: Place
     group: str
     znodes: Mapping[TopicPartition, ZkOffset] = MappingProxyType({})
 
     def read_next(self, zk: BlockingZk) -> dict[TopicPartition, int]:
-        """Return the next offset of each partition. Raises the errors of ``read``."""
+        """Return the next offset to read in each partition. Raises the errors of ``read``."""
         last = LAYOUTS[self.place.name].means is Means.LAST
         return {tp: number + last for tp, number in self.read(zk).numbers.items()}
 
     @property
     def numbers(self) -> dict[TopicPartition, int]:
-        """The numbers that were read."""
+        """The numbers in the znodes, as the client stored them."""
         return {tp: one.offset for tp, one in self.znodes.items() if one.offset is not None}
 
     def read(self, zk: BlockingZk) -> FromLayout:
-        """Return a copy with the stored offsets. Raises MigrationError if there are none,
+        """Return a copy with the client's offset znodes. Raises MigrationError if there are none,
         ZooKeeperError and ZnodeFormatError."""
         try:
             return self._replace(znodes=read_place(zk, self.place))

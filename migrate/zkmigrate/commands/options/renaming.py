@@ -21,14 +21,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Rename(NamedTuple):
-    """A renaming: two names; two patterns with one ``*`` each, which stands for the same text in
-    both; or a regular expression between slashes, and a text with references such as ``\\g<1>``."""
+    """A rule that gives groups or topics new names.
+
+    It has two names; two patterns with one ``*`` each, which stands for the same text in both; or
+    a regular expression between slashes, and a text with references such as ``\\g<1>``.
+    """
 
     old: str
     new: str
 
     def of(self, name: str) -> str | None:
-        """Return a group's new name; ``None`` if the renaming does not apply to it."""
+        """Return the new name of ``name``; ``None`` if the rule does not apply to it."""
         if self.old.startswith("/"):
             found = re.fullmatch(self.old[1:-1], name)
             return None if found is None else found.expand(self.new)
@@ -44,7 +47,7 @@ class Rename(NamedTuple):
 def parse_renames(
     _context: object, option: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[Rename, ...]:
-    """Parse the option's values. Raises UsageError."""
+    """Parse the values of ``--rename`` or ``--topic-map``. Raises UsageError."""
     renames: list[Rename] = []
     for text in texts:
         if (by_regex := _parse_regex(text)) is not None:
@@ -100,12 +103,13 @@ def choose(
     renames: Sequence[Rename],
     listed: Iterable[str] | None = None,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the chosen names with their names in ZooKeeper, and the different names in Kafka.
+    """Return the ZooKeeper name of each chosen name, and the Kafka names of groups whose names
+    differ.
 
-    The second map is from the name in ZooKeeper to the one in Kafka. On the way back, groups that
-    are not named are chosen among those that were moved to Kafka, so that no other group in Kafka
-    gets an old consumer's znodes. Each goes back to the name that it was moved from. ``listed``:
-    the chosen groups, if a file names them. Raises MigrationError.
+    The second map is from names in ZooKeeper to names in Kafka. On the way back from Kafka,
+    patterns choose only groups that were moved to Kafka, so that no other group in Kafka gets an
+    old consumer's znodes. Each group gets the name that it had before the move. ``listed``: the
+    chosen groups, if a file names them. Raises MigrationError.
     """
     if direction is Direction.ZK_TO_KAFKA:
         known = stores.group_names(Store.ZOOKEEPER)
@@ -133,10 +137,10 @@ def choose(
 
 
 def renamed_in(moved: Mapping[str, str]) -> dict[str, str]:
-    """Return the ZooKeeper names for Kafka names that differ from them and belong to exactly one
-    moved group.
+    """Return the ZooKeeper name of each group that has another name in Kafka.
 
-    ``moved``: the groups that were moved, and their names in Kafka.
+    ``moved``: the groups that were moved, and their names in Kafka. A Kafka name that is also the
+    name of a moved group is left out.
     """
     return {in_kafka: name for name, in_kafka in moved.items() if in_kafka not in moved}
 
@@ -152,10 +156,10 @@ def check_once(own: Mapping[str, str]) -> None:
 def new_names(
     renames: Sequence[Rename], groups: Iterable[str], known: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the new names of the groups that have one.
+    """Return the new names of the groups that get one. The first matching rule applies.
 
-    The first matching rule applies. ``known``: names of other groups, which must not be used.
-    Raises MigrationError if two groups would have the same name, or a rule matches no group.
+    ``known``: names of other groups, which must not be used. Raises MigrationError if two groups
+    would have the same name, or a rule matches no group.
     """
     if not renames:
         return {}

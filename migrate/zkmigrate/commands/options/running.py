@@ -41,11 +41,11 @@ class Work(NamedTuple):
 
     Args:
         which: the chosen groups.
-        execute: False for a dry run.
+        execute: whether to make the changes; ``False``: a dry run.
         wait: seconds to wait for a group's members.
         parallel: number of groups to work on at a time.
         hooks: commands to run before and after each group.
-        journal: the path of the journal, if given.
+        journal: the path of the journal, if the operator named one.
         note: a remark for the journal.
         approved_by: who approved the command, for the journal.
         servers: the addresses of the servers.
@@ -70,7 +70,8 @@ def work_options(
     waits: str = "In a live move: how long to wait for a group's members.",
     wait: float = 60.0,
 ) -> Callable[[F], F]:
-    """Add the options of a command that changes groups, which it receives as ``work``.
+    """Add the options that all commands share which change groups. The command receives them as
+    ``work``.
 
     ``waits``: the help of ``--wait``; empty if there is no such option.
     """
@@ -118,7 +119,8 @@ def journal_option(command: F) -> F:
 
 
 def journal_path(plan: str | None, journal: str | None) -> Path:
-    """Return the path of the journal of a plan, or of a command without a plan."""
+    """Return the path of a command's journal. ``plan``: the plan's path. ``journal``: the path that
+    the operator named."""
     command = click.get_current_context().command.name
     return Path(journal or (f"zkmigrate-{command}.journal" if plan is None else f"{plan}.journal"))
 
@@ -131,11 +133,11 @@ def load(
     sha256: str | None = None,
     elsewhere: bool = False,
 ) -> PlanFile:
-    """Return a plan with the chosen groups.
+    """Read a plan file, and return the plan for the chosen groups. Raises PlanFileError.
 
-    ``limit``: largest number of groups, counting those that are ready, and neither done nor rolled
-    back according to the ``journal``. ``sha256``: the digest that the file must have.
-    ``elsewhere``: accept a plan for another cluster. Raises PlanFileError.
+    ``limit``: the largest number of groups to move. Groups that are not ready, or are already done
+    or rolled back according to the ``journal``, do not count. ``sha256``: the digest that the file
+    must have. ``elsewhere``: accept a plan for another cluster.
     """
     loaded = plan_file.load(path, elsewhere)
     if sha256 is not None and sha256.lower() != loaded.digest:
@@ -199,7 +201,7 @@ _HOOKS: Final = (
 
 
 def check_cluster(plan: PlanFile, stores: Stores) -> None:
-    """Check that a plan was made for this cluster, if that is known. Raises MigrationError."""
+    """Check that a plan was made for this cluster, if both ids are known. Raises MigrationError."""
     here = stores.cluster_id()
     if plan.cluster is not None and here is not None and plan.cluster != here:
         raise MigrationError(
@@ -234,8 +236,8 @@ def open_run(
     """Open the journal of a command, unless it is a dry run, and record its start and options.
 
     A dry run only reads the journal, and checks that it could be written. ``direction`` and the
-    file ``plan`` are for hooks. ``digest``: that of the plan. A command without a plan has its own
-    journal. ``idle``: see ``Run``. Raises JournalError.
+    file ``plan`` are passed to the hooks. ``digest``: the plan's digest. A command without a plan
+    has its own journal. ``idle``: see ``Run``. Raises JournalError.
     """
     command = str(click.get_current_context().command.name)
     facts = {

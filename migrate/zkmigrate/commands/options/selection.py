@@ -29,10 +29,10 @@ _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The groups that the operator chose. ``listed``: those from a file.
+    """The groups that the operator chose.
 
-    ``groups`` and ``excluded`` are names or globs. Raises UsageError unless groups are chosen in
-    exactly one way.
+    ``groups`` and ``excluded``: names or globs. ``listed``: the names or globs in a file. Raises
+    UsageError unless groups are chosen in exactly one way.
     """
 
     groups: tuple[str, ...]
@@ -58,8 +58,8 @@ class Selection:
 
     @property
     def options(self) -> dict[str, object]:
-        """The options that chose the groups, with the names in a file instead of the
-        file's name."""
+        """The options with which the groups were chosen, for the journal. The names in a file
+        replace its path."""
         given = {
             "group": list(self.groups) or None,
             "groups_regex": self.regex,
@@ -69,30 +69,31 @@ class Selection:
 
     @property
     def names(self) -> list[str]:
-        """The groups that were named individually."""
+        """The groups that were chosen by name, not by a pattern."""
         return [group for group in self.groups if not _is_glob(group)]
 
     @property
     def only(self) -> str | None:
-        """The name of the only group, if exactly one was named and it is not a glob."""
+        """The group's name, if exactly one group was chosen by name; otherwise ``None``."""
         return self.groups[0] if len(self.groups) == len(self.names) == 1 else None
 
     @property
     def all_named(self) -> bool:
-        """Whether every group was named individually, so that no list of groups is needed."""
+        """Whether every group was chosen by name, so that no list of groups is needed."""
         return bool(self.groups) and len(self.names) == len(self.groups)
 
     def of_store(self, names: Callable[[], list[str]], store: Store) -> list[str]:
-        """Return the chosen groups of a store, at least one. ``names`` returns all groups of the
-        store."""
+        """Return the chosen groups of a store. Raises MigrationError if there are none. ``names``:
+        returns all groups of the store."""
         if self.all_named and store is Store.KAFKA:
             return self._without_excluded(self.groups)  # brokers before 0.9 cannot list groups
         return self.among(names(), store.value, "is the chroot right?")
 
     def among(self, known: Sequence[str], where: str, advice: str) -> list[str]:
-        """Return the chosen groups among the ``known`` ones, at least one.
+        """Return the chosen groups among the ``known`` ones.
 
-        Raises MigrationError for an unknown group, or if none is chosen.
+        ``where`` and ``advice``: for the message. Raises MigrationError if no group is chosen, or
+        if a group chosen by name is unknown.
         """
         names = set(known)
         chosen: list[str] = []
@@ -202,10 +203,10 @@ def _names_in(file: str) -> list[str]:
 
 
 def offsets_in(file: str, which: Selection) -> dict[str, dict[TopicPartition, int]]:
-    """Return the chosen groups' offsets in a file, by group and partition.
+    """Return the offsets of the chosen groups in a file.
 
-    If the file does not name groups, a single ``--group`` without a pattern names the group.
-    Raises OffsetsFileError, and MigrationError for a group that is not in the file.
+    If the file has no group names, the single ``--group`` is the group. Raises OffsetsFileError,
+    and MigrationError for a group that is not in the file.
     """
     offsets: dict[str, dict[TopicPartition, int]] = {}
     for key, offset in offset_csv.parse(file, read_file(file), which.only).items():

@@ -40,7 +40,8 @@ _SAID: Final = f"{__name__}.said"
 
 
 def server_options(command: F) -> F:
-    """Add the options that find and wait for servers, which the command receives as ``servers``."""
+    """Add the options with the servers' addresses and timeouts. The command receives them as
+    ``servers``."""
 
     @wraps(command)
     def bundled(
@@ -79,7 +80,7 @@ def server_options(command: F) -> F:
 
 
 def print_not_looked_at(zk: BlockingZk, servers: Servers) -> None:
-    """Print the places in ZooKeeper that zkmigrate does not search for offsets."""
+    """Print the places in ZooKeeper in which zkmigrate does not look for offsets."""
     from zkmigrate.stores.surroundings import not_looked_at
 
     print_notes(f"not looked at: {line}" for line in not_looked_at(zk, servers))
@@ -87,7 +88,7 @@ def print_not_looked_at(zk: BlockingZk, servers: Servers) -> None:
 
 @contextmanager
 def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
-    """Open sessions with ZooKeeper and the brokers, and print which brokers are unusable."""
+    """Connect to ZooKeeper and the brokers, and print which brokers cannot be used."""
     # Not above: loading kafka-python takes longer than an export or a map of configurations.
     from zkmigrate.stores.sessions import Stores
 
@@ -101,7 +102,8 @@ def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
 def reading(
     servers: Servers, verb: str, bad: str, total: int | None = None
 ) -> Iterator[tuple[Progress, Stores]]:
-    """Open the sessions of a command that only reads, and show its progress. See ``Progress``."""
+    """Connect to the servers for a command that only reads, and show its progress. For the
+    arguments, see ``Progress``."""
     with (
         no_collector(),
         Progress(verb, total, bad) as progress,
@@ -112,7 +114,7 @@ def reading(
 
 @contextmanager
 def open_zookeeper(servers: Servers) -> Iterator[BlockingZk]:
-    """Open a session with ZooKeeper alone."""
+    """Connect to ZooKeeper alone."""
     with BlockingZk(servers.zookeeper, servers.timeout, servers.security, servers.pace) as zk:
         zk.sync()
         announce(servers, zk)
@@ -120,10 +122,8 @@ def open_zookeeper(servers: Servers) -> Iterator[BlockingZk]:
 
 
 def announce(servers: Servers, zk: BlockingZk, brokers: tuple[BrokerEndpoint, ...] = ()) -> None:
-    """Print on standard error which cluster this is, once per command, above a bar if there is one.
-
-    With ``--json`` the line is an object. Raises MigrationError if it is not the expected one.
-    """
+    """Print the cluster's addresses and id on standard error, once per command. With ``--json`` the
+    line is an object. Raises MigrationError if it is not the cluster that the operator expects."""
     cluster_id = zk.run(cluster.read_id())
     cluster.check_expected(servers.expect, cluster_id, servers.zookeeper)
     context = click.get_current_context()

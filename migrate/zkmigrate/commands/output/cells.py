@@ -23,7 +23,8 @@ def only_problems_option(command: F) -> F:
 
 
 def problem_cells(problem: Problem, how: How) -> tuple[str, str, str]:
-    """Return kind, description and fix of a problem. A table shows only the first names."""
+    """Return a problem's kind, description and fix. In a table, the description has only the first
+    names."""
     if how != "table":
         return problem.kind.value, problem.what, problem.fix
     what = problem.text + shown(problem.names)

@@ -29,7 +29,8 @@ def look_at_plan(
     only_problems: bool,
     how: How,
 ) -> Look:
-    """Compare both stores with a plan. ``strict``: treat progress of new consumers as a problem."""
+    """Compare both stores with a plan. ``strict``: an offset that new consumers have moved forward
+    is a problem."""
     from zkmigrate.stores.group_states import read_offsets  # loads kafka-python, which takes long
 
     differing: list[verify.Difference] = []

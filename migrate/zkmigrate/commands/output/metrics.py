@@ -94,14 +94,15 @@ class MetricsFile:
             self._offsets += offsets
 
     def mirrored(self, groups: Counter[tuple[str, str]], copied: int, late: int) -> None:
-        """Set the results of one pass of ``mirror``: groups by leader and state, and the numbers
-        of copied offsets and of groups that are not in step."""
+        """Set the results of one pass of ``mirror``. ``groups``: the number of groups by leader and
+        state. ``copied``: the number of copied offsets. ``late``: the number of groups not in
+        step."""
         with self._lock:
             self._mirrored, self._late, self._passed = groups, late, time.time()
             self._copied += copied
 
     def pass_failed(self) -> None:
-        """Note that a pass of ``mirror`` failed, so that no group is known to be in step."""
+        """Show that a pass of ``mirror`` failed: all groups count as failed and not in step."""
         with self._lock:
             failed: Counter[tuple[str, str]] = Counter()
             for (leader, _), count in (self._mirrored or {("", ""): self.total or 0}).items():
@@ -109,7 +110,7 @@ class MetricsFile:
             self._mirrored, self._late = failed, failed.total()
 
     def close(self) -> None:
-        """Write the file for the last time."""
+        """Stop updating the file, and write it for the last time."""
         self._over.set()
         self._writer.join()
         self._try(False)

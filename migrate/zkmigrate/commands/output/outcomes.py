@@ -20,16 +20,15 @@ from zkmigrate.text import shown, unlisted_note
 
 
 class Outcomes:
-    """The outcomes of groups, and the progress of the work on them. Use it as a context manager.
+    """Collects the outcomes of groups, and shows progress. Use it as a context manager.
 
-    If a signal or an error that concerns all groups ends the work, the outcomes up to then are
-    printed.
+    If a signal or an error ends the work early, the outcomes so far are printed.
 
     Args:
         verb: the action on the groups, such as ``moving``.
         work: the operator's options.
-        named: the groups whose exact names were given; ``None``: all. Other groups with nothing to
-            do have no row, and need no attention if they are skipped.
+        named: the groups that were chosen by name; ``None``: all. Of the others, those with nothing
+            to do have no row, and those that are skipped need no attention.
     """
 
     def __init__(self, verb: str, work: Work, named: Iterable[str] | None = None) -> None:
@@ -54,10 +53,10 @@ class Outcomes:
         self.progress.result(result)
 
     def finish(self, names: Sequence[str], unlisted: Sequence[str] = ()) -> None:
-        """Print the outcomes, starting with those of ``names`` in that order, and exit with the
-        status.
+        """Print the outcomes, and exit with the status.
 
-        ``unlisted``: partitions whose groups Kafka could not list, so that groups may be missing.
+        ``names``: the groups to print first, in this order. ``unlisted``: partitions whose groups
+        Kafka could not list, so that groups may be missing.
         """
         if not self.work.execute:
             click.echo("dry run: nothing was changed; give --execute to act", err=True)

@@ -29,13 +29,13 @@ _NAME: Final = 60
 
 
 class Progress:
-    """Counts and shows the groups that are done. Use it as a context manager.
+    """Shows how many groups are done. Use it as a context manager.
 
     Args:
         verb: the action on the groups, such as ``moving``.
         total: number of groups; may be set later.
         bad: the word for groups with a problem, such as ``failed``.
-        changes: whether groups are changed, so that written offsets are counted, and an interrupt
+        changes: whether groups are changed. If so, written offsets are counted, and an interrupt
             prints the number of changed groups.
     """
 
@@ -80,14 +80,15 @@ class Progress:
             _print(f"{self._verb}: {self._done} of {self.total} groups are done{bad}")
 
     def result(self, result: Result) -> None:
-        """Count one more group, whose outcome is known."""
+        """Count a group as done, with its outcome."""
         offsets = result.offsets if self._changes else 0  # a dry run writes none
         if self._metrics is not None:
             self._metrics.count(result.outcome.value, offsets)
         self.group(result.group, result.outcome.good, offsets)
 
     def group(self, name: str, good: bool = True, offsets: int = 0) -> None:
-        """Count one more group. ``offsets``: number of written offsets."""
+        """Count a group as done. ``good``: it has no problem. ``offsets``: number of written
+        offsets."""
         self._done += 1
         self._bad += not good
         self._offsets += offsets
@@ -99,7 +100,7 @@ class Progress:
             self._line(now, after=_cut(name))
 
     def within(self, group: str, done: int, of: int) -> None:
-        """Show how many offsets of a group are done, if it takes long."""
+        """Show how many of a group's offsets are done, if the last output is not too recent."""
         now = time.monotonic()
         if now - self._printed < (_REDRAW if self._bar is not None else INTERVAL):
             return
@@ -120,7 +121,7 @@ class Progress:
             self._metrics.pass_failed()
 
     def waiting(self, what: str) -> None:
-        """Show why the command is waiting. Any thread."""
+        """Show why the command is waiting. Any thread may call it."""
         if self._bar is not None:
             self._show(f"waiting for {printable(what)}")
         else:

@@ -25,7 +25,7 @@ Type = Literal["string", "integer", "boolean", "array"]
 
 
 class InTable(Enum):
-    """Whether a table shows a column. JSON and CSV have all columns."""
+    """When a table shows a column. JSON and CSV have all columns."""
 
     YES = "yes"
     IF_ANY = "if a cell of it is not empty"
@@ -33,7 +33,7 @@ class InTable(Enum):
 
 
 class Column(NamedTuple):
-    """One column. ``nullable``: the cell may be null."""
+    """A column of the output. ``nullable``: its cells may be null."""
 
     name: str
     type: Type
@@ -43,7 +43,7 @@ class Column(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """The rows of one kind. ``commands``: the commands that print them."""
+    """The columns of one kind of rows. ``commands``: the commands that print such rows."""
 
     version: int
     commands: tuple[str, ...]
@@ -279,10 +279,10 @@ def format_options(command: F) -> F:
 def in_form(
     schema: str, rows: Sequence[Sequence[object]], how: How
 ) -> tuple[list[str], list[tuple[object, ...]]]:
-    """Return the columns and cells for a format. Each row has a value for every column of the
-    schema.
+    """Return the columns and cells of rows for an output format.
 
-    A table hides some columns, and shows a group's name in Kafka after its name.
+    Each row must have a value for every column of the schema. A table hides some columns, and shows
+    a group's name in Kafka after its name.
     """
     columns = SCHEMAS[schema].columns
     cells = [tuple(_cell(value, how) for value in row) for row in rows]
@@ -312,7 +312,8 @@ def _cell(value: object, how: How) -> object:
 
 
 def print_table(schema: str, rows: Sequence[Sequence[object]], how: How) -> None:
-    """Print rows on standard output. JSON is a document with schema and version."""
+    """Print rows on standard output, as a table, CSV, or a JSON document with schema and
+    version."""
     columns, cells = in_form(schema, rows, how)
     if how != "json":
         print_rows(columns, cells, how)
@@ -328,7 +329,7 @@ def print_table(schema: str, rows: Sequence[Sequence[object]], how: How) -> None
 
 
 def print_json_line(schema: str, columns: Iterable[str], cells: Iterable[object]) -> None:
-    """Print one object with the current time on its own line."""
+    """Print one row as a JSON object on one line, with the current time."""
     at = datetime.now().astimezone().isoformat(timespec="milliseconds")
     head = {"schema": schema, "version": SCHEMAS[schema].version, "at": at}
     cells_by_name = dict(zip(columns, cells, strict=True))

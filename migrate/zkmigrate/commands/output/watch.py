@@ -24,7 +24,7 @@ _Rows = dict[Row, Row]
 
 
 class Look(NamedTuple):
-    """The result of one pass. ``keys``: number of columns that identify a row."""
+    """The rows and the exit status of one pass. ``keys``: number of columns that identify a row."""
 
     schema: str
     keys: int
@@ -44,7 +44,8 @@ def watch_option(command: F) -> F:
 
 
 def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) -> int:
-    """Check and print, once or until Ctrl-C. Return the exit status of the last check."""
+    """Check and print, once or repeatedly until Ctrl-C. Return the exit status of the last check.
+    ``every``: seconds between checks; ``None``: check once."""
     if every is None:
         rows = look()
         print_table(rows.schema, rows.rows, how)

@@ -23,8 +23,11 @@ Why = tuple[Reason, str]
 
 
 class Copy(NamedTuple):
-    """An offset in the other cluster. ``source``: the group's offset in its own cluster, of which
-    it is the translation. ``ids``: of the cluster and of both topics."""
+    """An offset that a mirror has stored in another cluster.
+
+    ``source``: the offset in the group's own cluster, of which ``offset`` is the translation.
+    ``ids``: the ids of the cluster and of both topics.
+    """
 
     offset: int
     source: int
@@ -33,13 +36,12 @@ class Copy(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The metadata with which it is committed."""
+        """The metadata with which the offset is committed."""
         return f"{_MARK}{self.offset} {self.source} {self.proof.value} {self.ids}"
 
 
 def copy_in(held: KafkaOffset) -> Copy | None:
-    """Return the mirror's copy that a committed offset is; ``None`` if another client committed
-    it."""
+    """Return a committed offset as a copy; ``None`` if it was not committed by a mirror."""
     try:
         offset, source, proof, ids = held.metadata.removeprefix(_MARK).split(" ", 3)
         found = Copy(int(offset), int(source), Proof(proof), ids)
@@ -51,7 +53,8 @@ def copy_in(held: KafkaOffset) -> Copy | None:
 def positions(
     state: GroupState,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Why]] | Why:
-    """Return the offsets in ZooKeeper to translate, and why others are not; or why none is."""
+    """Return the offsets in ZooKeeper to translate, and why those of other partitions are not. If
+    none can be translated, return only the reason."""
     reading = reading_of(state)
     if (obstacle := reading.obstacle(Store.ZOOKEEPER)) is not None:
         return obstacle
@@ -80,7 +83,8 @@ def positions(
 
 
 def obstacle_to(offset: int, ids: str, before: Copy | None) -> Why | None:
-    """Return why the copy of a partition's offset must not be replaced by one for ``offset``."""
+    """Return why a copy must not be replaced by a translation of ``offset``. ``before``: the
+    copy."""
     if before is None:
         return None
     delete = "delete the group's offsets of the topic in the other cluster"
@@ -95,10 +99,11 @@ def obstacle_to(offset: int, ids: str, before: Copy | None) -> Why | None:
 def next_copy(
     before: Copy | None, found: Iterable[tuple[int, Translation]], lower: bool, ids: str
 ) -> Copy | Why | None:
-    """Return the copy to store, if one is better than ``before``.
+    """Return the copy to store; ``None`` if none is better than ``before``. Return the reason if
+    the translations contradict each other.
 
-    ``found``: the translations of earlier offsets of the group and, last, of the present one.
-    ``lower``: a lower bound is enough.
+    ``found``: offsets of the group and their translations, the latest last. ``lower``: a lower
+    bound is accepted.
     """
     best = before
     for source, one in found:
@@ -118,7 +123,7 @@ def next_copy(
 
 
 def lag(offset: int, copy: Copy | None) -> int:
-    """Return by how many offsets of the group's own cluster a copy is behind."""
+    """Return how far a copy is behind ``offset``, in offsets of the group's own cluster."""
     return offset if copy is None else max(0, offset - copy.source)
 
 
@@ -127,5 +132,5 @@ def _rank(copy: Copy) -> tuple[int, int, bool]:
 
 
 def in_step(offsets: Mapping[TopicPartition, int], copies: Mapping[TopicPartition, Copy]) -> bool:
-    """Whether each offset has a copy."""
+    """Whether each partition's copy belongs to its present offset."""
     return all(tp in copies and copies[tp].source == offset for tp, offset in offsets.items())

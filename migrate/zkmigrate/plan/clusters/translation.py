@@ -30,10 +30,10 @@ _ENOUGH: Final = 3
 
 
 class Seen(NamedTuple):
-    """A record that is visible to consumers, reduced to the data that is compared.
+    """The data of a record by which records of two logs are compared.
 
     Args:
-        offset: its offset in its own log.
+        offset: the record's offset in its own log.
         timestamp: milliseconds, or ``NO_TIME``.
         digest: a hash of key, value and headers.
     """
@@ -45,14 +45,14 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Excerpt:
-    """All records that are visible to consumers in one part of a log, in offset order.
+    """One part of a log, with all records that consumers can read.
 
     Args:
-        records: the records; none between ``begin`` and ``end`` is left out.
+        records: all records from ``begin`` to ``end``, in offset order.
         begin: the lowest offset of this part.
-        end: the offset after it.
-        earliest: the beginning of the log.
-        latest: the end of the log.
+        end: the offset after this part.
+        earliest: the beginning of the whole log.
+        latest: the end of the whole log.
     """
 
     records: Sequence[Seen]
@@ -63,18 +63,18 @@ class Excerpt:
 
     @property
     def begins(self) -> bool:
-        """Whether no record of the log is before this part."""
+        """Whether the log has no record before this part."""
         return self.begin <= self.earliest
 
     @property
     def ends(self) -> bool:
-        """Whether no record of the log is after this part."""
+        """Whether the log has no record after this part."""
         return self.end >= self.latest
 
     @cached_property
     def times(self) -> tuple[int, int, int]:
-        """The lowest and the highest timestamp, and the slack: by how much a later record may be
-        older."""
+        """The lowest timestamp, the highest, and the slack, in milliseconds. The slack is by how
+        much a record's timestamp is at most lower than that of an earlier record."""
         highest = lowest = slack = NO_TIME
         for record in self.records:
             if record.timestamp == NO_TIME:
@@ -85,24 +85,24 @@ class Excerpt:
         return lowest, highest, max(slack, 0)
 
     def nothing_before(self, timestamp: int) -> bool:
-        """Whether no record before this part can have this timestamp, allowing for the slack in
+        """Whether no record before this part can have this timestamp. Allows for the slack in
         ``times``."""
         lowest, _, slack = self.times
         return self.begins or (timestamp != NO_TIME and NO_TIME < lowest < timestamp - slack)
 
     def nothing_after(self, timestamp: int) -> bool:
-        """Whether no record after this part can have this timestamp, allowing for the slack in
+        """Whether no record after this part can have this timestamp. Allows for the slack in
         ``times``."""
         _, highest, slack = self.times
         return self.ends or (timestamp != NO_TIME and highest > timestamp + slack)
 
 
 def shared_part(excerpt: Excerpt, other: Excerpt) -> Excerpt | None:
-    """Return the part of an excerpt from the first to the last record that the other excerpt has,
-    too; ``None`` if there is none.
+    """Return an excerpt without the records before the first and after the last that ``other`` also
+    has; ``None`` if they share no record.
 
-    So the other cluster's own records, before or after the copies, do not affect the order of
-    times.
+    Such records were not copied from one cluster to the other, and would disturb the order of
+    timestamps.
     """
     timed = NO_TIME not in (excerpt.times[0], other.times[0])
     content = _with_time if timed else _without_time
@@ -116,7 +116,7 @@ def shared_part(excerpt: Excerpt, other: Excerpt) -> Excerpt | None:
 
 
 class Proof(Enum):
-    """Certainty of a translated offset. Plans contain the value."""
+    """How certain a translated offset is. Plans contain the value."""
 
     PROVEN = "proven"
     BOUNDED = "bounded"
@@ -124,20 +124,22 @@ class Proof(Enum):
 
 
 class Translation(NamedTuple):
-    """An offset in the other cluster.
+    """The result of translating an offset to another cluster.
 
     Args:
-        proof: how certain it is.
-        low: no consumer that continues here skips a record; None if that is unknown.
-        high: the highest offset that it can be; equal to ``low`` if proven.
-        compared: number of equal records in both logs around the position.
-        why: what proves it, or what is missing.
-        more: whether larger parts of the logs may prove it.
-        only_here: records of which the source has more than the target, although the parts that
-            were read should contain all. If they are in another partition, the target is not a
-            copy.
-        only_there: records of which the target has more, likewise.
-        differs: whether the target has another order, or lost records without a gap.
+        proof: how certain the result is.
+        low: the lowest offset that is possible. A consumer that continues here skips no record.
+            ``None`` if unknown.
+        high: the highest offset that is possible; equal to ``low`` if proven.
+        compared: the number of equal records in both logs near the offset.
+        why: what proves the result, or what is missing.
+        more: whether reading larger parts of the logs may prove it.
+        only_here: records that the source has more often than the target, although the part of the
+            target that was read should have them all. If another partition of the target has them,
+            the target is not a copy.
+        only_there: records that the target has more often, likewise.
+        differs: whether the target has the records in another order, or has lost some without a
+            gap.
     """
 
     proof: Proof
@@ -156,10 +158,11 @@ class _Content(Protocol):
 
 
 def translate(offset: int, source: Excerpt, target: Excerpt) -> Translation:
-    """Return the position in ``target`` of a consumer that reads ``offset`` in ``source`` next.
+    """Return where a consumer continues in ``target`` that would read ``offset`` in ``source``
+    next.
 
-    ``source`` is the part of the log around ``offset``. A consumer may have read past its end,
-    because an open transaction limits what is readable now.
+    ``source``: the part of the log around ``offset``. Open transactions can hide the records before
+    ``offset``, so this part may end below it.
     """
     return _Comparison(offset, source, target).result()
 
