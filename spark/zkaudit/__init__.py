@@ -46,16 +46,16 @@ def audit(
 ) -> dict[str, DataFrame]:
     """Audit the logs of an ensemble. Return the tables by name, including ``findings``.
 
-    Does the same as ``zkaudit run``, in your Spark session. ``zookeeper_logs`` names one directory
-    for each server. The tables are stored as Parquet in ``out``. The default is a new temporary
-    directory, which you must delete. ``start`` and ``end`` select findings by time; ISO text and
-    ``datetime`` without a zone are UTC. A damaged log is an error if no other server has the rest,
-    unless ``allow_damage`` is true. ``limits`` are the rules' thresholds, with the names of the
-    options of ``zkaudit run``: ``unowned_seconds=60``.
+    Like ``zkaudit run``, but in your Spark session. ``zookeeper_logs`` names one directory for each
+    server. The tables are stored as Parquet in ``out``. The default is a new temporary directory,
+    which you must delete. ``start`` and ``end`` select findings by time; ISO text and ``datetime``
+    without a zone are UTC. A damaged log is an error if no other server has the rest, unless
+    ``allow_damage`` is true. ``limits`` are thresholds of the rules, named like the options of
+    ``zkaudit run``, such as ``unowned_seconds=60``.
 
-    Raises InputMissingError if inputs do not exist or nothing in them matches the group or time,
-    AuditError for damaged logs, and while another process writes to ``out``, and TypeError for an
-    unknown limit.
+    Raises InputMissingError if inputs do not exist or nothing in them matches the group or time;
+    AuditError if logs are damaged or another process writes to ``out``; TypeError for an unknown
+    limit.
     """
     from zkaudit.job.audit import Options, run
     from zkaudit.job.output import load
@@ -97,14 +97,14 @@ def export(
 ) -> str:
     """Write the tables of the audit in ``out`` to a data lake or a catalog. Return the run id.
 
-    Does the same as ``zkaudit export``, in your Spark session. ``to`` is a path or a URL below
-    which the tables are written; ``catalog`` is a database (``DATABASE`` or ``CATALOG.DATABASE``)
-    instead. ``format`` is ``parquet``, ``delta`` or ``iceberg``. Without ``append`` or
-    ``overwrite``, an existing table is an error.
+    Like ``zkaudit export``, but in your Spark session. ``to`` is a path or a URL below which the
+    tables are written; ``catalog`` is used instead of ``to``, and is a database (``DATABASE`` or
+    ``CATALOG.DATABASE``). ``format`` is ``parquet``, ``delta`` or ``iceberg``. Without ``append``
+    or ``overwrite``, an existing table is an error.
 
-    Raises InputMissingError if there is no audit; SchemaMismatchError if a table has other
-    columns; AuditError if tables exist, already have rows of ``run_id``, or cannot be written;
-    ValueError for arguments that exclude each other.
+    Raises InputMissingError if there is no audit; SchemaMismatchError if a table has other columns;
+    AuditError if tables exist, already have rows of ``run_id``, or cannot be written; ValueError
+    for arguments that exclude each other.
     """
     from zkaudit.job.export import FORMATS, Mode, Target, export
 

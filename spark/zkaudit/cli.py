@@ -61,8 +61,8 @@ def _load_arrow() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line. Return its exit status: that of ``exit_status``, or 3 if there are
-    findings of severity ``--fail-on`` or worse."""
+    """Run the command line. Return its exit status, which is 3 if there is a finding of severity
+    ``--fail-on`` or worse, otherwise one of ``exit_status``."""
     from zkaudit.commands.root import cli
     from zkaudit.text import printable
     from zkconsumer.console.run import exit_status
@@ -85,9 +85,9 @@ def _interrupted() -> int:
 
 
 def one_value_each(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with each option that takes directories repeated for each directory.
+    """Repeat each option that takes directories for each of its values. Return the new arguments.
 
-    This makes ``--zookeeper-logs zk1 zk2`` and ``--zookeeper-logs logs/*`` work.
+    So ``--zookeeper-logs zk1 zk2`` and ``--zookeeper-logs logs/*`` work.
     """
     expanded: list[str] = []
     option = None

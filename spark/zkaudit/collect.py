@@ -29,7 +29,7 @@ _END: Final = 64
 
 @dataclass(slots=True)
 class Kept:
-    """Numbers of files that were linked, copied, or already kept."""
+    """Numbers of files that ``collect`` linked, copied, or found already kept."""
 
     linked: int = 0
     copied: int = 0
@@ -37,13 +37,12 @@ class Kept:
 
 
 def collect(sources: Sequence[Path], target: Path) -> Kept:
-    """Link or copy all logs except the newest, and all complete snapshots, from the directories of
-    one server.
+    """Link or copy one server's logs, except the newest, and its complete snapshots to ``target``.
 
-    For files that are already kept, only the beginning and the end are compared. The newest closed
-    log is always copied. A file that the server purges in the meantime is skipped. Raises
-    InputMissingError if ``sources`` have no logs, and AuditError if ``target`` has another file of
-    the same name, or cannot be written.
+    A file that is already in ``target`` is kept. Only its beginning and its end are compared. The
+    newest closed log is always copied. Files that the server deletes in the meantime are skipped.
+    Raises InputMissingError if ``sources`` have no logs, and AuditError if ``target`` cannot be
+    written or has a different file of the same name.
     """
     logs, snapshots = find([f"{_SERVER}={source.absolute()}" for source in sources])
     done = Kept()

@@ -17,7 +17,7 @@ _BLOCK: Final = 64 << 10
 
 
 def codec_of(name: str) -> str | None:
-    """Return the format of a file; ``None`` if it is not compressed."""
+    """Return the compression format of a file, by its name; ``None`` if it is not compressed."""
     return next((codec for end, codec in CODECS.items() if name.endswith(end)), None)
 
 
@@ -35,10 +35,11 @@ def unpack_zstd(content: bytes) -> bytes:
 
 
 class Unpacked:
-    """A compressed file that is read forwards. Only the last part read is kept in memory.
+    """A compressed file, which should be read in order.
 
-    Reading backwards unpacks the file again from its start. ``open`` opens the compressed file.
-    ``damage``: why the rest is unreadable; ``None`` while no fault was found.
+    Only the part that was read last is in memory. To read an earlier part, the file is unpacked
+    again from its start. ``open`` opens the compressed file. ``damage``: why the rest cannot be
+    read; ``None`` if no damage was found yet.
     """
 
     def __init__(self, open: Callable[[], BinaryIO], codec: str) -> None:

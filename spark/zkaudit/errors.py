@@ -52,7 +52,7 @@ class SchemaMismatchError(AuditError):
 
 
 def no_file(number: int | None, reason: str, file: str | None) -> str:
-    """Return one line for an ``OSError``: the file, the reason and the fix."""
+    """Return the message for an ``OSError``, in one line: the file, the reason and the fix."""
     fix = {
         errno.ENOENT: "if ZooKeeper has deleted it, run again; zkaudit collect keeps logs",
         errno.EACCES: "give this user permission to read and write it",

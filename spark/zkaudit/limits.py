@@ -20,8 +20,8 @@ def _limit(default: float, help: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Thresholds of the rules, explained by the fields' ``help``. Times are measured by the
-    leader's clock."""
+    """The thresholds of the rules. Each field's ``help`` explains it. Times are by the clock of
+    ZooKeeper's leader."""
 
     unowned_seconds: float = _limit(30.0, "Report a partition that has had no owner for this long.")
     storm_rebalances: int = _limit(

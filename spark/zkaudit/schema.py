@@ -60,7 +60,8 @@ _LISTS: Final = {Kind.EVIDENCE: EVIDENCE_ROW, Kind.ACKNOWLEDGEMENTS: ACKNOWLEDGE
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. A ``nullable`` column is null in rows to which ``meaning`` does not apply."""
+    """A column of a table. A ``nullable`` one is null in rows to which ``meaning`` does not
+    apply."""
 
     name: str
     kind: Kind
@@ -101,8 +102,8 @@ def lines_of(text: str) -> list[str]:
 
 
 def columns_in(text: str) -> tuple[Column, ...]:
-    """Return the columns in a text: name, type and meaning, one per line. ``!`` after the type: the
-    column is never null."""
+    """Parse a text that has a column's name, type and meaning in each line. ``!`` after the type
+    means that the column is never null."""
     found = []
     for line in lines_of(text):
         about, _, meaning = line.partition(": ")
@@ -280,10 +281,9 @@ def journal_columns() -> tuple[Column, ...]:
     """Return the columns of a journal's lines: position and text of the line, then the fields of
     its schema.
 
-    Complete events and commands (``fields``) are only needed for replays and are left out.
-
-    ``fault`` gives the reason if a line could not be read. ``text`` is then the line itself (at
-    most 4,096 characters) and all fields are null.
+    Complete events and commands (``fields``) are left out, because only replays need them.
+    ``fault``: why a line could not be read. In that case ``text`` is the line (at most 4,096
+    characters), and all fields are null.
     """
     from zkconsumer.journal import schema as journal  # which loads half of the library
 

@@ -19,7 +19,8 @@ MOST_DATA: Final = 200
 
 
 def command(zxid: int | None, directories: Sequence[str]) -> str:
-    """Return the command that prints the transactions around ``zxid``; empty without a zxid."""
+    """Return the ``zkaudit show`` command for the transactions around ``zxid``; empty if that is
+    ``None``."""
     if zxid is None:
         return ""
     places = " ".join(map(shlex.quote, directories))
@@ -27,11 +28,11 @@ def command(zxid: int | None, directories: Sequence[str]) -> str:
 
 
 def transactions_around(zxid: int, directories: Sequence[str], around: int) -> Iterator[str]:
-    """Yield one line for each operation in transaction ``zxid`` and in the ``around`` transactions
-    before and after it, for each server. ``>`` marks ``zxid`` itself.
+    """Yield the lines for transaction ``zxid`` and the ``around`` transactions before and after it.
 
-    A damaged log is named, and the other logs are shown. Raises LogFormatError if a log is damaged
-    and no other log contains ``zxid``, and InputMissingError if no log contains it.
+    There is one line for each operation in each server's log. ``>`` marks ``zxid`` itself. If a log
+    is damaged, a line says so, and the other logs are still shown. Raises LogFormatError if a log
+    is damaged and no other log contains ``zxid``, and InputMissingError if no log contains it.
     """
     filters = Filters("", max(1, zxid - around), zxid + around)
     there, damage = False, None

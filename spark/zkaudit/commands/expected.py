@@ -32,7 +32,8 @@ def _parsed(_: click.Context, __: click.Parameter, file: str | None) -> Mapping[
 
 
 def expected_option(command: F) -> F:
-    """Add ``--expected``, which the command receives as ``expected``: the lines by finding id."""
+    """Add ``--expected``, which the command receives as ``expected``: a mapping from finding ids to
+    the lines of the file."""
     option: Callable[[F], F] = click.option(
         "--expected",
         metavar="FILE",
@@ -45,7 +46,7 @@ def expected_option(command: F) -> F:
 
 
 def print_gone(lines: Iterable[Expected]) -> None:
-    """Print the expected findings that did not occur."""
+    """Print expected findings that did not occur."""
     for one in lines:
         click.echo(f"expected, but not found: {one.id} {printable(one.reason)}".rstrip(), err=True)
 
@@ -53,8 +54,8 @@ def print_gone(lines: Iterable[Expected]) -> None:
 def count_expected(
     out: str, expected: Mapping[str, Expected], say: bool = True
 ) -> Counter[tuple[str, str]]:
-    """Return how many findings of each severity and kind are expected. ``say``: also print their
-    number, and those that did not occur."""
+    """Return the number of expected findings of each severity and kind in the audit in ``out``.
+    ``say``: also print how many there are, and which did not occur."""
     from zkaudit.report.found import acknowledged
 
     if not expected:

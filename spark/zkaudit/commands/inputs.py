@@ -25,14 +25,14 @@ _Option = Callable[[Any], Any]
 
 
 def logs_option(text: str) -> _Option:
-    """Return the option that names the logs, with this help text."""
+    """Return the option ``--zookeeper-logs`` with this help text."""
     return click.option(
         "--zookeeper-logs", "logs", metavar="DIR", multiple=True, required=True, help=text
     )
 
 
 def with_options(options: Iterable[_Option], command: F) -> F:
-    """Add options to a command, in this order."""
+    """Add options to a command, in the given order."""
     added: Any = command
     for option in reversed([*options]):
         added = option(added)
@@ -127,12 +127,12 @@ _OPTIONS = (
 
 
 def limit_names() -> tuple[str, ...]:
-    """Return the names of the thresholds' parameters."""
+    """Return the names of the parameters that are thresholds of rules."""
     return tuple(limit.name for limit in fields(Limits))
 
 
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the thresholds, which the command receives as ``limits``."""
+    """Add the options for the rules' thresholds, which the command receives as ``limits``."""
 
     @wraps(command)
     def with_limits(**given: Any) -> Any:
@@ -164,7 +164,8 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
-    """Return one Java regex that combines both options, or ``None`` for all groups."""
+    """Return one Java regex for the values of ``--group`` and ``--groups-regex``; ``None`` for all
+    groups."""
     if groups and regex is not None:
         at_most_one(("--group", "--groups-regex"))
     if groups:
@@ -176,10 +177,11 @@ def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
 def spark_session(
     master: str, options: Options | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Start Spark on a master, or use the submitted session (``submit``), and stop it at the end.
+    """Start Spark on a master, or use the session of ``spark-submit`` (``submit``), and stop it at
+    the end.
 
-    The inputs of ``options`` are checked and its ``out`` is locked first, because Spark takes
-    seconds to start. ``settings`` are settings of Spark.
+    Before that, the inputs of ``options`` are checked and its ``out`` is locked, because Spark
+    takes seconds to start. ``settings``: settings of Spark.
     """
     from zkaudit.job.place import locked
     from zkaudit.job.spark import SMALL_BYTES, session

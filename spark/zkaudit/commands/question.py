@@ -34,7 +34,7 @@ class Clock:
     """Parses and formats times in one time zone.
 
     Args:
-        name: as on the command line.
+        name: the zone's name on the command line.
         zone: ``None``: the zone of this machine.
     """
 
@@ -44,7 +44,8 @@ class Clock:
     _text: str = ""
 
     def parse(self, text: str, option: str) -> str:
-        """Return an ISO time, converted to UTC. Raises BadParameter."""
+        """Return a time in a text as ISO time in UTC. Raises BadParameter. ``option``: the option's
+        name."""
         try:
             moment = datetime.fromisoformat(text)
             if moment.tzinfo is None:
@@ -75,7 +76,7 @@ def check_order(start: str | None, end: str | None) -> None:
 
 
 def iso(us: int | None) -> str | None:
-    """Return a time for JSON: ISO, UTC, with milliseconds."""
+    """Return a time for JSON, as ISO time in UTC with milliseconds."""
     if us is None:
         return None
     return datetime.fromtimestamp(us / _US, UTC).isoformat(timespec="milliseconds")
@@ -93,10 +94,12 @@ def _clock(_: click.Context, __: click.Parameter, name: str) -> Clock:
 
 
 class ArgumentsFirst(click.Command):
-    """A command whose arguments precede ``--zookeeper-logs``, which takes several values."""
+    """A command whose arguments must precede ``--zookeeper-logs``, because that takes several
+    values."""
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return the usage with the arguments before the options, the only order that works."""
+        """Return the usage line with the arguments before the options, because only this order
+        works."""
         options, *arguments = super().collect_usage_pieces(ctx)
         return [*arguments, "--zookeeper-logs DIR...", options]
 
@@ -140,7 +143,8 @@ _OPTIONS: Final = (
 
 
 def question_options(command: F) -> F:
-    """Add the options that choose the logs and the time zone (received as ``clock``)."""
+    """Add the options that choose the logs and the time zone. The command receives the zone as
+    ``clock``."""
     return with_options(_OPTIONS, command)
 
 
@@ -150,7 +154,7 @@ def logs_options(command: F) -> F:
 
 
 def about(history: GroupHistory, clock: Clock, start: str | None, end: str | None) -> Iterator[str]:
-    """Yield a sentence about what the logs cover, then those about what is missing."""
+    """Yield a sentence about the time that the logs cover, then sentences about what is missing."""
     from zkaudit.report.verdict import CUT_OFF, TOO_LARGE, coverage, doubt, rolled_back
 
     summary = history.coverage.summary() | {
@@ -183,7 +187,7 @@ def csv_line(values: Iterable[Any]) -> str:
 
 
 def narrow() -> int | None:
-    """Return the width of the terminal; ``None`` if there is none."""
+    """Return the width of the terminal; ``None`` if the output is not a terminal."""
     if not sys.stdout.isatty():
         return None
     import shutil

@@ -35,7 +35,7 @@ class Report:
     Args:
         out: the directory of the audit.
         write: writes the report and returns its path.
-        clock: seconds.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Report:
         self._next = clock()
 
     def update(self, now: bool = False) -> None:
-        """Write the report, unless nothing has changed or it is too soon. ``now``: write it even
-        if it is too soon."""
+        """Write the report if something has changed. Unless ``now`` is set, wait until enough time
+        has passed since the last write."""
         begin = self._clock()
         if not self.behind or (begin < self._next and not now):
             return

@@ -26,7 +26,8 @@ FAILED = 3
 
 
 def print_summary(summary: dict[str, Any]) -> None:
-    """Print what the logs cover, and the number of findings of each kind, the worst first."""
+    """Print the time that the logs cover, and the number of findings of each kind, the worst
+    first."""
     for line in coverage(summary):
         click.echo(printable(line))
     click.echo(
@@ -70,15 +71,18 @@ def status_of(
     fail_on: str | None,
     expected: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> int:
-    """Return ``status_of_counts`` for an audit. ``expected``: number of findings to ignore, by
-    severity and kind."""
+    """Return the exit status for an audit; see ``status_of_counts``. ``expected``: number of
+    findings to ignore, by severity and kind."""
     counts = {(row["severity"], row["kind"]): row["count"] for row in summary["findings"]}
     return status_of_counts(Counter(counts) - Counter(expected), fail_on)
 
 
 def status_of_counts(counts: Iterable[tuple[str, str]], fail_on: str | None) -> int:
-    """Return 3 if a finding is as severe as ``fail_on`` or worse, otherwise 0. The findings are
-    given as severities and kinds. A time that no log covers may hide a finding of any severity."""
+    """Return 3 if there is a finding of severity ``fail_on`` or worse, otherwise 0.
+
+    ``counts``: severity and kind of each finding. Time that no log covers also counts, because it
+    may hide a finding of any severity.
+    """
     if fail_on is None:
         return 0
     bad = SEVERITIES[: SEVERITIES.index(fail_on) + 1]

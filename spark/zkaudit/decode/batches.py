@@ -48,9 +48,9 @@ class LogReader:
     """Reads one log from ``start`` (0, or ``LogEnd.position`` of an earlier reader) to its end.
 
     Iterate over ``batches``, ``blocks`` or ``heads``. Afterwards ``end`` shows where and why
-    reading stopped. ``first_zxid``, ``last_zxid`` and ``transactions`` cover all
-    transactions read, including those filtered out. A corrupt record raises ``LogFormatError``
-    after the rows before it. If ``tolerant``, ``end`` reports the corruption instead.
+    reading stopped. ``first_zxid``, ``last_zxid`` and ``transactions`` cover all transactions read,
+    including those filtered out. A corrupt record raises ``LogFormatError``, after the rows before
+    it were yielded. With ``tolerant``, ``end`` reports it instead.
     """
 
     path: str | Path
@@ -76,7 +76,8 @@ class LogReader:
         return (found.batch for found in self.blocks() if found.batch.num_rows)
 
     def blocks(self) -> Iterator[Found]:
-        """Yield the operations of each block, with the zxids and times of all its records."""
+        """Yield the wanted operations of each block, with the zxids and times of all its
+        records."""
         name = name_of(self.path)
 
         def decode(block: bytes, starts: np.ndarray, lengths: np.ndarray, position: int) -> Found:
@@ -167,11 +168,11 @@ def end_of_log(path: str | Path, start: int) -> LogEnd:
 
 
 def cuts(path: str | Path, every: int) -> list[int]:
-    """Return the positions at which to split a log: records at least ``every`` bytes apart. Raises
-    ``OSError``.
+    """Return the positions at which to split a log. Each part has at least ``every`` bytes.
 
-    Record lengths are followed from the file's first record, because any other position may be
-    inside a znode's data. There is no cut after a damaged record, because its reader stops there.
+    All record lengths are read from the start of the file on, because bytes at any other position
+    may be inside a znode's data. There is no cut after a damaged record, because reading stops
+    there. Raises ``OSError``.
     """
     found: list[int] = []
     position, size, least = len(FILE_HEADER), CHUNK, every
@@ -197,12 +198,10 @@ def frame(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:
     """Split a block into records, starting at its first byte.
 
     Returns the starts of the payloads, their lengths, and the number of bytes that the first
-    incomplete record needs (0: the chain ended with bytes that are not a record).
-
-    Every record begins after the last byte of another, so all such bytes are searched together.
-    The candidates are accepted only if they form a chain from the first byte on, in which each
-    ends where the next begins. If the data of a znode looks like a record, they do not form one,
-    and the lengths are followed record by record.
+    incomplete record needs; 0 if the next bytes are not a record. Every record but the first begins
+    right after an end byte, so all such bytes are candidates, and are searched together. They are
+    accepted only if each record ends where the next begins. Otherwise, for example if a znode's
+    data look like a record, the lengths are followed from one record to the next.
     """
     size = len(block)
     if size < _OVERHEAD:
@@ -268,13 +267,13 @@ def _walk(block: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def checked(block: bytes, starts: np.ndarray, lengths: np.ndarray) -> int:
-    """Return how many of the first records have a correct checksum and last byte.
+    """Return the number of records, counted from the first, before one has a wrong checksum or last
+    byte.
 
-    Adler-32 is linear, so the checksum of the block with zeros between the payloads can be
-    predicted from the records' checksums, and is computed in one call. Damage to one record
-    changes the block's checksum as it would change its own. Damage to several records would have
-    to cancel out, which is as unlikely as damage that Adler-32 misses. Records are checked one by
-    one only if the block's checksum is not the predicted one.
+    Adler-32 is linear, so the checksum of the whole block, with zeros between the payloads, follows
+    from the records' checksums. It is computed in one call and compared. Only if it differs are the
+    records checked one by one. Damage to several records could cancel out, but that is as unlikely
+    as damage that Adler-32 misses.
     """
     count = len(starts)
     if not count:
@@ -321,8 +320,8 @@ def read_snapshot(
 ) -> Iterator[pa.RecordBatch]:
     """Yield all znodes of one snapshot, the root (path ``/``) first.
 
-    ``columns``: the wanted columns of ``schema.SNAPSHOT``, by default all. Only the path prefix of
-    the filters applies. Raises ``LogFormatError``.
+    ``columns``: the wanted columns of ``schema.SNAPSHOT``, by default all. Of ``filters``, only the
+    path prefix is used. Raises ``LogFormatError``.
     """
     snapshot, filters = open_snapshot(path), filters or Filters()
     for begin in range(0, len(snapshot.starts), SNAPSHOT_ROWS):

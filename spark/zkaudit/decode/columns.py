@@ -54,7 +54,7 @@ def _no_rows(columns: tuple[str, ...] | None) -> pa.RecordBatch:
 def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> pa.Array:
     """Return numbers or booleans as a column of ``kind``, null where ``has`` is false.
 
-    Built from buffers, because ``pa.array`` looks for pandas at each call.
+    It is built from buffers, because ``pa.array`` tries to import pandas at each call.
     """
     if kind == pa.bool_():
         content = np.packbits(values, bitorder="little")
@@ -67,9 +67,10 @@ def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> p
 
 
 def gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
-    """Return binary values from positions, which must not decrease. A size of -1 is null.
+    """Return the bytes at ``at`` with these sizes as a column. The positions must not decrease. A
+    size of -1 gives null.
 
-    Arrow gets one array over the block that alternates wanted and unwanted bytes, and copies the
+    Wanted and unwanted bytes alternate in one Arrow array over the block. Arrow then copies the
     wanted ones.
     """
     count = len(at)
@@ -122,7 +123,7 @@ def timestamps(milliseconds: Numbers) -> pa.Array:
 def operations_batch(
     ops: Sequence[Operation], server: str, file: str, columns: Iterable[str] | None = None
 ) -> pa.RecordBatch:
-    """Return operations from the slow decoder as a batch."""
+    """Return operations decoded by ``txnlog`` as a batch."""
     schema = schema_of(columns)
     made: list[Any] = []
     for field in schema:
@@ -139,7 +140,8 @@ def operations_batch(
 def splice(
     batch: pa.RecordBatch, record: Numbers, extra: pa.RecordBatch, extra_record: Numbers
 ) -> pa.RecordBatch:
-    """Merge the rows of ``extra`` into the batch by record number. Both are in order."""
+    """Merge the rows of ``extra`` into the batch, in the order of their record numbers. Both are
+    already in that order."""
     before = np.searchsorted(record, extra_record)
     begins = np.flatnonzero(np.diff(before, prepend=-1))
     ends = np.append(begins[1:], len(before))
@@ -191,9 +193,9 @@ _NAMES: Final = pa.array([TYPES.get(code) for code in range(_LOWEST, max(TYPES) 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Filters for operations.
+    """Which operations to decode.
 
-    ``path_prefix`` leaves out operations on other paths. Operations without a path (sessions,
+    ``path_prefix``: leave out operations on other paths. Operations without a path (sessions,
     errors) are kept, because the end of a session deletes ephemeral znodes. Zxids are inclusive.
     ``mentions``: leave out records that contain none of these byte strings, without decoding them.
     Operations without a path are kept, as are failed multis, whose paths are not logged.
@@ -205,7 +207,7 @@ class Filters:
     mentions: tuple[bytes, ...] = ()
 
     def in_range(self, zxids: Numbers) -> Numbers:
-        """Mark the zxids that are wanted."""
+        """Return for each zxid whether it is wanted."""
         wanted = np.ones(len(zxids), bool)
         if self.start_zxid is not None:
             wanted &= zxids >= self.start_zxid
@@ -216,7 +218,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Zxids and times (milliseconds since 1970) of the first records, as many as were read."""
+    """The zxids and times (milliseconds since 1970) of consecutive records."""
 
     zxids: Numbers
     times: Numbers
@@ -224,7 +226,8 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Found(Heads):
-    """``Heads``, and a batch of the wanted operations among these records."""
+    """The zxids and times of consecutive records, and a batch of the wanted operations among
+    them."""
 
     batch: pa.RecordBatch
 
@@ -299,13 +302,12 @@ def batch_of(
     filters: Filters,
     columns: Sequence[str] | None = None,
 ) -> Found:
-    """Decode the records whose payloads begin at ``starts``. Their checksums must be verified
-    already.
+    """Decode records whose checksums were verified. ``starts``: where their payloads begin.
 
     ``columns``: the wanted columns of ``schema.TXNLOG``, by default all.
 
     ``offset`` is the block's position in the file. Decoding stops before the first wanted record
-    whose body is not a transaction, so ``Found`` may have fewer records than were given, down to 0.
+    whose body is not a transaction, so the result may have fewer records than ``starts``, or none.
     """
     data = _Block(block)
     ends = starts + lengths
@@ -642,10 +644,10 @@ def nodes_batch(
     filters: Filters,
     columns: Iterable[str] | None = None,
 ) -> pa.RecordBatch:
-    """Decode some znodes of a snapshot, chosen by number.
+    """Decode the znodes of a snapshot from number ``begin`` to number ``end``.
 
-    ``columns``: the wanted columns of ``schema.SNAPSHOT``, by default all. Only the path prefix
-    of the filters applies.
+    ``columns``: the wanted columns of ``schema.SNAPSHOT``, by default all. Of ``filters``, only the
+    path prefix is used.
     """
     schema = arrow_schema(SNAPSHOT)
     if columns is not None:

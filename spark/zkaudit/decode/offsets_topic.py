@@ -37,7 +37,8 @@ def _same(topic_id: str) -> str:
 def decode(
     key: bytes | None, value: bytes | None, topic_name: Callable[[str], str] = _same
 ) -> dict[str, Any]:
-    """Return one record's values for the columns of ``schema.OFFSETS``, except its position.
+    """Return the values of a record of ``__consumer_offsets`` for the columns of
+    ``schema.OFFSETS``, except its position.
 
     ``kind`` is offset, group, one of ``KINDS``, other (another key) or damaged, with the reason in
     ``fault``. ``topic_name`` returns the name for a topic id, or the id itself.

@@ -67,8 +67,8 @@ def snapshot_zxid(path: str | Path) -> int | None:
 def open_snapshot(path: str | Path) -> Snapshot:
     """Read one snapshot and verify all its checksums. Raises ``LogFormatError``, ``OSError``.
 
-    A snapshot without its final checksum was still being written, or its server died. This is an
-    error, too, because ZooKeeper itself does not use such a file.
+    A snapshot without its final checksum, because it was still being written or its server died, is
+    an error, too. ZooKeeper itself does not use such a file.
     """
     name = shown(path)
     zxid = snapshot_zxid(path)

@@ -45,7 +45,7 @@ MULTI: Final = 14
 
 
 class Stop(Enum):
-    """Why reading stopped."""
+    """Why reading a log stopped."""
 
     EOF = "eof"
     """The file ends with a complete record."""
@@ -59,8 +59,8 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The position and the reason at which reading a log stopped. ``position``: the byte at which
-    the next record begins."""
+    """Where and why reading a log stopped. ``position``: the byte at which the next record
+    begins."""
 
     position: int
     stop: Stop
@@ -128,7 +128,8 @@ class Jute:
         return int.from_bytes(self._take(8), "big", signed=True)
 
     def boolean(self) -> bool:
-        """Read one byte, 0 or 1 (Java reads any other byte as true)."""
+        """Read one byte as a boolean. Raises ``BodyError`` unless it is 0 or 1, although Java reads
+        any other byte as true."""
         return self._take(1) != b"\0"
 
     def buffer(self) -> bytes | None:
@@ -268,16 +269,17 @@ def _close_session(jute: Jute) -> tuple[str, ...] | None:
 
 
 def close_session(body: bytes) -> tuple[tuple[str, ...] | None, int]:
-    """Return the deleted paths in a closeSession's body, and the number of bytes after them."""
+    """Return the deleted paths in the body of a closeSession, and the number of bytes after
+    them."""
     jute = Jute(body, 0, len(body))
     return _close_session(jute), jute.left
 
 
 def judge(file: File, name: str, position: int) -> LogEnd | None:
-    """Return why no complete record begins at ``position``; ``None`` if one was written just now.
+    """Return why no complete record begins at ``position``; ``None`` if one has been written since.
 
-    Bytes are written in order into a file of zeros. So a partly written record is a prefix that
-    is followed only by zeros, or by nothing. Everything else is corruption.
+    Bytes are written in order into a file of zeros. So a partly written record is a prefix that is
+    followed only by zeros, or by nothing. Everything else is corruption.
     """
     end = _judged(file, name, position)
     if end is not None and file.damage is not None:
@@ -375,7 +377,7 @@ def whole_record(file: File, position: int) -> bytes | None:
     """Return the payload of the record at ``position`` if it is complete and its checksum is
     correct.
 
-    After ``None``, call ``judge`` for the reason.
+    If the result is ``None``, ``judge`` returns the reason.
     """
     head = file.read_at(RECORD_HEADER, position)
     if len(head) < RECORD_HEADER:
@@ -391,7 +393,7 @@ def whole_record(file: File, position: int) -> bytes | None:
 
 
 def read_transactions(path: str | Path) -> Iterator[Operation]:
-    """Yield the operations of one log (a path or URL), one record at a time. Slow and simple.
+    """Yield the operations of one log (a path or URL), one record at a time. Slow, but simple.
 
     Raises ``LogFormatError`` if the log is corrupt. An incomplete last record is silently left out
     (``judge`` reports it).

@@ -17,21 +17,21 @@ _ID: Final = re.compile(f"[0-9a-f]{{{LENGTH}}}")
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One line of the file: id and former severity of a finding, and a remark, such as a date and a
-    reason."""
+    """A line of a file of expected findings: the finding's id, its severity when the line was
+    written, and a remark, such as a date and a reason."""
 
     id: str
     severity: str
     reason: str
 
     def covers(self, severity: str) -> bool:
-        """Whether a finding of this severity is expected. A finding that has become more severe is
-        not."""
+        """Whether the finding is still expected with this severity. It is not if it has become more
+        severe."""
         return SEVERITIES.index(self.severity) <= SEVERITIES.index(severity)
 
 
 def expected_of(finding: Mapping[str, Any], expected: Mapping[str, Expected]) -> Expected | None:
-    """Return the line for an expected finding; ``None`` if it is not expected."""
+    """Return the line that makes a finding expected; ``None`` if it is not expected."""
     one = expected.get(finding["id"])
     return one if one is not None and one.covers(finding["severity"]) else None
 

@@ -15,14 +15,14 @@ class FindingKind:
     """One kind of finding.
 
     Attributes:
-        name: content of the column ``kind``.
-        severities: those that the rule assigns, the worst first. A finding that depends on a
-            doubtful transaction has the next lower one.
+        name: the value of the column ``kind``.
+        severities: the severities that the rule assigns, the worst first. A finding that depends on
+            a transaction in doubt gets the next lower one.
         meaning: what happened.
-        proof: what shows it, and on which assumption an inferred finding relies.
+        proof: what shows it, and what an inferred finding assumes.
         action: what to do.
-        lasts: whether it has no end if it lasts until the end of the logs.
-        verdict: the sentence for all findings of this kind; empty: the name.
+        lasts: whether a finding without an end lasts until the end of the logs.
+        verdict: the report's sentence for all findings of this kind; empty: use the name.
     """
 
     name: str
@@ -404,7 +404,7 @@ LASTING: Final = tuple(kind.name for kind in _KINDS if kind.lasts)
 
 
 def page() -> str:
-    """Return the reference page of all kinds."""
+    """Return the reference page about all kinds of findings."""
     lines = [
         "# Findings of zkaudit",
         "",

@@ -44,14 +44,15 @@ _ORDER: Final = ("part", "first", "second")
 
 
 class Outside(NamedTuple):
-    """Data from outside a group that workers need for its rules."""
+    """What the rules for journals and coordinators' records need in Spark's workers, apart from a
+    group's own data."""
 
     coverage: Coverage
     limits: Limits
 
 
 def from_records(tables: Tables, limits: Limits) -> list[DataFrame]:
-    """Return all findings from journals and coordinators' records."""
+    """Return the findings from members' journals and coordinators' records."""
     parts = [*_journals(tables, limits), *_coordinators(tables)]
     if not parts:
         return []
@@ -141,9 +142,9 @@ def _coordinators(tables: Tables) -> list[DataFrame]:
 def judged(
     schema: pa.Schema, rules: Outside, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Apply the rules to groups in batches of all parts. Yield batches of ``COLUMNS``.
+    """Apply the rules to the rows of groups, and yield the findings in batches of ``COLUMNS``.
 
-    Runs in Spark's Python workers.
+    ``batches``: the rows of all inputs, ordered by group. Runs in Spark's Python workers.
     """
     import pyarrow as pa
 

@@ -30,7 +30,7 @@ _NAMES: Final = [column.name for column in FINDINGS.columns]
 
 
 class Place(NamedTuple):
-    """The place of a transaction in the logs."""
+    """Where in the logs a transaction is."""
 
     server: str | None = None
     file: str | None = None
@@ -46,12 +46,12 @@ NOWHERE: Final = Place()
 def placed(
     finding: Mapping[str, Any], place_of: Callable[[int | None], Place], address: str | None = None
 ) -> dict[str, Any]:
-    """Return a row of table ``findings``: with ``id``, and ``server``, ``file`` and ``position`` of
-    the finding and its evidence.
+    """Return a finding as a row of table ``findings``, with its id and places.
 
-    ``address``: that of the session's client. If a transaction may never have been committed, a
-    finding that depends on it becomes ``inferred``, gets the next lower severity, and its sentence
-    says so.
+    The row has ``server``, ``file`` and ``position`` for the finding and for its evidence.
+    ``address``: the address of the session's client. If a transaction may never have been
+    committed, a finding that depends on it becomes ``inferred``, gets the next lower severity, and
+    its sentence says so.
     """
     row: dict[str, Any] = {name: finding.get(name) for name in _NAMES}
     place = place_of(row["zxid"])
@@ -75,8 +75,8 @@ def _stored(place: Place) -> dict[str, Any]:
 def not_covered(
     times: Iterable[tuple[datetime | None, datetime | None, str]],
 ) -> Iterator[dict[str, Any]]:
-    """Yield a finding without a group for each time that no log covers, given as begin, end and a
-    sentence."""
+    """Yield a finding without a group for each time that no log covers. ``times``: begin, end and a
+    sentence for each."""
     for begin, end, sentence in times:
         row = dict.fromkeys(_NAMES) | {
             "severity": "high", "kind": NOT_COVERED, "basis": "proven", "evidence": [],
@@ -88,9 +88,9 @@ def not_covered(
 def located(found: DataFrame, transactions: DataFrame, addresses: Mapping[int, str]) -> DataFrame:
     """Return the table ``findings``, with rows from ``placed``.
 
-    ``found`` should be stored, because it is read twice: first to collect the places.
-    ``transactions`` has server, file, position, zxid and confirmed. ``addresses``: addresses of
-    clients by session.
+    ``found``: the findings. It should be stored, because it is read twice, the first time for the
+    zxids to look up. ``transactions``: rows with server, file, position, zxid and confirmed.
+    ``addresses``: addresses of clients by session.
     """
     from pyspark.sql import functions as F
 

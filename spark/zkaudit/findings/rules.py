@@ -22,8 +22,8 @@ def findings(of_groups: DataFrame, records: Sequence[DataFrame], has_journals: b
     """Return table ``findings``.
 
     Args:
-        of_groups: those of the rules that run with the fold (``zkaudit.group.rules``).
-        records: those of ``outside.from_records``.
+        of_groups: the findings of the rules in ``zkaudit.group.rules``, which use ZooKeeper's logs.
+        records: the findings of ``outside.from_records``.
         has_journals: whether there are members' journals.
     """
     if has_journals:  # they show more of herds than the fold's rule knows

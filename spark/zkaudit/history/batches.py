@@ -127,14 +127,12 @@ def fold_batches(
     limits: Limits | None = None,
     only_findings: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Fold the groups in batches of ``fold_input.INPUT``. Yield batches of ``columns``, which is
-    ``OUTPUT``.
+    """Fold the histories of groups in Spark's workers. Yield the results in batches of ``columns``.
 
-    ``only_findings``: without the rows of other tables. Without ``facts`` and ``limits``, no rules
-    are applied.
-
-    The fold creates many small objects without cycles, so the cycle collector is switched off, as
-    it would take much of the time.
+    ``columns``: the schema of ``OUTPUT``. ``batches``: rows of ``fold_input.INPUT``, ordered by
+    group. ``facts`` and ``limits``: needed for findings. ``only_findings``: leave out all other
+    rows. Python's cycle collector is switched off, because the fold creates many small objects
+    without cycles.
     """
     output = _Output(columns, only_findings)
     rows = (row for batch in batches for row in zip(*_lists(batch), strict=True))

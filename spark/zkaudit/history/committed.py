@@ -49,7 +49,7 @@ MAX_TESTS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive zxids of one epoch in the log of one server."""
+    """A range of consecutive zxids of one epoch in the logs of one server."""
 
     server: str
     first: int
@@ -89,13 +89,13 @@ def plan(
     ensemble: int | None = None,
     open_proposals: int | None = OPEN_PROPOSALS,
 ) -> History:
-    """Combine the logs into one history.
+    """Combine the logs of all servers into one history.
 
-    ``ensemble`` is the number of voting servers. By default it is the number of logs. Then
-    proposals from which a server continued are never dropped, because there may be more servers,
-    and some logs may be those of observers, which do not vote. If the only log has epochs of a
-    leader, its server is treated as one of three. ``open_proposals``: as ``OPEN_PROPOSALS``;
-    ``None``: no limit.
+    ``ensemble``: the number of voting servers. By default it is the number of logs. In that case, a
+    proposal is not dropped if any server continued after it, because there may be more servers, and
+    some logs may be those of observers, which do not vote. A single log with epochs of a leader is
+    treated as that of one of three servers. ``open_proposals``: see ``OPEN_PROPOSALS``; ``None``:
+    no limit.
     """
     by_server: dict[str, list[Range]] = defaultdict(list)
     for run in runs:
@@ -171,11 +171,12 @@ class _Doubts:
 def settled(
     history: History, refuted: Mapping[int, int] = {}, proven: Mapping[int, int] = {}
 ) -> History:
-    """Decide about unconfirmed proposals from later transactions.
+    """Decide which unconfirmed proposals were committed, from later transactions.
 
-    Both mappings are by epoch: the first zxid that a later transaction ``refuted``, and the last
-    that one has ``proven``. The commits of an epoch are a prefix of its proposals. Contradicted
-    proposals about which nothing is known are dropped.
+    ``refuted``: for each epoch, the first zxid that a later transaction contradicts. ``proven``:
+    for each epoch, the last zxid that a later transaction proves. The committed proposals of an
+    epoch are always the first ones. Contradicted proposals that neither mapping decides are
+    dropped.
     """
     dropped: list[Range] = []
     unsure: list[Range] = []
@@ -201,8 +202,8 @@ def settled(
 
 
 def is_open(history: History) -> bool:
-    """Whether all transactions after the first unconfirmed one are unconfirmed too, so that none
-    decides about it."""
+    """Whether all transactions after the first unconfirmed one are unconfirmed, too. Then none can
+    decide whether it was committed."""
     first = min(history.unconfirmed, default=(2**63, 0))[0]
     confirmed = (subtracted(ranges, history.unconfirmed) for ranges in history.take.values())
     return all(last < first for ranges in confirmed for _, last in ranges)
@@ -214,7 +215,7 @@ def within(zxid: int, ranges: Iterable[Range]) -> bool:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Return ranges in order, merged if they touch in one epoch."""
+    """Return ranges in order. Ranges of one epoch that touch or overlap are merged."""
     ranges_: list[Range] = []
     for first, last in sorted(ranges):
         if ranges_ and first <= ranges_[-1][1] + 1 and epoch(first) == epoch(ranges_[-1][1]):
@@ -225,7 +226,8 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def held_by(servers: Iterable[list[Range]], majority: int) -> int:
-    """Return the largest zxid that at least ``majority`` servers logged; -1 if there is none."""
+    """Return the largest zxid that at least ``majority`` servers have logged; -1 if there is
+    none."""
     edges = sorted(
         edge
         for ranges in servers
@@ -278,7 +280,7 @@ def _cover(
 
 
 def subtracted(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
-    """Return ranges without the zxids of ``others``, which are disjoint and in order."""
+    """Return ranges without the zxids in ``others``. ``others`` must be disjoint and in order."""
     left: list[Range] = []
     for first, last in ranges:
         for begin, end in _near((first, last), others):
@@ -325,16 +327,16 @@ def _log_gaps(union: list[Range]) -> Iterable[Range]:
 
 
 def takes(history: History, server: str, first: int, last: int) -> bool:
-    """Whether transactions of a run are read from this server, now or if fewer proposals were
-    dropped. Later rows may show that there are more voters, or which proposals were committed."""
+    """Whether transactions of a run are read from this server, or would be if no proposals were
+    dropped. Rows that are read later may show that dropped proposals were committed."""
     mine = history.take.get(server, ())
     return bool(_near((first, last), mine) or _near((first, last), history.dropped))
 
 
 def log_gaps_of(history: History) -> list[tuple[int, int]]:
-    """Return the log gaps as pairs for ``staging``: last zxid before, first zxid after.
+    """Return each log gap as a pair: the last zxid before it and the first zxid after it.
 
-    A history that does not begin with the first transaction of an ensemble begins with a log gap.
+    A history that does not begin with an ensemble's first transaction begins with a log gap.
     """
     begun = min((first for ranges in history.take.values() for first, _ in ranges), default=1)
     front = [] if begun in (1, (1 << 32) | 1) else [(0, begun)]
@@ -342,8 +344,8 @@ def log_gaps_of(history: History) -> list[tuple[int, int]]:
 
 
 def participants(*configs: tuple[int, bytes] | None) -> int | None:
-    """Return the number of voting servers in the newest content of ``/zookeeper/config``; ``None``
-    if unknown. ``configs``: zxid and content of each version."""
+    """Return the number of voting servers in the newest of some versions of ``/zookeeper/config``;
+    ``None`` if unknown. ``configs``: zxid and content of each version."""
     newest = max(filter(None, configs), default=None)
     lines = (b"" if newest is None else newest[1]).decode(errors="replace").splitlines()
     servers = [line.partition(";")[0] for line in lines if line.startswith("server.")]
@@ -364,9 +366,8 @@ def config_of(rows: pa.Table) -> tuple[int, bytes] | None:
 def apply(frame: DataFrame, history: History) -> DataFrame:
     """Keep each operation once, leave out those never committed, and add the column ``confirmed``.
 
-    ``frame`` has the columns of ``schema.TXNLOG``. No shuffle is needed, because each zxid is
-    already assigned to one server. Where order matters, order the result by zxid and idx, never by
-    time.
+    ``frame`` has the columns of ``schema.TXNLOG``. Needs no shuffle, because each zxid is read from
+    one server only. If the order matters, sort the result by zxid and idx, not by time.
     """
     from functools import reduce
     from operator import or_

@@ -32,7 +32,8 @@ NEEDED: Final = ("zxid", "idx", "session", "type", "path", "version", "ephemeral
 
 
 class Change(NamedTuple):
-    """A change of a znode. ``closed_zxid``: the end of its session, if the logs have it."""
+    """A change of a znode. ``closed_zxid``: when the session that made it ended, if the logs show
+    that."""
 
     zxid: int
     act: str
@@ -43,8 +44,11 @@ class Change(NamedTuple):
 
 
 def of_znode(changes: Sequence[Change], log_gaps: Sequence[Range]) -> Iterator[tuple[int, bool]]:
-    """Yield the zxid of each unconfirmed change of one znode, with ``True`` if the next confirmed
-    change proves it and ``False`` if it refutes it. ``changes`` and ``log_gaps`` are in order."""
+    """Yield the zxid of each unconfirmed change of a znode that the next confirmed change decides:
+    ``True`` if it proves that the change was committed, ``False`` if it refutes that.
+
+    ``changes`` and ``log_gaps`` are in order.
+    """
     then: Change | None = None
     last = False  # whether the next change is confirmed
     for change in reversed(changes):
@@ -85,14 +89,18 @@ def _fits(change: Change, then: Change, last: bool) -> bool | None:
 
 
 def of_session(kind: str, zxid: int, used: int) -> bool | None:
-    """Whether an unconfirmed start or end of a session happened; ``None`` if unknown. ``used``: its
-    last confirmed transaction."""
+    """Return whether an unconfirmed start or end of a session was committed; ``None`` if unknown.
+
+    ``used``: the last confirmed transaction of the session.
+    """
     return kind == "createSession" if used > zxid else None
 
 
 def decided_rows(rows: Iterable[Mapping[str, Any]], plan: History) -> History:
-    """Decide like ``decided``, but for rows in memory, in any order. Rows before the first
-    unconfirmed one are ignored."""
+    """Decide which unconfirmed transactions were committed, like ``decided``, from rows in memory.
+
+    The rows may be in any order. Rows before the first unconfirmed one are ignored.
+    """
     if is_open(plan):
         return settled(plan)
     changes: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = defaultdict(list)
@@ -136,10 +144,10 @@ def decided_rows(rows: Iterable[Mapping[str, Any]], plan: History) -> History:
 
 
 def decided(read: Callable[[], DataFrame], plan: History) -> History:
-    """Decide about unconfirmed transactions of a data frame (``schema.TXNLOG``), which ``read``
-    returns. It is not called if no row can decide anything.
+    """Decide which unconfirmed transactions were committed, from the rows of a data frame.
 
-    Driver's thread; collects about two rows for each unconfirmed one.
+    ``read``: returns the frame (``schema.TXNLOG``). It is not called if no row can decide anything.
+    Runs in the driver, and collects about two rows for each unconfirmed transaction.
     """
     from pyspark.sql import Window, functions as F
 

@@ -21,7 +21,7 @@ OF_ALL_GROUPS: Final = ("/brokers/ids/", "/brokers/topics/")
 
 
 def events_of(rows: pa.Table) -> list[Event]:
-    """Return the events in rows of a transaction log, in order. ``rows``: with the columns
+    """Return rows of a transaction log as events, in order. ``rows`` must have the columns
     ``EVENT_COLUMNS``."""
     rows = rows.filter(pc.is_in(rows["type"], pa.array(list(ACTS)))).select(EVENT_COLUMNS)
     columns: dict[str, Iterable[Any]] = {name: rows[name].to_pylist() for name in EVENT_COLUMNS[:2]}
@@ -42,7 +42,7 @@ def _shared(column: pa.ChunkedArray) -> Iterator[Any]:
 
 
 def shown_of(nodes: pa.Table) -> Iterator[Shown]:
-    """Yield the znodes in snapshots. ``nodes``: with the columns ``NODE_COLUMNS``."""
+    """Yield the znodes in rows of snapshots. ``nodes`` must have the columns ``NODE_COLUMNS``."""
     nodes = nodes.select(NODE_COLUMNS)
     for name in ("ctime", "mtime"):
         at = nodes.schema.get_field_index(name)
@@ -52,7 +52,7 @@ def shown_of(nodes: pa.Table) -> Iterator[Shown]:
 
 
 def read_facts(rows: pa.Table, nodes: pa.Table | None, log_gaps: Sequence[LogGap]) -> FactsReader:
-    """Read the sessions, topics and brokers of a history. Other rows and nodes are ignored."""
+    """Read the sessions, topics and brokers of a history. Other rows are ignored."""
     reader = FactsReader(Coverage(log_gaps))
     opened = rows.filter(pc.equal(rows["type"], "createSession"))
     for row in opened.select(["session", "zxid"]).to_pylist():

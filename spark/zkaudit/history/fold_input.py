@@ -39,8 +39,11 @@ RENAMED: Final = {"ephemeral_owner": "session"}
 
 
 class Operations(Protocol):
-    """Rows of ``schema.TXNLOG``. Each method returns which rows match, as values that ``&``, ``|``
-    and ``~`` combine. A null matches nothing."""
+    """Conditions for rows of ``schema.TXNLOG``, for Spark or Arrow.
+
+    Each method returns a condition. ``&``, ``|`` and ``~`` combine conditions. A null matches
+    nothing.
+    """
 
     def type_in(self, types: Iterable[str]) -> Any:
         """Match operations of these types."""
@@ -62,8 +65,7 @@ class Operations(Protocol):
 
 
 class Selected(NamedTuple):
-    """The rows that the fold needs, as conditions that ``Operations`` returns. They include other
-    groups' znodes."""
+    """Which rows the fold needs, as conditions from ``Operations``. Rows of all groups match."""
 
     acts: Any
     """Operations on znodes. Each is an event of the group in its path."""
@@ -80,7 +82,7 @@ class Selected(NamedTuple):
 
 
 def selected(rows: Operations, log_gaps: bool) -> Selected:
-    """Return which rows the fold needs."""
+    """Return which rows the fold needs. ``log_gaps``: the history has log gaps."""
     created, closes, offset = (
         rows.type_in(CREATES),
         rows.type_in(("closeSession",)),

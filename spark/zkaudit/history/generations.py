@@ -16,8 +16,8 @@ from typing import Any
 def states(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the rows of the table ``generations`` for one group.
 
-    ``records``: its rows of ``schema.OFFSETS`` of all kinds except offsets, in the order of the
-    log.
+    ``records``: the group's rows of ``schema.OFFSETS``, except those of kind offset, in the order
+    of the log.
     """
     group = _Group()
     for _, batch in groupby(records, _change):

@@ -37,7 +37,7 @@ MAX_LOG_GAPS: Final = 10_000
 
 @dataclass(frozen=True)
 class Stage:
-    """The output of the fold (``history.batches.OUTPUT``)."""
+    """The result of ``stage``: the fold's rows for all groups (``history.batches.OUTPUT``)."""
 
     folded: DataFrame
     place: Path | None = None
@@ -48,13 +48,13 @@ class Stage:
         return self.place is None or (self.place / f"table={table}").is_dir()
 
     def rows(self, table: str) -> DataFrame:
-        """Return the rows of a table. If Spark knows that there are none, it plans no join of
-        them."""
+        """Return the rows of a table. If it is known to have none, Spark plans no joins with it."""
         rows = self.folded.where(F.col("table") == table)
         return rows if self.has(table) else rows.limit(0)
 
     def read(self, table: str, *columns: str) -> pa.Table:
-        """Return rows of a table. If they are stored, the driver reads them itself."""
+        """Return columns of a table in memory. If the rows are stored, they are read without
+        Spark."""
         from pyarrow import dataset
 
         if self.place is None or not self.has(table):
@@ -63,7 +63,7 @@ class Stage:
 
     @property
     def commits(self) -> DataFrame:
-        """Return the writes of offsets in the form of the table ``commits``."""
+        """Return the writes of offsets, with the columns of the table ``commits``."""
         absent = ("log_partition", "log_offset", "metadata")
         columns = {name: F.lit(None) for name in absent} | {"store": F.lit("zookeeper")}
         return self.rows("offsets").withColumns(columns)
@@ -84,14 +84,15 @@ def stage(
     facts: Facts | None = None,
     limits: Limits | None = None,
 ) -> Stage:
-    """Reduce a history (``schema.TXNLOG``, each transaction once) to the events of groups.
+    """Fold the history of all groups, and apply the rules. ``rows``: columns of ``schema.TXNLOG``,
+    each transaction once.
 
     ``log_gaps``: pairs (after, before); all zxids strictly between the two are missing. A history
-    that does not reach back to the first transaction begins with (0, its first zxid).
-    ``snapshots`` (``schema.SNAPSHOT``) add znodes whose creation is not in the logs. ``group``: a
-    Java regex that must match a group's whole name. ``keep`` stores a frame that is used several
-    times under a name, and returns the stored frame. ``known``: the result of ``selection.known``.
-    Without ``facts``, there are no findings. ``limits``: the thresholds of rules.
+    that does not reach back to the first transaction begins with (0, its first zxid). ``snapshots``
+    (``schema.SNAPSHOT``) add znodes whose creation is not in the logs. ``group``: a Java regex that
+    must match a group's whole name. ``keep`` stores a frame that is used several times under a
+    name, and returns the stored frame. ``known``: the result of ``selection.known``. Without
+    ``facts``, there are no findings. ``limits``: the thresholds of rules.
     """
     if len(log_gaps) > MAX_LOG_GAPS:
         raise AuditError(
@@ -104,8 +105,8 @@ def stage(
 
 
 def shared_rows(rows: DataFrame) -> pa.Table:
-    """Collect data that groups share, for ``facts.read_facts`` and ``build.sessions``: the starts
-    and ends of sessions, and operations on the znodes of topics and brokers."""
+    """Collect the rows that concern all groups: the starts and ends of sessions, and operations on
+    the znodes of topics and brokers."""
     of, path = F.col("type"), F.col("path")
     named = reduce(or_, map(path.contains, OF_ALL_GROUPS))
     chosen = of.isin("createSession", "closeSession") | of.isin(*ACTS) & named
@@ -116,7 +117,7 @@ def shared_rows(rows: DataFrame) -> pa.Table:
 
 
 def shared_nodes(snapshots: DataFrame) -> pa.Table:
-    """Collect the topics and brokers in snapshots."""
+    """Collect the znodes of topics and brokers in snapshots."""
     named = reduce(or_, map(F.col("path").contains, OF_ALL_GROUPS))
     return snapshots.where(named).select(*NODE_COLUMNS).toArrow()
 
@@ -229,13 +230,13 @@ GROUP_KEY: Final = "xxhash64(concat(chroot, '/consumers/', group_id))"
 
 
 def group_key() -> Column:
-    """Return a hash of a row's chroot and group."""
+    """Return a column with a hash of each row's chroot and group."""
     return F.expr(GROUP_KEY)
 
 
 def group_key_of(path: Column) -> Column:
-    """Return the hash of ``group_key`` for the path of a znode; null if no table of the audit
-    needs the znode for a group."""
+    """Return a column with the ``group_key`` of the group to which a znode's path belongs; null if
+    it belongs to none."""
     is_of_group = path.contains("/consumers/") & (_place(path) != "")
     return F.when(is_of_group, F.xxhash64(_place(path)))
 

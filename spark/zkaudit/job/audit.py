@@ -49,7 +49,7 @@ _WRITERS: Final = "spark.sql.maxConcurrentOutputFileWriters"
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """Data read from snapshots."""
+    """The data that an audit reads from snapshots."""
 
     rows: DataFrame | None = None
     """The rows of ``inputs.snapshots``; ``None`` if there is no snapshot."""
@@ -158,7 +158,8 @@ def audit(
     snapshots: Sequence[Piece],
     read_snapshots: Callable[[Sequence[LogGap]], Snapshots],
 ) -> dict[str, Any]:
-    """Build all tables from the rows of ``inputs.transactions``. Return the summary.
+    """Build all tables of an audit. Return the summary. ``rows``: the result of
+    ``inputs.transactions``.
 
     ``read_snapshots`` is called if there are log gaps. Until this audit is finished, readers of
     ``OUT`` see the earlier one.
@@ -381,8 +382,8 @@ class _Job:
 
 
 def within(found: DataFrame, now: int | None, start: str | None, end: str | None) -> DataFrame:
-    """Return the findings in a time range. Findings without an end last until the end of the logs
-    (``now``, in microseconds). Findings of unknown time are always included."""
+    """Return the findings in a time range. A finding without an end lasts until the end of the logs
+    (``now``, in microseconds since 1970). Findings whose time is unknown are always included."""
     unknown = F.col("time").isNull()
     if start is not None:
         last = F.timestamp_micros(F.lit(now))

@@ -76,8 +76,8 @@ _LISTED: Final = "listed"
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """A directory in ``folder`` with the rows of the batches ``first`` to ``last``. Each
-    transaction occurs once."""
+    """A directory in ``folder`` with the rows of the stream's batches ``first`` to ``last``. Each
+    row occurs once."""
 
     folder: Path
     first: int
@@ -85,11 +85,11 @@ class Batches:
 
     @property
     def place(self) -> Path:
-        """Path of the directory."""
+        """The path of the directory."""
         return self.folder / f"batches={self.first}-{self.last}"
 
     def files(self, *numbers: int) -> list[Path]:
-        """Return the files of some buckets."""
+        """Return the files in the buckets with these numbers."""
         return [
             file
             for number in numbers
@@ -105,8 +105,8 @@ class Batches:
 def first_of(last: int) -> int:
     """Return the first batch in the directory whose last batch is ``last``.
 
-    The lengths of directories are powers of ``MERGED``, so there are always few. The first batch
-    has the history before the stream began, and is never merged.
+    The number of batches in a directory is a power of ``MERGED``, so there are always few
+    directories. Batch 0 has the history from before the stream began, and is never merged.
     """
     length = 1
     while last and length < LONGEST and last % (length * MERGED) == 0:
@@ -115,10 +115,10 @@ def first_of(last: int) -> int:
 
 
 def recorded(folder: Path, last: int) -> list[Batches]:
-    """Return the directories that together hold each batch up to ``last`` once, in order, without
-    those that ``retention`` deleted.
+    """Return the directories that contain the batches up to ``last``, in order, each batch once.
 
-    The last batch has its own directory, so a round sees which rows are new.
+    Directories that ``retention`` deleted are left out. Batch ``last`` has a directory of its own,
+    which shows a round which rows are new.
     """
     return [one for one in _written(folder, last) if one.place.is_dir()]
 
@@ -134,7 +134,7 @@ def _written(folder: Path, last: int) -> list[Batches]:
 
 
 class Recorder:
-    """Writes the batches of Spark's stream.
+    """Writes the batches of a stream of log rows.
 
     Args:
         out: the directory of the stream.
@@ -153,7 +153,7 @@ class Recorder:
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     def batches(self) -> list[Batches]:
-        """Return the recorded batches."""
+        """Return the directories of the batches that Spark finished."""
         return recorded(self.folder, self.last())
 
     def check(self) -> None:
@@ -195,12 +195,12 @@ class Recorder:
         return max((int(name[2]) for name in found if name), default=-1)
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """Write a batch, or replace it after a crash. It then has the same rows, unless ZooKeeper
-        has deleted a log in the meantime, which leaves a log gap.
+        """Write a batch, or write it again after a crash. The rows are then the same, unless
+        ZooKeeper has deleted a log in the meantime, which leaves a log gap.
 
-        Directories that were merged into another one are deleted first. Then earlier batches may be
-        merged. If the process was killed before their rounds ended, the next round audits all
-        groups of the merged directory.
+        Before that, deletes directories that were merged into another one, and merges earlier
+        batches if enough have been written. If their rounds had not ended because the process was
+        killed, the next round audits all groups in the merged directory.
         """
         self.new = True
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -239,8 +239,8 @@ def _merged(spark: SparkSession, found: Sequence[Batches]) -> DataFrame:
 def read(
     spark: SparkSession, found: Sequence[Batches], numbers: Iterable[int] | None = None
 ) -> DataFrame:
-    """Return recorded rows of ``schema.TXNLOG_GROUPS`` with the ``key`` of their group. Each
-    operation of a server occurs once. ``numbers``: the buckets to read."""
+    """Return recorded rows (``schema.TXNLOG_GROUPS``), with the ``key`` of their group. Operations
+    that a server has logged twice occur once. ``numbers``: the buckets to read."""
     columns = schema.spark_type(schema.TXNLOG_GROUPS)
     columns = StructType([*columns, StructField("key", LongType())])
     places = [one.place for one in found]
@@ -262,10 +262,10 @@ def _among(value: str, numbers: Iterable[int]) -> Column:
 def take(
     spark: SparkSession, found: Sequence[Batches], touched: Touched, before: Path
 ) -> tuple[DataFrame, pa.Array]:
-    """Return the rows that a round needs, and its sessions: new ones, and all that ever used its
-    groups. Rows of topics and runs are always included.
+    """Return the rows that a round needs, and the sessions in them.
 
-    ``before``: the tables of the previous round.
+    The rows are those of the touched groups, of topics and of runs, and those of all sessions that
+    are new or ever used one of the groups. ``before``: the tables of the previous round.
     """
     numbers = {key % BUCKETS for key in touched.keys}
     mine = pc.field("key").isin(pa.array(touched.keys, pa.int64()))
@@ -290,42 +290,42 @@ def _table(files: Iterable[Path], where: pc.Expression | None, *columns: str) ->
 
 
 def runs_of(batches: Iterable[Batches]) -> list[dict[str, Any]]:
-    """Return the rows of all runs, with the columns of ``_OF_RUN``."""
+    """Return the rows about runs of zxids in some batches, with the columns of ``_OF_RUN``."""
     return [row for one in batches for row in _runs_in(one)]
 
 
 def config_in(batches: Iterable[Batches]) -> tuple[int, bytes] | None:
-    """Return the result of ``committed.config_of`` for all batches."""
+    """Return the newest ensemble configuration in some batches, as ``committed.config_of`` does."""
     rows = _table((file for one in batches for file in one.files(SHARED)), None, "zxid", "path",
                   "data")  # fmt: skip
     return None if rows is None else config_of(rows)
 
 
 def logged_runs(rows: Iterable[dict[str, Any]]) -> list[LoggedRun]:
-    """Return the runs of all batches in the form that ``coverage`` needs."""
+    """Return rows about runs in the form that ``coverage`` needs."""
     return list(map(LoggedRun.of, rows))
 
 
 def covered(rows: Iterable[dict[str, Any]]) -> list[Range]:
-    """Return the zxids of all runs in ascending order."""
+    """Return the ranges of zxids that the runs cover, merged, in ascending order."""
     return merged((row["first_zxid"], row["last_zxid"]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The keys of the groups, and the sessions, that a round must audit."""
+    """The groups (by key) and sessions that have new rows, and must be audited in a round."""
 
     keys: frozenset[int]
     sessions: pa.Array
 
 
 def touched_by(batches: Iterable[Batches], before: Path) -> Touched | None:
-    """Return the groups and sessions of new rows; ``None`` if all groups may be affected, because
-    topics changed.
+    """Return the groups and sessions that new rows affect; ``None`` if topics have changed, which
+    may affect all groups.
 
-    A row about a session affects all groups in which the session was active. ``before`` has the
-    tables of the previous round. The session's end also affects the groups whose znodes it deletes,
-    which may have been created in a log gap.
+    A row about a session affects all groups in which the session was active. The end of a session
+    also affects the groups whose znodes it deletes, because these may have been created in a log
+    gap. ``before``: the tables of the previous round.
     """
     found: set[int] = set()
     chunks: list[pa.Array] = []
@@ -348,16 +348,17 @@ def touched_by(batches: Iterable[Batches], before: Path) -> Touched | None:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The data of this round that the next round needs.
+    """What a round of a stream stores for the next one.
 
     Args:
-        last: the last batch that is in the tables.
+        last: the last batch that the tables include.
         same: data on which all groups depend; if it changes, all groups are audited.
-        unconfirmed: as in ``committed.History``.
+        unconfirmed: the ranges of zxids that may not have been committed, see
+            ``committed.History``.
         end_us: time of the last transaction, in microseconds since 1970.
         always: keys of the groups that are audited in every round.
         audited: keys of the groups that were audited; ``None``: all.
-        known_us: as in ``Facts``.
+        known_us: see ``group.Facts``.
     """
 
     last: int
@@ -384,15 +385,15 @@ class State:
 
 
 class BucketStore(Store):
-    """Writes the rows of audited groups, and takes those of the other groups from the previous
-    round.
+    """Writes the tables of a round of a stream, which audits some of the groups. The rows of the
+    other groups are taken from the previous round.
 
     Args:
         keys: keys of the audited groups; ``None``: all groups.
-        sessions: the audited sessions, whose rows were all read. Not used if all groups are
-            audited.
+        sessions: the sessions of these groups, all of whose rows were read. Not used if all groups
+            are audited.
         before: the tables of the previous round, if any.
-        state: the state of this round; ``close`` completes it.
+        state: the state of this round, which ``close`` completes and writes.
     """
 
     def __init__(
@@ -415,8 +416,7 @@ class BucketStore(Store):
         self.buckets = sorted({key % BUCKETS for key in keys or ()})
 
     def table(self, spec: catalog.Table, frame: DataFrame | None) -> None:
-        """Write the rows of audited groups, and take those of the others from the
-        previous round."""
+        """Write a table, with the rows of the other groups from the previous round."""
         long, place = spec is catalog.COMMITS, self.place / spec.name
         unchanged = frame is None and not long
         if unchanged and (self.before is None or not rows_in(self.before / spec.name)):
@@ -429,7 +429,7 @@ class BucketStore(Store):
             save(self._with_others(frame, [self.before_of(place)]), place)
 
     def frame(self, spec: catalog.Table) -> DataFrame:
-        """Return the rows of audited groups."""
+        """Return a written table's rows of audited groups."""
         if self.before is None:
             return super().frame(spec)
         if spec is not catalog.COMMITS:
@@ -474,19 +474,19 @@ class BucketStore(Store):
                     shutil.copytree(folder, place / folder.name, copy_function=_link)
 
     def of_audited(self, rows: DataFrame) -> DataFrame:
-        """Leave out rows of groups that are not audited. A session that ends in an audited group
-        and another one has rows of that other group."""
+        """Return rows without those of groups that are not audited. Such rows occur, because a
+        session may use an audited group and another one."""
         return rows if self.before is None else rows.where(self._is_audited())
 
     def of_groups(self, snapshots: DataFrame) -> DataFrame:
-        """Return the rows of audited groups, and the rows of no group."""
+        """Return the rows of audited groups, and the rows that belong to no group."""
         if self.keys is None:
             return snapshots
         keyed = snapshots.withColumn("key", group_key_of(F.col("path")))
         return keyed.where(F.col("key").isNull() | _among("key", self.keys)).drop("key")
 
     def sessions(self, audited: pa.Table) -> None:
-        """Write the table ``sessions``, with the sessions that are not audited from the previous
+        """Write the table ``sessions``. Sessions that are not audited are taken from the previous
         round."""
         if self.before is not None and self.audited_sessions is not None:
             others = pq.read_table(self.before / catalog.SESSIONS.name)
@@ -495,13 +495,13 @@ class BucketStore(Store):
         super().sessions(audited)
 
     def used(self, stage: Stage) -> pa.Array:
-        """Return the sessions that were used in an audited group."""
+        """Return the sessions that used an audited group."""
         used = stage.rows("used").select(group_key().alias("key"), "session").distinct()
         return self._keyed(_USED, used).toArrow()["session"].combine_chunks()
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
-        """Return the ``known_us`` of the last round that audited all groups, because ``rows`` may
-        be incomplete."""
+        """Return ``Facts.known_us``. If not all groups are audited, ``rows`` may be incomplete.
+        Then it is that of the last round that audited all groups."""
         if self.before is None:
             self._known_us = super().known_us(rows, known)
         else:
@@ -510,7 +510,7 @@ class BucketStore(Store):
         return self._known_us
 
     def groups(self, stage: Stage) -> int:
-        """Return the number of groups."""
+        """Return the number of all groups, audited or not."""
         found = (
             stage.rows("names")
             .groupBy(group_key().alias("key"))
@@ -521,12 +521,13 @@ class BucketStore(Store):
         return 0 if every is None else pc.sum(every["counts"]).as_py() or 0
 
     def waiting(self, groups: DataFrame) -> None:
-        """Record the groups whose findings depend on the end of the history."""
+        """Note groups whose findings depend on the end of the history, so that every round audits
+        them."""
         rows = groups.select(group_key().alias("key")).distinct().collect()
         self.always.update(row["key"] for row in rows)
 
     def close(self) -> None:
-        """Store the data that the next round needs."""
+        """Write the state of this round for the next one."""
         always = tuple(sorted(self.always))
         audited = None if self.keys is None else tuple(sorted(self.keys))
         known = self._known_us
@@ -579,8 +580,8 @@ def _runs_in(one: Batches) -> list[dict[str, Any]]:
 
 
 def folded(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge consecutive runs of each server. A merged run has its first and last time, but no
-    sampled times."""
+    """Merge consecutive runs of each server. A merged run has the first and the last time, but no
+    times between them."""
     found: list[dict[str, Any]] = []
     for row in sorted(runs, key=lambda row: (row["server"], row["first_zxid"], row["last_zxid"])):
         last = found[-1] if found else None

@@ -30,7 +30,8 @@ _OPTIONS: Final = ("--from", "--to")
 
 @dataclass(frozen=True, slots=True)
 class LoggedRun:
-    """One row of ``schema.TXNLOG_RUNS``. Times are milliseconds since 1970; ``None`` if unknown."""
+    """A run of consecutive zxids in one log: a row of ``schema.TXNLOG_RUNS``. Times are
+    milliseconds since 1970; ``None`` if unknown."""
 
     server: str
     file: str
@@ -45,7 +46,7 @@ class LoggedRun:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> LoggedRun:
-        """Return an object for a row. Columns after ``times`` may be missing."""
+        """Return the run in a row. Columns after ``times`` may be missing."""
         clocks = (row["first_time"], row["last_time"])
         first, last = (None if time is None else round(time.timestamp() * 1000) for time in clocks)
         return cls(
@@ -66,9 +67,9 @@ def decided(
         logged: the runs of all logs.
         voters: number of voting servers; ``None``: unknown.
         begin: the first zxid to read.
-        allow_damage: whether to accept damage after which no server has the transactions.
+        allow_damage: whether to continue if no server has the transactions after the damage.
 
-    Raises AuditError for logs that contradict each other, and for damage.
+    Raises AuditError if logs contradict each other, or for damage.
     """
     check_agreement(logged)
     damaged = damages(logged, begin)
@@ -83,7 +84,7 @@ def as_runs(logged: Iterable[LoggedRun]) -> list[Run]:
 
 
 def takes(logged: Sequence[LoggedRun], voters: int | None) -> set[tuple[str, str]]:
-    """Return server and name of the logs from which transactions are read (``committed.takes``)."""
+    """Return the server and the name of each log from which transactions must be read."""
     plan = committed.plan(as_runs(logged), voters)
     return {
         (run.server, run.file)
@@ -101,8 +102,8 @@ def _ends(logged: Iterable[LoggedRun]) -> Iterator[tuple[LoggedRun, int, int]]:
 def check_agreement(logged: Iterable[LoggedRun]) -> None:
     """Raise AuditError if two logs have different transactions with one zxid.
 
-    The leader gives a zxid to one transaction only, and all servers log its time. A sample is
-    compared.
+    A leader gives each zxid to one transaction, and all servers log the same time for it. The times
+    of a sample are compared.
     """
     runs = [run for run in _ends(logged) if len(run[0].times)]
     zxids, times, numbers = [], [], []
@@ -202,8 +203,8 @@ def _lost(
 
 
 def cut_off(logged: Iterable[LoggedRun]) -> list[str]:
-    """Return the logs whose last record is incomplete. If the server stopped while it wrote the
-    record, and its next log has the record again, the log is left out."""
+    """Return the logs whose last record is incomplete. Logs whose record is complete in the
+    server's next log are left out: the server stopped while it wrote the record."""
     runs = list(logged)
     begins = {(run.server, first) for run, first, _ in _ends(runs)}
     return [
@@ -225,10 +226,10 @@ def check_damage(found: Iterable[Damage]) -> None:
 
 
 def with_gaps(plan: History, found: Iterable[Damage]) -> History:
-    """Add the transactions lost by damage to the log gaps, because the end of an epoch does not
-    show as a gap.
+    """Add the transactions that were lost by damage to the log gaps.
 
-    Transactions that a server lacks because its log is damaged do not contradict the other logs.
+    Otherwise a loss at the end of an epoch would not be noticed. A server that lacks transactions
+    because its log is damaged does not contradict the other servers.
     """
     gaps = [*plan.log_gaps]
     contradicted = plan.contradicted
@@ -257,7 +258,7 @@ class Coverage:
         damaged: the damaged logs.
         cut: the result of ``cut_off``.
         large: logs with a record that is longer than servers read by default.
-        missing: from, to and reason of each requested time that no log covers; ``None``: unknown.
+        missing: begin, end and reason of each requested time that no log covers; ``None``: unknown.
         last_zxid: the last transaction.
     """
 
@@ -279,7 +280,7 @@ class Coverage:
     def sentences(
         self, zone: tzinfo | None = UTC, name: str = "UTC"
     ) -> Iterator[tuple[datetime | None, datetime | None, str]]:
-        """Return begin, end, and a sentence for each time that is not covered. Times are shown in
+        """Yield begin, end, and a sentence for each time that no log covers. Times are shown in
         ``zone`` (``None``: the zone of this machine)."""
         for begin, end, reason in self.missing:
             moments = moment_of(begin), moment_of(end)
@@ -369,8 +370,8 @@ def coverage_of(
     end: str | None,
     damaged: Sequence[Damage] = (),
 ) -> Coverage:
-    """Return how much of ``start`` to ``end`` (ISO times; ``None``: no limit) the logs of ``plan``
-    cover."""
+    """Return which part of the time from ``start`` to ``end`` the logs cover. The times are ISO;
+    ``None``: no limit."""
     start_ms, end_ms = (None if time is None else milliseconds(time) for time in (start, end))
     return covered(logged, servers, committed.log_gaps_of(plan), start_ms, end_ms, damaged)
 
@@ -411,7 +412,7 @@ def _meets(begin: int | None, end: int | None, start: int | None, stop: int | No
 
 
 def moment_of(ms: int | None) -> datetime | None:
-    """Return a time in UTC."""
+    """Return milliseconds since 1970 as a time in UTC."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 

@@ -39,8 +39,8 @@ _MISFITS: Final = ("NoSuchMethodError", "NoClassDefFoundError", "AbstractMethodE
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The destination of tables: directories below ``place`` (a path or a Hadoop URL), or the
-    database ``catalog`` (``DATABASE`` or ``CATALOG.DATABASE``). One of them is ``None``."""
+    """Where tables are written: to directories below ``place`` (a path or a Hadoop URL), or to the
+    database ``catalog`` (``DATABASE`` or ``CATALOG.DATABASE``). The other is ``None``."""
 
     place: str | None
     catalog: str | None
@@ -83,7 +83,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of an export: number of rows by table, without ``runs``."""
+    """The result of an export, with the number of rows in each table except ``runs``."""
 
     run_id: str
     run_time: datetime
@@ -97,7 +97,7 @@ def export(
     mode: Mode = "create",
     run_id: str | None = None,
 ) -> Exported:
-    """Write all tables of the newest finished audit in ``out``, and ``runs``.
+    """Write all tables of the newest finished audit in ``out``, and a row of the table ``runs``.
 
     ``create`` refuses tables that exist. ``append`` adds to them. It refuses a ``run_id`` that one
     of them already has, before anything is written. ``overwrite`` replaces them. The default

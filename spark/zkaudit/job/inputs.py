@@ -37,12 +37,13 @@ def transactions(
     begin: int | None = None,
     files: Sequence[Piece] = (),
 ) -> DataFrame:
-    """Return rows of ``schema.TXNLOG_GROUPS``, including runs and duplicates.
+    """Read the logs of all servers. Return rows of ``schema.TXNLOG_GROUPS``, including runs and
+    duplicates.
 
-    ``group``: a Java regex. Rows of other groups are left out if the start of the regex excludes
-    them. So all rows of matching groups are returned, and possibly others. ``begin``: the first
-    zxid to read. ``files``: read only these logs. A damaged log is read up to the damage, which
-    its last run records.
+    ``group``: a Java regex. A group's rows are left out if its name does not begin like the regex,
+    so rows of groups that do not match may be returned, too. ``begin``: the first zxid to read.
+    ``files``: read only these logs. A damaged log is read up to the damage. Its last run has the
+    reason.
     """
     options = {"table": "groups", "corruption": "stop", **_of_group(group), **_from(begin)}
     return _logs(spark, directories, options, files)
@@ -57,13 +58,13 @@ def once(
     begin: int | None = None,
     voters: int | None = None,
 ) -> tuple[DataFrame, Heads]:
-    """Return the rows of ``transactions`` for ``logs``, with few duplicates, and their ``heads``.
+    """Return the rows of ``transactions`` for ``logs`` with few duplicates, and the result of
+    ``heads`` for them.
 
-    All servers of an ensemble log the same transactions, and ``committed.plan`` takes each from
-    the first server that has it. So the first server's logs are read completely, and from the
-    others at first only zxids. Then those other logs are read that have more transactions.
-    ``keep`` stores a frame under a name and returns the stored frame. ``voters``: number of voting
-    servers.
+    All servers of an ensemble log the same transactions, and ``committed.plan`` takes each from the
+    first server that has it. So the first server's logs are read completely, and from the others at
+    first only zxids. Then those other logs are read that have more transactions. ``keep`` stores a
+    frame under a name and returns the stored frame. ``voters``: number of voting servers.
     """
     name = min(log.server for log in logs)
     first = [log for log in logs if log.server == name]
@@ -85,8 +86,11 @@ def once(
 
 
 def of_group(rows: DataFrame, snapshots: DataFrame | None, group: str) -> DataFrame:
-    """Leave out the sessions, with their refused writes, that used no group whose name begins like
-    ``group``. ``rows`` and ``snapshots`` were read for this group."""
+    """Return rows without sessions and refused writes that have nothing to do with ``group``.
+
+    These are rows of sessions that used no group whose name begins like the regex. ``rows`` and
+    ``snapshots`` must have been read for ``group``.
+    """
     begins = selection.group_begins(group)
     if not begins:
         return rows
@@ -111,7 +115,8 @@ def runs(
     begin: int | None = None,
     files: Sequence[Piece] = (),
 ) -> DataFrame:
-    """Return rows of ``schema.TXNLOG_RUNS``. The other arguments are as in ``transactions``."""
+    """Return the runs of consecutive zxids in the logs (``schema.TXNLOG_RUNS``). For the arguments,
+    see ``transactions``."""
     options = {"table": "runs", "corruption": "stop", "bytesPerTask": str(_FAST_TASK)}
     options |= _from(begin)
     return _logs(spark, directories, options, files)
@@ -152,11 +157,11 @@ def snapshots(
     files: Sequence[Piece] = (),
     group: str | None = None,
 ) -> DataFrame:
-    """Return rows of the snapshots (``schema.SNAPSHOT``): the root, topics, migration markers,
-    modes, and the ephemeral znodes and offsets of groups. ``files``: only these snapshots.
-    ``group``: as in ``transactions``.
+    """Return the znodes in snapshots that an audit needs, as rows of ``schema.SNAPSHOT``.
 
-    An incomplete file gives no rows, because ZooKeeper does not use it either.
+    These are the root, topics, and groups' migration markers, modes, ephemeral znodes and offsets.
+    ``files``: only these snapshots. ``group``: see ``transactions``. An incomplete snapshot has no
+    rows, because ZooKeeper does not use it either.
     """
     options = {"table": "group_nodes", "corruption": "stop", **_of_group(group)}
     settings = _settings("zookeeper_snapshot", directories, options, files)
@@ -164,18 +169,19 @@ def snapshots(
 
 
 def whole(rows: DataFrame) -> dict[tuple[str, str], int]:
-    """Return server, file and zxid of the snapshots that have rows in ``snapshots``."""
+    """Return the zxid of each complete snapshot, by server and file. ``rows``: the result of
+    ``snapshots``."""
     roots = rows.where("path = '/'").select("server", "file", "zxid").distinct()
     return {(row[0], row[1]): int(row[2]) for row in roots.collect()}
 
 
 def is_run() -> Column:
-    """Whether a row of ``schema.TXNLOG_GROUPS`` is a run of zxids."""
+    """Return the condition that a row of ``schema.TXNLOG_GROUPS`` is about a run of zxids."""
     return F.col("kind").eqNullSafe(RUN)
 
 
 class Heads(NamedTuple):
-    """What the driver collects from the rows before it starts the audit of the groups."""
+    """The data that the driver collects from the logs before it audits the groups."""
 
     runs: list[LoggedRun]
     """The runs of all logs, about as many as files and log gaps."""
@@ -185,8 +191,8 @@ class Heads(NamedTuple):
 
 
 def heads(rows: DataFrame) -> Heads:
-    """Collect ``Heads`` from rows of ``schema.TXNLOG_GROUPS``. Raises AuditError if there are too
-    many runs."""
+    """Collect the data in ``Heads`` from rows of ``schema.TXNLOG_GROUPS``. Raises AuditError if
+    there are too many runs."""
     clocks = [F.unix_millis(name).alias(name) for name in ("first_time", "last_time")]
     named = ("server", "file", "first_zxid", "last_zxid")
     columns = (*named, *clocks, "times", "damage", "cut", "large", "zxid", "path", "data")

@@ -29,7 +29,7 @@ from zkaudit.tables import catalog
 
 @contextmanager
 def staged(out: Path) -> Iterator[None]:
-    """Remove the temporary files at the end, even after an error."""
+    """Delete the temporary files in ``out`` at the end, even after an error."""
     try:
         yield
     finally:
@@ -37,11 +37,11 @@ def staged(out: Path) -> Iterator[None]:
 
 
 def kept(out: Path, name: str, frame: DataFrame, by: str | None = None) -> DataFrame:
-    """Write a frame below ``out`` and return the stored frame. ``by``: as in ``save``.
+    """Write a frame to a directory in ``out``, and return a frame that reads it.
 
-    If Spark knows that a frame is empty, it removes everything computed from it from the plan.
-
-    Raises AuditError if the driver does not see all rows that were written.
+    ``by``: see ``save``. If the frame is empty, the result is one that Spark knows to be empty, so
+    it plans no work for it. Raises AuditError if the driver does not see all rows that were
+    written.
     """
     place = out / name
     rows = save(frame, place, by)
@@ -70,7 +70,7 @@ def save(frame: DataFrame, place: Path, by: str | None = None) -> int:
 
 
 def put(rows: pa.Table, place: Path) -> None:
-    """Write the driver's rows to a new directory."""
+    """Write a table in memory to a new directory."""
     place.mkdir(parents=True)
     pq.write_table(rows, place / "part-0.parquet")
 
@@ -83,8 +83,10 @@ def rows_in(place: Path) -> int:
 def stored(
     spark: SparkSession, columns: StructType, places: Iterable[Path], base: Path | None = None
 ) -> DataFrame:
-    """Return the rows of local Parquet directories, without partitioning columns. ``base``: the
-    directory of the whole table, if only some partitions are read."""
+    """Return a frame that reads local Parquet directories, without the partitioning columns.
+
+    ``base``: the directory of the whole table, if ``places`` are some of its partitions.
+    """
     reader = spark.read.schema(columns)
     if base is not None:
         reader = reader.option("basePath", local_url(base))
@@ -92,7 +94,7 @@ def stored(
 
 
 def rows_of(spark: SparkSession, columns: StructType, rows: list[dict[str, Any]]) -> DataFrame:
-    """Return the driver's rows as a frame."""
+    """Return rows in memory as a frame."""
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow_of(columns)), columns)
 
 
@@ -102,18 +104,19 @@ def empty(spark: SparkSession, columns: StructType) -> DataFrame:
 
 
 class Store:
-    """Writes the tables of one audit of all groups. ``place``: the directory of the tables."""
+    """Writes the tables of an audit of all groups. ``place``: the directory of the tables."""
 
     def __init__(self, spark: SparkSession, out: Path) -> None:
         self.spark = spark
         self.place = new_tables(out)
 
     def table(self, spec: catalog.Table, frame: DataFrame | None) -> None:
-        """Write a table of groups. ``None``: the audited groups have no rows."""
+        """Write a table with rows of groups. ``frame``: ``None`` if the audited groups have no
+        rows."""
         self.shared(spec, frame)
 
     def shared(self, spec: catalog.Table, frame: DataFrame | None) -> None:
-        """Write a table that is not split by group."""
+        """Write a table whose rows do not belong to groups."""
         if frame is None:
             self.rows(spec, [])
         else:
@@ -127,24 +130,24 @@ class Store:
         return stored(self.spark, columns, [self.place / spec.name])
 
     def rows(self, spec: catalog.Table, values: list[dict[str, Any]]) -> None:
-        """Write rows of the driver as a table that is not split by group."""
+        """Write rows in memory as a table whose rows do not belong to groups."""
         rows = pa.Table.from_pylist(values, schema=spec.arrow_schema())
         put(rows, self.place / spec.name)
 
     def read(self, spec: catalog.Table, *columns: str) -> pa.Table:
-        """Return columns (by default all) of a small written table, for all groups."""
+        """Return some columns, by default all, of a small written table."""
         return pq.read_table(self.place / spec.name, columns=list(columns) or None)
 
     def of_audited(self, rows: DataFrame) -> DataFrame:
-        """Return the fold's rows of audited groups."""
+        """Return the rows of audited groups. ``rows``: a result of the fold."""
         return rows
 
     def count(self, spec: catalog.Table) -> int:
-        """Return the number of rows of a written table, for all groups."""
+        """Return the number of rows in a written table."""
         return rows_in(self.place / spec.name)
 
     def of_groups(self, snapshots: DataFrame) -> DataFrame:
-        """Return the rows of ``schema.SNAPSHOT`` that audited groups need."""
+        """Return the rows of snapshots that the audited groups need."""
         return snapshots
 
     def sessions(self, audited: pa.Table) -> None:
@@ -152,7 +155,7 @@ class Store:
         put(audited, self.place / catalog.SESSIONS.name)
 
     def used(self, stage: Stage) -> pa.Array:
-        """Return the sessions that were used in an audited group."""
+        """Return the sessions that used an audited group."""
         return stage.read("used", "session")["session"].combine_chunks()
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
@@ -170,7 +173,7 @@ class Store:
         return int(names.group_by(["chroot", "group_id"]).aggregate([]).num_rows)
 
     def waiting(self, groups: DataFrame) -> None:
-        """Record the groups in which rules would find more if the history ended later."""
+        """Note the groups in which the rules may find more when the history goes on."""
 
     def close(self) -> None:
         """Store the data that the next round needs. Called before the summary is written."""

@@ -27,7 +27,7 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 
 def local(place: str) -> Path:
-    """Return the local path of a place. Raises AuditError if it is a URL."""
+    """Return a place as a local path. Raises AuditError if it is a URL."""
     url = _URL.match(place)
     if url is None:
         return Path(place)
@@ -97,7 +97,7 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file. The OSError of a full disk names it, which is not so by default."""
+    """Write a file. If the disk is full, the OSError names the file, unlike that of Python."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -105,14 +105,14 @@ def write_text(file: Path, text: str) -> None:
 
 
 def new_tables(out: Path) -> Path:
-    """Return the directory for the tables of a new audit."""
+    """Return the directory in ``out`` for the tables of a new audit."""
     found = [_NUMBERED.fullmatch(place.name) for place in out.iterdir()]
     number = max((int(name[1]) for name in found if name), default=0) + 1
     return out / f"tables-{number:06}"
 
 
 def publish(out: Path, tables: Path, summary: dict[str, Any], keep: bool) -> None:
-    """Publish a finished audit, so that readers of ``out`` see all its tables atomically.
+    """Publish a finished audit. Readers of ``out`` then see all its tables at once.
 
     ``keep``: keep the previous tables until the next audit, for readers that have opened them.
     """

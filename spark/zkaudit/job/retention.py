@@ -41,10 +41,10 @@ audited after each deletion."""
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The start of the recorded history.
+    """Where the recorded history of a stream begins.
 
     Args:
-        zxid: the last zxid that is ignored.
+        zxid: the last zxid before the beginning, which is ignored.
         time_us: the time of the last deleted transaction, in microseconds since 1970.
     """
 
@@ -53,13 +53,13 @@ class Begin:
 
 
 def begin_of(folder: Path) -> Begin:
-    """Return where the history of ``recorded`` begins."""
+    """Return where the recorded history in a directory begins."""
     file = folder / BEGIN
     return Begin(**json.loads(file.read_text())) if file.exists() else Begin()
 
 
 def after(runs: Iterable[Mapping[str, Any]], zxid: int) -> list[dict[str, Any]]:
-    """Return runs without the transactions up to a zxid."""
+    """Return runs of zxids without the transactions up to ``zxid``."""
     return [
         {**row} if row["first_zxid"] > zxid else _shortened(row, zxid)
         for row in runs
@@ -75,8 +75,8 @@ def _shortened(row: Mapping[str, Any], zxid: int) -> dict[str, Any]:
 def too_old(
     batches: Sequence[Batches], begin: Begin, end_us: int | None, seconds: float
 ) -> Begin | None:
-    """Return the last transaction of the directories that are too old at ``end_us``; ``None`` if
-    there are too few to delete."""
+    """Return where the history begins if directories are deleted that are older than ``seconds`` at
+    ``end_us``; ``None`` if too few are."""
     if end_us is None:
         return None
     found = begin
@@ -105,9 +105,10 @@ def drop(
     snapshots: DataFrame | None,
     spark: SparkSession,
 ) -> bool:
-    """Let the history begin after the transaction ``last``. ``clean`` then deletes earlier data.
+    """Let the recorded history begin after the transaction ``last``. ``clean`` then deletes what is
+    before.
 
-    Return False without a change if not all ephemeral znodes at that time are known.
+    Return ``False``, and change nothing, if not all ephemeral znodes at that time are known.
     """
     log_gaps = committed.log_gaps_of(plan)
     taken = [] if snapshots is None else inputs.whole(snapshots).values()
@@ -132,13 +133,14 @@ def drop(
 
 
 def new_snapshots(folder: Path) -> Path:
-    """Return the directory for the next rows of snapshots in ``recorded``."""
+    """Return the directory in ``folder`` for the next rows of snapshots."""
     numbers = [int(place.name) for place in (folder / "snapshots").glob("[0-9]*")]
     return folder / "snapshots" / f"{max(numbers, default=-1) + 1:010}"
 
 
 def clean(out: Path) -> None:
-    """Delete the directories before the start of the history, but never the last one."""
+    """Delete the directories with batches from before the start of the history, but never the last
+    directory."""
     folder = out / "recorded"
     begin = begin_of(folder)
     if not begin.zxid:
@@ -163,8 +165,8 @@ def state_at(
     snapshots: DataFrame | None,
     keep: Callable[[str, DataFrame], DataFrame],
 ) -> DataFrame:
-    """Return the znodes after a transaction as rows of ``schema.SNAPSHOT``, chosen as in
-    ``inputs.snapshots``. ``rows``: the recorded rows, with all runs."""
+    """Return the znodes that existed after a transaction, as rows of ``schema.SNAPSHOT``. Returns
+    the same kinds of znodes as ``inputs.snapshots``. ``rows``: the recorded rows, with all runs."""
     log_gaps = [gap for gap in committed.log_gaps_of(plan) if gap[1] <= zxid]
     if snapshots is not None:
         earlier = (F.col("zxid") <= zxid) & (F.greatest("czxid", "mzxid") <= zxid)

@@ -73,7 +73,8 @@ def session(
 
 
 def our_settings(spark: SparkSession) -> AbstractContextManager[None]:
-    """Set the settings on which the tables depend, even in a session that a user started."""
+    """Set the settings of Spark on which the tables' content depends, even in a session that a user
+    started."""
     return settings_of(spark, _OURS)
 
 
@@ -94,8 +95,8 @@ def settings_of(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of Spark's errors. A classic session also raises Java's errors, from a
-    library that Spark Connect does not need."""
+    """Return the classes of Spark's errors. A classic session also raises errors of Py4J, which
+    Spark Connect does not need."""
     java = sys.modules.get("py4j.protocol")
     return (PySparkException,) if java is None else (PySparkException, java.Py4JError)
 
@@ -111,7 +112,8 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def errors_named() -> Iterator[None]:
-    """Raise zkaudit's own errors and ``OSError`` from Spark's workers as AuditError."""
+    """Raise an AuditError for each of zkaudit's errors, and each OSError, that Spark's workers
+    report."""
     try:
         yield
     except PySparkException as error:

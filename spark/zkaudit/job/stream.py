@@ -94,11 +94,13 @@ def stream(
     once: bool = False,
     after_round: Callable[[], object] = lambda: None,
 ) -> None:
-    """Record and audit, every ``every`` seconds, until ``stop`` is set.
+    """Record the new content of the logs and audit it, every ``every`` seconds, until ``stop`` is
+    set.
 
-    ``on_summary`` gets the summary after each audit; without new transactions there is no audit.
-    ``after_round`` is called in any case. Readers of ``OUT`` see the last finished round. Raises
-    the errors of ``audit.run``, and AuditError if ``OUT`` was made from other directories.
+    ``on_summary``: called with the summary after each audit. Without new transactions there is no
+    audit. ``after_round``: called after each round, even without an audit. Readers of ``OUT`` see
+    the last finished round. Raises the errors of ``audit.run``, and AuditError if ``OUT`` has data
+    from other directories.
     """
     out = prepare(options.out)
     # What is recorded is by these names: another working directory must not make other servers.
@@ -162,7 +164,7 @@ def record(spark: SparkSession, options: Options) -> bool:
 
 
 def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
-    """Update all tables to the recorded history. Return the summary."""
+    """Update all tables from the recorded history. Return the summary."""
     options = replace(options, growing=True)
     out = Path(options.out)
     before = (out / "tables").resolve()

@@ -21,7 +21,7 @@ _SERVER_BITS: Final = 56
 
 
 class Session(NamedTuple):
-    """A session of a client."""
+    """A session of a ZooKeeper client."""
 
     id: int
     opened_us: int | None = None
@@ -36,7 +36,7 @@ class Session(NamedTuple):
 
 @dataclass(slots=True)
 class Sessions:
-    """The sessions that a group's history names."""
+    """The sessions in a group's history."""
 
     members: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The consumer ids that each session registered."""
@@ -57,7 +57,7 @@ class Sessions:
         return next(iter(names)) if len(names) == 1 else None
 
     def who(self, session: int | None) -> str:
-        """Describe a session: a member, a broker, or another client."""
+        """Return the name of a session's client in words: a member, a broker, or another client."""
         if session is None:
             return "an unknown session"
         if session in self.brokers:
@@ -72,7 +72,8 @@ class Sessions:
 
 
 def fold_of(history: GroupHistory, events: Iterable[Event]) -> Fold:
-    """Return a fold without applied events. ``events``: all events that will be applied."""
+    """Return a fold to which no event was applied yet. ``events``: all events that will be
+    applied."""
     coverage = Coverage(history.log_gaps, history.known)
     shown = list(shown_of(history.nodes))
     later = LaterEvents(coverage, shown)
@@ -83,7 +84,7 @@ def fold_of(history: GroupHistory, events: Iterable[Event]) -> Fold:
 
 
 def sessions_of(history: GroupHistory) -> Sessions:
-    """Return the sessions of members and brokers, from the whole history."""
+    """Return the sessions in a history, with the members and brokers that opened them."""
     sessions = Sessions(complete=not history.log_gaps)
     creates = history.rows.filter(pc.is_in(history.rows["type"], pa.array(list(CREATES))))
     for table, owner in ((creates, "session"), (history.nodes, "ephemeral_owner")):

@@ -14,7 +14,7 @@ from zkaudit.local.history import GroupHistory
 
 
 def findings(history: GroupHistory, limits: Limits) -> list[dict[str, Any]]:
-    """Return the rows of the table ``findings`` for all groups."""
+    """Return the rows of the table ``findings`` for all groups in a history."""
     found = [
         row
         for batch in folded(history, limits, only_findings=True)
@@ -30,14 +30,14 @@ def _is_finding(batch: pa.RecordBatch) -> pa.BooleanArray:
 
 
 class Places:
-    """The places of a history's operations in the logs."""
+    """Finds where in the logs the transactions of a history are."""
 
     def __init__(self, history: GroupHistory) -> None:
         self._rows = history.rows.select(["zxid", *Place._fields])
         self._zxids = self._rows["zxid"].to_numpy()
 
     def of(self, zxid: int | None) -> Place:
-        """Return the place of a transaction."""
+        """Return where in the logs a transaction is."""
         at = int(np.searchsorted(self._zxids, -1 if zxid is None else zxid))
         if zxid is None or at == len(self._zxids) or self._zxids[at] != zxid:
             return NOWHERE

@@ -32,7 +32,7 @@ _ROWS: Final = 20_000
 def folded(
     history: GroupHistory, limits: Limits, only_findings: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the fold's output for all groups, as ``history.batches.OUTPUT``. ``only_findings``:
+    """Fold the history of all groups. Yield rows of ``history.batches.OUTPUT``. ``only_findings``:
     leave out the rows of other tables."""
     rows = input_of(history).to_batches(_ROWS)
     coverage = Coverage(history.log_gaps, history.known)
@@ -178,7 +178,7 @@ def _as_input(
 
 
 def facts_of(history: GroupHistory) -> Facts:
-    """Return the data that rules need from outside the groups."""
+    """Return the data of a history that concern all groups, which the rules need."""
     reader = read_facts(history.rows, history.nodes, history.log_gaps)
     ends = [(run.last, run.last_ms) for run in history.logged if run.last is not None]
     zxid, time = max(ends, default=(0, None), key=lambda end: end[0] or 0)

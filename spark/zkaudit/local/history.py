@@ -56,7 +56,7 @@ would need gigabytes of memory."""
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The logs, the group and the times to read.
+    """The logs, the group and the time range to read.
 
     Args:
         directories: the servers' directories, as for ``zkaudit run``.
@@ -64,7 +64,8 @@ class Question:
         start: ISO time, UTC; the logs are read from a snapshot an hour earlier, if there is one.
         end: ISO time, UTC.
         servers: number of voting servers; ``None``: as many as there are directories.
-        allow_damage: whether to continue although all servers lack the records after a damaged one.
+        allow_damage: whether to continue if a log is damaged and no other server has the rest of
+            it.
         to_end: whether to read logs that begin an hour or more after ``end``. The effect of a wrong
             offset may show only there.
         options: the names of ``start`` and ``end`` on the command line.
@@ -85,11 +86,11 @@ class GroupHistory:
     """The history of one group in the logs.
 
     Args:
-        rows: its operations (``schema.TXNLOG``) in the order of (zxid, idx), each once, and those
-            of sessions, topics and brokers; ``confirmed`` is false for those that may never have
-            been committed.
-        nodes: its znodes in the snapshots that were needed (``schema.SNAPSHOT``).
-        plan: the existing transactions.
+        rows: operations on the group's znodes, sessions, topics and brokers (``schema.TXNLOG``),
+            each once, in the order of (zxid, idx). ``confirmed`` is false if an operation may never
+            have been committed.
+        nodes: the group's znodes in the snapshots that were needed (``schema.SNAPSHOT``).
+        plan: which transactions were committed, are in doubt, or were dropped.
         log_gaps: the result of ``committed.log_gaps_of``.
         known: the result of ``selection.known``.
         coverage: the time that the logs cover.
@@ -97,7 +98,7 @@ class GroupHistory:
         begin: the first zxid that was read, if earlier logs were left out on purpose.
         stopped_early: whether later logs were left out on purpose.
         chroots: the paths before ``/consumers`` below which there is a group of this name.
-        logged: the runs of zxids in the logs, with times.
+        logged: the ranges of consecutive zxids in each log, with times.
     """
 
     rows: pa.Table
@@ -116,8 +117,8 @@ class GroupHistory:
 def read(question: Question) -> GroupHistory:
     """Read the history of a group.
 
-    Raises InputMissingError if a directory has no logs, or these have no such group or no data for
-    the time, AuditError for logs that contradict each other, and LogFormatError for damage.
+    Raises InputMissingError if a directory has no logs, or if the logs do not have the group or the
+    time; AuditError if logs contradict each other; LogFormatError if a log is damaged.
     """
     logs, snapshots = selection.find(question.directories)
     before = selection.begin_snapshot(logs, snapshots, question.start)
@@ -250,7 +251,7 @@ def _taken(table: pa.Table, plan: History) -> pa.Table:
 
 
 def inside(zxids: np.ndarray, ranges: Sequence[Range]) -> np.ndarray:
-    """Return which zxids are in one of the disjoint ranges."""
+    """Return for each zxid whether it is in one of the ranges, which must be disjoint."""
     if not ranges:
         return np.zeros(len(zxids), bool)
     bounds = np.array(sorted(ranges), np.int64)
@@ -342,8 +343,8 @@ def _is_shared(path: str, topics: set[str]) -> bool:
 
 
 def subscription_of(path: str, data: bytes | None) -> tuple[Pattern | None, list[str]]:
-    """Return the pattern of a registration, and its topics or regexes. Returns ``None`` and an
-    empty list if its format is unknown."""
+    """Return the pattern in a registration's data, and the topics or regexes. Returns ``None`` and
+    an empty list if the format is unknown."""
     try:
         subscription = decode_registration(path, data or b"")
     except ZnodeFormatError:

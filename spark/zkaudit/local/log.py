@@ -50,8 +50,8 @@ _MOST_TEXT: Final = 60
 
 
 class Entry(NamedTuple):
-    """One change. ``kind`` names the changed object. ``None`` in a field: not applicable, or
-    unknown."""
+    """A line of ``zkaudit log``. ``kind``: what was changed. ``None`` in a field means unknown or
+    not applicable."""
 
     zxid: int
     idx: int
@@ -71,7 +71,8 @@ class Entry(NamedTuple):
 
 
 def entries(history: GroupHistory, group: str) -> Iterator[Entry]:
-    """Yield the changes of a group in order, with log gaps and left-out transactions."""
+    """Yield the changes of a group in order, and also the log gaps and the transactions that were
+    left out."""
     events = events_of(history.rows)
     sessions = sessions_of(history)
     words = _Words(group, sessions, fold_of(history, events), _Topics(history))
@@ -470,7 +471,7 @@ def written(
     sessions: Sessions,
     shown: Callable[[int | None], str],
 ) -> str:
-    """Return the content of an offset znode, with time and writer. ``shown`` formats times."""
+    """Describe the content of an offset znode, with time and writer. ``shown``: formats times."""
     if offset is UNKNOWN:
         return "unknown: a log gap hides it"
     if offset is None:

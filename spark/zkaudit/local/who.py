@@ -31,11 +31,11 @@ class Answer:
     """The owner of a partition at a time.
 
     Args:
-        zxid: the last transaction of the group at that time or before; 0 if there is none.
-        owner: the lifetime of the owner znode, with its end if the logs show it; ``None``: the
-            partition had no owner.
-        free_since: without an owner: when the last owner znode was gone; ``None``: the logs show
-            no earlier owner.
+        zxid: the group's last transaction up to that time; 0 if there is none.
+        owner: the owner znode, from its creation to its end, as far as the logs show them;
+            ``None``: the partition had no owner.
+        free_since: if there was no owner, when the last owner znode was deleted; ``None``: the logs
+            show no earlier owner.
         session: the owner's session.
         offset: the content of the offset znode; ``None``: there was none.
         committed: the write of that offset, if the logs show it.
@@ -57,11 +57,11 @@ class Answer:
 
 
 def who(question: Question, topic: str, partition: int, at: str) -> list[Answer]:
-    """Return who owned a partition at an ISO time (UTC), with one answer for each chroot in which
-    the group has the partition. The times in ``question`` are not used.
+    """Return who owned a partition at an ISO time (UTC). There is one answer for each chroot in
+    which the group has the partition.
 
-    Raises the errors of ``history.read``, and InputMissingError if the group does not have the
-    partition in the logs.
+    The times in ``question`` are ignored. Raises the errors of ``history.read``, and
+    InputMissingError if the logs show no such partition of the group.
     """
     # Later logs are read only if they are needed to say how the ownership ended.
     moment = min(datetime.fromisoformat(at), datetime.max.replace(tzinfo=UTC) - _MS)

@@ -70,8 +70,9 @@ class Tables:
     """The tables of an audit.
 
     Args:
-        every: a dataset for each name of a table.
-        names: only the groups of these names, and rows that concern all groups; ``None``: all.
+        every: the dataset of each table, by name.
+        names: use only rows of the groups with these names, and findings without a group; ``None``:
+            all rows.
     """
 
     def __init__(
@@ -82,11 +83,12 @@ class Tables:
 
     @classmethod
     def at(cls, place: Path) -> Tables:
-        """Open the tables in a directory. Raises OSError or ValueError if one is missing."""
+        """Open the tables of an audit in a directory. Raises OSError or ValueError if one is
+        missing."""
         return cls({t.name: dataset.dataset(place / t.name, format="parquet") for t in TABLES})
 
     def of(self, names: Sequence[str]) -> Tables:
-        """Return the same tables for the groups of these names."""
+        """Return the same tables, limited to the groups with these names."""
         return Tables(self._every, names)
 
     def _where(self, name: str, where: pc.Expression | None) -> pc.Expression | None:
@@ -101,13 +103,13 @@ class Tables:
     def rows(
         self, name: str, columns: Sequence[str], where: pc.Expression | None = None
     ) -> pa.Table:
-        """Return some rows of a table. There must be few, because all are in memory."""
+        """Return the rows of a table that match ``where``, in memory. There must be few."""
         return self._every[name].to_table(list(columns), filter=self._where(name, where))
 
     def batches(
         self, name: str, columns: Sequence[str], where: pc.Expression | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield some rows of a table."""
+        """Yield the rows of a table that match ``where``."""
         found: Iterator[pa.RecordBatch] = self._every[name].to_batches(
             columns=list(columns), filter=self._where(name, where)
         )
@@ -125,7 +127,8 @@ class Tables:
         where: pc.Expression | None = None,
         **computed: pc.Expression,
     ) -> pa.Table:
-        """Return one row for each combination of ``keys``, with the number ``n`` of their rows.
+        """Group the rows of a table. Return one row for each combination of ``keys``, with the
+        number of rows as ``n``.
 
         Only the result is in memory. ``values``: name, column and aggregate function of further
         columns. ``computed``: further keys, computed from the column ``time``.
@@ -193,7 +196,8 @@ def chosen(
 
 
 def data_of(summary: dict[str, Any], tables: Tables) -> dict[str, Any]:
-    """Return the data of the page, whose size does not depend on the length of the history."""
+    """Return the data for the report page. Its size does not grow with the length of the
+    history."""
     counted = _counted(tables)
     listed = _listed(tables, summary)
     every = _all_groups(tables, counted)

@@ -29,9 +29,9 @@ Row = dict[str, Any]
 def read(out: Path, start: str | None = None, end: str | None = None) -> list[Row]:
     """Return the findings of an audit in a fixed order: the worst first, then by transaction.
 
-    Times are ISO in UTC; sessions and zxids are hexadecimal. The time from ``start`` to ``end``
-    (ISO) that the audit is not about is a finding, too. Raises InputMissingError if ``out`` does
-    not contain a finished audit.
+    Times are ISO in UTC; sessions and zxids are hexadecimal. If the audit does not include all of
+    the time from ``start`` to ``end`` (ISO), that is also a finding. Raises InputMissingError if
+    ``out`` does not contain a finished audit.
     """
     import pyarrow.parquet as pq
 
@@ -63,7 +63,8 @@ def _beyond(summary: Mapping[str, Any], start: str | None, end: str | None) -> C
 
 
 def plain(rows: Iterable[Row], directories: Sequence[str]) -> list[Row]:
-    """Return the findings in rows of table ``findings``, for the logs in ``directories``."""
+    """Return rows of table ``findings`` in the form of ``read``. ``directories``: the directories
+    of the logs."""
     ordered = sorted(rows, key=_order)
     return [_plain(row) | {"command": command(row["zxid"], directories)} for row in ordered]
 
@@ -94,15 +95,16 @@ def _plain(row: Row) -> Row:
 class Choice:
     """A filter for findings. Empty and ``None`` match all.
 
-    A log gap may hide findings about any topic and member, of any severity. So only ``kinds``,
-    ``start`` and ``end`` exclude its findings.
+    Time that no log covers may hide findings of any severity about any topic and member. So only
+    ``kinds``, ``start`` and ``end`` apply to findings about such time.
 
     Args:
         group: findings about this group, and those about no group, which concern all groups.
         severity: findings of this severity or worse.
-        start: ISO time; findings that last until this time or longer.
-        end: ISO time; findings that begin before this time.
-        members: a part of the name is enough, because consumer ids end with random digits.
+        start: ISO time; leave out findings that ended before this time.
+        end: ISO time; leave out findings that begin at this time or later.
+        members: findings about members whose id contains one of these texts. Ids end with random
+            digits.
     """
 
     group: str | None = None

@@ -37,9 +37,10 @@ _LEAST: Final = SEVERITIES.index("high")
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Number of findings of one kind, effect and severity.
+    """The number of findings of one kind, effect and severity.
 
-    ``messages``: the sum of the known numbers of offsets; ``unknown``: findings without a number.
+    ``messages``: how many offsets these findings concern, as far as known. ``unknown``: the number
+    of findings for which that is not known.
     """
 
     severity: str
@@ -53,8 +54,8 @@ class Count:
 
 
 def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return sentences, the worst first, each with the ``kind`` and ``effect`` of its findings.
-    Both are null in a sentence about the logs."""
+    """Return the sentences at the top of the report, the worst first. Each has the ``kind`` and
+    ``effect`` of its findings; both are null in a sentence about the logs."""
     missing = [count for count in counts if count.kind == NOT_COVERED]
     counts = [count for count in counts if count.kind != NOT_COVERED]
     lines = []
@@ -169,7 +170,8 @@ def rolled_back(summary: dict[str, Any]) -> str:
 
 
 def moves(summary: dict[str, Any]) -> list[str]:
-    """Return a sentence for each group in a live move: its mode, and which members are late."""
+    """Return a sentence for each group in a live move: its mode, and which members have not
+    acknowledged it."""
     found = summary.get("migrations", [])
     lines = []
     for row in found[:_MOST_GROUPS]:
