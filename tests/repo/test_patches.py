@@ -45,7 +45,10 @@ def patched(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
 def missing() -> Iterator[str]:
     """Each replaced name that its object does not have: file, object and name."""
     for path in sorted(TESTS.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if "setattr(" not in text:
+            continue
+        tree = ast.parse(text)
         found = list(patched(tree))
         if not found:
             continue
