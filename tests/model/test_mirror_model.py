@@ -633,7 +633,7 @@ NEEDED = [
 @pytest.mark.parametrize(
     ("bounds", "at_least", "must_happen"),
     [
-        pytest.param(CUT_OVER, 150_000, "lead 1|start new|late commit 0", id="there"),
+        pytest.param(ONE_THERE, 5_000, "lead 1|start new|late commit 0", id="there"),
         pytest.param(
             UNDO._replace(faults=0), 30_000, "lead 1|let in 1|start old", id="back without a fault"
         ),
@@ -645,6 +645,13 @@ NEEDED = [
         pytest.param(FREE_CLIENTS, 20_000, "lead 1|let in 1", id="clients without registration"),
         pytest.param(ASTRAY, 50_000, "decide 0|lead 0|mark 1", id="programs that start early"),
         pytest.param(EARLY, 15_000, "lead 1|let in 1|start old", id="a new program starts early"),
+        pytest.param(
+            CUT_OVER,
+            150_000,
+            "lead 1|start new|late commit 0",
+            marks=[WHOLE],
+            id="there and two partitions",
+        ),
         pytest.param(
             UNDO,
             300_000,

@@ -142,13 +142,13 @@ class Kind(NamedTuple):
 KINDS: Mapping[str, Kind] = {
     "live": Kind(40, 150, in_every_mode, events=30),
     "mixed": Kind(30, 150, by_both_protocols),
-    "zookeeper": Kind(40, 100, in_zookeeper),
-    "coordinator": Kind(40, 200, on_the_coordinator),
-    "consumer": Kind(33, 200, by_kip_848),
-    "bootstrap": Kind(40, 50, in_zookeeper),
+    "zookeeper": Kind(24, 100, in_zookeeper),
+    "coordinator": Kind(24, 200, on_the_coordinator),
+    "consumer": Kind(20, 200, by_kip_848),
+    "bootstrap": Kind(24, 50, in_zookeeper),
     "mirror": Kind(100, 20, in_every_way, events=30),
-    "restored": Kind(40, 50, in_zookeeper),
-    "live-restored": Kind(40, 100, in_modes_that_go_back, events=30),
+    "restored": Kind(24, 50, in_zookeeper),
+    "live-restored": Kind(16, 100, in_modes_that_go_back, events=30),
 }
 GIVEN = os.environ.get("ZKC_SEEDS")
 

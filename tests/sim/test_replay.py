@@ -58,7 +58,7 @@ STRATEGIES = (*BrokerGroup.strategies, StickyStrategy(False), StickyStrategy(Tru
 CLASSES = {type(one) for one in STRATEGIES} | {LegacyStrategy}
 TP = TopicPartition("x", 0)
 ONLY = os.environ.get("ZKC_SEED")
-SEEDS = [int(ONLY)] if ONLY else range(int(os.environ.get("ZKC_SEEDS", "1000")) // 64)
+SEEDS = [int(ONLY)] if ONLY else range(int(os.environ.get("ZKC_SEEDS", "512")) // 64)
 
 
 class Lines:
