@@ -77,7 +77,7 @@ class Faults:
         self._over = threading.Event()
 
     def play(self, faults: int) -> Mirrored:
-        """Let faults happen, and the program change after every fifth; return the group at the
+        """Let faults happen, and the program change after every third; return the group at the
         end, when all messages are delivered."""
         cluster = LocalCluster("3.9", brokers=2, zookeepers=3, properties=_BROKERS)
         with cluster, contextlib.closing(Proxies(cluster)) as self._proxies:
@@ -100,7 +100,7 @@ class Faults:
                     for number in range(1, faults + 1):
                         one.wait_delivered(self._members, 100)
                         self._fault(number)
-                        if number % 5 == 0:
+                        if number % 3 == 0:
                             self._change()
                     one.wait_delivered(self._members, 100)
                     one.finish(self._members)

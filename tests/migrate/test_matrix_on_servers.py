@@ -1,4 +1,4 @@
-"""A tenth of the table of states and commands (``matrix``) on real servers.
+"""A twentieth of the table of states and commands (``matrix``) on real servers.
 
 A seed draws the cells: the day's number, or ``ZKC_SEED``. ``MATRIX=all`` checks all cells (a
 minute), ``MATRIX=moved:gate,hidden:reset`` these. All groups are on one cluster. Its broker has an
@@ -44,7 +44,7 @@ def drawn() -> list[tuple[str, str, str]]:
         return [cell for cell in every if f"{cell[0]}:{cell[1]}" in names]
     seed = int(os.environ.get("ZKC_SEED") or time.time() // DAY_SECONDS)
     sys.stdout.write(f"repeat with ZKC_SEED={seed}\n")
-    return random.Random(seed).sample(every, len(every) // 10)
+    return random.Random(seed).sample(every, len(every) // 20)
 
 
 def test_cells_that_are_drawn(

@@ -81,11 +81,11 @@ def test_killed_at_random(tmp_path: Path) -> None:
     fault both stores are soon in step, or the mirror names the group. No message is lost, and the
     mirror lowers no offset.
 
-    ``ZKC_SEED`` draws, ``MIRROR_FAULTS`` is the number of faults. Without it other tests use the
-    machine, too, and a recovery may take longer.
+    ``ZKC_SEED`` draws, ``MIRROR_FAULTS`` is the number of faults (``make mirror-faults``: 40).
+    Without it other tests use the machine, too, and a recovery may take longer.
     """
     seed = int(os.environ.get("ZKC_SEED") or random.randrange(10**6))
-    count = int(os.environ.get("MIRROR_FAULTS", "5"))
+    count = int(os.environ.get("MIRROR_FAULTS", "3"))
     print(f"repeat with ZKC_SEED={seed} MIRROR_FAULTS={count}")  # noqa: T201
     faults = Faults(seed, tmp_path, print)
     one = faults.play(count)

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -312,3 +312,44 @@ def test_at_every_point(judges: Callable[[str], Judge], pair: str) -> None:
 def test_at_points_that_are_drawn(judges: Callable[[str], Judge], how: str) -> None:
     """With any two commands, in any state."""
     check(judges, chosen(judges, how))
+
+
+def test_a_kill_of_a_group_that_is_planned_when_it_is_applied(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The run is killed at every point, and another offset is committed before the next run. If
+    nothing was written, the next run moves the new offset. Otherwise it is refused and named.
+    Without such a commit the next run always ends as an undisturbed run. An undo restores the old
+    state."""
+    virtual_time(monkeypatch)
+    start = World(monkeypatch, tmp_path, "untouched")
+    start.first.run("plan", "--group", "g", "--at-apply", "--out", "late")
+    outcomes = set()
+    for number in count():
+        for disturbed in (False, True):
+            world = start.new()
+            reached: list[str] = []
+
+            def kill(what: str, world: World = world, reached: list[str] = reached) -> None:
+                reached.append(what)
+                world.first.kill()
+
+            world.first.at(number, kill, words("apply", "late", *DO))
+            if reached:
+                if disturbed:
+                    world.one.in_zookeeper("g", "t", 9)
+                (row,) = world.first.run("apply", "late", *DO).rows
+                held = world.one.held("g", "t")[1]
+                outcomes.add((disturbed, row["outcome"], held.get(0)))
+                if disturbed and row["outcome"] == "refused":
+                    assert "t-0" in row["why"], (number, reached, row)
+                else:
+                    assert row["outcome"] in ("done", "was done before"), (number, reached, row)
+                    assert held == {0: 9 if disturbed else 100, 1: 50}, (number, reached)
+                    assert world.first.run("undo", "late", *DO).status == 0, (number, reached)
+                    assert world.one.held("g", "t")[1] == {}, (number, reached)
+            world.close()
+        if not reached:
+            break
+    assert number >= 20
+    assert outcomes >= {(True, "done", 9), (False, "done", 100), (True, "refused", 100)}

@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from conftest import Bench, Shell  # type: ignore[import-not-found]
 
 
-class KilledError(BaseException):
-    """Simulates a kill."""
-
-
 @pytest.fixture
 def five(bench: Bench, unique: str, topic: str) -> list[str]:
     """Five stopped groups with offsets 3 and 4."""
@@ -373,57 +369,6 @@ def late_plan(bench: Bench, groups: list[str], options: Options | None = None) -
     made, _ = bench.plan(groups, options=chosen)
     lines = render(made.direction, made.made_ms, made.groups, chosen)
     return parse("plan", "".join(lines).encode())
-
-
-def test_a_kill_of_a_group_that_is_planned_when_it_is_applied(
-    bench: Bench, unique: str, topic: str
-) -> None:
-    """The run is killed at every step, and another offset is committed before the next run. If
-    nothing was written, the next run moves the new offset. Otherwise it is refused and named.
-    Without such a commit the next run always ends as an undisturbed run, and rollback restores the
-    old state."""
-    bench.topic(topic, 1)
-    at = 0
-    outcomes = set()
-    while True:
-        reached = False
-        for disturbed in (False, True):
-            group = f"{unique[-8:]}-{at}-{disturbed:d}"
-            bench.set_zk(group, topic, {0: 3})
-            plan = late_plan(bench, [group])
-            journal = bench.folder / f"late-{at}-{disturbed:d}"
-            seen: list[str] = []
-
-            def effect(what: str, seen: list[str] = seen, at: int = at) -> None:
-                seen.append(what)
-                if len(seen) == at + 1:
-                    raise KilledError(what)
-
-            try:
-                assert bench.apply(plan, journal, effect)[0].outcome is Outcome.DONE
-            except KilledError:
-                reached = True
-            if not reached:
-                break
-            if disturbed:
-                bench.set_zk(group, topic, {0: 9})
-            (result,) = bench.apply(plan, journal)
-            held = [one.offset for one in bench.committed(group, {topic: 1}).values()]  # type: ignore[attr-defined]
-            outcomes.add((disturbed, result.outcome, tuple(held)))
-            if disturbed and not result.outcome.good:
-                assert f"{topic}-0" in result.why, (seen[-1], result)
-                continue
-            assert result.outcome.good, (seen[-1], result)
-            assert held == [9 if disturbed else 3], seen[-1]
-            (undone,) = bench.rollback(plan, journal)
-            assert undone.outcome.good, (seen[-1], undone)
-            assert bench.committed(group, {topic: 1}) == {}, seen[-1]
-        if not reached:
-            break
-        at += 1
-    assert at >= 20
-    assert {(True, Outcome.DONE, (9,)), (False, Outcome.DONE, (3,))} <= outcomes
-    assert (True, Outcome.REFUSED, (3,)) in outcomes
 
 
 def test_new_problems_of_a_group_are_its_own(bench: Bench, five: list[str], topic: str) -> None:
