@@ -161,10 +161,21 @@ def test_the_quick_start_and_the_decoder_s_tests_pass_on_the_wheel(
 
 
 def test_the_pure_wheel_is_for_every_python(tmp_path: Path) -> None:
-    """Each interpreter installs the same wheel, which has no extension module."""
+    """Each interpreter installs the same wheel. It has our three packages, no extension module, and
+    the files that an installed copy needs to start servers and to write a report."""
     wheel = build(sys.executable, tmp_path / "wheel", "no")
     assert wheel.name.endswith("-py3-none-any.whl")
-    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    names = {Path(name) for name in zipfile.ZipFile(wheel).namelist()}
+    packages = {"zkconsumer", "zkmigrate", "zkaudit"}
+    assert {top for path in names if not (top := path.parts[0]).endswith(".dist-info")} == packages
+    assert not [path for path in names if path.suffix == ".so"]
+    assert {Path(package, "py.typed") for package in packages} <= names
+    servers = {path.name for path in names if path.is_relative_to("zkconsumer/servers/jvm")}
+    assert servers == {path.name for path in (ROOT / "zkconsumer/servers/jvm").iterdir()}
+    files = (ROOT / "spark/zkaudit").rglob("*.*")
+    data = {path.name for path in files if path.suffix not in (".py", ".pyc")}
+    assert data == {"page.html", "page.js", "log4j2.properties", "py.typed"}
+    assert data <= {path.name for path in names if path.is_relative_to("zkaudit")}
     for version, python in interpreters().items():
         assert decoder(python, wheel, tmp_path / version) == "pure Python"
 
