@@ -297,8 +297,7 @@ def test_slow_rejoin(
             assert not twice(late, joined[0])
 
 
-@pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize(("strategy", "static"), [("range", True), ("cooperative-sticky", False)])
 def test_rolling_restart(
     pair: LocalCluster, group: str, topic: str, tmp_path: Path, strategy: str, static: bool
 ) -> None:

@@ -44,7 +44,7 @@ from zkconsumer.servers import wait_until
 
 SEED = int(os.environ.get("ZKC_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 ALL = os.environ.get("ZKC_INTERRUPTS") == "all"
-SAMPLE = 24
+SAMPLE = 16
 """Points that are tried of each combination, unless all are."""
 SECONDS = float(os.environ.get("ZKC_INTERRUPT_SECONDS", "1"))
 """How long real signals interrupt each way to read."""
