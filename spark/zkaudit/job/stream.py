@@ -36,6 +36,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit import schema
@@ -81,6 +82,8 @@ from zkconsumer.runtime.undisturbed import Alarm
 MOST_GROUPS: Final = 20_000
 """Largest number of groups that a round audits separately. If more are affected, all
 are audited."""
+_TRIES: Final = 10
+"""How often a query is tried whose Python process does not start in time."""
 _LAYOUT: Final = 10
 """Version of the layout. It changes when a stream of an earlier version cannot be continued."""
 
@@ -141,12 +144,26 @@ def _same_inputs(out: Path, options: Options) -> None:
 
 
 def record(spark: SparkSession, options: Options) -> bool:
-    """Record the new content of the logs. Return whether there was any."""
+    """Record the new content of the logs. Return whether there was any.
+
+    Spark gives the process of a Python source 10 seconds to start, so on a busy machine the query
+    is tried again.
+    """
     selection.find(options.logs)
     register(spark)
-    out = Path(options.out)
-    recorder = Recorder(out)
+    recorder = Recorder(Path(options.out))
     recorder.check()
+    for left in reversed(range(_TRIES)):
+        try:
+            _record(spark, options, recorder)
+            break
+        except StreamingQueryException as error:
+            if not left or "Python worker failed to connect back" not in str(error):
+                raise
+    return recorder.new
+
+
+def _record(spark: SparkSession, options: Options, recorder: Recorder) -> None:
     source = spark.readStream.format("zookeeper_txnlog").option("table", "groups")
     rows = source.option("paths", json.dumps([str(log) for log in options.logs])).load()
     with errors_named():
@@ -160,7 +177,6 @@ def record(spark: SparkSession, options: Options) -> bool:
             query.awaitTermination()
         finally:
             query.stop()
-    return recorder.new
 
 
 def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:

@@ -210,6 +210,28 @@ def test_what_is_purged_stays_and_a_server_is_added(
     same(Path(options.out), Path(run.out))
 
 
+def test_a_python_process_that_starts_late_does_not_end_the_stream(
+    spark: SparkSession,
+    grown: tuple[Path, job.Options],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark waits for 10 seconds for the process of a source. The second one starts in time."""
+    python, late = tmp_path / "python", tmp_path / "late"
+    python.write_text(
+        f"""#!/bin/sh
+case "$*" in *python_streaming_source_runner*) mkdir {late} && exec sleep 60;; esac
+exec {sys.executable} "$@"
+"""
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    options = job.Options([str(grown[0])], str(tmp_path / "out"))
+    job_stream.prepare(options.out)
+    assert job_stream.record(spark, options)
+    assert late.exists()
+
+
 def test_a_stream_keeps_to_its_directories(
     spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
 ) -> None:
