@@ -10,9 +10,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from zkaudit.findings.kinds import KINDS
 from zkaudit.group import Act, Event, Facts, Finding, Opened, Partition, Shown
 from zkaudit.group.rules.offsets import WrongOffsets
 from zkaudit.group.rules.resets import Pace
+from zkaudit.limits import SEVERITIES
 
 from tests.audit import test_rules
 from tests.audit.test_rules import claim, close, delete, event, join
@@ -236,9 +238,10 @@ def test_a_member_that_never_owned_the_partition_skips_messages(step: int) -> No
     below = judged(*stopped(), *stranger, write, commit(15, 101, 3))
     assert below == [("orphan commit", "critical", "inferred", "lost", 1)]
     returned = [join(10, OTHER), write, close(12, OTHER), join(13, 3, "b"), claim(14, 3, "b")]
-    assert [one[-2] for one in judged(*stopped(), *returned)] == ["none"]
+    own = ("critical", "unknown") if step == 10**15 else ("high", "none")
+    assert [(one[1], one[3]) for one in judged(*stopped(), *returned)] == [own]
     late = only(*stopped(), *stranger, write, gaps=[(0, 1)], known=(0, 0))
-    assert (late.severity, late.basis, late.effect) == ("high", "inferred", "unknown")
+    assert (late.severity, late.basis, late.effect) == (own[0], "inferred", "unknown")
     assert late.sentence.endswith("were not delivered, unless this session had delivered them.")
 
 
@@ -348,6 +351,44 @@ def test_a_step_faster_than_any_consumer() -> None:
     first = only(*running(), *handed, commit(201, 500_000, OTHER))
     assert ", as its first commit after the claim. No consumer reads so fast" in first.sentence
     assert judged(*running(), *handed, commit(201, 90_000, OTHER)) == []
+
+
+@pytest.mark.parametrize("who", ["owner", "deleted", "broker", "tool", "pending", "past owner",
+                                 "other broker", "unknown"])  # fmt: skip
+def test_a_finding_is_worse_the_more_offsets_may_be_skipped(who: str) -> None:
+    """It does not matter who wrote the offset. No consumer reads the largest number in a month."""
+    severities, facts, more = list[int](), Facts(brokers={BROKER: "1"}), dict[str, Any]()
+    path, by_broker = "/consumers/g/offsets/t/0", b"g_kn"
+    for offset in (10**6, 10**8, 10**9, 10**15):
+        written = b"%d" % offset
+        events = {
+            "owner": [*running(), commit(4, offset)],
+            "deleted": [
+                *stopped(), delete(10, TOOL, path), join(20, OTHER), claim(21, OTHER),
+                event(22, OTHER, Act.CREATE, path, written),
+            ],
+            "broker": [
+                join(1, MEMBER, "kn"),
+                event(2, MEMBER, Act.CREATE, "/consumers/g/owners/t/0", by_broker),
+                commit(3, 10, BROKER), commit(4, offset, BROKER),
+            ],
+            "tool": [*running(), commit(4, offset, TOOL), commit(5, offset + 10)],
+            "pending": [*stopped(), commit(10, offset, TOOL)],
+            "past owner": [
+                *running(), delete(4, MEMBER), commit(5, offset),
+                *restarted(11, offset + 5),
+            ],
+            "other broker": [*stopped(), commit(10, offset, BROKER), *restarted(20, offset + 10)],
+            "unknown": [commit(2, 100, 7), commit(3, offset, 8)],
+        }[who]  # fmt: skip
+        if who == "unknown":
+            more = {"gaps": [(0, 1)], "known": (None,)}
+        known = judged(*events, facts=facts, **more)
+        worst = [SEVERITIES.index(severity) for _, severity, *_ in known]
+        severities.append(min(worst, default=len(SEVERITIES)))
+        assert all(severity in KINDS[kind].severities for kind, severity, *_ in known)
+    assert severities == sorted(severities, reverse=True)
+    assert SEVERITIES[severities[-1]] == "critical"
 
 
 def test_an_owner_that_overwrites_a_lower_offset_has_not_jumped() -> None:

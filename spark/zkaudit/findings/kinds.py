@@ -57,20 +57,21 @@ _KINDS: Final = (
     ),
     FindingKind(
         "orphan commit",
-        ("critical", "high", "info"),
+        ("critical", "high", "medium", "low", "info"),
         "A member wrote the offset while no member owned the partition. `critical`: it had never "
         "owned the partition, and the next owner started from the higher offset, so the messages "
-        "in between were not delivered. `info`: no member was registered.",
+        "in between were not delivered, or the offset rose far (see *offset jump*). `info`: no "
+        "member was registered.",
         "The deletion of the owner znode before the write.",
         "Usually the auto-commit of a JVM member, between its release and the next claim. If the "
         "next owner began before this offset, messages were delivered twice.",
     ),
     FindingKind(
         "tool write",
-        ("medium", "info"),
+        ("critical", "high", "medium", "low", "info"),
         "A session that does not belong to a member wrote an offset, or data that is not an "
         "offset. No member is known to have repeated or skipped messages because of it. "
-        "`medium`: a member may have done so.",
+        "`medium`: a member may have done so. Worse if the offset rose far, as with *offset jump*.",
         "The writing session never registered a member.",
         "Ask who ran a tool at that time; `zkaudit show ZXID` has the raw transactions. Stop the "
         "group before you change its offsets: a running member overwrites them.",
@@ -87,11 +88,12 @@ _KINDS: Final = (
     ),
     FindingKind(
         "offset jump",
-        ("medium", "low"),
+        ("critical", "high", "medium", "low"),
         "An owner's offset rose faster than a consumer can read (`--jump-rate`), or it was deleted "
         "and the next owner's first one is higher: probably a reset to the end. `low`: it rose by "
         "at least 10,000, and 20 times faster than in 99 % of the topic's commits. That may also "
-        "be a backlog.",
+        "be a backlog. The severity is one step higher if a consumer at `--jump-rate` reads as "
+        "many offsets in a minute or more, and one more for an hour, a day and 30 days.",
         "Inferred from two commits of one owner and the time between them. The fastest commit of "
         "each partition does not count towards the 99 %.",
         "Compare with the member's log at that time (OffsetOutOfRange) and with the topic's "
@@ -99,10 +101,11 @@ _KINDS: Final = (
     ),
     FindingKind(
         "offset written through a broker",
-        ("high", "medium", "info"),
+        ("critical", "high", "medium", "low", "info"),
         "A broker wrote the offset for a client that commits with OffsetCommit v0. `high`: the "
         "offset rose and a member started from it, so the messages in between were not delivered, "
-        "unless that client delivered them. `medium`: the owner writes its own offsets, or "
+        "unless that client delivered them. `critical`: they are many, as with *offset jump*. "
+        "`medium`: the owner writes its own offsets, or "
         "messages may have been delivered again. Owners that always commit through brokers (their "
         "znode names no stream) have no such finding.",
         "The writing session holds a broker's registration. The log does not name the client.",

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from zkaudit.group.coverage import UNKNOWN
 from zkaudit.group.events import Commit, Lifetime, Write
 from zkaudit.group.rules.pending import Lowered, Next, Writes, highest
-from zkaudit.group.rules.rule import Evidence, Finding, Group
+from zkaudit.group.rules.rule import Evidence, Finding, Group, raised
 from zkaudit.group.rules.words import clocks, offset_text, partition_of, span, who
 from zkaudit.group.rules.writers import Role
 from zkaudit.text import hex_of
@@ -109,8 +109,13 @@ def _finding(verdict: _Verdict) -> Finding:
     first, last = writes.first, writes.last
     effect, sentence = _effect(verdict)
     offsets = verdict.lost or verdict.again
+    skipped = _skipped(verdict)
+    if skipped and effect != "lost" and raised("info", skipped, verdict.group.limits) != "info":
+        effect = "unknown"
+        if verdict.may_skip is None:
+            sentence += f" The offset is {skipped} above the one that its owners had reached."
     return Finding(
-        severity=_severity(verdict),
+        severity=raised(_severity(verdict), skipped, verdict.group.limits),
         kind=_kind(verdict),
         basis="inferred" if _is_inferred(verdict) else "proven",
         sentence=f"{_what(verdict)}{_situation(verdict)}{sentence}",
@@ -147,6 +152,18 @@ def _severity(verdict: _Verdict) -> str:
     if role is Role.ZOMBIE or verdict.is_open or writes.writer.is_past_owner:
         return "medium"
     return "info"
+
+
+def _skipped(verdict: _Verdict) -> int:
+    """Return the number of offsets that were or may be skipped because of the last write."""
+    writes, last = verdict.writes, verdict.writes.last.offset
+    if (known := verdict.lost or verdict.may_skip) is not None:
+        return known[1] - known[0]
+    before = writes.position_before if writes.writer.role is Role.ORPHAN else writes.position
+    is_repaired = writes.next is not None and not verdict.may_resume
+    if last is None or before is None or is_repaired or verdict.again:
+        return 0
+    return max(0, last - before.offset)
 
 
 def _kind(verdict: _Verdict) -> str:

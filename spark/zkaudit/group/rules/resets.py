@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 from zkaudit.group.coverage import UNKNOWN, Unknown
 from zkaudit.group.events import Commit, Deleted, Kind, Lifetime, Moment, Write
 from zkaudit.group.facts import Partition
-from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
+from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule, raised
 from zkaudit.group.rules.words import clocks, offset_text, partition_of, span, who
+from zkaudit.group.rules.writers import Role, writer_of
 from zkaudit.group.znodes import OWNERS, Znode
 from zkaudit.text import hex_of
 
@@ -125,7 +126,8 @@ def _upper_bits(rates: array[float]) -> list[int]:
 
 class Jumps(Rule):
     """One finding for each owner whose offset rose faster than a consumer can read (``medium``),
-    or much faster than usual for the topic in this group (``low``).
+    or much faster than usual for the topic in this group (``low``). Larger rises are worse
+    (``raised``).
 
     A partition that was created within the logs began at 0. For the first commit after a claim, the
     time begins at the claim. A topic's usual rate is known only at the end. If the offset was
@@ -153,7 +155,9 @@ class Jumps(Rule):
             path = commit.znode.path
             is_own = self._writers.get(path) == commit.session
             self._writers[path] = commit.session
-        elif owner is None or owner.session != commit.session:
+        elif owner is None or (
+            owner.session != commit.session and not _is_for_owner(commit, self.group)
+        ):
             self._lowered(commit)
             return ()
         if offset is None or commit.kind is not Kind.COMMIT:
@@ -173,7 +177,9 @@ class Jumps(Rule):
         if size > 0:
             rate = size / _seconds(start_time, commit.time)
             self._paces[commit.znode.topic].add(commit.znode.path, rate)
-            if size >= self._least and is_own:
+            if size >= self._least and (
+                is_own or raised("info", size, self.group.limits) != "info"
+            ):
                 return self._large(commit, start, start_at, start_time)
         return ()
 
@@ -257,7 +263,7 @@ class Jumps(Rule):
         group, offset = self.group.name, commit.offset or 0
         member, writer = _owner_as_writer(commit, group, "session")
         return Finding(
-            severity="medium",
+            severity=raised("medium", offset - before, self.group.limits),
             kind="offset jump",
             basis="inferred",
             sentence=f"Session {hex_of(deleted.session)} deleted the offset {before} of "
@@ -285,6 +291,8 @@ class Jumps(Rule):
         commit, group, size = step.commit, self.group.name, step.size
         before = step.before_at
         member, writer = _owner_as_writer(commit, group, "session")
+        is_known = isinstance(commit.owner, Lifetime)
+        writer = f"its owner, {writer}" if is_known else f"{writer} while the owner is unknown"
         first = ", as its first commit after the claim" if step.is_first else ""
         if usual is None:
             cause = "No consumer reads so fast, so a reset may have skipped these messages."
@@ -295,11 +303,11 @@ class Jumps(Rule):
                 "messages."
             )
         return Finding(
-            severity="medium" if usual is None else "low",
+            severity=raised("medium" if usual is None else "low", size, self.group.limits),
             kind="offset jump",
             basis="inferred",
             sentence=f"The committed offset of {partition_of(commit.znode)} of group {group} rose "
-            f"by {size} within {step.seconds:,.1f} s, written by its owner, {writer}{first}. "
+            f"by {size} within {step.seconds:,.1f} s, written by {writer}{first}. "
             f"{cause}{'' if before is None else clocks(before, commit.zxid)}",
             evidence=(
                 Evidence("commits", before, None, None, f"wrote {step.before}"),
@@ -403,6 +411,12 @@ def _owner_as_writer(commit: Commit, group: str, session: str) -> tuple[str | No
     if member is None:
         return None, f"{session} {hex_of(commit.session)}"
     return member, who(group, member, commit.session)
+
+
+def _is_for_owner(commit: Commit, group: Group) -> bool:
+    """Whether a broker wrote an offset for an owner that always commits through brokers."""
+    writer = writer_of(commit, group)
+    return writer.role is Role.BROKER and writer.is_threaded is False
 
 
 def _has_begun(owner: Lifetime | Unknown | None, deleted: Deleted) -> bool:

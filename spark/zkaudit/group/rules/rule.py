@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from zkaudit.group.coverage import UNKNOWN, Coverage, Unknown
 from zkaudit.group.events import (
@@ -26,7 +26,9 @@ from zkaudit.group.rules.wanted import Wanted
 from zkaudit.group.rules.words import latest
 from zkaudit.group.subscriptions import store_of
 from zkaudit.group.znodes import IDS, MIGRATION, OWNERS
-from zkaudit.limits import Limits
+from zkaudit.limits import SEVERITIES, Limits
+
+_READING_SECONDS: Final = (60, 3_600, 86_400, 30 * 86_400)
 
 
 class Evidence(NamedTuple):
@@ -63,6 +65,15 @@ class Finding:
     session: int | None = None
     effect: str | None = None
     messages: int | None = None
+
+
+def raised(severity: str, skipped: int, limits: Limits) -> str:
+    """Return the severity of a finding about offsets that may not have been delivered. It is one
+    step higher if the fastest consumer (``jump_rate``) reads as many in a minute or more, and one
+    more for an hour, a day and a month."""
+    seconds = skipped / limits.jump_rate
+    steps = sum(seconds >= least for least in _READING_SECONDS)
+    return SEVERITIES[max(0, SEVERITIES.index(severity) - steps)]
 
 
 class Group:
