@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -606,6 +606,81 @@ def test_an_owner_that_lost_its_partition_need_not_commit(ended: int | None, sta
     assert len(findings) == stalls
     if ended == 1_500:
         assert "nothing for 360.0 s" in findings[0].sentence
+
+
+def offsets(seconds: Iterable[int], member: str, partition: int) -> Iterator[Event]:
+    """An owner's commits of a partition that gets 10 messages a second."""
+    path = f"/consumers/g/offsets/t/{partition}"
+    for second in seconds:
+        zxid = 10 * second + 2 + partition
+        yield commit(second, member)._replace(zxid=zxid, path=path, data=b"%d" % (10 * second))
+
+
+def stuck(
+    commits: Iterable[int], busy: Iterable[int], end: int | None = None, then: Iterable[int] = ()
+) -> list[Finding]:
+    """The findings about partition 0, whose owner also has partition 1, which is ``busy``. At
+    ``end`` the next owner has both, and commits ``then``."""
+    events = [at(claim(number, ord("a"), "a", number), 0) for number in (0, 1)]
+    events += [*offsets(commits, "a", 0), *offsets(busy, "a", 1)]
+    if end is not None:
+        events.append(at(close(10 * end, ord("a")), end))
+        events.append(at(claim(10 * end + 1, ord("b"), "b"), end))
+        events += offsets(then, "b", 0)
+    every = found(*sorted(events, key=lambda event: event.zxid))
+    return [one for one in every if one.kind == "stuck partition"]
+
+
+REGULARLY = list(range(0, 1200, 60))
+
+
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        (stuck(REGULARLY, range(0, 3300, 60)), [("low", None)]),
+        (stuck([*REGULARLY, 3000], range(0, 3300, 60)), [("medium", 30_002)]),
+        (stuck([*REGULARLY, 1400], range(0, 1600, 60)), []),
+        (stuck(REGULARLY, range(0, 2000, 60), 2000, [2100]), [("medium", 21_002)]),
+        (stuck(REGULARLY, range(0, 2000, 60), 2000), [("low", None)]),
+        (stuck(REGULARLY, range(0, 1400, 60), 1400, [2100]), []),
+        (stuck(range(0, 3000, 400), range(0, 3300, 60)), []),
+        (stuck([0, 60, 120], range(0, 3300, 60)), []),
+        (stuck([*REGULARLY, 3000], [*REGULARLY, 3000]), []),
+        (stuck(REGULARLY, []), []),
+    ],
+    ids=[
+        "still",
+        "resumes",
+        "briefly",
+        "restarted",
+        "gone",
+        "released",
+        "rarely",
+        "new",
+        "all",
+        "alone",
+    ],
+)
+def test_a_partition_that_stands_still_while_its_owner_commits_others(
+    findings: list[Finding], expected: list[Any]
+) -> None:
+    """The next commit, by any owner, shows that messages had waited."""
+    assert [(one.severity, one.end_zxid) for one in findings] == expected
+    for one in findings:
+        assert (one.topic, one.partition, one.member, one.zxid) == ("t", 0, "g_a", 11_402)
+
+
+def test_a_partition_without_messages_is_not_stuck() -> None:
+    """Its next commit is hardly higher. A log gap hides whether there were commits."""
+    history = [at(claim(number, ord("a"), "a", number), 0) for number in (0, 1)]
+    history += [*offsets([*REGULARLY, 3000], "a", 0), *offsets(range(0, 3300, 60), "a", 1)]
+    history.sort(key=lambda event: event.zxid)
+    idle = [event._replace(data=b"11500") if event.zxid == 30_002 else event for event in history]
+    severities = []
+    for events, gaps in ((history, []), (idle, []), (history, [(12_000, 20_000)])):
+        every = found(*events, gaps=gaps, known=(0, 20_000)[: 1 + len(gaps)])
+        severities.append([one.severity for one in every if one.kind == "stuck partition"])
+    assert severities == [["medium"], [], []]
 
 
 def test_commits_in_a_log_gap_are_unknown() -> None:

@@ -378,6 +378,18 @@ _KINDS: Final = (
         "partitions are not assigned to other members.",
     ),
     FindingKind(
+        "stuck partition",
+        ("medium", "low"),
+        "An owner committed nothing for one partition for 5 minutes (`--stalled-seconds`), "
+        "although it had done so regularly, and still did for other partitions of the topic. "
+        "`medium`: the next commit is higher by about what the partition usually has in such a "
+        "time, so messages had waited. `low`: there is no next commit.",
+        "Inferred from the commits: the logs do not show how many messages the topic has.",
+        "Compare the partition's lag with that of the others (`zkconsumer groups describe`). Look "
+        "for a thread of this member that is blocked, or a message that it cannot process. "
+        "Restart the member if the lag grows.",
+    ),
+    FindingKind(
         "herd",
         ("low",),
         "One change woke 50 members or more.",

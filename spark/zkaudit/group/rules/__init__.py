@@ -50,7 +50,7 @@ from zkaudit.group.later import LaterEvents
 from zkaudit.group.live_moves import LiveMove
 from zkaudit.group.rules.layouts import ForeignOwners, UnreadableRegistrations
 from zkaudit.group.rules.load import Contention, Herds, Storms
-from zkaudit.group.rules.members import Flapping, Stalled
+from zkaudit.group.rules.members import Flapping, Stalled, StuckPartitions
 from zkaudit.group.rules.moves import (
     CommitsPastMoves,
     LegacyMembers,
@@ -80,6 +80,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     Shares,
     Flapping,
     Stalled,
+    StuckPartitions,
     Storms,
     Contention,
     Herds,

@@ -1,17 +1,17 @@
 """Rules about members that harm their group: sessions that expire repeatedly, owners that stop
-committing."""
+committing, for all their partitions or for one."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from zkaudit.group.coverage import UNKNOWN
 from zkaudit.group.events import Commit, Ended, Kind, Lifetime, Moment
 from zkaudit.group.rules.rule import Evidence, Finding, Group, Rule
-from zkaudit.group.rules.words import clocks, timed
+from zkaudit.group.rules.words import clocks, partition_of, timed
 from zkaudit.group.znodes import IDS, OWNERS
 
 REGULAR: Final = 5
@@ -19,6 +19,8 @@ REGULAR: Final = 5
 time after which an owner counts as stalled."""
 _SLOTS: Final = 50
 """Number of slots in that time. Commits in the same slot count as one."""
+_CAUGHT_UP: Final = 0.5
+"""Smallest share of a partition's usual offsets that shows that its topic had messages."""
 
 
 @dataclass(slots=True)
@@ -257,5 +259,160 @@ class Stalled(Rule):
             end_zxid=after.zxid if after is not None and (after.time or 0) <= stall.until else None,
             end_time=stall.until,
             member=name,
+            session=last.session,
+        )
+
+
+class _Pause(NamedTuple):
+    """A time in which the offset of a partition stood still, and by how much it then rose."""
+
+    lasted: int
+    last: Commit
+    owner: Lifetime
+    next: Commit | None = None
+    rise: int = 0
+
+
+@dataclass(slots=True)
+class _Offset:
+    """The commits of a partition by its owners."""
+
+    last: Commit
+    owner: Lifetime
+    """The owner that made the last commit."""
+    time: int
+    """Time of the last commit."""
+    since: int
+    """Time of the first commit after the last pause that was as long as a stall."""
+    regular: deque[tuple[int, int]]
+    """Time and offset of the first commits in its last slots."""
+    pause: _Pause | None = None
+    """The pause in which this owner's time ended, until the next commit."""
+    longest: _Pause | None = None
+    """The longest pause after which the partition had messages."""
+
+
+class StuckPartitions(Rule):
+    """One finding for each partition whose offset stood still for a time while its owner committed
+    others of the topic, although it had risen regularly.
+
+    ``medium``: it then rose by about as much as usual in such a time, so the partition had
+    messages. ``low``: it has not risen again. A partition that rose less probably had none.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._wait = int(group.limits.stalled_seconds * 1_000_000)
+        self._slot = max(1, self._wait // _SLOTS)
+        self._topics: defaultdict[str, dict[int | None, _Offset]] = defaultdict(dict)
+
+    def committed(self, commit: Commit) -> Iterable[Finding]:
+        """Compare a commit with the partition's last one."""
+        owner, now, offset = commit.owner, commit.time, commit.offset
+        if commit.kind is not Kind.COMMIT or not isinstance(owner, Lifetime):
+            return ()
+        if owner.session != commit.session or now is None or offset is None:
+            return ()
+        partitions, number = self._topics[commit.znode.topic], commit.znode.partition
+        state = partitions.get(number)
+        if state is None:
+            regular = deque([(now, offset)], maxlen=REGULAR)
+            partitions[number] = _Offset(commit, owner, now, now, regular)
+            return ()
+        if now - state.time >= self._wait:
+            self._resume(state, commit, self._pause(state, now) if owner is state.owner else None)
+            state.since = now
+        if now // self._slot != state.time // self._slot:
+            state.regular.append((now, offset))
+        state.last, state.owner, state.time = commit, owner, now
+        return ()
+
+    def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
+        """Check whether the owner's last commit of a partition was long ago."""
+        end, znode = lifetime.end, lifetime.znode
+        state = self._topics.get(znode.topic, {}).get(znode.partition)
+        if state is None or state.owner is not lifetime or lifetime.ended is Ended.UNKNOWN:
+            return ()
+        if end is not None and end.time is not None:
+            state.pause = self._pause(state, end.time)
+        return ()
+
+    def gap(self) -> Iterable[Finding]:
+        """Report all pauses, and discard state because commits in the log gap are unknown."""
+        known = [state.longest for state in self._states() if state.longest is not None]
+        self._topics.clear()
+        return [self._finding(pause) for pause in known]
+
+    def finish(self, end: Moment) -> Iterator[Finding]:
+        """Report the longest pause of each partition, and those that have not ended."""
+        newest = {
+            topic: max(state.time for state in partitions.values())
+            for topic, partitions in self._topics.items()
+        }
+        for state in self._states():
+            last = state.pause
+            if state.owner.end is None:
+                last = self._pause(state, newest[state.last.znode.topic])
+            for pause in (state.longest, last):
+                if pause is not None:
+                    yield self._finding(pause)
+
+    def _states(self) -> Iterator[_Offset]:
+        for partitions in self._topics.values():
+            yield from partitions.values()
+
+    def _pause(self, state: _Offset, now: int) -> _Pause | None:
+        """Return the time from a partition's last commit until ``now``, if it was stuck."""
+        lasted, usual = now - state.time, state.time - state.regular[0][0]
+        if lasted < self._wait or len(state.regular) < REGULAR or usual > self._wait + self._slot:
+            return None
+        # Another partition without such a pause, of the same session.
+        others = any(
+            other.since <= state.time
+            and now - other.time < self._wait
+            and other.last.session == state.last.session
+            for other in self._topics[state.last.znode.topic].values()
+            if other is not state
+        )
+        return _Pause(lasted, state.last, state.owner) if others else None
+
+    def _resume(self, state: _Offset, commit: Commit, pause: _Pause | None) -> None:
+        """Keep a pause if its partition had messages, which the next commit shows."""
+        pause, state.pause = pause or state.pause, None
+        if pause is None:
+            return
+        begin, first = state.regular[0]
+        last = pause.last.offset or 0
+        usual = (last - first) * pause.lasted / max(1, state.time - begin)
+        rise = (commit.offset or 0) - last
+        longest = state.longest
+        if rise >= _CAUGHT_UP * usual > 0 and (longest is None or pause.lasted > longest.lasted):
+            state.longest = pause._replace(next=commit, rise=rise)
+
+    def _finding(self, pause: _Pause) -> Finding:
+        last, after, member = pause.last, pause.next, pause.owner.member
+        evidence = [Evidence("commits", last.zxid, last.idx, last.session, "last commit")]
+        effect = "Either the topic had no messages there, or the owner did not read them."
+        if after is not None:
+            effect = f"It then rose by {pause.rise}, so messages had waited there."
+            evidence.append(
+                Evidence("commits", after.zxid, after.idx, after.session, "next commit")
+            )
+        return Finding(
+            severity="low" if after is None else "medium",
+            kind="stuck partition",
+            basis="inferred",
+            sentence=f"The committed offset of {partition_of(last.znode)} of group "
+            f"{self.group.name} stood still at {last.offset} for {pause.lasted / 1_000_000:,.1f} "
+            f"s, although member {member} owned it and committed other partitions of the topic. "
+            f"{effect}",
+            evidence=tuple(evidence),
+            zxid=last.zxid,
+            time=last.time,
+            end_zxid=None if after is None else after.zxid,
+            end_time=None if last.time is None else last.time + pause.lasted,
+            topic=last.znode.topic,
+            partition=last.znode.partition,
+            member=member,
             session=last.session,
         )
