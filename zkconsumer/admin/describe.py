@@ -25,7 +25,7 @@ _JVM_TAIL = re.compile(r"(.+)-[0-9]{13}-[0-9a-f]{1,8}")
 class GroupRow(NamedTuple):
     """One row: a partition, or a member without partitions (then ``consumer_id`` is its id).
 
-    ``current_offset`` is the next one to read, ``log_end_offset`` the next one that will be
+    ``current_offset`` is the next offset to read, ``log_end_offset`` the next offset that will be
     written, and ``lag`` the difference. ``consumer_id`` is the owner: in ZooKeeper the thread,
     ``<consumer id>-<number>``. ``None``: there is no value, or it is unknown.
     """

@@ -39,7 +39,7 @@ class OffsetKey(NamedTuple):
 
 
 def render(offsets: Mapping[OffsetKey, int]) -> str:
-    """Return the text of a file."""
+    """Return the text of an offsets file."""
     return "".join([f"{key.path}:{offsets[key]}\n" for key in sorted(offsets)])
 
 

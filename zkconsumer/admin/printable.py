@@ -31,7 +31,7 @@ def printable(text: str, everywhere: bool = True) -> str:
 
 
 def shown(texts: Iterable[str]) -> str:
-    """Return the first three texts and the number of the others."""
+    """Join the first three texts, and add how many more there are."""
     every = list(texts)
     more = len(every) - _SHOWN
     return ", ".join(every[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

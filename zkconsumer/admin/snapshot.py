@@ -221,7 +221,7 @@ def interpret(snapshot: GroupSnapshot, all_topics: Collection[str]) -> Registrat
     """Decode all registrations, expanding filters over ``all_topics``.
 
     Nothing in ZooKeeper records ``exclude.internal.topics``. Filters are assumed to include
-    internal topics only if the group has owners of one.
+    internal topics only if one of these has an owner in the group.
     """
     paths = snapshot.paths
     exclude_internal = not any(snapshot.owners.get(topic) for topic in INTERNAL_TOPICS)

@@ -186,7 +186,7 @@ def partition_rows(topic: TopicSnapshot, registered: frozenset[int]) -> list[Par
 
 
 def topic_row(topic: TopicSnapshot, registered: frozenset[int]) -> TopicRow:
-    """Summarize a topic."""
+    """Return a topic's row for ``topics list``."""
     words = [row.state for row in partition_rows(topic, registered)]
     return TopicRow(
         topic.topic,

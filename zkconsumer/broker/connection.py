@@ -62,7 +62,7 @@ _CODES: Final[Mapping[int, type[BrokerError]]] = {
 
 
 def error_from_code(code: int, what: str) -> BrokerError:
-    """Return the exception for a protocol error code other than 0. ``what`` names its subject."""
+    """Return the exception for a protocol error code other than 0. ``what`` names what failed."""
     return _CODES.get(code, BrokerError)(f"{what}: {name_of(code)}")
 
 

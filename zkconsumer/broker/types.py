@@ -90,7 +90,7 @@ class OpenConnection(Protocol):
         """Send a request and return the answer."""
 
     def exchange_bytes(self, data: bytes, answered: bool) -> bytes:
-        """Send SASL bytes without a request, and return the answer."""
+        """Send SASL bytes, preceded only by their length, and return the answer."""
 
     def decode(self, response: Any, answer: memoryview, version: int) -> Any:
         """Decode an answer with kafka-python."""

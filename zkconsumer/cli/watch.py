@@ -54,7 +54,7 @@ class Watch:
         return sum(finding.wrong for finding in self._shown.values())
 
     def looked(self, findings: Sequence[Finding], now: float) -> Iterator[Change]:
-        """Record the result of a pass at the time ``now``."""
+        """Record the findings of a pass at the time ``now``, and yield the changes to report."""
         if self._away:
             self._away = False
             yield Change("back", None, "the groups can be read again")
@@ -69,7 +69,8 @@ class Watch:
             yield Change("cleared", finding, finding.what)
 
     def failed(self, error: ZkConsumerError) -> Iterator[Change]:
-        """Record that a pass failed. Earlier findings are kept."""
+        """Record that a pass failed, and yield the change to report, if any. Earlier findings are
+        kept."""
         if not self._away:
             self._away = True
             yield Change("away", None, str(error))

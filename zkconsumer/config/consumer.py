@@ -35,7 +35,8 @@ RENAMED: Final[dict[str, str]] = {
 
 @rule("fetch.wait.max.ms", "`fetch.wait.max.ms` must not exceed `socket.timeout.ms`")
 def fetch_wait(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
-    """Return the fault that fetch requests may wait longer than the socket timeout, or ``None``."""
+    """Return the fault if ``fetch.wait.max.ms`` exceeds ``socket.timeout.ms``, otherwise
+    ``None``."""
     wait, limit = values["fetch_wait_max_ms"], values["socket_timeout_ms"]
     if wait <= limit:
         return None

@@ -139,7 +139,7 @@ def text_of(value: object) -> str:
 
 
 def at_least(smallest: int) -> Check:
-    """Check that an integer is at least ``smallest``."""
+    """Return a check that an integer is at least ``smallest``."""
     return Check(
         f"at least {smallest}",
         lambda value: None if value >= smallest else f"must be at least {smallest}",
@@ -147,7 +147,7 @@ def at_least(smallest: int) -> Check:
 
 
 def one_of(*choices: str, fixes: Mapping[str, str] | None = None) -> Check:
-    """Check that a value is one of ``choices``. ``fixes`` maps wrong values to correct ones."""
+    """Return a check that a value is one of ``choices``. ``fixes`` maps wrong to correct values."""
 
     def fault(value: str) -> str | None:
         if value in choices:
@@ -160,7 +160,7 @@ def one_of(*choices: str, fixes: Mapping[str, str] | None = None) -> Check:
 
 
 def path_name(text: str) -> Check:
-    """Check a text that becomes part of a ZooKeeper path."""
+    """Return a check of a text that becomes part of a ZooKeeper path."""
 
     def fault(value: str) -> str | None:
         if not value:
@@ -173,7 +173,7 @@ def path_name(text: str) -> Check:
 
 
 def word(text: str) -> Check:
-    """Check that a text has only letters, digits, ``.``, ``_`` and ``-``. It may be empty."""
+    """Return a check that a text has only letters, digits, ``.``, ``_`` and ``-``, or is empty."""
 
     def fault(value: str) -> str | None:
         legal = re.fullmatch(r"[A-Za-z0-9._-]*", value)

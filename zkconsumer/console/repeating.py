@@ -24,10 +24,10 @@ def repeat(
 
     Args:
         look: reads the servers once.
-        show: gets the result, and the second of ``time.monotonic`` at which the look began.
+        show: gets the result, and when (``time.monotonic``) the read began.
             Returns true to stop.
-        failed: gets the error of a failed look. A later look may succeed.
-        patient: repeat even if no look has succeeded yet.
+        failed: gets the error of a failed read. A later read may succeed.
+        patient: repeat even if no read has succeeded yet.
 
     Returns the exit status: that of a signal, or 0. Raises ZkConsumerError if the first read fails,
     unless ``patient``.

@@ -82,7 +82,7 @@ class Tally:
     _rates: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     def reset(self, start: int) -> None:
-        """Forget the counts, and count from now on."""
+        """Forget the counts, and count from ``start`` on."""
         self.start = start
         self.members.clear()
         self.kinds.clear()
@@ -97,7 +97,8 @@ class Tally:
         return tally
 
     def spend(self, at: int, member: str, kind: str, spent: Cost, began: int | None = None) -> None:
-        """Count an action of ``member`` at ``at``, or evenly from ``began`` to ``at``."""
+        """Count the cost of an action of ``member`` at the time ``at``, or evenly from ``began`` to
+        ``at``."""
         self.member(member).add(spent)
         sums = self.kinds.get(kind)
         if sums is None:

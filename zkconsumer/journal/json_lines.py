@@ -42,8 +42,8 @@ def _line(entry: Entry) -> bytes:
 
 
 def parse_line(line: bytes) -> Any:
-    """Parse a line that includes its line end. Raises ValueError or RecursionError. Lines of other
-    programs have no checksum."""
+    """Parse a line that includes its line end. Raises ValueError or RecursionError. A line without
+    a checksum, as other programs write it, is accepted."""
     text, end = line[:-_CRC_BYTES] + b"}", line[-_CRC_BYTES:]
     if not end.startswith(_CRC):
         return json.loads(line)

@@ -122,7 +122,7 @@ class DeliveryGate:
         return newly
 
     def look(self) -> None:
-        """Record that delivery has paused because no server answered in time."""
+        """If no server has answered in time, record that delivery has paused."""
         with self._lock:
             expired = self._shut_since is None and -math.inf < self.valid_until <= self._now()
             if expired:

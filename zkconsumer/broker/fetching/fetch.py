@@ -140,8 +140,8 @@ class BrokerFetcher:
 
         The broker waits up to ``max_wait_ms`` until it has ``min_bytes``. ``max_bytes`` limits the
         whole answer if the broker supports that (0.10.1 and later). With a session, the answer
-        leaves out partitions without changes, except those in ``fresh``. The same sequence object
-        as last time means that nothing has changed.
+        leaves out partitions without changes, except those in ``fresh``. If nothing has changed,
+        pass the same sequence object as last time.
 
         Raises:
             BrokerUnavailableError: no connection, or it was lost; a retry may help.

@@ -25,7 +25,7 @@ class OneLog:
     Args:
         connection: to the partition's leader.
         tp: the partition.
-        max_bytes: number of bytes to request. After a larger message, more is requested.
+        max_bytes: number of bytes to request; more if a message is larger.
         committed: ``isolation.level=read_committed``.
     """
 

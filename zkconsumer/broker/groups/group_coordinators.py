@@ -218,7 +218,7 @@ class GroupCoordinators:
     # -- offsets -------------------------------------------------------------------------------
 
     def coordinator(self, group: str) -> BrokerEndpoint:
-        """Return the group's coordinator, if it is known already."""
+        """Find the group's coordinator, and return its address."""
         return self._until(lambda: self._find(group), _name_of(group))
 
     def stored(

@@ -561,7 +561,7 @@ def _check_group(config: ConsumerConfig, from_beginning: bool) -> None:
 
 
 def delete_generated(config: ConsumerConfig) -> None:
-    """Delete the tree of a group that was created only for this run."""
+    """Delete the znodes of a group whose name was generated for this run."""
     try:
         with _zookeeper(config) as zk:
             zk.run(delete(config.group_id, None, lambda _count: None))

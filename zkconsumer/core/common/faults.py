@@ -67,7 +67,7 @@ class Trouble(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault that lasts until something changes. ``str`` gives ``text``."""
+    """A problem that exists now. ``str`` returns ``text``."""
 
     trouble: Trouble
     text: str
@@ -85,7 +85,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a member is not healthy. ``str`` gives ``text``."""
+    """Why a member is not healthy. ``str`` returns ``text``."""
 
     trouble: Trouble
     text: str
@@ -123,7 +123,8 @@ class Faults:
         self._since = kinds
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude a period in which nothing was observed."""
+        """Do not count ``seconds``, in which nothing was observed, as part of the faults'
+        duration."""
         self._current = {
             key: (fault, since + seconds) for key, (fault, since) in self._current.items()
         }

@@ -78,7 +78,8 @@ class Kip848Spec(GroupSpec):
 
     @property
     def regex(self) -> str | None:
-        """The pattern of topics, which the coordinator evaluates."""
+        """The regex that selects topics, which the coordinator evaluates; ``None`` without a
+        filter."""
         if self.subscription.pattern is Pattern.STATIC:
             return None
         return next(iter(self.subscription.topics))

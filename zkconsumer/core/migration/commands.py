@@ -73,6 +73,6 @@ class StoreAck:
 
 @dataclass(frozen=True, slots=True)
 class NeedGroup:
-    """Whether to deliver only while the coordinator also treats the member as live."""
+    """Set whether delivery requires that the coordinator, too, treats the member as live."""
 
     needed: bool

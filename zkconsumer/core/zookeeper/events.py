@@ -20,13 +20,13 @@ from zkconsumer.core.zookeeper.view import GroupView
 class Claim:
     """A partition held by this member.
 
-    ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is
-    no offset znode. ``committed`` is the stored offset, ``None`` if there is none. The claim is
+    ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is no
+    offset znode. ``committed`` is the stored offset, ``None`` if there is none. The claim is
     ``invalidated`` if ``auto.offset.reset`` has replaced that offset; then a lower one may be
-    stored. It ``lags`` if ``committed`` is a higher offset in Kafka; then that is stored in
-    ZooKeeper even if it does not change. It is ``unchecked`` if the connection was re-established
-    since ``version`` was read, because servers restored from a backup reuse versions. Then the
-    owner znode and the offset are read before the next commit.
+    stored. It ``lags`` if ``committed`` is from Kafka and higher than ZooKeeper's offset; then it
+    is stored in ZooKeeper even if it does not change. It is ``unchecked`` if the connection was
+    re-established since ``version`` was read, because servers restored from a backup reuse
+    versions. Then the owner znode and the offset are read before the next commit.
     """
 
     thread: ConsumerThreadId

@@ -257,7 +257,7 @@ class ChunkQueue:
         self._freed = False
 
     def when_space(self, call: Callable[[], None]) -> None:
-        """Set ``on_space``. Called by the fetcher manager before it fills the queue."""
+        """Set ``on_space``, which is called when the queue has room again."""
         self.on_space = call
 
     def __len__(self) -> int:

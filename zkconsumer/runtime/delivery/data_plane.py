@@ -202,7 +202,7 @@ class DataPlane:
         return sum(len(stream.queue) for stream in self._every_stream)
 
     def measure(self) -> None:
-        """Take a sample for the rates."""
+        """Take a sample of the message and byte counts, from which the rates are computed."""
         self.messages.rate()
         self.bytes.rate()
 

@@ -97,7 +97,8 @@ class Request:
     wait: bool = True
 
     def waited(self, limit: float | None) -> Any:
-        """Return the item if no message arrived in time. With ``consumer.timeout.ms`` it raises."""
+        """Return the item for a call that found no message in time, or raise
+        ConsumerTimeoutError."""
         if self.wait and self.timeout is None:
             raise ConsumerTimeoutError(
                 f"no message within consumer.timeout.ms = {round((limit or 0) * 1000)}"

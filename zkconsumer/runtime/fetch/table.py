@@ -207,8 +207,8 @@ class FetchTable:
         self, leaders: Mapping[PartitionTopicInfo, int]
     ) -> list[tuple[PartitionTopicInfo, int]]:
         """Take partitions away from workers whose broker does not lead them according to newer
-        metadata. Return these partitions with that broker. Their leaders are looked up
-        immediately."""
+        metadata. Return each of these partitions, with the broker that it was taken away from.
+        Their leaders are looked up immediately."""
         lost: list[tuple[PartitionTopicInfo, int]] = []
         with self._lock:
             for info, leader in leaders.items():

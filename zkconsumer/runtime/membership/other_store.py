@@ -40,7 +40,7 @@ def offset_client(
     requests_to: Callable[[BrokerEndpoint], int],
     security: KafkaSecurity,
 ) -> GroupClient:
-    """Return a client that reads offsets of ``offsets.storage=kafka`` from the coordinator."""
+    """Return a client that reads and commits offsets in Kafka, for ``offsets.storage=kafka``."""
     from zkconsumer.broker.groups.classic_client import GroupClient
     from zkconsumer.broker.known_brokers import KnownBrokers
 

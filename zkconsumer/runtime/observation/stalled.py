@@ -133,7 +133,7 @@ class OpenTransactions:
         self._waits = waits
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude a period in which nothing was observed."""
+        """Do not count ``seconds``, in which nothing was observed, as part of the waiting times."""
         self._waits = {
             info: wait._replace(since=wait.since + seconds, until=wait.until + seconds)
             for info, wait in self._waits.items()

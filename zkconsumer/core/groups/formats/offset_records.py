@@ -63,7 +63,8 @@ class ConsumerGroupKey(NamedTuple):
 
 
 class OtherKey(NamedTuple):
-    """A key of a later release."""
+    """The key of a record that the other classes do not describe, such as that of a later
+    release."""
 
     version: int
 
