@@ -95,7 +95,8 @@ class Kerberos:
 
     @property
     def principal(self) -> str:
-        """The client's principal as text. If it is not configured, that of the credential cache."""
+        """The client's principal as text; if it is not configured, the source from which it is
+        taken."""
         return self._login.principal or f"of {self._source}"
 
     @property
@@ -148,8 +149,8 @@ class Kerberos:
         return KerberosExchange(context, first, gssapi.exceptions.GSSError)
 
     def renew(self) -> None:
-        """Request a new ticket with the keytab in another thread, as it takes half a minute if no
-        KDC answers.
+        """Request a new ticket with the keytab in another thread, because this takes half a minute
+        if no KDC answers.
 
         The old ticket stays in use meanwhile. Also called after a server has refused a ticket,
         because the server's key may have changed.

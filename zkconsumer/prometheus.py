@@ -102,12 +102,12 @@ class ConnectorCollector:
                 self._connectors.append(connector)
 
     def describe(self) -> Sequence[Metric]:
-        """Return the families without samples; prometheus_client asks for them when a collector is
-        registered."""
+        """Return the metric families without samples. prometheus_client calls this when the
+        collector is registered."""
         return [*(_family(metric) for metric in declared()), *_health_families()]
 
     def collect(self) -> Iterator[Metric]:
-        """Return all families with the current values."""
+        """Return all metric families with the current values."""
         with self._lock:
             self._connectors = [connector for connector in self._connectors if not connector.closed]
             connectors = list(self._connectors)

@@ -35,8 +35,8 @@ class LazyGroup(click.Group):
         self._sections = sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the subcommands. Those in ``lazy`` follow the others, in
-        its order."""
+        """Return the names of the subcommands. Those in ``lazy`` are last, in the order of
+        ``lazy``."""
         return [*super().list_commands(ctx), *filter(self._is_there, self._lazy)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

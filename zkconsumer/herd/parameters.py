@@ -77,6 +77,5 @@ def broker_content(broker: int) -> bytes:
 
 
 def member_name(number: int, restarts: int = 0) -> str:
-    """Return a member's consumer id. A restarted member gets a new id, which is the
-    JVM's default."""
+    """Return a member's consumer id. A restarted member gets a new id, as by default in the JVM."""
     return f"{GROUP}_m{number:05d}-{restarts}"

@@ -175,7 +175,8 @@ class Tally:
     def fetches(
         self, at: int, member: str, name: str, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Record that a member in Kafka owns the partitions that command ``name`` fetches."""
+        """Record that a member in Kafka owns ``partitions`` after StartFetching, and not after
+        other commands."""
         change = self.ownership.took if name == "StartFetching" else self.ownership.lost
         for tp in partitions:
             change(at, tp, member)

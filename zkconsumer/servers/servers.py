@@ -321,9 +321,9 @@ def wait_unregistered(zookeeper_ports: Sequence[int], broker_id: int) -> None:
 
 
 def read_metadata(port: int) -> BrokerView | None:
-    """Request all topics from the broker at a loopback port; ``None`` if it is unreachable.
+    """Ask the broker at a loopback port for its view of the cluster; ``None`` if it is unreachable.
 
-    Without topic names, no broker creates a topic.
+    The request names no topics, so that no broker creates one.
     """
     endpoint = BrokerEndpoint(-1, HOST, port)
     with closing(BrokerConnection(endpoint, "zkconsumer-servers", 2.0, 0)) as connection:

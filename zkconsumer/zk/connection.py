@@ -165,7 +165,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self._process = os.getpid()
 
     def stop(self) -> None:
-        """End the threads. A forked process has none, and some locks may be locked permanently."""
+        """End the threads. Do nothing in a forked process: it has no threads, and locks may stay
+        locked."""
         if os.getpid() == self._process:
             super().stop()
 
@@ -368,7 +369,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
     @property
     def waker(self) -> Any:
-        """The end of the wake-up pipe that this thread reads."""
+        """The end of the wake-up pipe that the connection thread reads."""
         return self._read_sock
 
     @property
@@ -388,7 +389,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         return (asked if self._connecting else min(asked, self.granted)) / 3
 
     def patience(self) -> float:
-        """Seconds within which a server must answer a request; infinite if none is pending."""
+        """Seconds left for the server to answer a request; infinite if none is pending."""
         if not self.client._pending or self._asked is None:
             return math.inf
         return max(self._asked, self._heard) + self.silence - time.monotonic()

@@ -67,7 +67,8 @@ class FetchSession:
         return self._id, self._epoch
 
     def changes(self, wanted: Sequence[Want]) -> tuple[Sequence[Want], Collection[Partition]]:
-        """Return the partitions for the next request: new, moved and removed ones."""
+        """Return the partitions that the next request names: new or moved ones, and removed
+        ones."""
         if self._epoch == 0:
             self._known = {want[:2]: want for want in wanted}
             self._ends = {}

@@ -423,7 +423,7 @@ def given_by(
 
 
 def key_values(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the values of ``--consumer-property KEY=VALUE``. Raises ConfigError."""
+    """Return the keys and values of ``--consumer-property KEY=VALUE``. Raises ConfigError."""
     given: dict[str, str] = {}
     faults = []
     for pair in pairs:

@@ -24,14 +24,14 @@ class MessageFormatError(ZkConsumerError):
 
 
 def as_value(message: MessageAndMetadata) -> bytes:
-    """Return the value's bytes; ``null`` for a tombstone, as the JVM's tool prints it."""
+    """Return the value as a line; ``null`` for a tombstone, as the JVM's tool prints it."""
     value = message.raw_value
     return b"null\n" if value is None else value + b"\n"
 
 
 def as_json(message: MessageAndMetadata) -> bytes:
-    """Return a message as one JSON object. Text is a string; bytes that are not UTF-8 are
-    ``{"base64": ...}``."""
+    """Return a message as a line with one JSON object. Text is a string; bytes that are not UTF-8
+    are ``{"base64": ...}``."""
     document = {
         "topic": message.topic,
         "partition": message.partition,

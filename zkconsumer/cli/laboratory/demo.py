@@ -184,7 +184,8 @@ class Member:
             raise ClusterError(f"{self.row.name} has ended: see {self.log}") from None
 
     def leave(self) -> None:
-        """Make the member leave, or kill it. Afterwards the process has ended."""
+        """Make the member leave; kill it if it does not end in time. Afterwards the process has
+        ended."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.close()

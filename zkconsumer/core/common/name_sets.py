@@ -73,7 +73,7 @@ class Names:
         self.boundaries = (word << 1 ^ word) & self.everywhere
 
     def at(self, characters: frozenset[str]) -> int:
-        """Return the positions of these characters."""
+        """Return the set of positions at which there is one of these characters."""
         if (positions := self._sets.get(characters)) is None:
             table = {
                 ord(character): "1" if character in characters else "0"

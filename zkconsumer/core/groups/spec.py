@@ -36,7 +36,7 @@ class GroupSpec:
 
     @property
     def topics_named(self) -> tuple[str, ...] | None:
-        """The topics subscribed to by name; ``None`` for a pattern."""
+        """The topics subscribed to by name; ``None`` for a topic filter."""
         if self.subscription.pattern is Pattern.STATIC:
             return tuple(sorted(self.subscription.topics))
         return None

@@ -265,7 +265,7 @@ def ahead_in_kafka(partitions: Set[str]) -> str:
 
 
 def named(names: Set[str]) -> str:
-    """Return the first partitions as text, with the number of the others."""
+    """Join the first names, and add how many more there are."""
     first = sorted(names)[:_NAMED]
     more = len(names) - len(first)
     return ", ".join(first) + (f" and {more} more" if more else "")

@@ -58,8 +58,8 @@ class Modern:
         return (sessions - 1) % EPOCHS
 
     def takeover_wait(self, session_timeout: float) -> float:
-        """Return for how many seconds a refused registration may be one of this member's earlier
-        sessions."""
+        """Return for how many seconds a registration may be left from an earlier session of this
+        member."""
         return 1.5 * session_timeout + 1
 
     def coalesce(self, wait: float) -> float:

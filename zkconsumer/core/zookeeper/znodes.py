@@ -286,7 +286,7 @@ def encode_offset(offset: int) -> bytes:
 
 
 def decode_offset(path: str, data: bytes) -> int:
-    """Return a committed offset: an optional ``-`` and up to 19 digits, within 64 bits.
+    """Return a committed offset. Its text is an optional ``-`` and up to 19 digits, within 64 bits.
 
     Blanks, ``+``, ``_`` and digits of other scripts are refused. ``-1`` is accepted: a tool may
     have written it, and it means that there is no usable offset.

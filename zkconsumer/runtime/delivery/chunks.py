@@ -177,8 +177,8 @@ class PartitionTopicInfo:
 
         A reset takes effect at once (as in Scala 1.1.1
         ConsumerFetcherThread.handleOffsetOutOfRange), because the earlier positions are no longer
-        in the log. A backward reset does not: the queued messages may be in the log and must not
-        be skipped.
+        in the log. A backward reset does not raise the position: the queued messages may be in the
+        log and must not be skipped.
         """
         reset = self.pending_reset
         consumed = self.consumed_offset

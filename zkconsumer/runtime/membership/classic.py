@@ -251,8 +251,8 @@ class BrokerCoordination:
     def confirm(self, sent: float, code: int) -> None:
         """Extend the lease, because the coordinator answered a request that was sent at ``sent``.
         While the coordinator waits for members to rejoin (REBALANCE_IN_PROGRESS), the lease lasts
-        for the rebalance timeout, and the coordinator then continues without the members that have
-        not rejoined."""
+        at most for the rebalance timeout. The coordinator then continues without the members that
+        have not rejoined."""
         if code == ErrorCode.NONE:
             self._settled_at = max(self._settled_at, sent)
         until = sent + self._spec.session_timeout * LEASE

@@ -64,8 +64,8 @@ def look_into_kafka(
     zk: ZkPort,
     session_id: int,
 ) -> None:
-    """Warn if Kafka has offsets of these partitions, which have none in ZooKeeper. Works on a
-    thread."""
+    """Warn, on a separate thread, of offsets in Kafka for partitions that have none in
+    ZooKeeper."""
     from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
 
     def answered(reply: Reply) -> None:

@@ -92,7 +92,7 @@ class IdlePlane:
         done(self.drop(partitions))
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Drop the partitions."""
+        """Drop the partitions, and return their positions."""
         return {tp: self._positions.pop(tp) for tp in partitions if tp in self._positions}
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:

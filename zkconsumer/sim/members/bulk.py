@@ -237,7 +237,7 @@ class BulkMember(Protocol):
         """Pass a reply to the member's script."""
 
     def finish(self, script: MemberScript[Event], event: Event) -> None:
-        """End a script without running it."""
+        """End a script, without running it, with the event that it would return."""
 
     def send(
         self, op: ZkOp, on_reply: Callable[[Reply], object], sent_us: int | None = None

@@ -56,13 +56,13 @@ class Plane(DataPort, Protocol):
 
     @abstractmethod
     def deliver_late(self) -> None:
-        """Deliver a message whose lease was checked before the process was suspended."""
+        """Deliver the message that was held back when the process was suspended."""
 
     # -- of judged planes
 
     def hold_late(self) -> None:
-        """Suspend the process after the lease was checked and before the application gets the
-        message."""
+        """Hold back a message whose lease was checked, because the process is suspended right
+        now."""
         return
 
     def end(self) -> None:

@@ -236,7 +236,7 @@ class SimMember(ZkProcess[RebalanceMachine]):
         self._coordination.step(session, script, reply)
 
     def finish(self, script: MemberScript[Event], event: Event) -> None:
-        """End a script without running it."""
+        """End a script, without running it, with the event that it would return."""
         assert isinstance(self._coordination, BulkCoordination)
         self._coordination.finish(script, event)
 

@@ -82,7 +82,7 @@ class Roster:
             self.instances[seat.spec.instance_id] = name
 
     def remove(self, name: str) -> Seat | None:
-        """Remove a member."""
+        """Remove a member and return it; ``None`` if there is no such member."""
         seat = self.seats.pop(name, None)
         if seat is not None:
             seat.gone = True

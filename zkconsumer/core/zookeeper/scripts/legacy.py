@@ -135,7 +135,8 @@ def claim_with_offsets_in_kafka(
 
 
 def commit_in_kafka(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
-    """Store offsets in Kafka; with dual commit, also those that Kafka accepted in ZooKeeper."""
+    """Store offsets in Kafka; with dual commit, also store in ZooKeeper those that Kafka
+    accepted."""
     unlimited = {tp: replace(claim, committed=None) for tp, claim in command.claims.items()}
     settled = events.Committed(command.token, unlimited)
     stored = yield from kafka_storage.store(command, ctx, settled)

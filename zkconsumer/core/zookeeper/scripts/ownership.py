@@ -50,7 +50,8 @@ def own_check(ctx: ScriptContext, epoch: int) -> Check:
 
 
 def stored_offset(path: str, node: Node) -> int | None:
-    """Return the offset in an offset znode; a negative number means that there is none.
+    """Return the offset in an offset znode; ``None`` if the number is negative, which means no
+    offset.
 
     Raises ZnodeFormatError.
     """
@@ -59,7 +60,7 @@ def stored_offset(path: str, node: Node) -> int | None:
 
 
 def first_offset(ctx: ScriptContext, tp: TopicPartition, node: Node) -> int | None:
-    """Return the offset in ZooKeeper for a claim; ``None`` if offsets are read only in Kafka.
+    """Return the offset in ZooKeeper for a claim; ``None`` if offsets are read from Kafka instead.
 
     Raises ZnodeFormatError.
     """
