@@ -185,7 +185,8 @@ MEANING: Final[Mapping[Reason, tuple[str, str]]] = {
         "Finish the move with `live`, or go back with `undo`.",
     ),
     Reason.OTHER_OPERATOR: (
-        "Another operator has changed the group meanwhile.",
+        "Another operator has changed the group meanwhile, or may have: the connection to "
+        "ZooKeeper was lost during a write.",
         "Agree on what to do, then run it again.",
     ),
     Reason.USED: (

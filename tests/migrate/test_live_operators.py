@@ -26,7 +26,7 @@ from zkconsumer.admin import ids_lock
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkconsumer.core.migration.znodes import LivePaths, encode_member, read_mode
+from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode, read_mode
 from zkconsumer.core.zookeeper.ops import (
     AclEntry,
     Code,
@@ -273,6 +273,37 @@ def test_a_lost_lock_is_set_again_before_the_next_mode(operators: Operators, mod
     assert not operators.move().go(onward, back=mode is Mode.OPEN).why
     assert operators.guard.guard is ids_lock.Guard.LOCKED
     operators.check()
+
+
+@pytest.mark.parametrize(("stage", "mode", "read"), [("go", "kafka", 2), ("complete", "open", 4)])
+def test_a_mode_that_was_read_before_a_restore_is_not_overwritten(
+    operators: Operators, stage: str, mode: str, read: int
+) -> None:
+    """After the group was read, ZooKeeper is restored from a backup with another mode, whose
+    version is the same. The tool reads the group again."""
+    operators.move().lock()
+    while operators.mode is not Mode(mode):
+        operators.move().go(list(Mode)[list(Mode).index(operators.mode) + 1])
+    reads = 0
+
+    def fetch(_group: str, _known: object) -> dict[TopicPartition, StoredOffset]:
+        nonlocal reads
+        reads += 1
+        if reads == read:
+            _, version = operators.zk.run(read_mode(PATHS))
+            operators.zk.do(Delete(PATHS.mode))
+            operators.zk.do(Create(PATHS.mode, encode_mode(Mode.ZOOKEEPER)))
+            for number in range(version):
+                operators.zk.do(SetData(PATHS.mode, encode_mode(Mode.ZOOKEEPER), number))
+            operators.zk.interrupt()
+        return {}
+
+    operators.stores.fetch = fetch
+    move = operators.move()
+    step = move.complete() if stage == "complete" else move.go(Mode.OPEN)
+    assert reads > read or "connection to ZooKeeper was lost" in step.why[0]
+    assert operators.mode is Mode.ZOOKEEPER
+    assert operators.zk.text(migration_marker.path("g")) is None
 
 
 def test_the_tool_waits_for_a_member_s_last_incarnation(operators: Operators) -> None:

@@ -13,11 +13,13 @@ import pytest
 from zkconsumer.admin.reads import children, children_of
 from zkconsumer.cli.main import run
 from zkconsumer.core.zookeeper.ops import (
+    Check,
     Code,
     Exists,
     Failed,
     GetChildren,
     GetMany,
+    Multi,
     Node,
     Ok,
     Reply,
@@ -39,6 +41,7 @@ class LosingDriver:
     """
 
     session_id = 1
+    resumed = 0
 
     def __init__(self, *args: object, security: object) -> None:
         self._on_session = args[3]
@@ -52,7 +55,13 @@ class LosingDriver:
     def close(self, timeout: float = 5.0) -> None:
         self.closed.append(timeout)
 
-    def submit(self, op: ZkOp, session: int, on_reply: Callable[[Reply], object]) -> None:
+    def submit(
+        self,
+        op: ZkOp,
+        session: int,
+        on_reply: Callable[[Reply], object],
+        resumed: int | None = None,
+    ) -> None:
         self.requests += 1
         lost = self.requests % 2 or self.answers <= 0
         self.answers -= not lost
@@ -63,7 +72,13 @@ class LosingDriver:
 class ExpiringDriver(LosingDriver):
     """Answers at once. After the first answer its session ends, and another one begins."""
 
-    def submit(self, op: ZkOp, session: int, on_reply: Callable[[Reply], object]) -> None:
+    def submit(
+        self,
+        op: ZkOp,
+        session: int,
+        on_reply: Callable[[Reply], object],
+        resumed: int | None = None,
+    ) -> None:
         if not session or session != self.session_id:
             on_reply(Failed(Code.SESSION_EXPIRED))
             return
@@ -84,7 +99,13 @@ class AnsweringDriver(LosingDriver):
         self.sent: list[ZkOp] = []
         self.lost = 0
 
-    def submit(self, op: ZkOp, session: int, on_reply: Callable[[Reply], object]) -> None:
+    def submit(
+        self,
+        op: ZkOp,
+        session: int,
+        on_reply: Callable[[Reply], object],
+        resumed: int | None = None,
+    ) -> None:
         self.sent.append(op)
         if len(self.sent) <= self.lost:
             on_reply(Failed(Code.CONNECTION_LOSS))
@@ -103,6 +124,27 @@ class AnsweringDriver(LosingDriver):
         if path.startswith("/no"):
             return None
         return (path[1:],) if children else Node(path.encode(), Stat(0, 0, 0, 0))
+
+
+class ResumingDriver(AnsweringDriver):
+    """Its session is resumed with the second read, whose answer is lost. As ``ZkDriver``, it does
+    not send a ``Multi`` that was decided before."""
+
+    def submit(
+        self,
+        op: ZkOp,
+        session: int,
+        on_reply: Callable[[Reply], object],
+        resumed: int | None = None,
+    ) -> None:
+        if isinstance(op, Multi):
+            on_reply(Ok(()) if resumed in (None, self.resumed) else Failed(Code.CONNECTION_LOSS))
+        elif len(self.sent) == 1:
+            self.sent.append(op)
+            self.resumed += 1
+            on_reply(Failed(Code.CONNECTION_LOSS))
+        else:
+            super().submit(op, session, on_reply)
 
 
 @pytest.fixture
@@ -305,3 +347,22 @@ def test_commands_do_not_show_kazoos_lines() -> None:
         assert not logger.isEnabledFor(logging.ERROR)
     finally:
         logger.setLevel(before)
+
+
+def test_what_was_decided_before_a_reconnection_is_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The servers may have been restored from a backup, and use versions again. One of the reads is
+    repeated after that, the other one is not. After the script was told so, it reads both again."""
+    monkeypatch.setattr("zkconsumer.zk.blocking.ZkDriver", ResumingDriver)
+
+    def script() -> Script[list[Reply]]:
+        replies = []
+        for _ in range(2):
+            yield from read_many(["/a"])
+            yield from read_many(["/b"])
+            replies.append((yield Multi((Check("/a", 0),))))
+        return replies
+
+    with BlockingZk("host:1", TIMEOUT) as zk:
+        assert zk.run(script()) == [Failed(Code.CONNECTION_LOSS), Ok(())]

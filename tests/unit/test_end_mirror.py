@@ -33,7 +33,7 @@ def test_a_mirror_that_does_not_end_is_an_obstacle(
     end: Callable[..., Result] = lambda *_: result  # noqa: E731
     monkeypatch.setattr(Mirroring, "__init__", lambda *_: None)
     monkeypatch.setattr(Mirroring, "end", end)
-    stores = cast(Stores, SimpleNamespace(zk=SimpleNamespace(run=_last)))
+    stores = cast(Stores, SimpleNamespace(zk=SimpleNamespace(run=_last, losses=0)))
 
     def script() -> Generator[Any, Any, Any]:
         return (yield EndMirror("g"))

@@ -40,6 +40,9 @@ from zkconsumer.errors import GroupActiveError, GroupChangedError
 TOOL_NAME_END: Final = "_zkconsumer-[0-9a-f]{8}$"
 """Regular expression, for Python and Java, for the end of every ``tool_name``. `zkaudit`
 recognizes the tool's writes by it."""
+_OTHERWISE: Final = (
+    "the connection to ZooKeeper was lost, and the group is not as it was before: run it again"
+)
 _MAY_HAVE_WORKED: Final = (Code.CONNECTION_LOSS, Code.NO_NODE)
 
 Accept = Callable[[TopicPartition, Node | None], str | None]
@@ -199,11 +202,15 @@ def still_held(hold: Hold) -> Script[None]:
     Comparing versions is not enough: a server that was restored from a backup may assign the same
     versions again. Raises GroupChangedError.
     """
-    ours = yield from owns_all(hold)
+    yield from _still_owned(hold)
     offsets = yield from read_many(map(hold.paths.offset, hold.nodes))
-    if not ours or offsets != list(hold.nodes.values()):
-        lost = "the connection to ZooKeeper was lost"
-        raise _changed(hold.group, f"{lost}, and the group is not as it was before: run it again")
+    if offsets != list(hold.nodes.values()):
+        raise _changed(hold.group, _OTHERWISE)
+
+
+def _still_owned(hold: Hold) -> Script[None]:
+    if not (yield from owns_all(hold)):
+        raise _changed(hold.group, _OTHERWISE)
 
 
 def data_of(node: Node | None) -> bytes | None:
@@ -242,6 +249,9 @@ def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> S
                     f"{culprit} was changed by a client that is not a member: "
                     "stop that client, then run the command again",
                 )
+            if isinstance(reply, Failed):
+                yield from _still_owned(hold)
+                break  # what is left is read again first
         todo = [tp for tp, _ in prepared]
         seen = yield from read_many([paths.offset(tp) for tp in todo])
         for tp, current in zip(todo, seen, strict=True):
@@ -268,8 +278,9 @@ def release(hold: Hold) -> Script[list[str]]:
     failed = False
     for packet in packets((tp, (Delete(paths.owner(tp)),)) for tp in sorted(hold.nodes)):
         ops: list[MultiOp] = [op for several in packet.values() for op in several]
-        reply = yield from attempt(Multi((hold.check, *ops)))
-        failed = failed or isinstance(reply, Failed)
+        failed = isinstance((yield from attempt(Multi((hold.check, *ops)))), Failed)
+        if failed:
+            break
     if failed or not hold.complete:
         yield from _release_what_is_there(hold)
     while True:
@@ -296,7 +307,7 @@ def _release_what_is_there(hold: Hold) -> Script[None]:
         if not mine:
             return
         for path in mine:
-            yield from attempt(Delete(path))
+            yield from attempt(Multi((Delete(path),)))  # it is not sent after a reconnection
 
 
 def _ensure(paths: Iterable[str]) -> Script[None]:

@@ -85,6 +85,10 @@ _Answers = list[tuple[int, Reply]]
 _Put = Callable[[_Answers], object]
 
 
+def _is_loss(reply: Reply | None) -> bool:
+    return isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS
+
+
 def _is_plain_read(op: ZkOp) -> TypeGuard[_Read]:
     """Whether an operation may be part of another ``GetMany``."""
     if isinstance(op, GetChildren):
@@ -124,6 +128,33 @@ def _together(reads: Sequence[tuple[int, _Read]]) -> Iterator[list[tuple[int, _R
                 some.append((number, read))
         if some:
             yield some
+
+
+class _Known:
+    """How often the session had been resumed before the oldest read of each script. See
+    ``ZkPort.submit``."""
+
+    def __init__(self, driver: ZkDriver) -> None:
+        self._driver = driver
+        self._resumed: dict[int, int] = {}
+        self._multis: set[int] = set()
+        """Scripts that wait for the answer to a ``Multi``."""
+
+    def begins(self, number: int) -> None:
+        """A script begins."""
+        self._resumed[number] = self._driver.resumed
+
+    def answered(self, number: int, reply: Reply | None) -> None:
+        """A script gets an answer. After a ``Multi`` that was lost, it reads everything again."""
+        if number in self._multis and _is_loss(reply):
+            self.begins(number)
+        self._multis.discard(number)
+
+    def resumed(self, number: int, op: ZkOp) -> int:
+        """Return the number for a script's next operation."""
+        if isinstance(op, Multi):
+            self._multis.add(number)
+        return self._resumed[number]
 
 
 class BlockingZk:
@@ -247,6 +278,11 @@ class BlockingZk:
         """Run independent scripts, some at a time. Yield their results in the given order.
 
         Raises the errors of ``run``, and then abandons the unfinished scripts.
+
+        ZooKeeper may be restored from a backup while there is no connection, and assign the same
+        versions again. So a ``Multi`` is not sent if the session was resumed since the script
+        began, or since its last ``Multi`` was answered with ``CONNECTION_LOSS``. It gets this
+        answer instead, after which the script must read everything again.
         """
         mailbox: queue.SimpleQueue[_Answers] = queue.SimpleQueue()
         if not self._opened.wait(self._timeout):  # the one before has ended
@@ -257,20 +293,21 @@ class BlockingZk:
         active: dict[int, Script[T]] = {}
         znodes: Counter[int] = Counter()  # of each active script: how many it reads and writes
         reads: dict[int, _Read] = {}  # of active scripts, not yet sent
+        known = _Known(self._driver)
         done: dict[int, T] = {}
         yielded = 0
 
         def go_on(number: int, reply: Reply | None) -> None:
             script = active[number]
+            known.answered(number, reply)
             try:
                 op = next(script) if reply is None else script.send(reply)
             except StopIteration as end:
                 del active[number], znodes[number]
                 done[number] = end.value
                 return
-            known = self._known(op)
-            if known is not None:
-                mailbox.put([(number, known)])
+            if (at_once := self._known(op)) is not None:
+                mailbox.put([(number, at_once)])
                 return
             size = len(op.paths) if isinstance(op, GetMany) else 1
             if self._before_requests is not None:
@@ -279,7 +316,7 @@ class BlockingZk:
             if _is_plain_read(op):
                 reads[number] = op
             else:
-                self._submit(number, op, session, mailbox.put)
+                self._submit(number, op, session, mailbox.put, known.resumed(number, op))
 
         def allowed() -> Iterator[tuple[int, _Read]]:
             """Return the reads of the scripts that started first. The first script never waits."""
@@ -299,6 +336,7 @@ class BlockingZk:
                     and (following := next(waiting, None)) is not None
                 ):
                     active[following[0]] = following[1]
+                    known.begins(following[0])
                     go_on(following[0], None)
                 while yielded in done:
                     yield done.pop(yielded)
@@ -309,8 +347,7 @@ class BlockingZk:
                             self._read(some, session, mailbox.put)
                     began = time.monotonic()
                     answers = mailbox.get(timeout=max(0.0, self._timeout - silence))
-                    reply = answers[0][1]
-                    if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:
+                    if _is_loss(answers[0][1]):
                         silence += time.monotonic() - began
                     else:
                         silence = 0.0
@@ -331,8 +368,10 @@ class BlockingZk:
             for script in active.values():
                 script.close()
 
-    def _submit(self, number: int, op: ZkOp, session: int, put: _Put) -> None:
-        self._driver.submit(op, session, lambda reply: put([(number, reply)]))
+    def _submit(
+        self, number: int, op: ZkOp, session: int, put: _Put, resumed: int | None = None
+    ) -> None:
+        self._driver.submit(op, session, lambda reply: put([(number, reply)]), resumed)
 
     def _read(self, some: Sequence[tuple[int, _Read]], session: int, put: _Put) -> None:
         """Send reads of several scripts as one request, and pass each script its own answer."""

@@ -375,6 +375,11 @@ class ZkDriver:
                 self._on_session(SessionEvent.LOST, before)
             self._on_session(SessionEvent.OPENED, session_id)
 
+    @property
+    def resumed(self) -> int:
+        """Number of times that the current session was resumed."""
+        return self._connection.resumed
+
     def submit(
         self, op: ZkOp, session_id: int, on_reply: OnReply, resumed: int | None = None
     ) -> None:

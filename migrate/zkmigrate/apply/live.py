@@ -85,6 +85,10 @@ class FindHidden(NamedTuple):
     topics: frozenset[str]
 
 
+class Afresh(NamedTuple):
+    """Request without a reply: what the script has read so far will not be used again."""
+
+
 class EndMirror(NamedTuple):
     """Request to end a group's mirror in which ZooKeeper leads. The reply is an ``Obstacle`` that
     prevents it, or ``None``."""
@@ -105,7 +109,7 @@ class Wait(NamedTuple):
     seconds: float
 
 
-Request = FetchOffsets | ListMembers | FindHidden | Wait | EndMirror | Begin
+Request = FetchOffsets | ListMembers | FindHidden | Wait | EndMirror | Begin | Afresh
 LiveScript = Generator[ZkOp | Request, Any, T]
 """Yields requests and receives their replies. A script that uses ZooKeeper alone is a live script,
 too."""
@@ -231,9 +235,12 @@ class LiveMove:
             if found.mirror:
                 self._say("is no longer mirrored")
             found = yield from record.read(self.group)
-        changed = version < 0 and (yield from self._write_mode(Mode.ZOOKEEPER, -1, found))
-        if not changed and (yield from read_mode(self._paths))[1] < 0:
-            return Step(mode, False, (_other_operator(record.MEANWHILE),))
+        changed = False
+        if version < 0:
+            fault = yield from self._write_mode(Mode.ZOOKEEPER, -1, found)
+            changed = not fault
+            if fault and (yield from read_mode(self._paths))[1] < 0:
+                return Step(mode, False, (_other_operator(fault),))
         deadline = self._now() + self._wait
         while True:
             facts = yield from look(self.group)
@@ -313,8 +320,9 @@ class LiveMove:
         before = tuple(Mode)[max(0, tuple(Mode).index(facts.mode) - 1)]
         return (yield from self.check(before, back=True))
 
-    def _write_mode(self, target: Mode, version: int, found: Record) -> Script[bool]:
-        """Write a mode and the record, if no other command has written either in the meantime."""
+    def _write_mode(self, target: Mode, version: int, found: Record) -> Script[str]:
+        """Write a mode and the record, if no other command has written either in the meantime.
+        Return why it is not written, or an empty text."""
         path = self._paths.mode
         data = encode_mode(target)
         first: MultiOp = SetData(path, data, version)
@@ -326,9 +334,9 @@ class LiveMove:
         written = record.written(found, int(time.time() * 1000), **fields)
         try:
             yield from record.write(self.group, written, (first,))
-        except GroupRefusedError:
-            return False
-        return True
+        except GroupRefusedError as error:
+            return str(error)
+        return ""
 
     def complete(self, execute: bool = True) -> LiveScript[Step]:
         """Record that the live move is finished. Without ``execute``, only check.
@@ -364,10 +372,13 @@ class LiveMove:
                 SetData(where, after) if marker else Create(where, after),
                 record.op(self.group, done),
             )
-            if not lock.lets_live_in and (yield from _complete(self._paths, ops, after)):
+            fault = record.MEANWHILE
+            if not lock.lets_live_in:
+                fault = yield from _complete(self._paths, ops, after)
+            if not fault:
                 self._say("the group is recorded as moved to Kafka")
                 return Step(Mode.ZOOKEEPER, True)
-            why = (_other_operator(record.MEANWHILE),)
+            why = (_other_operator(fault),)
         yield from self._keep_out()
         if (yield from read_mode(self._paths))[0] is Mode.ZOOKEEPER:
             yield from self._let_in()  # another operator has taken it back before our lock
@@ -381,6 +392,7 @@ class LiveMove:
         changed = False
         sealed: int | None = None
         while True:
+            yield Afresh()
             found = yield from record.read(self.group)
             facts = yield from look(self.group)
             if sealed is not None and facts.mode is Mode.ZOOKEEPER:
@@ -414,7 +426,7 @@ class LiveMove:
                 why = obstacles(facts, target)
                 if not why:
                     self._say(f"gate before {target.value}: open")
-                    if (yield from self._write_mode(target, facts.version, found)):
+                    if not (yield from self._write_mode(target, facts.version, found)):
                         changed = True
                         self._say(f"mode {target.value} is written")
                         deadline = self._now() + self._wait
@@ -471,20 +483,21 @@ def _other_operator(text: str) -> Obstacle:
     return Obstacle(Reason.OTHER_OPERATOR.value, text)
 
 
-def _complete(paths: LivePaths, writes: tuple[MultiOp, ...], after: bytes) -> Script[bool]:
+def _complete(paths: LivePaths, writes: tuple[MultiOp, ...], after: bytes) -> Script[str]:
     """Write marker, mode and record in one request, which fails if a migratable member is running.
-    The mode's znode is kept, so that its versions continue."""
+    Return why they are not written, or an empty text. The mode's znode is kept, so that its
+    versions continue."""
     marker = migration_marker.path(paths.group.group)
     ops: tuple[MultiOp, ...] = (Create(paths.members),)
     if (yield from read_many([paths.members])) != [None]:
         ops = (Delete(paths.members), *ops)
-    while True:
-        reply = yield from attempt(Multi((*ops, *writes)))
-        if isinstance(reply, Ok):
-            return True
-        if reply.code is not ZkCode.CONNECTION_LOSS:
-            (node,) = yield from read_many([marker])
-            return node is not None and node.data == after
+    reply = yield from attempt(Multi((*ops, *writes)))
+    if isinstance(reply, Ok):
+        return ""
+    (node,) = yield from read_many([marker])
+    if node is not None and node.data == after:
+        return ""
+    return record.LOST if reply.code is ZkCode.CONNECTION_LOSS else record.MEANWHILE
 
 
 def _foreign(found: GroupSnapshot) -> frozenset[str]:

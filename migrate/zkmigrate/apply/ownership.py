@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
-from functools import wraps
+from functools import partial, wraps
 from typing import Final, ParamSpec
 
 from zkconsumer.admin import takeover
@@ -139,7 +139,8 @@ def release_after(
 def write_record(hold: Hold, written: Record, more: Iterable[MultiOp] = ()) -> Script[Record]:
     """Write a claimed group's record together with other operations. Return it with its new
     version. From now on, no other command may write it. Raises GroupRefusedError."""
-    found = yield from record.write(hold.group, written, (hold.check,), more)
+    again = partial(still_held, hold)
+    found = yield from record.write(hold.group, written, (hold.check,), more, again=again)
     hold.serial = Check(record.path(hold.group), found.version)
     return found
 

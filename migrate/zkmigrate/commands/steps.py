@@ -14,7 +14,7 @@ import click
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.core.migration.modes import Mode, has_reached
-from zkconsumer.core.zookeeper.ops import ZkOp
+from zkconsumer.core.zookeeper.ops import Code, Failed, Multi, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
@@ -117,10 +117,12 @@ def perform(
     stores.
 
     Once ``stopped`` is set, a waiting step ends as after a timeout. ``begin``: called before the
-    work on the group begins; see ``Begin``.
+    work on the group begins; see ``Begin``. A ``Multi`` that depends on reads before a lost
+    connection is not sent; see ``BlockingZk.run_all``.
     """
 
     from zkmigrate.apply.live import (
+        Afresh,
         Begin,
         EndMirror,
         FetchOffsets,
@@ -131,12 +133,17 @@ def perform(
     from zkmigrate.mirror.mirroring import Mirroring
     from zkmigrate.plan.gates import Obstacle
 
+    losses = stores.zk.losses
+
     def in_zookeeper(reply: object) -> Script[Request | _Ended]:
         """Carry out the script's requests to ZooKeeper. Return its first other request."""
+        nonlocal losses
         try:
             request = script.send(reply)
             while isinstance(request, ZkOp):
-                request = script.send((yield request))
+                lost = isinstance(request, Multi) and losses != stores.zk.losses
+                losses = stores.zk.losses if lost else losses
+                request = script.send(Failed(Code.CONNECTION_LOSS) if lost else (yield request))
         except StopIteration as end:
             return _Ended(end.value)
         return request
@@ -163,6 +170,8 @@ def perform(
                     reply = begin(reached)
                 case Wait(seconds):
                     reply = stopped.wait(seconds)
+                case Afresh():
+                    reply, losses = None, stores.zk.losses
     finally:
         script.close()
 

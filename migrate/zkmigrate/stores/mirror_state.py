@@ -342,8 +342,6 @@ def write(
         while not isinstance((reply := (yield from attempt(multi))), Ok):
             if reply.code is Code.CONNECTION_LOSS:
                 (node,) = yield from read_many([path(at.group)])
-                if node is not None and node.stat.version == version:
-                    continue
                 if node is not None and (node.stat.version, node.data) == (version + 1, data):
                     break
             raise changed(at.group)

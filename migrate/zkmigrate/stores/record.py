@@ -21,7 +21,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields, replace
 from functools import cache
 from itertools import accumulate
@@ -53,6 +53,7 @@ _LATE_BYTES: Final = 48 * 1024
 """Bytes for the partitions that were written late, so that a record fits into one request with a
 marker."""
 MEANWHILE: Final = "another operator has changed the group meanwhile: run it again"
+LOST: Final = "the connection to ZooKeeper was lost during a write: run it again"
 MAX_REQUEST_BYTES: Final = 1000 * 1024
 MAX_BYTES: Final = 900 * 1024
 """Largest size. ZooKeeper accepts 1 MiB in one request; longer data is left out, and the change
@@ -270,12 +271,16 @@ def write(
     first: Iterable[MultiOp] = (),
     then: Iterable[MultiOp] = (),
     checks: Iterable[MultiOp] = (),
+    again: Callable[[], Script[object]] | None = None,
 ) -> Script[Record]:
     """Write a record together with other operations. Return it with its new version.
 
     ``checks``: as many of these are sent as fit into one request, which is some thousands. Raises
     GroupRefusedError if another command has written the record since, or another operation fails.
     Then nothing is written.
+
+    ZooKeeper may be restored from a backup while there is no connection. So nothing is written
+    after one was lost, unless ``again`` then checks that the content is what the caller has read.
     """
     ops = [*first, op(group, record), *then]
     room = MAX_REQUEST_BYTES - sum(map(_wire_bytes, ops))
@@ -293,6 +298,9 @@ def write(
             if found.id == record.id:
                 return found
             if found.version == record.version:
+                if again is None:
+                    raise refused(group, Reason.OTHER_OPERATOR, LOST)
+                yield from again()
                 continue
         raise refused(group, Reason.OTHER_OPERATOR, MEANWHILE)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from zkmigrate.apply.live import (
+    Afresh,
     Begin,
     EndMirror,
     FetchOffsets,
@@ -25,7 +26,7 @@ from zkmigrate.commands.live import STAGES as LIVE_STAGES
 from zkmigrate.commands.steps import COMPLETE, LOCK, UNLOCK, Stage
 from zkmigrate.commands.undo import LIVE_BACK
 
-from zkconsumer.core.zookeeper.ops import Code, Failed
+from zkconsumer.core.zookeeper.ops import Code, Failed, Multi
 from zkconsumer.core.zookeeper.scripts.common import Refused, SessionGone
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.sim.members.group_member import Brokers
@@ -81,6 +82,8 @@ class SimOperator:
         self._until = 0.0
         self._lost = False
         """Whether the session of the current requests has ended."""
+        self._losses = self._known_losses = 0
+        """Of the connection, and before the oldest read on which a write depends."""
         self._steps = self._run([COMMANDS[name] for name in commands], wait)
         self._client = zk.connect(10.0, lambda event: None, self._changed, synced=True)
         self._step(None)
@@ -113,6 +116,7 @@ class SimOperator:
 
     def _changed(self, state: SessionState, _session: int) -> None:
         self._lost |= state is SessionState.LOST
+        self._losses += state is not SessionState.CONNECTED
 
     def _end(self, why: str) -> None:
         self.why, self.reached, self.alive = why, not why, False
@@ -140,6 +144,9 @@ class SimOperator:
         match request:
             case Begin():
                 self._step(None)
+            case Afresh():
+                self._known_losses = self._losses
+                self._step(None)
             case FetchOffsets():
                 self._ask(lambda: {tp: _Stored(n) for tp, n in self._group.offsets.items()})
             case ListMembers():
@@ -153,8 +160,11 @@ class SimOperator:
                 self._kernel.schedule(seconds, lambda: self._step(False))
             case _ if self._lost:
                 self._kernel.schedule(0, lambda: self._step(Failed(Code.SESSION_EXPIRED)))
+            case Multi() if self._known_losses != self._losses:
+                self._known_losses = self._losses
+                self._kernel.schedule(0, lambda: self._step(Failed(Code.CONNECTION_LOSS)))
             case _:
-                self._client.submit(request, self._step)
+                self._client.submit(request, self._step, resumed=self._client.resumed)
 
     @property
     def _group(self) -> Any:

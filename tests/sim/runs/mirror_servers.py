@@ -18,7 +18,7 @@ from zkmigrate.stores.sessions import Stores
 from tests.sim.runs.sim_thread import Go, SimThread
 from zkconsumer.broker.groups.coordinator_calls import Answered, StoredOffset
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import Code, Failed, Reply
+from zkconsumer.core.zookeeper.ops import Code, Failed, Multi, Reply
 from zkconsumer.core.zookeeper.scripts.common import (
     Refused,
     Script,
@@ -114,7 +114,7 @@ class SimZk:
             thread.sleep(0.1)
         else:
             raise ZkUnavailableError("ZooKeeper does not answer")
-        session = self.client.session_id
+        session, resumed = self.client.session_id, self.client.resumed
         try:
             while True:
                 try:
@@ -125,7 +125,9 @@ class SimZk:
                     reply = Failed(Code.SESSION_EXPIRED)
                 else:
                     thread.slept = False
-                    reply = thread.wait(partial(self.client.submit, op))
+                    reply = thread.wait(partial(self.client.submit, op, resumed=resumed))
+                    if isinstance(op, Multi) and reply == Failed(Code.CONNECTION_LOSS):
+                        resumed = self.client.resumed
         except SessionGone:
             raise SessionExpiredError("the session with ZooKeeper ended: run it again") from None
         except Refused as refused:
