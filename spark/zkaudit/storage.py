@@ -53,7 +53,7 @@ _FIXES: Final = (
 
 
 class File(Protocol):
-    """An open file. ``damage``: why the rest of a compressed file is unreadable."""
+    """An open file. ``damage``: why the rest of a compressed file cannot be read, if it cannot."""
 
     damage: str | None
 
@@ -69,12 +69,11 @@ class File(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A file or directory on another file system. ``str`` gives its URL, ``shown`` a URL for
-    messages.
+    """A file or directory on another file system.
 
-    ``address`` is ``scheme://authority``; ``path`` is literal (nothing is percent-encoded) and has
-    no slash at its ends. ``query`` has the options of the file system. ``length`` is known for the
-    files of a listing, in bytes.
+    ``address``: ``scheme://authority``. ``path``: the path without slashes at its ends; nothing in
+    it is percent-encoded. ``query``: the options of the file system. ``length``: the size in bytes,
+    for files in a listing. ``str`` gives the URL, ``shown`` a URL for messages.
     """
 
     address: str
@@ -93,12 +92,12 @@ class Remote:
 
     @property
     def shown(self) -> str:
-        """The URL without the options of the file system."""
+        """The URL without the options of the file system, for messages."""
         return f"{self.address}/{self.path}".rstrip("/")
 
     @property
     def name(self) -> str:
-        """Last component of the path."""
+        """The last component of the path."""
         return self.path.rpartition("/")[2]
 
     @property
@@ -107,7 +106,7 @@ class Remote:
         return Remote(self.address, self.path.rpartition("/")[0], self.query)
 
     def absolute(self) -> Remote:
-        """Return this place, because a URL is always absolute."""
+        """Return this place itself, because a URL is always absolute."""
         return self
 
     def exists(self) -> bool:
@@ -123,7 +122,7 @@ class Remote:
         return self.length is None and self._info().type.name == "Directory"
 
     def iterdir(self) -> Iterator[Remote]:
-        """Yield the entries of this directory; nothing if it does not exist."""
+        """Yield the entries of this directory; none if it does not exist."""
         return self._list(recursive=False)
 
     def rglob(self, pattern: str) -> Iterator[Remote]:
@@ -237,13 +236,14 @@ def _globbed(top: Remote, parts: list[str]) -> Iterator[Remote]:
 
 
 def local_url(place: Path) -> str:
-    """Return a local path as a URL. Otherwise Spark would search the path in the session's default
-    file system. Nothing is percent-encoded, because Hadoop reads the path literally."""
+    """Return a local path as a URL. Without a scheme, Spark would look for it in the session's
+    default file system. Nothing is percent-encoded, because Hadoop takes the path literally."""
     return f"file://{place.absolute()}"
 
 
 def missing(text: str, what: str, fix: str = "") -> str:
-    """Return one line for a place that does not exist. It names the bucket if that is missing."""
+    """Return the message that a place does not exist, in one line. If its bucket is missing, the
+    message says so."""
     place = place_of(text)
     if isinstance(place, Remote):
         bucket = Remote(place.address, "", place.query)
@@ -253,7 +253,7 @@ def missing(text: str, what: str, fix: str = "") -> str:
 
 
 def written(place: Place) -> int:
-    """Return the number of bytes in a file. Locally, preallocated space is not counted.
+    """Return the number of bytes in a file. For a local file, preallocated space is not counted.
 
     Raises FileNotFoundError, AuditError.
     """

@@ -8,15 +8,16 @@ from datetime import datetime, tzinfo
 
 
 def printable(text: str) -> str:
-    """Return text with every character escaped that is invisible or changes text direction."""
+    """Return a text in which characters that are invisible or change the text direction are
+    escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def in_zone(moment: datetime, zone: tzinfo | None) -> datetime:
-    """Return a time in a zone (``None``: that of this machine), or unchanged if it would be before
-    the year 1 or after 9999 there."""
+    """Return a time converted to a zone (``None``: this machine's zone). If the year would not be
+    from 1 to 9999, the time is returned unchanged."""
     with suppress(OverflowError, ValueError):
         return moment.astimezone(zone)
     return moment
@@ -41,7 +42,7 @@ def names_of(regex: str) -> list[str] | None:
 
 
 def group_option(regex: str) -> str:
-    """Return the command-line option from which this regex was made."""
+    """Return the command-line option that gives this regex."""
     names = names_of(regex)
     if names is None:
         return f"--groups-regex {printable(regex)!r}"
@@ -49,8 +50,8 @@ def group_option(regex: str) -> str:
 
 
 def no_group(regex: str, where: str) -> str:
-    """Return the message that no group matches. ``where`` is its subject and verb, such as "the
-    logs have"."""
+    """Return the message that no group matches. ``where``: its subject and verb, such as "the logs
+    have"."""
     text = f"{group_option(regex)}: {where} no group with such a name"
     return (
         text

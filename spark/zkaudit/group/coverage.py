@@ -12,7 +12,7 @@ LogGap = tuple[int, int]
 
 
 class Unknown(Enum):
-    """The type of ``UNKNOWN``, which type checkers distinguish from all other values."""
+    """The type of ``UNKNOWN``. It is an enum so that type checkers know the only value."""
 
     UNKNOWN = "unknown"
 
@@ -22,17 +22,18 @@ UNKNOWN: Final = Unknown.UNKNOWN
 
 
 class Coverage:
-    """The segments of a history.
+    """The log gaps of a history, and the segments between them.
 
-    Log gaps divide the history into segments, numbered from 0. What the log shows about a znode is
-    valid within one segment.
+    Log gaps divide the history into segments, numbered from 0. What a segment shows about a znode
+    may not be true in the next one.
 
     Args:
         log_gaps: pairs (after, before); all transactions strictly between the two are missing. A
             history that does not reach back to the first transaction begins with (0, its first
             zxid).
         known: for each segment, the zxid from which on all ephemeral znodes are known; ``None`` if
-            that is never so. By default only the first segment is known, from its beginning.
+            they are never all known. By default they are known in the first segment only, from its
+            beginning.
     """
 
     def __init__(self, log_gaps: Sequence[LogGap] = (), known: Sequence[int | None] = (0,)) -> None:
@@ -42,28 +43,31 @@ class Coverage:
         self._known = tuple(known)
 
     def segment(self, zxid: int) -> int:
-        """Return the number of log gaps before a zxid."""
+        """Return the segment of a zxid, which is the number of log gaps before it."""
         return bisect_right(self._begins, zxid)
 
     def end_of(self, segment: int) -> int:
-        """Return the last zxid of a segment before a log gap."""
+        """Return the last zxid of a segment. The segment must end with a log gap."""
         return self.log_gaps[segment][0]
 
     def known_from(self, segment: int) -> int | None:
-        """Return the zxid from which all ephemeral znodes of a segment are known."""
+        """Return the zxid from which on all ephemeral znodes are known in a segment; ``None`` if
+        they never are."""
         return self._known[segment] if segment < len(self._known) else None
 
     def is_known(self, zxid: int) -> bool:
-        """Return whether all ephemeral znodes after a transaction are known. They are not in a
-        log gap, of which snapshots show only some transactions."""
+        """Return whether all ephemeral znodes after a transaction are known.
+
+        In a log gap they are not, because a snapshot there shows only some of its transactions.
+        """
         segment = self.segment(zxid)
         known_from = self.known_from(segment)
         in_gap = segment < self.last_segment and zxid > self.end_of(segment)
         return known_from is not None and zxid >= known_from and not in_gap
 
     def is_missing(self, first: int, last: int | None) -> bool:
-        """Return whether transactions between two zxids are missing. ``last``: ``None`` is the end
-        of the history."""
+        """Return whether transactions between two zxids are missing. ``last``: ``None`` means the
+        end of the history."""
         return any(
             (before if last is None else min(last, before)) - max(first, after) > 1
             for after, before in self.log_gaps

@@ -47,7 +47,7 @@ ACTS: Final = {
 
 
 class Event(NamedTuple):
-    """One operation of the history. Events are ordered by (zxid, idx)."""
+    """One operation of the history. Events are in the order of (zxid, idx)."""
 
     zxid: int
     idx: int
@@ -82,12 +82,13 @@ class Shown(NamedTuple):
 
     @property
     def is_ephemeral(self) -> bool:
-        """Whether the znode belongs to a session (a container does not)."""
+        """Whether the znode is ephemeral. A container's owner field is set, too, but is not a
+        session."""
         return self.session not in (0, _CONTAINER)
 
 
 class Moment(NamedTuple):
-    """A place in the history. ``time`` is not compared."""
+    """A point in the history. ``time`` is only for display."""
 
     zxid: int
     idx: int
@@ -107,7 +108,7 @@ class Ended(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Lifetime:
-    """One lifetime of the znode of a registration or an owner."""
+    """A registration or an owner znode, from its creation to its end."""
 
     znode: Znode
     session: int | None
@@ -138,13 +139,13 @@ class Lifetime:
         return None if self.start is UNKNOWN else self.start.zxid
 
     def seen_until(self, coverage: Coverage) -> int:
-        """Return the last transaction at which the znode is known to have existed, if a log gap
-        hides its end."""
+        """Return the last transaction at which the znode is known to have existed. Only for a znode
+        whose end a log gap hides."""
         return max(coverage.end_of(self.seen_in), self.start_zxid or 0)
 
     def existed_before(self, zxid: int) -> bool:
-        """Whether the znode is known to have existed just before a transaction. The lifetime must
-        be complete."""
+        """Whether the znode is known to have existed just before a transaction. Call it only when
+        the whole history was read."""
         if self.start is UNKNOWN or self.start.zxid >= zxid:
             return False
         if self.ended is Ended.UNKNOWN:
@@ -153,13 +154,13 @@ class Lifetime:
 
 
 class Began(NamedTuple):
-    """The start of a lifetime. Its end, or the end of the history, is also such a row."""
+    """The row for the start of a lifetime. The row for its end is the ``Lifetime`` itself."""
 
     lifetime: Lifetime
 
 
 class Change(NamedTuple):
-    """One operation on a znode of a migration, or the state of such a znode in a snapshot."""
+    """An operation on a znode that belongs to a migration, or its content in a snapshot."""
 
     znode: Znode
     event: Event
@@ -185,7 +186,7 @@ class Kind(StrEnum):
 
 
 class Commit(NamedTuple):
-    """One write of an offset znode, with the partition's owner at that operation."""
+    """A write of an offset znode, with the partition's owner at that moment."""
 
     znode: Znode
     zxid: int
@@ -226,7 +227,8 @@ class Refused(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """The start or end of a registration. This row follows that of the registration."""
+    """A change of the group's members. It follows the row of the registration that began or
+    ended."""
 
     registration: Lifetime
     at: Moment
@@ -241,8 +243,8 @@ class Membership(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Burst:
-    """A sequence of claims, ends of ownership, joins, leaves and refused writes without a long
-    pause."""
+    """A sequence of claims, releases, joins, leaves and refused writes without a long pause in
+    between."""
 
     znode: Znode
     """The group's znode."""
@@ -264,7 +266,7 @@ class Burst:
 
     @property
     def is_rebalance(self) -> bool:
-        """Whether a partition was claimed or released. Then the burst is a row of the table
+        """Whether a partition was claimed or released, so that the burst is a row of the table
         ``rebalances``."""
         return bool(self.claims) or self.ends > 0
 
@@ -275,7 +277,7 @@ class Burst:
 
     @property
     def members(self) -> int:
-        """Number of members that claimed."""
+        """Number of members that claimed a partition."""
         return len(self.claimants - {None})
 
     @property
@@ -289,7 +291,8 @@ Row = Began | Lifetime | Membership | Commit | Deleted | Change | Refused | Burs
 
 
 def member_of(data: bytes | None) -> tuple[str | None, str | None]:
-    """Return the consumer id and the stream in an owner znode. Some clients write no stream."""
+    """Return the consumer id and the stream in an owner znode's data. Some clients write no
+    stream."""
     if not data:
         return None, None
     text = data.decode("utf-8", "replace")
@@ -298,7 +301,7 @@ def member_of(data: bytes | None) -> tuple[str | None, str | None]:
 
 
 def offset_of(data: bytes | None) -> int | None:
-    """Return the offset in an offset znode; ``None`` if it is not a 64-bit number."""
+    """Return the offset in an offset znode's data; ``None`` if it is not a 64-bit number."""
     if data is None or _DIGITS.fullmatch(data) is None:
         return None
     offset = int(data)

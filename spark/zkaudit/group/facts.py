@@ -21,7 +21,8 @@ from zkconsumer.errors import ZnodeFormatError
 
 
 class Opened:
-    """The transactions that opened sessions. Uses 16 bytes per session, as there may be millions.
+    """The transaction that opened each session. Uses 16 bytes per session, as there may be
+    millions.
 
     Args:
         sessions: pairs of a session and the zxid at which it was opened.
@@ -43,8 +44,8 @@ class Opened:
 
 
 class TopicEvent(NamedTuple):
-    """One operation on a topic's znode. Data from a snapshot has the zxid of its write and the
-    snapshot's segment."""
+    """An operation on a topic's znode. One that is only known from a snapshot has the zxid of the
+    write, and the segment of the snapshot."""
 
     chroot: str
     topic: str
@@ -90,8 +91,8 @@ class Topics(dict[tuple[str, str], Mapping[int, Partition]]):
 
 
 def topics_of(events: Iterable[TopicEvent]) -> Topics:
-    """Return the partitions of all topics, until the topic is deleted. A recreated topic has those
-    of its latest lifetime."""
+    """Return the partitions of all topics. Of a topic that was recreated, only the latest ones are
+    returned; of a deleted topic, those until its deletion."""
     place = attrgetter("chroot", "topic")
     ordered = sorted(events, key=lambda event: event[:5])
     by_topic = {name: _partitions(list(group)) for name, group in groupby(ordered, place)}
@@ -125,7 +126,7 @@ def _numbers(event: TopicEvent) -> Iterable[int]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Data of a history that all groups share."""
+    """The data of a history that concern all groups, such as topics and brokers."""
 
     end: Moment = field(default_factory=partial(Moment, 0, 0))
     """The last transaction of the history."""
@@ -138,7 +139,7 @@ class Facts:
     ``None`` if this is the first transaction, or if they are never known."""
 
     def partition(self, znode: Znode) -> Partition | None:
-        """Return the topic's data about the partition of an owner or an offset."""
+        """Return the partition to which an owner or offset znode belongs, if its topic is known."""
         partitions = self.topics.get((znode.chroot, znode.topic))
         if partitions is None or znode.partition is None:
             return None
@@ -165,11 +166,11 @@ class FactsReader:
         self._shown: dict[tuple[str, int, int], TopicEvent] = {}
 
     def open(self, session: int, zxid: int) -> None:
-        """Read a transaction that opened a session."""
+        """Add a transaction that opened a session."""
         self._opened[session] = min(zxid, self._opened.get(session, zxid))
 
     def read(self, event: Event) -> None:
-        """Read an operation. Only operations on znodes of brokers and topics are used."""
+        """Add an operation. All but those on znodes of brokers and topics are ignored."""
         path = event.path or ""
         if topic := _TOPIC.search(path):
             segment = self._coverage.segment(event.zxid)
@@ -181,7 +182,7 @@ class FactsReader:
             self._name(path, event.session)
 
     def show(self, shown: Shown) -> None:
-        """Read a znode in a snapshot."""
+        """Add a znode from a snapshot."""
         if topic := _TOPIC.search(shown.path):
             act = Act.CREATE if shown.czxid == shown.mzxid else Act.SET
             segment = self._coverage.segment(shown.zxid + 1)
@@ -196,7 +197,7 @@ class FactsReader:
             self.brokers.setdefault(session, set()).add(path)
 
     def events(self) -> list[TopicEvent]:
-        """Return the operations on topics, with data from snapshots where the logs lack them."""
+        """Return the operations on topics. Those that the logs lack are taken from snapshots."""
         logged = {key[:2] for key in self._topics}
         shown = (event for key, event in self._shown.items() if key[:2] not in logged)
         return [*self._topics.values(), *shown]

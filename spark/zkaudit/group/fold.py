@@ -127,11 +127,12 @@ class _Snapshots:
 
 
 class Fold:
-    """The state of a group's registrations, owners and offsets, updated by its events.
+    """Follows a group's registrations, owners and offsets through its history, and returns what
+    happens to them as rows.
 
     Args:
         coverage: the segments of the history.
-        shown: registrations, owners and offsets in snapshots.
+        shown: the group's registrations, owners and offsets in snapshots.
         later: the same history, read to its end. Needed only if there are log gaps.
     """
 
@@ -170,15 +171,15 @@ class Fold:
 
     @property
     def trees(self) -> set[str]:
-        """Trees in which the group has znodes. An owner znode that only an offset asked for does
-        not count."""
+        """The parts of the group's tree, such as ``ids``, in which it has znodes. ``owners`` only
+        counts if it had an owner znode."""
         trees = {znode.tree for znode in self._znodes.values() if znode is not None}
         return trees if self._has_owners else trees - {OWNERS}
 
     def apply(self, event: Event) -> Sequence[Row]:
-        """Apply the next event. Return its rows: begun and ended lifetimes, writes and deletions
-        of offsets, changes of a migration, refused writes of members, and ended bursts of changes.
-        """
+        """Apply the next event. Return the rows that it causes: begun and ended lifetimes, writes
+        and deletions of offsets, changes of a migration, refused writes of members, and ended
+        bursts."""
         rows: list[Row] = []
         for earlier in self._snapshots.before(event.zxid):
             self._change(earlier, rows)
@@ -206,8 +207,8 @@ class Fold:
         return self._read(rows)
 
     def finish(self) -> Sequence[Row | LiveMove]:
-        """Return the last burst, the lifetimes that did not end, and the group's live move if it
-        has a mode."""
+        """Return the rows at the end of the history: the last burst, the lifetimes that have not
+        ended, and the live move of a group that has a mode."""
         rows: list[Row] = []
         for event in self._snapshots.before(2**63):
             self._change(event, rows)
@@ -230,8 +231,10 @@ class Fold:
 
     def owner(self, path: str, zxid: int) -> tuple[Lifetime | Unknown | None, int | None]:
         """Return the owner of a partition after a transaction, by the path of its owner znode.
-        Without an owner, also return the zxid at which the last one was certainly gone. All events
-        up to the transaction must have been applied, but no later ones."""
+
+        If there is none, also return the zxid at which the last owner znode was certainly gone.
+        Call it when all events up to the transaction have been applied, and no later ones.
+        """
         rows: list[Row] = []
         for event in self._snapshots.before(zxid + 1):
             self._change(event, rows)
@@ -239,8 +242,10 @@ class Fold:
         return self._owner(self._node(path), after, self.coverage.segment(zxid))
 
     def offset(self, path: str, zxid: int) -> Write | Unknown | None:
-        """Return the content of an offset znode after a transaction. As for ``owner``, exactly the
-        events up to it must have been applied."""
+        """Return the content of an offset znode after a transaction.
+
+        Call it when all events up to the transaction have been applied, and no later ones.
+        """
         state, segment = self._offsets.get(path), self.coverage.segment(zxid)
         write = self._content(state, path, segment)
         known_from = self.coverage.known_from(segment)

@@ -23,7 +23,7 @@ _MARKER: Final = "/migration"
 
 
 class FirstEvent(NamedTuple):
-    """The first create or delete of an owner znode in a segment."""
+    """The first creation or deletion of an owner znode in a segment."""
 
     zxid: int
     idx: int
@@ -35,8 +35,10 @@ class FirstEvent(NamedTuple):
 
 
 class Listed:
-    """Finds znodes that a close of a session lists, and whose create is not in the same segment.
-    They were created in the log gap before it.
+    """Finds znodes that were created in a log gap and are deleted by the end of a session.
+
+    The operation that closes a session lists the znodes that it deletes. If the segment does not
+    show the creation of one, it was created in the log gap before it.
 
     Args:
         coverage: the segments of the history.
@@ -47,19 +49,20 @@ class Listed:
         self._created: dict[int, dict[str, int]] = {}
 
     def create(self, event: Event) -> None:
-        """Record a create."""
+        """Record the creation of a znode."""
         if event.path is not None:
             created = self._created.setdefault(event.session, {})
             created[event.path] = self._coverage.segment(event.zxid)
 
     def close(self, event: Event) -> Iterable[str]:
-        """Return the paths in the close of a session that the segment does not show earlier."""
+        """Return the znodes that the end of a session deletes and whose creation its segment does
+        not show."""
         created, here = self._created.pop(event.session, {}), self._coverage.segment(event.zxid)
         return [path for path in event.deleted or () if created.get(path) != here]
 
 
 class LaterEvents:
-    """Later events that rules need in advance: the actions of each session until its end, and the
+    """What rules need to know about later events: what each session does until its end, and the
     first event of each owner znode in each segment."""
 
     def __init__(self, coverage: Coverage, shown: Iterable[Shown] = ()) -> None:
@@ -75,11 +78,11 @@ class LaterEvents:
             self._read_shown(znode)
 
     def first(self, path: str, segment: int) -> FirstEvent | None:
-        """Return the first create or delete of an owner znode in a segment."""
+        """Return the first creation or deletion of an owner znode in a segment."""
         return self._first.get((path, segment))
 
     def closed(self, session: int | None) -> int | None:
-        """Return the zxid at which a session ended."""
+        """Return the zxid at which a session ended; ``None`` if the logs do not show it."""
         return None if session is None else self._closes.get(session)
 
     def names(self, chroot: str, group: str, session: int) -> Collection[str]:
@@ -87,7 +90,7 @@ class LaterEvents:
         return self._names.get((chroot, group, session), ())
 
     def moves(self, chroot: str, group: str, session: int) -> bool:
-        """Return whether a session writes the group's migration marker."""
+        """Return whether a session writes the group's migration marker at any time."""
         return (chroot, group, session) in self._migrations
 
     def shows_marker(self, chroot: str, group: str, segment: int) -> bool:

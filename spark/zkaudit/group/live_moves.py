@@ -28,7 +28,7 @@ COORDINATIONS: Final[Mapping[Mode, str]] = {m: rule.follows.value for m, rule in
 
 
 class Acknowledgement(NamedTuple):
-    """An acknowledgement of a mode by a member."""
+    """A member's acknowledgement of a mode."""
 
     member: str
     session: int
@@ -38,7 +38,8 @@ class Acknowledgement(NamedTuple):
 class Wait(NamedTuple):
     """An interval in which a migratable member was registered without having acknowledged the mode.
 
-    ``end``: it acknowledged, left, or the next mode was written; ``None``: none of these happened.
+    ``end``: when it acknowledged or left, or the next mode was written; ``None``: none of these
+    happened.
     """
 
     member: str
@@ -49,7 +50,8 @@ class Wait(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """A write or deletion of the original ACL, which a lock keeps in ``ids``."""
+    """A change of a group's lock: a write or deletion of the original access list, which the znode
+    ``ids`` keeps while the group is locked."""
 
     at: Moment
     session: int
@@ -58,21 +60,23 @@ class Lock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One mode of a group: a write of the mode znode, and the events until the next write.
+    """The time during which a group was in one mode, from the write of its mode znode to the next
+    write.
 
     Args:
         mode: ``None``: the content is not a mode.
-        version: number of the mode; ``None``: unknown.
+        version: version of the mode znode; ``None``: unknown.
         start: the operation that wrote it.
         session: the session that wrote it; 0: unknown.
         created: whether this write created the znode.
         end: the next write, or the znode's deletion.
-        ended: ``next mode``, ``deleted``, ``still`` or ``unknown`` (modes may be missing).
-        seen_zxid: zxid of its write, or of the last snapshot that shows it.
-        members: number of migratable members that were registered when it was written.
+        ended: how it ended: ``next mode``, ``deleted``, ``still`` (not ended) or ``unknown`` (modes
+            may be missing).
+        seen_zxid: zxid of the write, or of the last snapshot that shows the mode.
+        members: number of migratable members that were registered at the write.
         acknowledged: acknowledgements in the order of their transactions.
         waits: one for each member that had not acknowledged yet.
-        settled: first transaction after which all registered members had acknowledged.
+        settled: the first transaction after which all registered members had acknowledged.
     """
 
     mode: Mode | None
@@ -90,15 +94,16 @@ class Span:
 
     @property
     def late(self) -> tuple[str, ...]:
-        """Members that had not acknowledged the mode when it, or the history, ended."""
+        """The members that had not acknowledged the mode when it ended, or when the history
+        ended."""
         end = self.end and self.end.zxid
         waiting = {w.member for w in self.waits if (w.end and w.end.zxid) == end}
         return tuple(sorted(waiting - {w.member for w in self.waits if w.acknowledged}))
 
 
 class Phase(NamedTuple):
-    """An interval in which a member's session followed one coordination. ``begin`` or ``end`` is
-    ``None`` if unlimited."""
+    """An interval in which a member's session followed one coordination. ``begin`` and ``end`` are
+    ``None`` if there was no change before or after it."""
 
     session: int
     begin: Moment | None
@@ -108,15 +113,16 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveMove:
-    """The modes of a group.
+    """The live move of a group: its modes and its members.
 
     Args:
         znode: the mode's znode.
         spans: the modes in order; there is at least one.
-        registrations: those of all members since the first mode, including legacy members.
+        registrations: the registrations of all members since the first mode, including legacy
+            members.
         migratable: member and session of each migratable member.
-        member_ids: their ids on the coordinator.
-        locks: changes of the lock's record, in order.
+        member_ids: the ids of migratable members at the coordinator.
+        locks: changes of the group's lock, in order.
         closed: the zxids at which sessions ended.
         coverage: the segments of the history.
     """
@@ -131,7 +137,7 @@ class LiveMove:
     coverage: Coverage = field(default_factory=Coverage)
 
     def span_at(self, zxid: int) -> Span | None:
-        """Return the mode just before a transaction."""
+        """Return the mode in which the group was just before a transaction."""
         for span in reversed(self.spans):
             if span.start.zxid < zxid:
                 return span if span.end is None or span.end.zxid >= zxid else None
@@ -144,10 +150,11 @@ class LiveMove:
                 yield one
 
     def phases(self) -> Iterator[Phase]:
-        """Yield the coordination that each migratable session followed over time.
+        """Yield, for the session of each migratable member, the times at which it followed
+        ZooKeeper or the coordinator.
 
-        A new registration begins with the current mode. Later modes apply from the transaction
-        with which the member acknowledged them.
+        A new registration begins with the current mode. Later modes apply from the transaction with
+        which the member acknowledged them.
         """
         changes: defaultdict[int, list[tuple[Moment, str]]] = defaultdict(list)
         for one in self.of_members(migratable=True):
@@ -168,7 +175,7 @@ class LiveMove:
 
 
 class LiveMoves:
-    """Collects the rows of a group's fold that concern modes.
+    """Collects those rows of a group's fold that concern its modes.
 
     Args:
         coverage: the segments of the history.
@@ -193,7 +200,8 @@ class LiveMoves:
             self._registrations.pop(row, None)
 
     def finish(self, closed: Mapping[int, int], shown: Mapping[int, int]) -> LiveMove | None:
-        """Return the group's modes; ``None`` if there are none. All lifetimes must be complete.
+        """Return the group's live move; ``None`` if it had no mode. Call it at the end of the
+        history.
 
         Args:
             closed: the zxids at which sessions ended.

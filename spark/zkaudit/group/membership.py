@@ -10,7 +10,7 @@ from zkaudit.group.znodes import IDS
 
 
 class Members:
-    """Derives changes of membership from the result rows of the fold over a group's events.
+    """Adds rows about changes of the group's members to the rows of its fold.
 
     Args:
         coverage: the segments of the history.
@@ -23,7 +23,8 @@ class Members:
         """Registrations that are known to exist in the current segment."""
 
     def read(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the rows of the fold, each followed by the change of membership that it causes."""
+        """Yield the rows, each followed by the change of the group's members that it causes, if
+        any."""
         for row in rows:
             yield row
             if isinstance(row, Began):

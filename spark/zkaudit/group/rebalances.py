@@ -14,7 +14,7 @@ QUIET_US: Final = 5_000_000
 
 
 class Bursts:
-    """Divides the rows of a group's fold into bursts."""
+    """Divides the changes of a group into bursts."""
 
     def __init__(self) -> None:
         self._now: Burst | None = None
@@ -23,8 +23,8 @@ class Bursts:
         begins a new burst."""
 
     def read(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the rows of the fold over the group's events, each after the burst that ended
-        before it."""
+        """Yield the rows of the group's fold. If a burst ended before a row, yield the burst
+        first."""
         for row in rows:
             if isinstance(row, Began):
                 start = row.lifetime.start
@@ -37,7 +37,7 @@ class Bursts:
             yield row
 
     def finish(self) -> Sequence[Burst]:
-        """Return the last burst."""
+        """Return the last burst, if there is one."""
         return () if self._now is None else (self._now,)
 
     def _add(self, row: Row, znode: Znode, at: Moment) -> Iterator[Burst]:

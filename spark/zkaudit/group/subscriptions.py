@@ -14,7 +14,7 @@ FILTERS: Final = ("white_list", "black_list")
 
 
 class Registered(NamedTuple):
-    """The content of a registration."""
+    """The subscription and streams in a registration."""
 
     pattern: str | None
     subscription: dict[str, int] | None
@@ -22,7 +22,8 @@ class Registered(NamedTuple):
 
 
 def registered(data: bytes | None) -> Registered:
-    """Return the content of a registration; ``None`` if its format is unknown."""
+    """Return the content of a registration's data. Its fields are ``None`` if the format is
+    unknown."""
     content = _object(data)
     pattern, counts = content.get("pattern"), content.get("subscription")
     good = isinstance(counts, dict) and all(type(count) is int for count in counts.values())
@@ -44,7 +45,8 @@ def _object(data: bytes | None) -> dict[str, Any]:
 
 
 def topics_of_filter(pattern: str, regex: str, topics: Sequence[str]) -> list[str]:
-    """Return the topics that a member's filter matches; none for an invalid filter.
+    """Return the topics among ``topics`` that a member's filter matches; none if the filter is
+    invalid.
 
     Internal topics are left out, as members do by default.
     """

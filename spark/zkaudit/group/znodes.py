@@ -56,8 +56,8 @@ _MOST: Final = 2**63 - 1
 
 
 class Znode(NamedTuple):
-    """The place of a znode in its group's tree. ``name`` is the rest of the path, such as a
-    consumer id in ``ids``."""
+    """The place of a znode in its group. ``tree``: the part of the group to which it belongs, such
+    as ``ids``. ``name``: the rest of the path, such as a consumer id."""
 
     path: str
     chroot: str
@@ -69,7 +69,7 @@ class Znode(NamedTuple):
 
 
 def znode_of(path: str) -> Znode | None:
-    """Return the place of a znode that the fold follows; ``None`` for other paths."""
+    """Return the place of a znode in its group; ``None`` if the audit does not use such a path."""
     offset = _OFFSET.fullmatch(path)
     if offset is not None:  # no other znode of a group has such a path
         chroot, group, topic, number = offset.groups()

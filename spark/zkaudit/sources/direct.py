@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def rows(
     spark: SparkSession, reader: DataSourceReader, columns: tuple[schema.Column, ...]
 ) -> DataFrame:
-    """Return the rows of a source: one task for each of the reader's partitions.
+    """Return the rows that a reader of a data source yields, with one task for each of its
+    partitions.
 
     ``columns``: the columns of the reader's batches. Raises the errors of ``reader.partitions``,
     which is called immediately.

@@ -74,21 +74,20 @@ def split_name(text: str) -> tuple[str | None, str]:
 
 
 def absolute(text: str) -> str:
-    """Return ``PLACE`` or ``NAME=PLACE`` with an absolute path or a URL."""
+    """Return ``PLACE`` or ``NAME=PLACE`` with the place as an absolute path or a URL."""
     name, place = split_name(text)
     found = str(place_of(place))
     return found if name is None else f"{name}={found}"
 
 
 def parse_servers(text: str, several: str | None = None) -> dict[str, list[Place]]:
-    """Read the options ``path`` and ``paths``: the places of each server.
+    """Return the places of each server that the options ``path`` and ``paths`` name.
 
     In ``path``, places are separated by commas. ``paths`` is a JSON list, which Spark creates from
-    ``load([PLACE, ...])``. Each entry may be ``NAME=PLACE``; a name may have several places, such
-    as the server's ``dataLogDir`` and ``dataDir``. A place is a directory, a file, or a glob,
-    given as a path or a URL (see ``storage``). Without a name, the server is named after the
-    directory, or after the directory of the file, without the options of a URL. Raises
-    ``ConfigError``, ``InputMissingError``, ``AuditError``.
+    ``load([PLACE, ...])``. A place is a directory, a file, or a glob, given as a path or a URL (see
+    ``storage``). ``NAME=PLACE`` names the server; several places may have the same name, such as a
+    server's ``dataLogDir`` and ``dataDir``. Without a name, the server is called like the
+    directory. Raises ``ConfigError``, ``InputMissingError``, ``AuditError``.
     """
     named = [split_name(part) for part in filter(None, map(str.strip, text.split(",")))]
     if several is not None:
@@ -122,7 +121,7 @@ def _places(text: str) -> list[Place]:
 
 
 def find(servers: Mapping[str, Sequence[Place]], snapshots: bool = False) -> dict[str, list[Piece]]:
-    """Return all logs (or all snapshots) of each server, in order of the zxids in their names.
+    """Return all logs (or all snapshots) of each server, in the order of the zxids in their names.
 
     A place is a file, a ``dataDir`` or ``dataLogDir``, or the ``version-2`` in one of them. There
     may be several copies of a file; see ``distinct``.
@@ -166,11 +165,11 @@ def _zxid_of_log(path: Place) -> int | None:
 
 
 def distinct(pieces: Iterable[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """Keep the longest of several copies of a server's log. Also return the others.
+    """Return the longest copy of each log of a server, and all other copies.
 
-    A copy from ``zkaudit collect`` may be next to the server's own log. One is then a prefix of the
-    other: it was copied early, or its end was cut off afterwards. Raises AuditError for two
-    different logs, and ``OSError``.
+    There may be a copy from ``zkaudit collect`` next to the server's own log. The shorter one must
+    then be a prefix of the other. Raises AuditError for two different logs with the same name, and
+    ``OSError``.
     """
     kept: dict[tuple[str, int], Piece] = {}
     left_out = []
@@ -208,7 +207,7 @@ def _files(place: Place) -> Iterator[Place]:
 
 
 def within(pieces: list[Piece], filters: Filters) -> Iterator[Piece]:
-    """Leave out the logs of one server that cannot contain a wanted zxid."""
+    """Yield the logs of one server that may contain a zxid that ``filters`` accepts."""
     for piece, following in zip(pieces, [*pieces[1:], None], strict=False):
         if filters.end_zxid is not None and piece.zxid > filters.end_zxid:
             continue
@@ -222,7 +221,7 @@ def within(pieces: list[Piece], filters: Filters) -> Iterator[Piece]:
 
 
 def split(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> Iterator[Piece]:
-    """Split logs that are longer than two tasks into pieces of one task each.
+    """Split logs that are too long for two tasks into pieces for one task each.
 
     Servers begin a new log about every 100,000 transactions, so such files are rare. Each is
     scanned once. A compressed log is not split, because each part would have to unpack everything
@@ -240,7 +239,7 @@ def split(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> Iterator[Piece
 
 
 def pack(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> list[tuple[Piece, ...]]:
-    """Combine pieces in order into tasks of up to ``most`` bytes."""
+    """Combine pieces, in order, into tasks of up to ``most`` bytes."""
     tasks: list[tuple[Piece, ...]] = []
     task: list[Piece] = []
     size = 0
@@ -254,7 +253,8 @@ def pack(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> list[tuple[Piec
 
 
 def parse_zxid(name: str, text: str | None) -> int | None:
-    """Read a zxid, decimal or ``0x`` hexadecimal. Raises ``ConfigError``."""
+    """Return the zxid in a text, decimal or hexadecimal with ``0x``. ``name``: the option's name.
+    Raises ``ConfigError``."""
     if text is None:
         return None
     try:

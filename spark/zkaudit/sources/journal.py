@@ -36,15 +36,15 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with a session."""
+    """Register the format ``zkaudit_journal`` with a session."""
     spark.dataSource.register(ZkauditJournal)
 
 
 def read_journal_rows(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yield one row for each line. Raises ``OSError``.
+    """Yield one row for each line of a journal. Raises ``OSError``.
 
-    A last line without a newline is still being written, or its writer was killed. It also counts
-    as a fault.
+    A last line without a newline also counts as a fault: it is still being written, or its writer
+    was killed.
     """
     name = shown(path)
     with stream(path) as file:
@@ -112,8 +112,8 @@ class _Journals(InputPartition):
 
 
 class ZkauditJournal(DataSource):
-    """Journals. ``load`` takes paths or URLs, comma-separated: files, or directories (all
-    ``*.jsonl`` below)."""
+    """The source ``zkaudit_journal``, for members' journals. ``load`` takes paths or URLs,
+    separated by commas: files, or directories (all ``*.jsonl`` below)."""
 
     @classmethod
     def name(cls) -> str:
@@ -121,16 +121,17 @@ class ZkauditJournal(DataSource):
         return "zkaudit_journal"
 
     def schema(self) -> StructType:
-        """Columns of ``schema.journal_columns``."""
+        """The columns of ``schema.journal_columns``."""
         return schema.spark_type(schema.journal_columns())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read all journals that exist now."""
+        """Return a reader of all journals that exist now."""
         return JournalReader(self.options.get("path", ""))
 
 
 class JournalReader(DataSourceReader):
-    """Reads journals, several small ones in one task. ``paths``: as for ``ZkauditJournal``."""
+    """Reads journals. Several small ones are read in one task. ``paths``: as for
+    ``ZkauditJournal``."""
 
     def __init__(self, paths: str) -> None:
         self.paths = paths

@@ -44,7 +44,7 @@ _STALL_SECONDS: Final = 60.0
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with a session."""
+    """Register the format ``zkaudit_offsets`` with a session."""
     spark.dataSource.register(ZkauditOffsets)
 
 
@@ -54,7 +54,8 @@ def read(
     group: str | None = None,
     command_config: str | None = None,
 ) -> DataFrame:
-    """Return rows of ``schema.OFFSETS``. ``group``: a Java regex.
+    """Return the records of ``__consumer_offsets`` as rows of ``schema.OFFSETS``. ``group``: a Java
+    regex.
 
     ``command_config`` is the path of a file of client properties. Spark gets only the path, so that
     no secret appears in a plan, a log or Spark's web UI.
@@ -107,10 +108,10 @@ def commits(rows: DataFrame) -> DataFrame:
 
 
 def connect(bootstrap: str, config: str | None) -> dict[str, Any]:
-    """Return kafka-python's security arguments, after a broker has accepted them.
+    """Return the security arguments for kafka-python, after checking that a broker accepts them.
 
-    Otherwise kafka-python would retry indefinitely with a wrong secret, and wait for the answer of
-    a broker that is too old for it. Raises ConfigError, AuthenticationError, and BrokerError if no
+    Without this check, kafka-python would retry indefinitely with a wrong secret, and wait for a
+    broker that is too old for it. Raises ConfigError, AuthenticationError, and BrokerError if no
     usable broker of ``bootstrap`` answers.
     """
     from zkconsumer.broker.api_versions import LIST_OFFSETS
@@ -199,9 +200,9 @@ class _Range(InputPartition):
 
 
 class ZkauditOffsets(DataSource):
-    """The current content of ``__consumer_offsets``. Option ``bootstrap``: HOST:PORT,...
+    """The source ``zkaudit_offsets``, for the present content of ``__consumer_offsets``.
 
-    Option ``config``: path of a file of client properties.
+    Option ``bootstrap``: HOST:PORT,... Option ``config``: path of a file of client properties.
     """
 
     @classmethod
@@ -210,11 +211,11 @@ class ZkauditOffsets(DataSource):
         return "zkaudit_offsets"
 
     def schema(self) -> StructType:
-        """Columns of ``schema.OFFSETS``."""
+        """The columns of ``schema.OFFSETS``."""
         return schema.spark_type(schema.OFFSETS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read the records that exist at planning."""
+        """Return a reader of the records that exist when Spark plans the query."""
         bootstrap = self.options.get("bootstrap")
         if not bootstrap:
             raise ConfigError(["bootstrap: name the brokers: HOST:PORT,..."])

@@ -33,11 +33,11 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the sources.
+    """An option of a data source.
 
     Attributes:
-        logs_only: ``zookeeper_snapshot`` does not have it.
-        internal: set by Spark or by zkaudit itself; not on the reference page.
+        logs_only: whether ``zookeeper_snapshot`` does not have it.
+        internal: whether only Spark or zkaudit sets it, so that it is not on the reference page.
     """
 
     name: str
@@ -102,7 +102,7 @@ _OPTIONS: Final = tuple(option.name for option in OPTIONS)
 
 @dataclass(frozen=True)
 class Settings:
-    """A source's checked options, pickled for the workers."""
+    """The checked options of a data source. Spark pickles them for its workers."""
 
     servers: dict[str, list[Place]]
     table: str
@@ -117,12 +117,13 @@ class Settings:
 
     @property
     def names(self) -> list[str]:
-        """Names of the wanted columns."""
+        """The names of the wanted columns."""
         return [column.name for column in self.columns]
 
 
 def parse_options(source: str, options: dict[str, str]) -> Settings:
-    """Read the options of a source. Names are case-insensitive. Raises ``ConfigError``."""
+    """Check the options of a data source. Their names are case-insensitive. Raises
+    ``ConfigError``."""
     given = {name.lower(): value for name, value in options.items()}
     faults = [
         f"{name}: no such option; the options are {', '.join(_OPTIONS)}"

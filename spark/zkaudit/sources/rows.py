@@ -38,7 +38,7 @@ _WITHOUT_PATH: Final = pa.array(["createSession", "closeSession", "error"])
 
 
 def rows_of(settings: Settings, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the requested table, with only the requested columns."""
+    """Read pieces of logs. Yield the rows of the requested table, with the requested columns."""
     make = {"files": _file, "runs": _runs, "groups": _groups}.get(settings.table, _transactions)
     for piece in pieces:
         yield from make(settings, piece)
@@ -129,8 +129,8 @@ def _without_unread(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def snapshot_rows(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one snapshot. Raises ``LogFormatError`` if it is damaged, and
-    ``OSError``."""
+    """Yield the rows of the requested table for one snapshot. Raises ``LogFormatError`` if it is
+    damaged, and ``OSError``."""
     if settings.table == "sessions":
         batches = read_snapshot_sessions(piece.path, piece.server)
     else:
@@ -143,8 +143,9 @@ def snapshot_rows(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 
 def nodes_of_groups(batch: pa.RecordBatch, begins: Sequence[str]) -> pa.RecordBatch:
-    """Return the znodes that an audit needs: the root, topics, brokers, and the groups' ephemeral
-    znodes, offsets, migration markers and modes."""
+    """Return the znodes of a batch that an audit needs: the root, topics, brokers, and groups'
+    ephemeral znodes, offsets, migration markers and modes. ``begins``: how the groups' names
+    begin."""
     paths = batch["path"]
     needed = pc.not_equal(batch["ephemeral_owner"], 0)
     for end in ("/migration", "/live/mode"):
@@ -174,14 +175,14 @@ def _batch(settings: Settings, rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def in_sample(zxids: np.ndarray) -> np.ndarray:
-    """Return the transactions whose times are stored with a run."""
+    """Return for each transaction whether its time is stored with its run."""
     early = (zxids & 0xFFFFFFFF < schema.BEGIN) & (zxids % schema.SAMPLE_AT_BEGIN == 0)
     found: np.ndarray = early | (zxids % schema.SAMPLE == 0)
     return found
 
 
 def sample_of(first: int, last: int) -> np.ndarray:
-    """Return the zxids of a run whose times are stored, in order."""
+    """Return, in order, the zxids of a run whose times are stored with it."""
     early = min(last, first >> 32 << 32 | schema.BEGIN - 1)
     ranges = ((schema.SAMPLE_AT_BEGIN, early), (schema.SAMPLE, last))
     parts = [np.arange(-(-first // step) * step, end + 1, step) for step, end in ranges]
@@ -189,7 +190,8 @@ def sample_of(first: int, last: int) -> np.ndarray:
 
 
 class Runs:
-    """The unbroken runs of zxids in one log that match ``filters``."""
+    """Collects the runs of consecutive zxids in one log. Only zxids in the range of ``filters``
+    count."""
 
     def __init__(self, filters: Filters) -> None:
         self._filters = filters
@@ -218,8 +220,8 @@ class Runs:
             self._found.append((first, last, began, int(times[end - 1]), sample))
 
     def rows(self, reader: LogReader | None = None) -> list[dict[str, Any]]:
-        """Return the columns of ``schema.TXNLOG_RUNS``, except server and file. ``reader``: the
-        reader that has read the log."""
+        """Return the runs as rows with the columns of ``schema.TXNLOG_RUNS``, except server and
+        file. ``reader``: the reader that has read the log."""
         end = None if reader is None else reader.end
         clocks = np.array([run[2:4] for run in self._found], np.int64).ravel()
         times = timestamps(clocks).to_pylist()

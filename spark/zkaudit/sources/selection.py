@@ -36,7 +36,7 @@ _MOST_NAMES: Final = 3
 
 
 def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
-    """Return the logs and the snapshots below the servers' data directories, in order of zxids.
+    """Return the logs and the snapshots in the servers' data directories, in the order of zxids.
 
     Each directory belongs to one server: ``dataDir`` or ``dataLogDir``, or their ``version-2``. It
     is a path or a URL. ``NAME=DIR`` names the server, which may have several directories. Of
@@ -49,7 +49,7 @@ def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
 
 
 def left_out(directories: Sequence[str | Path]) -> list[str]:
-    """Return the files below the directories that are not read, each with the reason."""
+    """Return the files in the directories that are not read, each with the reason."""
     copies = [f"{shown(piece.path)} (a copy)" for piece in _found(directories)[2]]
     return sorted([*copies, *sources_files.unread(_servers(directories))])
 
@@ -86,10 +86,10 @@ def _found(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece],
 
 
 def end_zxid(logs: Sequence[Piece], end: str | None) -> int | None:
-    """Return the last zxid to read for changes before ``end`` (ISO, UTC); ``None`` to read all.
+    """Return the last zxid to read to find changes before ``end`` (ISO, UTC); ``None``: read all.
 
-    It is the zxid before the first log that begins more than ``AFTER_END`` later, so only whole
-    logs are left out. The logs with the lowest zxid are always read.
+    Only whole logs are left out: those that begin more than ``AFTER_END`` after ``end``. The logs
+    with the lowest zxid are always read.
     """
     if end is None:
         return None
@@ -112,11 +112,11 @@ def _first_in(log: Piece) -> Operation | None:
 def begin_snapshot(
     logs: Sequence[Piece], found: Sequence[Piece], start: str | None
 ) -> Piece | None:
-    """Return the snapshot after which to read the logs for findings from ``start`` (ISO, UTC);
-    ``None`` to read all.
+    """Return the snapshot from which to read the logs for findings after ``start`` (ISO, UTC);
+    ``None``: read all.
 
-    It is a complete snapshot that was begun at least ``BEFORE_START`` earlier, and has the
-    members, owners and offsets at that time. ``found``: the snapshots.
+    It shows the members, owners and offsets at its time. It is complete, and was begun at least
+    ``BEFORE_START`` before ``start``. ``found``: the snapshots.
     """
     if start is None:
         return None
@@ -145,14 +145,14 @@ def config_in(snapshots: Sequence[Piece]) -> tuple[int, bytes] | None:
 
 
 def milliseconds(time: str, later: timedelta = timedelta()) -> int:
-    """Return an ISO time (UTC by default), moved by ``later``, in milliseconds since 1970."""
+    """Return an ISO time (UTC by default) plus ``later``, in milliseconds since 1970."""
     moment = datetime.fromisoformat(time)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // _MS + later // _MS
 
 
 def within(logs: Sequence[Piece], begin: int | None, end: int | None) -> list[Piece]:
-    """Leave out the logs that have no zxid between ``begin`` and ``end``."""
+    """Return the logs that may have zxids from ``begin`` to ``end``."""
     wanted = Filters(start_zxid=begin, end_zxid=end)
     servers: dict[str, list[Piece]] = {}
     for log in logs:
@@ -161,9 +161,10 @@ def within(logs: Sequence[Piece], begin: int | None, end: int | None) -> list[Pi
 
 
 def group_begins(regex: str) -> tuple[str, ...]:
-    """Return prefixes of group names. Every matching group has one of them after ``/consumers/``.
+    """Return prefixes of the names of groups that a regex can match; empty if it is too complex.
 
-    A complete group name ends with ``/``. Empty if the regex is too complex.
+    Every matching group's name begins with one of them. A prefix that ends with ``/`` is a complete
+    name.
     """
     names = names_of(regex)
     if names is not None:  # a comma separates the texts of the source's option
@@ -186,10 +187,11 @@ def group_begins(regex: str) -> tuple[str, ...]:
 
 
 def behind(found: Sequence[Piece], log_gaps: Sequence[tuple[int, int]]) -> list[Piece]:
-    """Return the snapshots to read: the first one after each log gap, and the last one inside it.
+    """Return the snapshots to read because of log gaps.
 
-    The logs show all changes after the first one. The one inside the gap has members that were
-    registered before the logs continue. Of snapshots with the same zxid, one is enough.
+    These are the first snapshot after each gap, because the logs show all changes after it, and the
+    last one inside it, because it shows members that registered before the logs continue. Of
+    snapshots with the same zxid, one is returned.
     """
     one = {piece.zxid: piece for piece in reversed(found)}
     taken = sorted(one)
@@ -206,11 +208,11 @@ def read_behind(
     read: Callable[[Sequence[Piece]], Iterable[int]],
     known: Iterable[int] = (),
 ) -> list[Piece]:
-    """Read the snapshots that ``behind`` names, or the next one if one is incomplete. Return all
-    that were read.
+    """Read the snapshots that ``behind`` returns. If one is incomplete, read the next one. Return
+    all that were read.
 
-    ``read`` returns the zxids of complete ones. ``known``: zxids of complete snapshots that were
-    read before, including deleted files.
+    ``read``: reads snapshots, and returns the zxids of the complete ones. ``known``: zxids of
+    complete snapshots that were read before, including deleted files.
     """
     left, tried, there = list(found), list[Piece](), set(known)
     while True:
@@ -225,12 +227,12 @@ def read_behind(
 
 
 def known(log_gaps: Sequence[tuple[int, int]], snapshots: Iterable[int]) -> tuple[int | None, ...]:
-    """Return, for each segment between log gaps, the zxid from which all ephemeral znodes are
+    """Return, for each segment between log gaps, the zxid from which on all ephemeral znodes are
     known.
 
     For the first segment this is its start. For a segment after a log gap it is the zxid of the
-    first snapshot taken in it, or ``None`` if there is none. ``snapshots`` are the zxids in their
-    names.
+    first snapshot that was taken in it; ``None`` if there is none. ``snapshots``: the zxids in the
+    names of snapshots.
     """
     return (0, *_first_behind(log_gaps, sorted(snapshots)))
 
@@ -248,5 +250,5 @@ def _first_behind(log_gaps: Iterable[tuple[int, int]], taken: Sequence[int]) -> 
 
 
 def listed(directories: Sequence[str | Path]) -> str:
-    """Return the option ``paths`` of the sources."""
+    """Return the value of the data sources' option ``paths`` for these directories."""
     return json.dumps([str(directory) for directory in directories])

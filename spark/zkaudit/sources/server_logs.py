@@ -42,10 +42,10 @@ def _local(place: str) -> Path:
 
 
 def addresses(spark: SparkSession, places: Sequence[str]) -> dict[int, str]:
-    """Return the address of each session that a line names.
+    """Return the client address of each session that a line of the servers' logs names.
 
-    A session that was resumed from other addresses gets all of them, in alphabetical order,
-    because lines of different servers have no common chronological order.
+    If a session was resumed from another address, it gets all its addresses in alphabetical order,
+    because the lines of different servers have no common order in time.
     """
     if not places:
         return {}
@@ -72,7 +72,7 @@ def addresses(spark: SparkSession, places: Sequence[str]) -> dict[int, str]:
 
 
 def addresses_of(places: Sequence[str], sessions: set[int]) -> dict[int, str]:
-    """Return the ``addresses`` of a few sessions, read in this process."""
+    """Return the client addresses of a few sessions, like ``addresses``, but without Spark."""
     every: dict[int, set[str]] = defaultdict(set)
     for file in (file for place in places for file in _files(place)):
         with file.open(encoding="utf-8", errors="replace") as lines:

@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Register both sources with a session."""
+    """Register the formats ``zookeeper_txnlog`` and ``zookeeper_snapshot`` with a session."""
     spark.dataSource.register(ZookeeperTxnlog)
     spark.dataSource.register(ZookeeperSnapshot)
 
 
 class ZookeeperTxnlog(DataSource):
-    """Transaction logs, batch and streaming: columns of ``schema.TXNLOG``."""
+    """The source ``zookeeper_txnlog``, for transaction logs, batch and streaming. Its columns are
+    those of ``schema.TXNLOG``."""
 
     @classmethod
     def name(cls) -> str:
@@ -56,12 +57,12 @@ class ZookeeperTxnlog(DataSource):
         return schema.spark_type(parse_options(self.name(), self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read all logs that exist now."""
+        """Return a reader of all logs that exist now."""
         settings = parse_options(self.name(), self.options)
         return PushingLogReader(settings) if settings.push_filters else BatchLogReader(settings)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Read the logs as they grow."""
+        """Return a reader that follows the logs as they grow."""
         settings = parse_options(self.name(), self.options)
         if settings.table not in ("transactions", "groups"):
             raise ConfigError([f"table: {settings.table} cannot be streamed"])
@@ -74,7 +75,8 @@ class ZookeeperTxnlog(DataSource):
 
 
 class ZookeeperSnapshot(DataSource):
-    """Snapshots, plain, gzip, snappy or zstd: columns of ``schema.SNAPSHOT``."""
+    """The source ``zookeeper_snapshot``, for snapshots, plain or compressed with gzip, snappy or
+    zstd. Its columns are those of ``schema.SNAPSHOT``."""
 
     @classmethod
     def name(cls) -> str:
@@ -86,28 +88,27 @@ class ZookeeperSnapshot(DataSource):
         return schema.spark_type(parse_options(self.name(), self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read all snapshots that exist now."""
+        """Return a reader of all snapshots that exist now."""
         return SnapshotReader(parse_options(self.name(), self.options))
 
 
 @dataclass
 class Task(InputPartition):
-    """Pieces of files that one Spark task reads."""
+    """The pieces of files that one Spark task reads."""
 
     pieces: tuple[Piece, ...]
 
 
 class BatchLogReader(DataSourceReader):
-    """Plans once, with several small files in one task. Reading keeps no state."""
+    """Reads all logs that exist now. Several small files are read in one task."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     def partitions(self) -> list[InputPartition]:
-        """Choose the files by zxid, split long ones, and pack small ones.
+        """Return the tasks: choose the files by zxid, split long ones, and combine small ones.
 
-        Tables with one row for each file read whole files, because each part of a damaged file
-        would report the damage.
+        For the table ``files``, which has one row for each file, files are not split.
         """
         most = self.settings.bytes_per_task
         found = find(self.settings.servers).values()
@@ -127,7 +128,8 @@ class BatchLogReader(DataSourceReader):
 
 
 class PushingLogReader(BatchLogReader):
-    """Takes zxid ranges and path prefixes from a query's filters, which Spark applies as well.
+    """Uses zxid ranges and path prefixes in a query's filters to read less. Spark still applies the
+    filters.
 
     Spark has filters for Python sources since 4.1. This class recognizes them by their classes'
     names, because 4.0 cannot import the classes.
@@ -164,10 +166,12 @@ class PushingLogReader(BatchLogReader):
 
 
 class StreamLogReader(DataSourceStreamReader):
-    """Follows each server's logs. An offset has the current file and the position in it.
+    """Follows the logs of each server. Spark's offsets consist of each server's current file and
+    the position in it.
 
-    A file's size is meaningless because servers preallocate space. So the tail is scanned, and an
-    incomplete record is left for the next batch. A file is finished once the next one exists.
+    Servers preallocate space, so a file's size does not show where its records end. So the file is
+    scanned, and an incomplete record is left for the next batch. A file is finished when the next
+    one exists.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -218,7 +222,7 @@ class StreamLogReader(DataSourceStreamReader):
         return latest
 
     def partitions(self, start: Any, end: Any) -> list[InputPartition]:
-        """Return the pieces between two offsets, as tasks."""
+        """Return the tasks that read the logs between two offsets."""
         found = self._find()
         pieces = []
         for server, to in end.items():
@@ -241,19 +245,20 @@ class StreamLogReader(DataSourceStreamReader):
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads snapshots, several in one task."""
+    """Reads snapshots. Several are read in one task."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     def partitions(self) -> list[InputPartition]:
-        """Pack all snapshots into tasks."""
+        """Return the tasks, with several snapshots in each."""
         found = find(self.settings.servers, snapshots=True).values()
         pieces = [piece for pieces in found for piece in pieces if _named(self.settings, piece)]
         return [Task(task) for task in pack(pieces, self.settings.bytes_per_task)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Decode one task's snapshots. A damaged snapshot, if tolerated, has no rows."""
+        """Decode one task's snapshots. A damaged snapshot is an error, or has no rows if the
+        options tolerate damage."""
         if not isinstance(partition, Task):  # Spark's own: there is nothing to read
             return
         for piece in partition.pieces:

@@ -29,8 +29,8 @@ _ROWS: Final = 1000
 
 
 def generations(stored: DataFrame) -> DataFrame:
-    """Return the table ``generations``: classic and KIP-848 groups, and groups that change their
-    protocol."""
+    """Return the table ``generations``, for classic groups, KIP-848 groups, and groups that change
+    between the two protocols."""
     changed = F.when(F.col("commit_ms").between(0, LAST_MS), F.timestamp_millis("commit_ms"))
     group = ("log_partition", "group_id")
     rows = stored.where(F.col("kind").isin("group", *KINDS.values())).select(
@@ -67,9 +67,9 @@ def _of_maps(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def ownership(generations_: DataFrame) -> DataFrame:
-    """Return the table ``broker_ownership``, with one row for consecutive equal assignments of a
-    partition. A generation may be recorded twice, because its leader stores the assignment
-    later."""
+    """Return the table ``broker_ownership``. Consecutive generations that assign a partition to the
+    same member are one row. A generation may be recorded twice, because its leader stores the
+    assignment later."""
     every = generations_.withColumn(
         "next_time",
         F.lead("time").over(Window.partitionBy("log_partition", "group_id").orderBy("log_offset")),

@@ -42,9 +42,9 @@ def sessions(
     """Return the table ``sessions``.
 
     Args:
-        shared: ``staging.shared_rows``.
-        used: the sessions used in a group.
-        brokers: as in ``Facts``.
+        shared: the result of ``staging.shared_rows``.
+        used: the sessions that used a group.
+        brokers: the broker's id for each session of a broker.
         addresses: the client's address of each session, if known.
     """
     created = _first(shared, "createSession", zxid="created_zxid", time="created_time",
@@ -92,7 +92,7 @@ def moves(stage: Stage) -> DataFrame:
 
 
 def time_at(us: int | None) -> datetime | None:
-    """Return a column's time in microseconds since 1970."""
+    """Return microseconds since 1970 as a time."""
     return None if us is None else _EPOCH + timedelta(microseconds=us)
 
 

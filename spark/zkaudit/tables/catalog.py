@@ -27,8 +27,8 @@ GROUP: Final = ("chroot", "group_id")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table, stored as Parquet below ``OUT/tables``. ``key``: the columns that identify a row,
-    where null counts as a value."""
+    """A table of an audit, stored as Parquet in ``OUT/tables``. ``key``: the columns that identify
+    a row. In them, null counts as a value."""
 
     name: str
     key: str
@@ -36,16 +36,17 @@ class Table:
     columns: tuple[Column, ...]
 
     def spark_type(self) -> StructType:
-        """Return the Spark schema. All columns are nullable, as in any file that Spark writes."""
+        """Return the table's schema for Spark. All columns are nullable, as in any file that Spark
+        writes."""
         return spark_type(tuple(replace(column, nullable=True) for column in self.columns))
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the Arrow schema."""
+        """Return the table's schema for Arrow."""
         return arrow_schema(tuple(replace(column, nullable=True) for column in self.columns))
 
     def shape(self, frame: DataFrame, missing: Collection[str] = ()) -> DataFrame:
-        """Return exactly this table's columns, in order, each cast to its type. Columns in
-        ``missing`` are null."""
+        """Return a frame with exactly this table's columns, in order, each cast to its type.
+        Columns in ``missing`` are null."""
         # As SQL: a Column object for each takes seven calls to the JVM.
         columns = ((f"`{c.name}`", c.dataType.simpleString()) for c in self.spark_type())
         return frame.selectExpr(

@@ -39,8 +39,8 @@ _ACTS = {
 
 
 def read(spark: SparkSession, places: Sequence[str | Path]) -> DataFrame:
-    """Return the lines of all journals in ``places`` (``schema.journal_columns``), reading each
-    file once."""
+    """Return the lines of all journals in ``places``, with the columns ``schema.journal_columns``.
+    Each file is read once."""
     if not places:
         return spark.createDataFrame([], schema.spark_type(schema.journal_columns()))
     listed = ",".join(sorted({str(place_of(place)) for place in places}))
@@ -57,8 +57,8 @@ def check(places: Sequence[str | Path]) -> None:
 
 
 def refuse_virtual(rows: DataFrame) -> None:
-    """Raise AuditError for the journal of a simulation, whose clock is unrelated to that of the
-    logs."""
+    """Raise AuditError for the journal of a simulation, because its times are not those of a
+    clock."""
     found = rows.where("kind = 'run' and clock != 'epoch'").select("file").first()
     if found is not None:
         raise AuditError(
@@ -67,7 +67,7 @@ def refuse_virtual(rows: DataFrame) -> None:
 
 
 def unreadable(rows: DataFrame) -> DataFrame:
-    """Return the table ``unreadable``."""
+    """Return the table ``unreadable``, with the lines of journals that could not be read."""
     return rows.where("fault is not null").select("file", "line", "fault", "text")
 
 
@@ -77,11 +77,11 @@ def lines(
     group: str | None = None,
     chroots: DataFrame | None = None,
 ) -> DataFrame:
-    """Return the lines of members, with chroot and group. ``group``: a Java regex that matches
-    whole names.
+    """Return the lines about members, with their chroot and group. ``group``: a Java regex that
+    must match the group's whole name.
 
-    ``chroots``: chroots of groups whose members on the coordinator do not record one
-    (``timeline.chroots``).
+    ``chroots``: the result of ``timeline.chroots``, for members on the coordinator, whose journals
+    do not have the chroot.
     """
     connect = F.col("settings")["zookeeper.connect"]
     runs = rows.where("kind = 'run'").select(
@@ -123,8 +123,8 @@ def _time(name: str) -> Column:
 
 
 def deliveries(lines_: DataFrame) -> DataFrame:
-    """Return the table ``deliveries``: from each start of fetching a partition, or reset of its
-    position, to the next end or reset."""
+    """Return the table ``deliveries``. A row begins when a member starts to fetch a partition or
+    its position is reset, and ends when it stops or at the next reset."""
     times = _times(_numbered(_of_partitions(_actions(lines_))))
     fits = F.filter("samples", lambda s: F.coalesce(s["line"] < F.col("late"), F.lit(True)))
     positions = F.transform(fits, lambda s: s["offset"])
@@ -262,8 +262,8 @@ def _times(each: DataFrame) -> DataFrame:
 
 
 def views(lines_: DataFrame) -> DataFrame:
-    """Return the table ``views``: from each time that a member reads the group to the next, or to
-    the end."""
+    """Return the table ``views``. A row lasts from one time at which a member reads the group to
+    the next, or to the end of its journal."""
     ends = ("SessionLost", "Close", "CloseRequested")
     every = Window.partitionBy(*GROUP, "member", "file")
     readings = lines_.withColumn("last", F.max("at").over(every)).where(

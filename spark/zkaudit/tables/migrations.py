@@ -26,8 +26,8 @@ def migrations(stage: Stage, addresses: Mapping[int, str]) -> DataFrame:
 
 
 def summary(modes: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the summary of each group's move: last mode, since when, and the members that have
-    not acknowledged it. ``modes``: rows of the table ``migrations``."""
+    """Yield a summary of each group's live move: its last mode, when that was written, and the
+    members that have not acknowledged it. ``modes``: rows of the table ``migrations``."""
     for place, each in groupby(sorted(modes, key=_order), itemgetter(*GROUP)):
         *earlier, last = each
         since = last["start_time"]

@@ -19,8 +19,8 @@ _LAST: Final = 2**63 - 1
 
 
 def chroots(stage: Stage) -> DataFrame:
-    """Return the name of each group in ZooKeeper with its ``chroot``, which is null if several
-    chroots have the name. A group with a mode takes precedence."""
+    """Return the ``chroot`` of each group name in ZooKeeper; null if several chroots have a group
+    of that name. If only one of these groups has a mode, its chroot is returned."""
     moves = F.col("tree") == "mode"
     each = (
         stage.rows("names").where("tree != 'lock'").groupBy(*GROUP).agg(F.max(moves).alias("moves"))
@@ -34,15 +34,16 @@ def chroots(stage: Stage) -> DataFrame:
 
 
 def placed(rows: DataFrame, chroots_: DataFrame) -> DataFrame:
-    """Add ``chroot`` to rows of groups in Kafka: empty if ZooKeeper has no such group, null
-    if ``chroots`` has null."""
+    """Add the column ``chroot`` to rows of groups in Kafka. ``chroots_``: the result of
+    ``chroots``. The value is empty if ZooKeeper has no group of that name, and null if ``chroots_``
+    has null."""
     known = chroots_.select("group_id", F.struct("chroot").alias("place"))
     chroot = F.when(F.col("place").isNull(), "").otherwise(F.col("place.chroot"))
     return rows.join(known, "group_id", "left").withColumn("chroot", chroot).drop("place")
 
 
 def with_mode(stage: Stage) -> DataFrame:
-    """Return the groups that have a mode, with ``moves`` true."""
+    """Return the groups that have a mode, with a column ``moves`` that is true."""
     return (
         stage.rows("names")
         .where("tree = 'mode'")
@@ -52,9 +53,9 @@ def with_mode(stage: Stage) -> DataFrame:
 
 
 def groups(stage: Stage, on_brokers: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Return the groups of the table ``group_ownership``: those with a mode (``moves``), and those
-    with an owner on the coordinator. ``on_brokers``: the table ``broker_ownership`` after
-    ``placed``."""
+    """Return the groups for the table ``group_ownership``: groups with a mode (``moves`` is true),
+    and groups in which the coordinator has assigned partitions. ``on_brokers``: the table
+    ``broker_ownership`` after ``placed``."""
     by_journal = deliveries.where("coordination = 'coordinator'").select(*GROUP)
     others = on_brokers.where("chroot is not null").select(*GROUP).unionByName(by_journal)
     every = with_mode(stage).unionByName(others.withColumn("moves", F.lit(False)))
@@ -70,12 +71,13 @@ def ownership(
     generations: DataFrame,
     deliveries: DataFrame,
 ) -> DataFrame:
-    """Return the table ``group_ownership``: the intervals of ``ownership`` (``owned``),
-    ``broker_ownership`` and ``deliveries``, split where a member changed its coordination.
+    """Return the table ``group_ownership``.
 
+    Its rows are those of ``ownership`` (``owned``), ``broker_ownership`` (``on_brokers``) and
+    ``deliveries``, split where a member changed from ZooKeeper to the coordinator or back.
     ``groups_``: the stored result of ``groups``. ``registered``: the table ``registrations``.
-    Migratable members have owner znodes in every mode. Plain consumers are only on the
-    coordinator. In a group without a mode, owner znodes belong to members that follow ZooKeeper.
+    Migratable members have owner znodes in every mode. Plain consumers are only on the coordinator.
+    In a group without a mode, owner znodes belong to members that follow ZooKeeper.
     """
     names = {"start_zxid": "from_zxid", "start_time": "from_time",
              "end_zxid": "to_zxid", "end_time": "to_time"}  # fmt: skip

@@ -28,8 +28,8 @@ __all__ = ["Committed", "Delivery", "Herd", "Lowered", "Owned", "Records", "Stat
 
 @dataclass(slots=True)
 class Records:
-    """The journals and coordinator's records of a group. Call ``committed`` with all commits,
-    after all other data was added."""
+    """The journals and coordinator's records of a group. First add all other data, then call
+    ``committed`` with each commit."""
 
     group: str
     moves: bool = False
@@ -50,7 +50,7 @@ class Records:
     """The first commit with the highest offset past all deliveries, by partition and member."""
 
     def committed(self, commit: Committed) -> None:
-        """Compare an owner's commit with the deliveries. Call it in the order of commits."""
+        """Compare a commit by an owner with the deliveries. Call it in the order of the commits."""
         partition = commit.topic, commit.partition
         delivered = self._journaled().get(partition)
         if delivered is None or delivered.reached is None or commit.offset <= delivered.reached:

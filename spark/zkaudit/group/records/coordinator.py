@@ -28,7 +28,8 @@ coordinator increases the epoch for each member."""
 
 
 class State(NamedTuple):
-    """A state of the group: a row of table ``generations``. ``time``: microseconds."""
+    """A state of the group on its coordinator: a row of table ``generations``. ``time``:
+    microseconds since 1970."""
 
     log_partition: int
     log_offset: int
@@ -42,24 +43,25 @@ class State(NamedTuple):
 
     @property
     def ms(self) -> int:
-        """Time of the state in milliseconds."""
+        """The time of the state in milliseconds since 1970."""
         return (self.time or 0) // 1000
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sort key for chronological order."""
+        """The key by which states are sorted by time."""
         return self.ms, self.log_offset
 
     @property
     def place(self) -> str:
-        """Place of the state's record in the log."""
+        """The place of the state's record in the log, as text."""
         return (
             f"generation {self.generation}, __consumer_offsets-{self.log_partition}, offset "
             f"{self.log_offset}"
         )
 
     def source(self, member: str) -> str | None:
-        """Return the identity of a member across restarts, each of which gives it another id."""
+        """Return the client id and host of a member as text. They stay the same when the member
+        restarts; its id does not."""
         client, host = self.clients.get(member), self.hosts.get(member)
         if client is None or host is None:
             return None
@@ -68,7 +70,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A state whose generation differs from the previous one."""
+    """A state whose generation differs from that of the state before it."""
 
     state: State
     before: State | None
@@ -121,10 +123,9 @@ class Lowered(NamedTuple):
 
 
 def changes_of(states: Iterable[State]) -> Iterator[Change]:
-    """Yield the changes of the generation, in the order of the log.
+    """Yield the changes of a group's generation, in the order of the log.
 
-    Generations in which all members are migratable are left out, because these follow the stages
-    of a move.
+    Generations in which all members are migratable are left out, because a live move causes them.
     """
     before: State | None = None
     emptied = 0
@@ -148,8 +149,9 @@ def storms(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[Fi
     """Return one finding for each period with many generations.
 
     The limits are those of storms in ZooKeeper. The coordinator also counts generations that no
-    member completed. Of those since the last record, the share within ``storm_seconds`` is
-    counted.
+    member completed, so a state's generation may be several higher than the previous one's. These
+    generations are spread over the time between the two states, and only those within
+    ``storm_seconds`` are counted.
     """
     span = int(limits.storm_seconds * 1000)
     timed = sorted(_timed(changes, span), key=lambda rebalance: rebalance.change.state.order)
@@ -218,12 +220,12 @@ class _Step(NamedTuple):
 
 
 def flapping(group: str, changes: Sequence[Change], limits: Limits) -> Iterator[Finding]:
-    """Return one finding for each source whose members left and returned repeatedly while others
+    """Return one finding for each client whose members left and returned repeatedly while others
     stayed.
 
-    A source may have several members, and a rolling restart replaces each once. So the returns are
-    divided by the number of members. If the group was empty in between, it was stopped, and this
-    is not a return.
+    A client id on a host may have several members, and a rolling restart replaces each once. So the
+    number of returns is divided by the number of members. If the group was empty in between, it was
+    stopped, and this does not count as a return.
     """
     span = int(limits.flapping_seconds * 1000)
     steps: defaultdict[str, defaultdict[int, list[_Step]]] = defaultdict(lambda: defaultdict(list))
@@ -292,13 +294,14 @@ def _records(*states: State) -> tuple[Evidence, ...]:
 def two_owners(
     group: str, owned: Iterable[Owned], moves: bool, coverage: Coverage, limits: Limits
 ) -> Iterator[Finding]:
-    """Return the findings about a partition that was assigned to a consumer by the coordinator
-    while a member had its owner znode. ``owned``: the owners of that partition.
+    """Return the findings about a partition that the coordinator assigned to a consumer while a
+    member had its owner znode.
 
-    The two times are from different clocks. It is not proven that both delivered: a member that the
-    coordinator expels stops by itself, and a member whose session expired had stopped before. In a
-    live move, members notice each other. In other groups they do not, so there the finding is more
-    severe. But if the logs begin late, they may not show that the group is in a live move.
+    ``owned``: the owners of that partition. The two times are from different clocks. It is not
+    proven that both delivered: a member that the coordinator expels stops by itself, and a member
+    whose session expired had stopped before. In a live move, members notice each other. In other
+    groups they do not, so there the finding is more severe. But if the logs begin late, they may
+    not show that the group is in a live move.
     """
     least = int(limits.skew_seconds * 1e6)
     intervals = (Interval(row.member, row.start, row.end, row) for row in owned)

@@ -21,7 +21,7 @@ TopicPartition = tuple[str, int]
 
 
 class Delivery(NamedTuple):
-    """An interval in which a member delivered messages of a partition: a row of the table
+    """A time in which a member delivered messages of a partition: a row of the table
     ``deliveries``."""
 
     topic: str
@@ -46,7 +46,8 @@ class Delivery(NamedTuple):
 
 
 class View(NamedTuple):
-    """An interval in which a member acted on a view of the group: a row of the table ``views``."""
+    """A time in which a member acted on what it had read about the group: a row of the table
+    ``views``."""
 
     member: str
     start: int
@@ -70,7 +71,7 @@ class Committed(NamedTuple):
 
 
 class Delivered:
-    """Messages of a partition that the members delivered."""
+    """The messages of a partition that members delivered, according to their journals."""
 
     def __init__(self, rows: Sequence[Delivery]) -> None:
         self.rows = rows
@@ -183,8 +184,8 @@ def delivery_gaps(group: str, deliveries: Sequence[Delivery]) -> Iterator[Findin
     """Return the findings about messages that no member delivered, although a member delivered
     later ones.
 
-    Messages that a reset skipped are another finding (``offset_resets``). All journals must be
-    known.
+    Messages that a reset skipped are another finding (``offset_resets``). Call it only if the
+    journals are complete (``are_complete``).
     """
     before: Delivery | None = None
     for row in sorted(deliveries, key=lambda d: (d.start, d.end, d.member)):
@@ -225,10 +226,10 @@ def _gap(group: str, before: Delivery, after: Delivery, low: int, high: int) -> 
 
 def offset_resets(group: str, deliveries: Sequence[Delivery]) -> Iterator[Finding]:
     """Return the findings about positions outside the log that ``auto.offset.reset`` replaced.
-    First positions without a stored offset are ignored.
 
-    An offset below the log's start was deleted before it was read. One above its end shows that the
-    log was truncated, that the topic was recreated, or that a wrong offset was stored.
+    A reset because no offset was stored is ignored. If the offset was below the log's start,
+    messages were deleted before they were read. If it was above the log's end, the log was
+    truncated, the topic was recreated, or a wrong offset was stored.
     """
     last: dict[tuple[str, str], Delivery] = {}
     for row in sorted(deliveries, key=lambda d: (d.start, d.line)):
@@ -306,11 +307,10 @@ def past_delivery(group: str, past: Committed, delivered: int) -> Finding:
 
 
 def views_apart(group: str, views: Iterable[View], limits: Limits) -> Iterator[Finding]:
-    """Return the findings about members that acted on different views for longer than a change
-    needs to reach all.
+    """Return the findings about members that acted on different views of the group for too long.
 
-    A view is used only from ``view_seconds`` after it was read, because a member that has not yet
-    reacted to a change will soon read again.
+    A view counts only from ``view_seconds`` after it was read, because a member that has not yet
+    noticed a change will soon read again.
     """
     wait = int(limits.view_seconds * 1e6)
     times = (Interval(view.members, view.start + wait, view.end, view) for view in views)

@@ -9,7 +9,8 @@ _R = TypeVar("_R")
 
 
 class Interval(NamedTuple, Generic[_R]):
-    """An interval from ``begin`` up to, but excluding, ``end``, with its row."""
+    """A time from ``begin`` up to, but excluding, ``end``, and the row of a table that it belongs
+    to."""
 
     owner: Any
     begin: int
@@ -18,7 +19,8 @@ class Interval(NamedTuple, Generic[_R]):
 
 
 class Overlap(NamedTuple, Generic[_R]):
-    """An interval that begins during another owner's interval, and the time that both share."""
+    """Two rows whose times overlap, and the time that they share. ``row`` began later than
+    ``other``."""
 
     row: _R
     other: _R
@@ -27,7 +29,7 @@ class Overlap(NamedTuple, Generic[_R]):
 
 
 def overlaps(intervals: Iterable[Interval[_R]]) -> Iterator[Overlap[_R]]:
-    """Yield an overlap for each interval that begins during another owner's.
+    """Yield an overlap for each interval that begins during an interval of another owner.
 
     Intervals of one owner that touch or overlap count as one, with the row of the first.
     """

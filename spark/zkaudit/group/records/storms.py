@@ -12,14 +12,15 @@ Events = Sequence[tuple[int, int]]
 
 
 class Storm(NamedTuple):
-    """The events of a storm, as positions in the list, and the largest number within the span."""
+    """Many events in a short time. ``places``: the indexes of the events. ``most``: the largest
+    number of events within one span."""
 
     places: Sequence[int]
     most: int
 
 
 def recent(events: Events, span: int) -> list[int]:
-    """Return the number of events within the span that ends with each event."""
+    """Return, for each event, the number of events within the span that ends with it."""
     times = [time for time, _ in events]
     sums = [0, *accumulate(number for _, number in events)]
     return [
@@ -28,8 +29,8 @@ def recent(events: Events, span: int) -> list[int]:
 
 
 def storms_of(events: Events, span: int, least: int) -> list[Storm]:
-    """Return the storms. In a storm, spans with at least ``least`` events follow one another, at
-    most a span apart."""
+    """Return the storms. A storm is a series of spans with at least ``least`` events each, which
+    are at most one span apart."""
     counts = recent(events, span)
     hot: dict[int, int] = {}  # place to the number of the storm
     last: int | None = None

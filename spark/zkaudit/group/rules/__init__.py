@@ -107,11 +107,11 @@ _METHODS: Final = (
 
 
 class Rules:
-    """All rules of one group.
+    """Applies all rules to the history of one group.
 
     Args:
-        coverage: that of the fold.
-        facts: data from outside the group.
+        coverage: the segments of the history, as for the fold.
+        facts: data that concern all groups.
         limits: the thresholds.
     """
 
@@ -128,7 +128,8 @@ class Rules:
         self._committed: list[Callable[[Commit], Iterable[Finding]]] = []
 
     def read(self, row: Row | LiveMove) -> list[Finding]:
-        """Read the next row from ``Fold``."""
+        """Pass the next row of the group's fold to the rules. Return the findings that are
+        complete."""
         findings: list[Finding] = []
         if isinstance(row, Commit):
             if self.group is None or self._with_gaps:
@@ -164,7 +165,8 @@ class Rules:
         return findings
 
     def finish(self, end: Moment) -> list[Finding]:
-        """Return the findings at the end of the history. May be called again with a later end."""
+        """Return the findings that are complete at the end of the history. May be called again with
+        a later end."""
         return [finding for rule in self._rules for finding in rule.finish(end)]
 
     def _call(self, method: str, row: Any, findings: list[Finding]) -> None:

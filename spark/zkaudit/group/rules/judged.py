@@ -49,7 +49,7 @@ class _Verdict(NamedTuple):
 def judge_writes(
     group: Group, writes: Writes, extent: int | None, before_gap: bool
 ) -> Iterator[Finding]:
-    """Yield the finding about writes by a session that did not own the partition.
+    """Yield the finding about writes by a session that did not own the partition, if they did harm.
 
     Args:
         group: the group.
@@ -330,8 +330,8 @@ def _ending(verdict: _Verdict, restored: bool) -> str:
 
 
 def judge_lowered(group: Group, lowered: Lowered) -> Finding:
-    """Return the finding about an offset that its owner, or a session that may be the owner,
-    lowered."""
+    """Return the finding about an offset that was lowered by the owner, or by a session that may be
+    the owner."""
     if lowered.writer.role is Role.OWNER:
         return _by_owner(group, lowered)
     return _by_unknown(group, lowered)

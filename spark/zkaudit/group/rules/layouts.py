@@ -34,8 +34,9 @@ class _Claims:
 
 
 class ForeignOwners(Rule):
-    """One finding for each topic and session with owner znodes whose names are not partitions. The
-    severity is ``high`` if another session is known to have owned the topic at the same time."""
+    """Finds sessions with owner znodes whose names are not partitions. There is one finding for
+    each topic and session. The severity is ``high`` if another session is known to have owned a
+    partition of the topic at the same time."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -130,8 +131,9 @@ class _Registrations:
 
 
 class UnreadableRegistrations(Rule):
-    """One finding for each fault of unreadable registrations. The severity is ``high`` if another
-    member is known to have been registered at the same time, because it cannot rebalance then."""
+    """Finds registrations that members cannot read. There is one finding for each kind of fault.
+    The severity is ``high`` if another member is known to have been registered at the same time,
+    because it could not rebalance."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -172,7 +174,7 @@ class UnreadableRegistrations(Rule):
         return ()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Return a finding for each fault."""
+        """Return a finding for each kind of fault."""
         for (reason, writer), odd in self._odd.items():
             yield self._finding(reason, writer, odd)
 

@@ -18,7 +18,7 @@ _FEW = 2
 
 
 def per_minute(times: int, minutes: float, most: int, limits: Limits) -> float:
-    """Return the rebalances per minute of a storm, in its worst ``storm_seconds`` or on average,
+    """Return the rebalances per minute in a storm, on average or in its worst ``storm_seconds``,
     whichever is more.
 
     Args:
@@ -73,14 +73,14 @@ class _Storm:
 
 
 class Storms(Rule):
-    """One finding for each storm: many rebalances in a short time.
+    """Finds storms: many rebalances in a short time. There is one finding for each storm.
 
-    If the limit is ten, the tenth rebalance makes a storm, which includes the nine before it. One
-    burst may have many rebalances. In each of them, a partition is claimed once, or once per
-    attempt. So a burst has at least as many rebalances as members joined or left, if a partition
-    was claimed that often. It also has at least as many as claims of one partition, minus the
-    refused claims, because an attempt fails only if a claim is refused. Of a burst longer than
-    ``storm_seconds``, only the share within that time is counted.
+    If the limit is ten, the tenth rebalance makes a storm, which includes the nine before it. A
+    burst of changes may contain several rebalances. Their number is the larger of two lower bounds.
+    The first is the number of members that joined or left, if a partition was claimed that often.
+    The second is the number of claims of one partition minus the refused claims, because a member
+    tries again only after a refusal. Of a burst longer than ``storm_seconds``, only the share
+    within that time is counted.
     """
 
     def __init__(self, group: Group) -> None:
@@ -179,10 +179,10 @@ class Storms(Rule):
 
 
 class Contention(Rule):
-    """One finding for each rebalance in which ZooKeeper refused many claims."""
+    """Finds rebalances in which ZooKeeper refused many claims."""
 
     def burst(self, burst: Burst) -> Iterator[Finding]:
-        """Check a rebalance."""
+        """Check whether many claims were refused in a rebalance."""
         if not burst.is_rebalance or burst.refused < self.group.limits.contention:
             return
         refused = f"{burst.refused} refused"
@@ -202,7 +202,7 @@ class Contention(Rule):
 
 
 class Herd(NamedTuple):
-    """A change of membership, and the reaction of the other members: a row of the table
+    """A member that joined or left, and what the other members did then: a row of the table
     ``herds``."""
 
     zxid: int
@@ -218,7 +218,7 @@ class Herd(NamedTuple):
 
 
 def herd_finding(group: str, herd: Herd) -> Finding:
-    """Return the finding about a herd."""
+    """Return the finding about a change that woke many members."""
     bound = {"modelled": "up to ", "measured": ""}.get(herd.basis, "at least ")
     basis = "modelled" if herd.basis == "modelled" else "measured"
     return Finding(
@@ -235,11 +235,11 @@ def herd_finding(group: str, herd: Herd) -> Finding:
 
 
 class Herds(Rule):
-    """One finding for each change of membership that woke many members. Without journals the
-    figures are upper bounds, because the number of members with a watch is unknown."""
+    """Finds joins and leaves that woke many members. Without journals the figures are upper bounds,
+    because it is unknown how many members had a watch."""
 
     def membership(self, row: Membership) -> Iterator[Finding]:
-        """Check a change."""
+        """Check how many members a join or leave woke."""
         if row.change is None or row.members is None:
             return
         notified = row.members - 1 if row.change == "join" else row.members

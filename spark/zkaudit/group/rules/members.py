@@ -33,7 +33,7 @@ class _Expiries:
 
 
 class Flapping(Rule):
-    """One finding for each member whose sessions expired repeatedly."""
+    """Finds members whose sessions expired repeatedly."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -113,9 +113,12 @@ class _Member:
 
 
 class Stalled(Rule):
-    """One finding for each owner that stopped committing while other members continued, about its
-    longest stall. Pauses of a whole group are ignored, because after an outage all members resume
-    at about the same time."""
+    """Finds owners that stopped committing while other members continued. There is one finding for
+    each member, about its longest stall.
+
+    Pauses of a whole group are ignored, because after an outage all members resume at about the
+    same time.
+    """
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -128,7 +131,7 @@ class Stalled(Rule):
         """When the group last resumed after no member had committed."""
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
-        """Compare a commit with the member's last one."""
+        """Compare the time of a commit with that of the member's last commit."""
         owner, now = commit.owner, commit.time
         if commit.kind is not Kind.COMMIT or not isinstance(owner, Lifetime):
             return ()
@@ -205,14 +208,14 @@ class Stalled(Rule):
         return ()
 
     def gap(self) -> Iterable[Finding]:
-        """Record that commits in the log gap are unknown."""
+        """Note that commits in the log gap are unknown."""
         for member in self._members.values():
             member.regular.clear()
             member.gone.clear()
         return ()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Report the longest stall of each member. Stalls that have not ended last until the
+        """Report the longest stall of each member. A stall that has not ended lasts until the
         group's newest commit."""
         name, newest = self._newest
         if name is None or not self._often():

@@ -45,8 +45,8 @@ class _Writes:
 
 
 class CommitsPastMoves(Rule):
-    """One finding for each session that wrote offsets to ZooKeeper after the group was moved to
-    Kafka, except the migration."""
+    """Finds sessions that wrote offsets to ZooKeeper after the group was moved to Kafka. Writes by
+    the migration itself do not count."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -112,10 +112,10 @@ class CommitsPastMoves(Rule):
 
 
 class TooEarly(Rule):
-    """One finding for each mode that was written before a member had acknowledged the previous one.
+    """Finds modes that were written before a member had acknowledged the previous one.
 
-    The tool reads the group after it has read the previous mode, so it must have seen every member
-    registered by then. A member that registered later may have joined after that read.
+    ``zkmigrate`` reads the group's members after it has written a mode. So it must have known each
+    member that was registered by then. A member that registered later may have joined after that.
     """
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
@@ -154,8 +154,8 @@ class TooEarly(Rule):
 
 
 class OutOfOrder(Rule):
-    """One finding for each written mode that is unknown, cannot follow the previous one, or was
-    deleted while members followed it."""
+    """Finds modes that are unknown, cannot follow the previous one, or were deleted while members
+    followed them."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
         """Compare each mode with the previous one, and check how it ended."""
@@ -207,11 +207,11 @@ class OutOfOrder(Rule):
 
 
 class WrittenByMembers(Rule):
-    """One finding for each mode that a member wrote. Members may only create the znode, with
+    """Finds modes that a member wrote. A member may only create the znode with mode
     ``zookeeper``."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Find the registration of each writer."""
+        """Check whether the writer of each mode was a member."""
         for span in move.spans:
             if not (span.session and span.mode) or (span.created and span.mode is Mode.ZOOKEEPER):
                 continue
@@ -240,7 +240,7 @@ class WrittenByMembers(Rule):
 
 
 class TwoOperators(Rule):
-    """One finding for each mode that another session reverted while its writer's session was
+    """Finds modes that another session reverted while the session that wrote them was still
     open."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
@@ -279,11 +279,10 @@ class TwoOperators(Rule):
 
 
 class Unlocked(Rule):
-    """One finding for each lock of ``ids`` that was removed in a mode that keeps legacy consumers
-    out."""
+    """Finds groups that were unlocked in a mode that must keep legacy consumers out."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Find the mode at each change of the lock."""
+        """Check the mode at each change of the group's lock."""
         for lock in move.locks:
             span = move.span_at(lock.at.zxid)
             if lock.locked or span is None or span.ended == "unknown" or not _keeps_out(span):
@@ -306,11 +305,10 @@ class Unlocked(Rule):
 
 
 class LegacyMembers(Rule):
-    """One finding for each legacy member that was registered in a mode that keeps legacy members
-    out."""
+    """Finds legacy members that were registered in a mode that must keep them out."""
 
     def live_move(self, move: LiveMove) -> Iterator[Finding]:
-        """Find legacy members in times in which a mode keeps them out."""
+        """Check whether legacy members were registered in such a mode."""
         for span in _closed(move.spans):
             for one in move.of_members(migratable=False):
                 start = one.start
@@ -353,20 +351,21 @@ class LegacyMembers(Rule):
 
 
 class StandsStill(Rule):
-    """One finding for each mode that a member did not acknowledge for a long time, and for each
-    group left in the middle of a move."""
+    """Finds modes that a member did not acknowledge for a long time, and groups that were left in
+    the middle of a move."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._move: LiveMove | None = None
 
     def live_move(self, move: LiveMove) -> Iterable[Finding]:
-        """Record the modes until the end of the history, because a mode may last until then."""
+        """Keep the modes for ``finish``, because the last mode may last until the end of the
+        history."""
         self._move = move
         return ()
 
     def finish(self, end: Moment) -> Iterator[Finding]:
-        """Check each mode."""
+        """Check how long members took to acknowledge each mode, and how long it lasted."""
         for span in self._move.spans if self._move is not None else ():
             if span.mode is None or (span.created and span.mode is Mode.ZOOKEEPER):
                 continue  # a group that was never moved

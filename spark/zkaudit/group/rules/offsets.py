@@ -119,7 +119,8 @@ def _has_not_delivered(writer: Writer) -> bool:
 
 
 class WrongOffsets(Rule):
-    """Findings about offsets written by the wrong session, and about lowered offsets."""
+    """Finds offsets that were written by a session that did not own the partition, and lowered
+    offsets."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -131,7 +132,7 @@ class WrongOffsets(Rule):
         """The partitions of a topic that were written by a session that is not a member's."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """End the previous owner's time at a claim. The new owner starts from the stored offset."""
+        """Note that a partition has a new owner, which starts from the stored offset."""
         znode = lifetime.znode
         if znode.tree != OWNERS or is_tool(lifetime.member):
             return
@@ -152,8 +153,8 @@ class WrongOffsets(Rule):
         yield from self._judged(state, waiting)
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
-        """Evaluate the writes that were pending until this one, and decide whether this one is
-        pending."""
+        """Judge earlier writes whose effect this write shows. Keep this one if its effect is not
+        known yet."""
         state, offset = self._partitions.get(commit.znode.path), commit.offset
         if state is not None and (owner := state.owner) is not None:  # nearly always
             usual = commit.owner is owner and commit.session == owner.session
@@ -266,12 +267,12 @@ class WrongOffsets(Rule):
         )
 
     def gap(self) -> Iterable[Finding]:
-        """Evaluate all pending writes, and discard state that a log gap may have changed."""
+        """Judge all writes that were kept, and forget what may have changed in the log gap."""
         yield from self._judge_all(before_gap=True)
         self._partitions.clear()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Evaluate all pending writes."""
+        """Judge all writes that were kept."""
         return self._judge_all(self.group.coverage.segment(end.zxid) > self.group.segment)
 
     def _judge_all(self, before_gap: bool) -> Iterator[Finding]:

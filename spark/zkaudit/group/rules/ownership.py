@@ -13,15 +13,15 @@ from zkaudit.text import hex_of
 
 
 class ForeignReleases(Rule):
-    """One finding for each owner znode that a session other than its own deleted.
+    """Finds owner znodes that were deleted by a session other than their own.
 
-    The severity is lower than critical if both sessions belong to one member, because then no
-    other member consumes the partition. A znode older than the logs, or than the last log gap,
+    The severity is below critical if both sessions belong to one member, because then no other
+    member consumes the partition. A znode that is older than the logs, or than the last log gap,
     cannot belong to a session that began after that.
     """
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Check the end of an owner znode."""
+        """Check which session deleted an owner znode."""
         if lifetime.znode.tree != OWNERS:
             return
         if lifetime.ended is Ended.FOREIGN_DELETE:
@@ -79,8 +79,7 @@ class ForeignReleases(Rule):
 
 
 class TwoSessions(Rule):
-    """One finding for each member with owner znodes in one session while it is registered in
-    another."""
+    """Finds members that have owner znodes in one session while they are registered in another."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -89,7 +88,7 @@ class TwoSessions(Rule):
         """Owner and registration, by the path of the owner znode."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Compare a znode with the member's other znodes."""
+        """Compare the session of a znode with those of the member's other znodes."""
         if lifetime.session is None:
             return ()
         if lifetime.znode.tree == IDS:
@@ -106,7 +105,7 @@ class TwoSessions(Rule):
             self._pairs[owned.znode.path] = owned, registered
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Report an overlap that ends with the znode."""
+        """Report that both sessions had znodes at the same time, if that ends with this znode."""
         znode = lifetime.znode
         paths = [znode.path]
         if znode.tree == IDS:
@@ -119,7 +118,7 @@ class TwoSessions(Rule):
                 yield from self._finding(*pair, lifetime.end)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Report the overlaps that have not ended."""
+        """Report members for which that has not ended."""
         for owned, registered in self._pairs.values():
             yield from self._finding(owned, registered, None)
 

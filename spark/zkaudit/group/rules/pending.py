@@ -24,7 +24,7 @@ class Position(NamedTuple):
 
 
 class Next(NamedTuple):
-    """The next write of a partition, unless a claim comes first."""
+    """The next write of a partition's offset, unless the partition is claimed before it."""
 
     commit: Commit
     role: Role
@@ -37,7 +37,7 @@ class Next(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Start:
-    """The next claim of a partition."""
+    """The next claim of a partition, and where the new owner starts."""
 
     claim: Lifetime
     first: int | None = None
@@ -46,7 +46,8 @@ class Start:
 
 @dataclass(slots=True, eq=False)
 class Writes:
-    """The writes of one session that did not own the partition, during the time of one owner."""
+    """The writes of a partition's offset by one session that was not the owner, until the next
+    claim."""
 
     writer: Writer
     first: Commit
@@ -78,7 +79,7 @@ class Writes:
 
     @property
     def reached(self) -> int | None:
-        """The position that the partition's owners had reached."""
+        """The offset that the partition's owners had reached."""
         if self.writer.role is Role.ORPHAN and not self.writer.is_stranger:
             before = self.position_before
             return highest(None if before is None else before.offset, self.highest)
@@ -86,15 +87,16 @@ class Writes:
 
     @property
     def is_restarted(self) -> bool:
-        """Whether the next owner started below the last written offset, or the last write was not
-        an offset."""
+        """Whether the next owner started below the last written offset, or that was not a valid
+        offset."""
         first = None if self.start is None else self.start.first
         written = self.last.offset
         return written is None or (first is not None and first < written)
 
     @property
     def started(self) -> int | None:
-        """The offset at which the next owner started, unless another offset was written before."""
+        """The offset at which the next owner started; ``None`` if another write came before, or no
+        owner followed."""
         if self.next is not None or self.start is None:
             return None
         return self.start.first if self.is_restarted else self.last.offset
@@ -102,7 +104,8 @@ class Writes:
 
 @dataclass(slots=True, eq=False)
 class Lowered:
-    """A write below the owners' offset, by the owner or a session that may be the owner."""
+    """A write that lowered a partition's offset, by the owner or a session that may be the
+    owner."""
 
     commit: Commit
     writer: Writer

@@ -53,11 +53,11 @@ class _Step(NamedTuple):
 
 
 class Pace:
-    """The usual rate at which the offsets of a topic rise.
+    """The usual rate, in offsets per second, at which the offsets of a topic rise.
 
-    Rates are in offsets per second. They are counted by the upper bits of the number, to a
-    thousandth, some hundred at a time. The fastest step of each partition is not counted, because
-    a reset of all partitions would otherwise make its own rate the usual one.
+    Rates are counted in a histogram with a precision of a thousandth. The fastest step of each
+    partition is not counted. Otherwise a reset of all partitions would make its own rate the usual
+    one.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Pace:
         self._kept = 0
 
     def add(self, path: str, rate: float) -> None:
-        """Count a rise of a partition's offset."""
+        """Count the rate of a rise of a partition's offset."""
         fastest = self._fastest_of.setdefault(path, 0.0)
         if rate > fastest:
             self._fastest_of[path] = rate
@@ -86,7 +86,7 @@ class Pace:
         self.rates = array("d")
 
     def keep(self, rate: float, step: _Step) -> None:
-        """Keep a large rise until the usual rate is known."""
+        """Keep a large rise, to be judged when the usual rate is known."""
         self._kept += 1
         if len(self._fastest) < _MOST:
             heapq.heappush(self._fastest, (rate, self._kept, step))
@@ -114,7 +114,7 @@ class Pace:
 
     @property
     def has_steps(self) -> bool:
-        """Whether there are large rises."""
+        """Whether any large rises were kept."""
         return bool(self._fastest)
 
 
@@ -125,13 +125,13 @@ def _upper_bits(rates: array[float]) -> list[int]:
 
 
 class Jumps(Rule):
-    """One finding for each owner whose offset rose faster than a consumer can read (``medium``),
-    or much faster than usual for the topic in this group (``low``). Larger rises are worse
+    """Finds owners whose offset rose faster than a consumer can read (``medium``), or much faster
+    than is usual for the topic in this group (``low``). There is one finding for each owner. Larger rises are worse
     (``raised``).
 
     A partition that was created within the logs began at 0. For the first commit after a claim, the
     time begins at the claim. A topic's usual rate is known only at the end. If the offset was
-    deleted, the owner's starting point is unknown, so any higher offset is a finding.
+    deleted, it is unknown where the owner started, so any higher offset is a finding.
     """
 
     def __init__(self, group: Group) -> None:
@@ -195,13 +195,13 @@ class Jumps(Rule):
             self._reached[path] = before
 
     def deleted(self, deleted: Deleted) -> Iterable[Finding]:
-        """Record the offset until the next write."""
+        """Remember the deleted offset until the next write."""
         if deleted.previous is not None and deleted.previous.offset is not None:
             self._deleted[deleted.znode.path] = deleted
         return ()
 
     def gap(self) -> Iterable[Finding]:
-        """Discard state that a log gap may have changed."""
+        """Forget what may have changed in the log gap."""
         self._writers.clear()
         self._reached.clear()
         self._deleted.clear()
@@ -326,8 +326,8 @@ class Jumps(Rule):
 
 
 class StaleOffsets(Rule):
-    """One finding for each offset of a deleted topic that was still stored when a member read the
-    recreated topic."""
+    """Finds offsets of deleted topics that were still stored when a member read the recreated
+    topic."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)

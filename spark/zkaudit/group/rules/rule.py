@@ -32,8 +32,8 @@ _READING_SECONDS: Final = (60, 3_600, 86_400, 30 * 86_400)
 
 
 class Evidence(NamedTuple):
-    """A row on which a finding is based (``zkaudit.schema.EVIDENCE_ROW``). Its place in the logs is
-    added later."""
+    """A transaction or line that shows what a finding says (``zkaudit.schema.EVIDENCE_ROW``). Its
+    place in the logs is added later."""
 
     table: str
     zxid: int | None
@@ -47,8 +47,8 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A finding about the group, with the columns of the table ``findings``. Times are
-    microseconds."""
+    """A finding about a group, with the columns of the table ``findings``. Times are microseconds
+    since 1970."""
 
     severity: str
     kind: str
@@ -77,13 +77,14 @@ def raised(severity: str, skipped: int, limits: Limits) -> str:
 
 
 class Group:
-    """Data of one group that all its rules share. It is up to date before a rule is called.
+    """The state of one group that all its rules use. It includes a row before the rules read that
+    row.
 
     Args:
         chroot: the path before ``/consumers``.
         name: the group's name.
         coverage: the segments of the history.
-        facts: data from outside the group.
+        facts: data that concern all groups.
         limits: the thresholds.
     """
 
@@ -118,7 +119,8 @@ class Group:
         """A log gap may hide that the group was moved back from Kafka."""
 
     def member(self, session: int | None) -> str | None:
-        """Return the member of a session, from its earlier claims or any of its registrations."""
+        """Return the consumer id of a session's member, from its claims so far or from any of its
+        registrations."""
         if session is None:
             return None
         member = self._members.get(session)
@@ -144,8 +146,8 @@ class Group:
         return known_from is not None and zxid >= known_from
 
     def is_migration(self, commit: Commit) -> bool:
-        """Whether a migration wrote an offset: a mirror, a session that registered without topics,
-        or a session that writes the migration marker at any time."""
+        """Whether a migration wrote an offset. Migrations are mirrors, sessions that register
+        without topics, and sessions that write the migration marker at any time."""
         if commit.by_mirror or commit.session in self._movers:
             return True
         later = self.later
@@ -156,8 +158,8 @@ class Group:
         return self._owned.get(member, {}).values()
 
     def is_new(self, session: int | None) -> bool:
-        """Whether a session was opened in the current segment, so that the logs show all its
-        actions."""
+        """Whether a session was opened in the current segment, so that the logs show everything it
+        did."""
         opened = self.facts.opened.zxid(session)
         return opened is not None and self.coverage.segment(opened) == self.segment
 
@@ -166,8 +168,8 @@ class Group:
         return lifetime.seen_in >= self.segment
 
     def any_existed(self, live: Iterable[Lifetime], at: Moment | Unknown) -> bool:
-        """Whether at least one of these lifetimes is known to have existed at ``at``. They began
-        before it, and have not ended."""
+        """Whether at least one of these znodes is known to have existed at ``at``. ``live``:
+        lifetimes that began before that, and have not ended."""
         return any(
             lifetime.seen_in == self.coverage.last_segment
             or (at is not UNKNOWN and at.zxid <= lifetime.seen_until(self.coverage))
@@ -175,12 +177,12 @@ class Group:
         )
 
     def last_end(self, ended: Moment | None, live: Iterable[Lifetime]) -> Moment | None:
-        """Return when the last of several lifetimes ended, or before which log gap it was last
-        seen; ``None`` if one lasts until the end.
+        """Return when the last of several znodes ended, or was last seen before a log gap; ``None``
+        if one exists until the end.
 
         Args:
-            ended: the last end of those that have ended.
-            live: those that have not ended.
+            ended: the last end of the znodes that have ended.
+            live: the lifetimes of the others.
         """
         ends = [] if ended is None else [ended]
         for lifetime in live:
@@ -196,11 +198,13 @@ class Group:
     def from_known(
         self, partition: Partition, begin: Moment, until: Moment | None
     ) -> tuple[Moment, bool]:
-        """Move the start of an unowned interval to the point from which all owners of its last
-        segment are known, if that is within the interval. Return the start, and whether it was
-        moved.
+        """Move the beginning of an interval without an owner, if needed, to where all owners are
+        known.
 
-        ``until``: its end, in the current segment or an earlier one; ``None``: that of the history.
+        If the segment in which the interval ends knows all owners only from a point within the
+        interval, the interval begins there. Returns the beginning, and whether it was moved.
+        ``until``: the end of the interval, in the current segment or an earlier one; ``None``: the
+        end of the history.
         """
         last = self.coverage.last_segment
         segment = last if until is None else self.coverage.segment(until.zxid)
@@ -225,7 +229,7 @@ class Group:
         self._name(lifetime)
 
     def changed(self, change: Change) -> None:
-        """Record the migration marker."""
+        """Record a change of the migration marker."""
         if change.znode.tree == MIGRATION:
             event = change.event
             self._movers.add(event.session)
@@ -265,8 +269,8 @@ class Group:
 class Rule:
     """A rule and its state for one group. A subclass overrides the methods that it needs.
 
-    Each method is called with the next row and returns the findings that are complete. A rule
-    keeps state for members or partitions, but never all commits.
+    Each method is called with the next row of its type, and returns the findings that are complete.
+    A rule may keep state for each member or partition, but not all commits.
     """
 
     def __init__(self, group: Group) -> None:
@@ -277,12 +281,12 @@ class Rule:
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Handle the end of a lifetime. ``began`` was not called if its start is unknown."""
+        """Handle the end of a lifetime. If its start is unknown, ``began`` was not called."""
         return ()
 
     def membership(self, row: Membership) -> Iterable[Finding]:
-        """Handle a member that joined or left, after ``began`` or ``ended`` of its registration. It
-        may also have left in a log gap."""
+        """Handle a member that joined or left. ``began`` or ``ended`` was called before with its
+        registration. It may have left in a log gap."""
         return ()
 
     def committed(self, commit: Commit) -> Iterable[Finding]:
@@ -294,12 +298,12 @@ class Rule:
         return ()
 
     def burst(self, burst: Burst) -> Iterable[Finding]:
-        """Handle a burst of claims, releases, joins and leaves. It has ended with a pause, or with
-        the end of the history."""
+        """Handle a burst of claims, releases, joins and leaves. It ended with a pause, or at the
+        end of the history."""
         return ()
 
     def changed(self, change: Change) -> Iterable[Finding]:
-        """Handle a change of a migration's znode."""
+        """Handle a change of a znode that belongs to a migration."""
         return ()
 
     def live_move(self, move: LiveMove) -> Iterable[Finding]:
@@ -307,12 +311,13 @@ class Rule:
         return ()
 
     def gap(self) -> Iterable[Finding]:
-        """Handle a log gap before the next row. The group's state is still that before the gap."""
+        """Handle a log gap before the next row. The state in ``Group`` is still that from before
+        the gap."""
         return ()
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Handle the end of the history. Lifetimes that have not ended are in ``Group.live``.
+        """Handle the end of the history. ``Group.live`` has the znodes that still exist.
 
-        May be called again with a later end, so it must not change the state of the rule.
+        May be called again with a later end, so it must not change the rule's state.
         """
         return ()

@@ -30,14 +30,14 @@ class _Topic(NamedTuple):
 
 
 class Shares(Rule):
-    """One finding for each member that owns fewer partitions at the end of the history than any
-    assignment would give it.
+    """Finds members that own fewer partitions at the end of the history than any assignment would
+    give them.
 
     With n partitions and t streams, both of the old strategies give each stream at least n / t
-    partitions, rounded down. (roundrobin counts all topics together, and then all members
-    subscribe to the same topics.) A partition without an owner is a separate finding, so it counts
-    as the member's. Groups that rebalanced within ``unowned_seconds`` of the end are skipped, as
-    they may not have finished.
+    partitions, rounded down. (roundrobin counts all topics together; it requires that all members
+    subscribe to the same topics.) A partition without an owner is a separate finding, so here it
+    counts as owned by the member. Groups that rebalanced less than ``unowned_seconds`` before the
+    end are skipped, as they may not have finished.
     """
 
     def __init__(self, group: Group) -> None:
@@ -63,7 +63,7 @@ class Shares(Rule):
             self._changed_zxid = max(self._changed_zxid, at.zxid)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Compare the partitions of each member with its share."""
+        """Compare the number of partitions of each member with its share."""
         live = [
             lifetime for lifetime in self.group.live.values() if lifetime.ended is Ended.STILL_HELD
         ]

@@ -55,14 +55,14 @@ class _Time(NamedTuple):
 
 
 class Unowned(Rule):
-    """One finding for each interval in which a partition had no owner while a member that
-    subscribes to its topic was registered.
+    """Finds times in which a partition had no owner while a member that subscribes to its topic was
+    registered.
 
-    The proof is one member that was registered for that whole time. If it registered after the
-    partition had lost its owner, the time begins then. If it left before the next claim, for
-    example because it was restarted due to the fault, the time ends then. A deleted topic has no
-    partitions, and a recreated topic may have fewer. Partitions of a recreated topic have no owner
-    from its creation on.
+    The proof is one member that was registered for the whole time. If it registered after the
+    partition had lost its owner, the time begins with its registration. If it left before the next
+    claim, for example because an operator restarted it, the time ends then. A deleted topic has no
+    partitions, and a recreated topic may have fewer. The partitions of a recreated topic have no
+    owner from its creation on.
     """
 
     def __init__(self, group: Group) -> None:
@@ -74,7 +74,7 @@ class Unowned(Rule):
         """By path, until the next claim, the longest time that ended because the member left."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """End the unowned interval at a claim."""
+        """Note that a claim ends the time without an owner."""
         if lifetime.znode.tree != OWNERS or lifetime.start is UNKNOWN:
             return ()
         znode, start = lifetime.znode, lifetime.start
@@ -89,7 +89,8 @@ class Unowned(Rule):
         return () if free is None else self._judge(free, start, start, left)
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Record the owner until the next claim, and how long a leaving member saw no owner."""
+        """Note that a partition has lost its owner, or that a member has left during partitions'
+        time without an owner."""
         if lifetime.znode.tree == OWNERS:
             if lifetime.ended_by is not None:  # otherwise it ended in the log gap
                 self._released[lifetime.znode.path] = lifetime if _is_shown(lifetime) else None
@@ -126,7 +127,7 @@ class Unowned(Rule):
                     yield znode
 
     def gap(self) -> Iterable[Finding]:
-        """Report unowned intervals that ended before the log gap or last until it."""
+        """Report the times without an owner that ended before the log gap, or last until it."""
         yield from self._before_gap()
         self._released.clear()
         self._until_left.clear()
@@ -152,7 +153,7 @@ class Unowned(Rule):
                 yield self._finding(left, None)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Check the partitions without an owner at the end."""
+        """Check the partitions that have no owner at the end."""
         if self.group.coverage.segment(end.zxid) > self.group.segment:
             yield from self._before_gap()
             return
@@ -296,12 +297,12 @@ class _Never:
 
 
 class Unclaimed(Rule):
-    """One finding for each partition without an owner in the last segment although a subscribed
-    member was registered.
+    """Finds partitions that no member owned in the last segment although a subscribed member was
+    registered.
 
-    Partitions of a topic that were created together are one row until the end, which limits the
-    number of rows if members join and leave often. If member and partition are older than the
-    logs, the time begins with the snapshot that shows that there was no owner.
+    Partitions of a topic that were created together are kept as one row until the end, which limits
+    the number of rows if members join and leave often. If both the member and the partition are
+    older than the logs, the time begins with the snapshot that shows that there was no owner.
     """
 
     def __init__(self, group: Group) -> None:
@@ -313,13 +314,13 @@ class Unclaimed(Rule):
         """Partitions by topic and by the zxid of their creation."""
 
     def began(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Record an owned partition."""
+        """Note that a partition had an owner."""
         if lifetime.znode.tree == OWNERS and lifetime.start is not UNKNOWN:
             self._own(lifetime, lifetime.start.zxid)
         return ()
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Record the time of a registration, or an owned partition."""
+        """Note the time of a registration, or that a partition had an owner."""
         if lifetime.znode.tree == OWNERS:
             assert lifetime.end is not None
             self._own(lifetime, lifetime.end.zxid, _is_shown(lifetime))

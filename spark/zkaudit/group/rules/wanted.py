@@ -12,10 +12,10 @@ from zkaudit.group.znodes import IDS
 
 
 class Wanted:
-    """The subscriptions of live registrations.
+    """The topics to which registered members subscribe.
 
     Args:
-        chroot: the group's chroot, to whose topics the filters apply.
+        chroot: the group's chroot. Filters apply to the topics there.
         topics: all topics.
     """
 
@@ -29,7 +29,7 @@ class Wanted:
         self._matches: dict[tuple[str, str, str], bool] = {}
 
     def began(self, lifetime: Lifetime) -> Registered | None:
-        """Record the start of a lifetime. Return the content of a registration."""
+        """Record the start of a lifetime. If it is a registration, return its content."""
         if lifetime.znode.tree != IDS or lifetime.start is UNKNOWN:
             return None
         content = registered(lifetime.data)
@@ -47,7 +47,8 @@ class Wanted:
                 wanting.pop(lifetime.znode.path, None)
 
     def by(self, topic: str) -> Iterable[Lifetime]:
-        """Return the registrations that subscribe to a topic, in the order in which they began."""
+        """Return the live registrations that subscribe to a topic, in the order in which they
+        began."""
         wanting = self._of_topic.get(topic)
         if wanting is None:
             wanting = self._of_topic[topic] = {
@@ -58,8 +59,8 @@ class Wanted:
         return wanting.values()
 
     def streams(self, lifetime: Lifetime, others: Iterable[str] = ()) -> Mapping[str, int]:
-        """Return the number of streams of each topic that a registration subscribes to.
-        ``others``: topics that a filter may match although their znodes are unknown."""
+        """Return the topics that a registration subscribes to, with its number of streams for each.
+        ``others``: more topics, whose znodes are unknown but which a filter may match."""
         known = self._registered.get(lifetime.znode.path)
         content = registered(lifetime.data) if known is None else known[1]
         if content.subscription is None:

@@ -12,7 +12,7 @@ _GENERATED: Final = re.compile(r"(?s)(.+)-[0-9]{13}-[0-9a-f]{1,8}")
 
 
 def offset_text(offset: int | None) -> str:
-    """Return an offset as text; ``?`` if it is not an offset."""
+    """Return an offset as text; ``?`` for ``None``."""
     return "?" if offset is None else str(offset)
 
 
@@ -35,21 +35,22 @@ def who(group: str, member: str, session: int) -> str:
 
 
 def span(low: int, high: int) -> str:
-    """Return ``N offsets (LOW to HIGH - 1)``. The log may have fewer messages: compaction removes
-    some, and transactions write markers."""
+    """Return ``N offsets (LOW to HIGH - 1)``. The log may have fewer messages, because of
+    compaction and transaction markers."""
     if high - low == 1:
         return f"1 offset ({low})"
     return f"{high - low} offsets ({low} to {high - 1})" if high - low > 1 else f"0 offsets ({low})"
 
 
 def two_leaders(first: int, last: int) -> bool:
-    """Whether the leader changed between two zxids, so that their times are from
+    """Whether ZooKeeper elected a new leader between two zxids, so that their times are from
     different clocks."""
     return first >> 32 != last >> 32
 
 
 def clocks(first: int, last: int) -> str:
-    """Return a sentence about a change of the leader between two zxids; empty if there was none."""
+    """Return the sentence that two times are from different clocks; empty if ZooKeeper elected no
+    new leader between the two zxids."""
     if not two_leaders(first, last):
         return ""
     return (
@@ -59,7 +60,7 @@ def clocks(first: int, last: int) -> str:
 
 
 def timed(first: int, last: int) -> str:
-    """Return the basis of a finding that is proven except for the time between two transactions."""
+    """Return the basis of a finding whose only doubt is the time between two transactions."""
     return "inferred" if two_leaders(first, last) else "proven"
 
 
@@ -69,5 +70,5 @@ def seconds_between(begin: int | None, end: int | None) -> float:
 
 
 def latest(*times: int | None) -> int | None:
-    """Return the latest known time."""
+    """Return the latest of some times; ``None`` if all are unknown."""
     return max((time for time in times if time is not None), default=None)

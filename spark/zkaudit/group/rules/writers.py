@@ -15,7 +15,7 @@ _TOOL: Final = re.compile(TOOL_NAME_END)
 
 
 class Role(StrEnum):
-    """The role of the session that wrote an offset."""
+    """What the session that wrote an offset was to the partition."""
 
     OWNER = "owner"
     ZOMBIE = "zombie"
@@ -34,7 +34,7 @@ class Role(StrEnum):
 
 
 class Writer(NamedTuple):
-    """The session that wrote an offset."""
+    """The session that wrote an offset, and what is known about it."""
 
     role: Role
     member: str | None = None
@@ -49,7 +49,7 @@ class Writer(NamedTuple):
 
     @property
     def is_stranger(self) -> bool:
-        """Whether a member wrote that has delivered nothing of the partition."""
+        """Whether the writer is a member that never delivered a message of the partition."""
         return self.has_owned is False and self.role in (Role.ORPHAN, Role.ZOMBIE)
 
     @property
@@ -59,25 +59,26 @@ class Writer(NamedTuple):
 
     @property
     def is_past_owner(self) -> bool:
-        """Whether a broker wrote the offset although the owner writes its offsets itself."""
+        """Whether a broker wrote the offset although the owner's client writes offsets itself."""
         return self.role is Role.BROKER and self.is_threaded is True
 
 
 def is_tool(member: str | None) -> bool:
-    """Return whether a consumer id is that of a tool that holds a group while it writes."""
+    """Return whether a consumer id belongs to a tool, which claims a group's partitions while it
+    writes offsets."""
     return member is not None and _TOOL.search(member) is not None
 
 
 def is_threaded(owner: Lifetime | Unknown | None) -> bool | None:
-    """Return whether an owner znode names a stream, so that its client writes offsets itself;
-    ``None`` if its creation is unknown."""
+    """Return whether an owner znode names a stream, which shows that its client writes offsets
+    itself; ``None`` if the znode's data are unknown."""
     if not isinstance(owner, Lifetime) or owner.start is UNKNOWN:
         return None
     return member_of(owner.data)[1] is not None
 
 
 def writer_of(commit: Commit, group: Group) -> Writer:
-    """Return who wrote an offset."""
+    """Return the session that wrote an offset, with its role."""
     session, owner = commit.session, commit.owner
     broker = group.facts.brokers.get(session)
     threaded = is_threaded(owner)
