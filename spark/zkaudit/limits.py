@@ -50,7 +50,7 @@ class Limits:
         "Report an owner whose committed offset rises faster than this many messages a second.",
     )
     view_seconds: float = _limit(
-        30.0, "Report two members that act on different views for longer than this."
+        30.0, "Report two members that act on different views of the group for longer than this."
     )
     skew_seconds: float = _limit(
         1.0,

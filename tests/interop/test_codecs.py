@@ -100,8 +100,8 @@ def test_shared(
     form: str,
     codec: str,
 ) -> None:
-    """Members of both sides begin in the middle of compressed sets, skip the messages before that,
-    and share the later ones."""
+    """JVM members and ours start at an offset inside a compressed message set, skip the earlier
+    messages in it, and share the rest."""
     cluster = clusters(broker)
     group = groups(cluster, jvms(jvm))
     topic = group.create("a", 2, topic_config(broker, form))

@@ -71,8 +71,9 @@ def apply(
     Before the command writes anything, it claims each group's partitions, as a member would. After
     a crash, run the same command again, and it resumes. A dry run shows the remaining groups.
 
-    A plan for another cluster is carried out there; this cluster is not changed. With a plan from
-    another cluster, the group must have stopped there, with the same offsets as planned.
+    A plan for another cluster is carried out there; this cluster is not changed. If the plan
+    is from another cluster, the group must have stopped there, and its offsets must not have
+    changed since.
     """
     where = journal_path(plan, work.journal)
     loaded = load(plan, work.which, limit, where, sha256, elsewhere=True)

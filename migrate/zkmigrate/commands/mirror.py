@@ -345,9 +345,9 @@ def _cut_over_elsewhere(work: Work, elsewhere: ToCluster) -> None:
 @click.command(epilog=HELP)
 @work_options("How long to wait until old members have left.")
 def complete(work: Work) -> None:
-    """Finish a mirrored or live move: record the groups as moved.
+    """Finish a mirrored or live move.
 
-    Then the group counts as moved, as after zkmigrate apply. It stays locked, and its offsets are
+    The group then counts as moved, as after zkmigrate apply. It stays locked, and its offsets are
     no longer copied to ZooKeeper.
 
     A mirrored group must have been cut over. The command compares both stores once more.

@@ -46,12 +46,12 @@ from zkmigrate.stores.cluster import Servers
 @click.option(
     "--decisions-out",
     metavar="FILE",
-    help="Write a new file for --decisions instead.",
+    help="Write a file to fill in for --decisions.",
 )
 @click.option(
     "--from-file",
     metavar="FILE",
-    help="Read offsets from CSV, JVM export or JSON.",
+    help="Read offsets from FILE: CSV, JSON, or the output of Kafka's ExportZkOffsets.",
 )
 @layout_option
 @rename_option
@@ -76,11 +76,9 @@ def plan(
 ) -> None:
     """Show which groups can be moved, and what prevents the others.
 
-    With --out, also write a plan to review. apply skips groups that are not ready. Nothing else is
-    changed.
-
-    A group that needs a decision is refused, unless an option or a file makes it. The value skip
-    leaves offsets behind.
+    With --out, also write a plan to review. Nothing else is changed. apply skips groups that are
+    not ready. A group is refused if it needs a decision that no option or file makes. The value
+    skip leaves offsets behind.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply:

@@ -29,10 +29,10 @@ from zkmigrate.plan.values import Verdict
 def report(plan: str | None, out: str | None, as_json: bool, journal: str | None) -> None:
     """Report what was moved, decided and refused, and why.
 
-    Writes an HTML page or JSON from PLAN and its journal, and connects to no server. Groups that
-    are not moved need attention. Without PLAN it reports what zkmigrate reset did. With --journal
-    zkmigrate-undo.journal it reports what zkmigrate undo did; likewise for live, lock, unlock,
-    cut-over and complete.
+    Writes an HTML page or JSON from PLAN and its journal, and connects to no server. The exit
+    status is 3 if a group was not moved. Without PLAN it reports what zkmigrate reset did. With
+    --journal zkmigrate-undo.journal it reports what zkmigrate undo did; likewise for live, lock,
+    unlock, cut-over and complete.
     """
     if out is None and not as_json:
         raise click.UsageError("name a file with --out, or use --json")

@@ -129,7 +129,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
 @click.option(
     "--from-file",
     metavar="FILE",
-    help="To the offsets in a CSV, JVM export or JSON file.",
+    help="To the offsets in FILE: CSV, JSON, or the output of Kafka's ExportZkOffsets.",
 )
 @click.option(
     "--store",

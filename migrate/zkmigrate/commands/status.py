@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 @click.argument("plan", required=False)
 @selection
 @click.option(
-    "--strict", is_flag=True, help="With PLAN: treat progress of new consumers as a problem."
+    "--strict",
+    is_flag=True,
+    help="With PLAN: an offset that new consumers have moved forward needs attention.",
 )
 @journal_option
 @watch_option

@@ -41,7 +41,8 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
     type=click.Choice(("parquet", "delta", "iceberg")),
     default="parquet",
     show_default=True,
-    help="delta and iceberg need their jar and settings in the Spark session.",
+    help="Format of the tables. delta and iceberg need their jar and settings in the Spark "
+    "session.",
 )
 @click.option("--append", is_flag=True, help="Append to existing tables.")
 @click.option("--overwrite", is_flag=True, help="Replace existing tables.")

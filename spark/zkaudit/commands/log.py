@@ -64,10 +64,10 @@ def log_command(
 ) -> None:
     """Print every change of GROUP in plain words.
 
-    The changes are in the order of their transactions: members that register or leave, owners that
-    claim, release or lose partitions, offsets with their previous value and writer, live moves,
-    topics. Log gaps and znodes of unknown formats are listed, too. Neither Spark nor Java is
-    needed.
+    The changes are in the order of their transactions. They are members that register or leave,
+    owners that claim, release or lose partitions, offsets with their previous value and writer,
+    live moves, and topics. Log gaps and znodes of unknown formats are listed, too. Neither Spark
+    nor Java is needed.
     """
     from zkaudit.local.history import Question, read
     from zkaudit.local.log import entries

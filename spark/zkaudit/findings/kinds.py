@@ -243,14 +243,16 @@ _KINDS: Final = (
         "A partition had no owner for 30 s (`--unowned-seconds`) although a subscribed member was "
         "registered all that time. The time begins with the creation of a new partition, and ends "
         "with the group's last transaction before a log gap.",
-        "The owner znodes and registrations. Inferred if the leader changed in between.",
+        "The owner znodes and registrations. Inferred if ZooKeeper elected a new leader during "
+        "the interval.",
         "Look at the rebalances of that time: refused claims, or a member that did not release.",
     ),
     FindingKind(
         "orphan partition",
         ("high",),
         "Like *unowned interval*, but the partition still has no owner when the logs end.",
-        "The owner znodes and registrations. Inferred if the leader changed in between.",
+        "The owner znodes and registrations. Inferred if ZooKeeper elected a new leader during "
+        "the interval.",
         "Restart the member that should own it (`zkconsumer groups verify` names it). Its messages "
         "are not read until then.",
         lasts=True,
@@ -354,8 +356,8 @@ _KINDS: Final = (
         ("medium", "low"),
         "A member did not acknowledge a mode for 10 minutes (`--standstill-seconds`). `low`: the "
         "group was left in mode `locked` or `kafka` for that long.",
-        "The mode znode and the members' acknowledgements. Inferred if the leader changed in "
-        "between.",
+        "The mode znode and the members' acknowledgements. Inferred if ZooKeeper elected a new "
+        "leader during the interval.",
         "`zkmigrate status` names the member and what it waits for. Restart the member, or go "
         "back with `zkmigrate live to-zookeeper`.",
         lasts=True,

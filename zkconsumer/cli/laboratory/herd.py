@@ -58,7 +58,9 @@ _MOST: Final = 1000
     most=20,
     help="Also start this many members of the JVM's own consumer.",
 )
-@count_option("--processes", default=2, most=16, help="How many processes share the members.")
+@count_option(
+    "--processes", default=2, most=16, help="How many processes to divide the members among."
+)
 @count_option("--repeat", default=1, most=50, help="How many times to do each run.")
 @click.option(
     "--simulate",

@@ -60,7 +60,9 @@ _MOST: Final = 10_000
 @count_option(
     "--seeds", default=1, help="Number of runs, with consecutive seeds starting at --seed."
 )
-@count_option("--jobs", help="How many processes share the runs.  [default: one per processor]")
+@count_option(
+    "--jobs", help="How many processes to divide the runs among.  [default: one per processor]"
+)
 @click.option(
     "--service-ms",
     "service",

@@ -128,12 +128,12 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--from-cluster",
             metavar="HOST:PORT[,..]",
-            help="Plan the move back, from the offsets there.",
+            help="Plan the move back from this other cluster.",
         ),
         click.option(
             "--to-cluster",
             metavar="HOST:PORT[,..]",
-            help="Plan the offsets of stopped groups for this cluster, which mirrors their topics.",
+            help="Plan the move of stopped groups to this other cluster, which mirrors their topics.",
         ),
     ):
         bundled = option(bundled)

@@ -26,7 +26,7 @@ _HELP: Final = {
     "are the same.",
     "recreated_topics": "Offsets that are older than their topic.",
     "expired_offsets": "Moved offsets that have disappeared since; moved: write them again.",
-    "other_znodes": "Znodes next to offsets; ignore: leave them.",
+    "other_znodes": "Znodes of unknown kinds; ignore: leave them.",
     "source_means": "What a stored offset names: the record to read next, or the last one read.",
     "without_offset": "Partitions without any offset; leave: auto.offset.reset decides.",
 }

@@ -211,7 +211,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         1,
         ("lock --hold",),
         "each event of a group",
-        (_GROUP, Column("what", "string", "What has happened, for people.")),
+        (_GROUP, Column("what", "string", "The event as text. Do not parse it.")),
     ),
     "mirror": Schema(
         1,
