@@ -133,7 +133,8 @@ def to_cluster_options(command: F) -> F:
         click.option(
             "--to-cluster",
             metavar="HOST:PORT[,..]",
-            help="Plan the move of stopped groups to this other cluster, which mirrors their topics.",
+            help="Plan the move of stopped groups to this other cluster, which mirrors their "
+            "topics.",
         ),
     ):
         bundled = option(bundled)
