@@ -54,7 +54,7 @@ def trace(
     file: str | None,
     properties: tuple[str, ...],
 ) -> None:
-    """Show the requests and responses between a member and its coordinator.
+    """Show the requests between a member and its coordinator.
 
     The command joins the group as a member, and owns its share of the partitions while it runs.
     Without --read it neither reads nor commits, and the next owner reads the messages. Ctrl-C and
