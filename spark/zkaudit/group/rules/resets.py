@@ -126,8 +126,8 @@ def _upper_bits(rates: array[float]) -> list[int]:
 
 class Jumps(Rule):
     """Finds owners whose offset rose faster than a consumer can read (``medium``), or much faster
-    than is usual for the topic in this group (``low``). There is one finding for each owner. Larger rises are worse
-    (``raised``).
+    than is usual for the topic in this group (``low``). There is one finding for each owner.
+    Larger rises are worse (see ``raised``).
 
     A partition that was created within the logs began at 0. For the first commit after a claim, the
     time begins at the claim. A topic's usual rate is known only at the end. If the offset was
