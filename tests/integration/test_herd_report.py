@@ -153,14 +153,6 @@ def test_simulate_writes_the_same_journal_again(tmp_path: Path) -> None:
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (2, 1)
 
 
-def test_simulate_plays_a_scenario() -> None:
-    """A case of split brain is reported for both profiles."""
-    done = _run("simulate", "--scenario", "zombie-fetcher")
-    assert done.returncode == 0, done.stderr
-    assert "messages of partitions that another member owned" in done.stdout
-    assert "0 of 150 seeds" in done.stdout
-
-
 def test_the_herd_command_compares_server_journal_and_simulator(tmp_path: Path) -> None:
     """``herd --simulate`` measures a real group and prints how far the simulator differs."""
     page, journal = tmp_path / "report.html", tmp_path / "journal"
