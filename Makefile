@@ -17,6 +17,9 @@ COORDINATOR := $(wildcard tests/faults/test_coordinator*.py tests/integration/te
     $(wildcard tests/integration/test_herd*.py) \
     tests/integration/test_acceptance.py tests/integration/test_live_move.py tests/integration/test_transactions.py
 
+# Commands of zkmigrate at every point, on a simulated cluster. They compute as long as the simulator does.
+EVERY_POINT := $(patsubst %,tests/migrate/test_%.py,mirror mirror_across operators live_operators matrix)
+
 # What is run in pure Python by `make test`, and on the compiled wheel by `make test-compiled`.
 ON_BOTH_BUILDS := $(wildcard tests/unit/test_records.py tests/unit/test_columns.py tests/unit/test_streams*.py tests/unit/test_messages.py tests/unit/test_codecs*.py)
 
@@ -82,8 +85,8 @@ test: check test-unit ## checks, unit tests, and members and tools on real serve
 test-unit: $(STAMP) ## the tests of functions and classes, of properties and of the project itself (a minute)
 	$(BIN)/pytest $(BY_TEST) tests/unit tests/property tests/repo
 
-test-sim: $(STAMP) ## groups, models and decoders in virtual time, with random faults and inputs (3 minutes)
-	$(BIN)/pytest $(BY_TEST) tests/sim tests/model tests/fuzz
+test-sim: $(STAMP) ## groups, migrations, models and decoders in virtual time, with random faults and inputs (4 minutes)
+	$(BIN)/pytest $(BY_TEST) tests/sim tests/model tests/fuzz $(EVERY_POINT)
 
 test-faults: setup ## members and tools on servers and connections that fail
 	$(BIN)/pytest $(BY_FILE) $(FAULTS)
@@ -97,8 +100,8 @@ test-files: setup ## messages written to files, and read into data frames
 test-coordinator: setup browser spark-classes ## groups on the broker's coordinator, and herds
 	$(BIN)/pytest $(BY_FILE) $(COORDINATOR)
 
-test-migrate: setup ## all tests of zkmigrate
-	$(BIN)/pytest $(BY_FILE) tests/migrate
+test-migrate: setup ## all tests of zkmigrate but those of commands at every point (test-sim)
+	$(BIN)/pytest $(BY_FILE) tests/migrate $(patsubst %,--ignore=%,$(EVERY_POINT))
 
 test-migrate-all: setup ## 30,000 points of commands, 1,000 round trips, and every command in every state (an hour)
 	ZKC_POINTS=10000 ROUND_TRIP_GROUPS=1000 MATRIX=all $(BIN)/pytest tests/migrate/test_operators.py \
@@ -182,7 +185,7 @@ test-spark: setup ## zkaudit on the oldest Spark that it supports: sources, stre
 	build/spark/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	ZKCONSUMER_COMPILE=no build/spark/bin/python -m pip install --quiet --editable '.[audit]' --group dev 'pyspark==4.0.0'
 	@build/spark/bin/python $(RECORD_SPARK)
-	build/spark/bin/pytest $(BY_FILE) tests/audit/test_sources.py tests/audit/tables/test_job.py
+	build/spark/bin/pytest tests/audit/test_sources.py tests/audit/tables/test_job.py
 	build/spark/bin/pytest tests/lakes
 
 test-docker: setup ## servers and members in containers; skipped where no Docker engine can be had
