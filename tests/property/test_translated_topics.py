@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 import pytest
@@ -48,13 +48,15 @@ class Topic:
             [one for one in log if begin <= one.offset < end], begin, end, earliest, latest
         )
 
-    def read_ahead(self, _places: object, _span: int) -> dict[TopicPartition, Excerpt]:
-        """As ``Contents``."""
-        return {}
+    def read_ahead(
+        self, places: Mapping[TopicPartition, int], span: int
+    ) -> dict[TopicPartition, Excerpt]:
+        """As ``Contents``: some are left out."""
+        return {tp: self.around(tp, at, span) for tp, at in places.items() if (at + span) % 3}
 
-    def look_ahead(self, _times: object) -> dict[TopicPartition, int | None]:
-        """As ``Contents``."""
-        return {}
+    def look_ahead(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """As ``Contents``: some are left out."""
+        return {tp: self.at(tp, time) for tp, time in times.items() if time % 3}
 
     def times_at(self, tp: TopicPartition, offset: int) -> tuple[Times, int] | None:
         """As ``Contents``."""
@@ -172,8 +174,8 @@ def translated(one: Case) -> Sequence[Translation]:
     translator = Translator(cast(Contents, one.here), cast(Contents, one.there))
     parts = range(len(one.positions))
     asked = [Asked(TopicPartition("t", p), one.positions[p], TopicPartition("u", p)) for p in parts]
-    found = [translator.find(each, parts) for each in asked]
-    return [translator.judged("u", each) for each in found]
+    found = translator.find((each, parts) for each in asked)
+    return [translator.judged("u", each) for each in found if isinstance(each, Translation)]
 
 
 def wrong(one: Case, found: Sequence[Translation]) -> str:

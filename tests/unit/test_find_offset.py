@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 from zkmigrate.formats.proofs_file import Asked
-from zkmigrate.plan.clusters.translation import NO_TIME, Excerpt, Proof, Seen
+from zkmigrate.plan.clusters.translation import NO_TIME, Excerpt, Proof, Seen, Translation
 from zkmigrate.stores import translator
 from zkmigrate.stores.contents import Contents, Times
 from zkmigrate.stores.translator import Translator
@@ -87,7 +87,8 @@ def found(
 ) -> tuple[Proof, int | None, int | None]:
     """The translation."""
     finder = Translator(cast(Contents, here), cast(Contents, there), None, back)
-    result = finder.find(Asked(TP, offset, TP), [0])
+    (result,) = finder.find([(Asked(TP, offset, TP), [0])])
+    assert isinstance(result, Translation)
     return result.proof, result.low, result.high
 
 
@@ -223,7 +224,9 @@ def test_what_was_not_searched_for_is_not_proven(monkeypatch: pytest.MonkeyPatch
     logs = Topic(source, 100), Topic(source[:52] + source[53:], 100)
     for most, proof in ((512, Proof.PROVEN), (0, Proof.BOUNDED)):
         monkeypatch.setattr(translator, "_READ", (most, 0))
-        one = Translator(*cast(tuple[Contents, Contents], logs)).find(Asked(TP, 50, TP), [0, 1])
+        finder = Translator(*cast(tuple[Contents, Contents], logs))
+        (one,) = finder.find([(Asked(TP, 50, TP), [0, 1])])
+        assert isinstance(one, Translation)
         assert (one.proof, one.low) == (proof, 50)
         assert ("too many records" in one.why) is (proof is Proof.BOUNDED)
 
@@ -234,10 +237,11 @@ def test_each_of_many_positions_is_proven() -> None:
     logs = Topic(source, 200), Topic([one for one in source if one.offset % 10], 200)
     finder = Translator(*cast(tuple[Contents, Contents], logs))
     for one in logs[1].records:
-        result = finder.find(Asked(TP, one.offset, TP), range(9))
+        (result,) = finder.find([(Asked(TP, one.offset, TP), range(9))])
+        assert isinstance(result, Translation)
         assert (result.proof, result.low) == (Proof.PROVEN, one.offset)
     read = logs[0].read
-    assert finder.find(Asked(TP, one.offset, TP), range(9)) == result  # of another group
+    assert finder.find([(Asked(TP, one.offset, TP), range(9))]) == [result]  # of another group
     assert logs[0].read == read
 
 

@@ -357,16 +357,14 @@ class Across:
         found: _Translated = {}
         for begin in range(0, len(wanted), _AT_ONCE):
             some = wanted[begin : begin + _AT_ONCE]
-            self._translator.ahead([asked for _, asked in some])
-            for tp, asked in some:
-                if tp in seen.waits:
-                    continue
-                try:
-                    one = self._translator.find(asked, seen.places[tp].partitions)
-                except BrokerError as error:
-                    seen.waits[tp] = Reason.UNKNOWN, str(error)
-                    continue
-                found.setdefault(tp, []).append((asked.offset, one))
+            results = self._translator.find(
+                (asked, seen.places[tp].partitions) for tp, asked in some
+            )
+            for (tp, asked), one in zip(some, results, strict=True):
+                if isinstance(one, BrokerError):
+                    seen.waits[tp] = Reason.UNKNOWN, str(one)
+                else:
+                    found.setdefault(tp, []).append((asked.offset, one))
         return found
 
     def _new(self, seen: _Seen, found: _Translated) -> dict[TopicPartition, Copy]:

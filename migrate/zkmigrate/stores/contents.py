@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from itertools import takewhile
-from typing import Final, Generic, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 from zkconsumer.broker.cluster_reader import ClusterReader
 from zkconsumer.broker.connection import BrokerConnection
@@ -51,7 +51,6 @@ _FRESH: Final = 5.0
 """Seconds for which answers are cached."""
 _REMEMBERED: Final = 4096
 """Number of cached answers. Older ones are dropped."""
-K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -77,34 +76,27 @@ class Times(NamedTuple):
     times: array[int]
 
 
-class _Recent(Generic[K, T]):
-    """Answers of the last seconds."""
+class _Recent:
+    """The bounds of logs, from answers of the last seconds."""
 
     def __init__(self) -> None:
-        self._answers: dict[K, tuple[float, T]] = {}
+        self._bounds: dict[TopicPartition, tuple[float, _Bounds]] = {}
 
-    def put(self, key: K, answer: T) -> None:
+    def put(self, tp: TopicPartition, bounds: _Bounds) -> None:
         """Cache an answer."""
         now = time.monotonic()
-        if len(self._answers) >= _REMEMBERED:
-            fresh = {key: one for key, one in self._answers.items() if now - one[0] <= _FRESH}
-            self._answers = fresh
-        self._answers[key] = now, answer
+        if len(self._bounds) >= _REMEMBERED:
+            self._bounds = {tp: one for tp, one in self._bounds.items() if now - one[0] <= _FRESH}
+        self._bounds[tp] = now, bounds
 
-    def get(self, key: K) -> T | None:
+    def get(self, tp: TopicPartition) -> _Bounds | None:
         """Return an answer, if there is one."""
-        found = self._answers.get(key)
+        found = self._bounds.get(tp)
         return None if found is None or time.monotonic() - found[0] > _FRESH else found[1]
-
-    def take(self, key: K) -> T | None:
-        """Remove an answer from the cache, and return it."""
-        found = self.get(key)
-        self._answers.pop(key, None)
-        return found
 
     def clear(self) -> None:
         """Empty the cache."""
-        self._answers.clear()
+        self._bounds.clear()
 
 
 class Contents:
@@ -130,9 +122,7 @@ class Contents:
         self._pace = pace
         self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
         self._leaders: dict[TopicPartition, BrokerConnection] = {}
-        self._known = _Recent[TopicPartition, _Bounds]()
-        self._parts = _Recent[tuple[TopicPartition, int, int], Excerpt]()
-        self._firsts = _Recent[tuple[TopicPartition, int], tuple[int | None]]()
+        self._known = _Recent()
         self._times: tuple[TopicPartition | None, list[Times]] = None, []
 
     def close(self) -> None:
@@ -142,46 +132,37 @@ class Contents:
 
     def forget(self) -> None:
         """Empty all caches."""
-        for known in (self._known, self._parts, self._firsts):
-            known.clear()
+        self._known.clear()
         self._times = None, []
 
     def around(self, tp: TopicPartition, middle: int, span: int) -> Excerpt:
         """Return the records within ``span`` offsets of ``middle``, or of the nearest offset in the
         log."""
-        ready = self._parts.take((tp, middle, span))
-        if ready is not None:
-            return ready
         return self._at_leader(tp, lambda connection: self._read(connection, tp, middle, span))
 
     def read_ahead(
         self, places: Mapping[TopicPartition, int], span: int
     ) -> Mapping[TopicPartition, Excerpt]:
-        """Read records for later calls of ``around``, with few requests, and return them.
+        """Return what ``around`` would return for each place, with few requests.
 
-        The records are cached for some seconds. Raises no error: parts that cannot be read, or do
-        not fit into one answer, are left for ``around``.
+        Raises no error: parts that cannot be read, or do not fit into one answer, are left out.
         """
         found: dict[TopicPartition, Excerpt] = {}
         for connection, tps in self._by_leader(places).items():
             with suppress(BrokerError):
                 self._learn(connection, tps)
                 found |= self._read_parts(connection, {tp: places[tp] for tp in tps}, span)
-        for tp, part in found.items():
-            self._parts.put((tp, places[tp], span), part)
         return found
 
     def look_ahead(
         self, times: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int | None]:
-        """Look up times for later calls of ``at``, with few requests. See ``read_ahead``."""
+        """Return what ``at`` would return for each time, with few requests. See ``read_ahead``."""
         found: dict[TopicPartition, int | None] = {}
         for connection, tps in self._by_leader(times).items():
             with suppress(BrokerError):
                 offsets = list_offsets(connection, tps, {tp: times[tp] for tp in tps})
                 found |= {tp: _first(one) for tp, one in offsets.items() if isinstance(one, int)}
-        for tp, one in found.items():
-            self._firsts.put((tp, times[tp]), (one,))
         return found
 
     def times_at(self, tp: TopicPartition, offset: int) -> tuple[Times, int] | None:
@@ -219,8 +200,7 @@ class Contents:
                 raise found
             return _first(found)
 
-        ready = self._firsts.take((tp, timestamp))
-        return self._at_leader(tp, ask) if ready is None else ready[0]
+        return self._at_leader(tp, ask)
 
     def topics(self) -> list[str]:
         """Return the names of all topics."""

@@ -4,6 +4,9 @@ The two logs of a partition cannot show everything. A record that only the copy 
 removed by compaction from the source, or may belong to another partition if the copy uses another
 partitioner. The same is true of a record that only the source has. So such records are searched in
 the other partitions. If one is found there, no partition of the topic is a copy.
+
+Each position is searched by a generator, which yields what it reads next. So many positions are
+searched at the same time, with few requests.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import BrokerError
 from zkmigrate.formats.proofs_file import Answer, Asked, ProofsFile
 from zkmigrate.plan.clusters.translation import (
     NO_TIME,
@@ -44,8 +48,37 @@ _OWN: Final = 128
 """If this many records before a copy are the other cluster's own, no older copies are expected."""
 _HINTS_S: Final = 60.0
 """Seconds after which the offsets that MirrorMaker 2 has recorded are read again."""
+T = TypeVar("T")
+W = TypeVar("W", "_Part", "_First")
 _Content = tuple[int, bytes]
 """A record's timestamp and digest."""
+
+
+class _Part(NamedTuple):
+    """A part of a log, as for ``Contents.around``. ``there``: in the other cluster."""
+
+    there: bool
+    tp: TopicPartition
+    middle: int
+    span: int
+
+
+class _First(NamedTuple):
+    """The first record of a time, as for ``Contents.at``."""
+
+    there: bool
+    tp: TopicPartition
+    timestamp: int
+
+
+class _Read(NamedTuple):
+    """What was read ahead. The rest is read when it is needed."""
+
+    parts: dict[_Part, Excerpt]
+    firsts: dict[_First, int | None]
+
+
+_Script = Generator[Sequence[_Part | _First], _Read, T]
 
 
 class Translator:
@@ -83,34 +116,79 @@ class Translator:
             self._hints = Hints(self._here, self._there, self._back)
             self._hints_at = time.monotonic()
 
-    def ahead(self, asked: Iterable[Asked]) -> None:
-        """Read the records that ``find`` will need first for these offsets, with few requests."""
-        new = [one for one in asked if one not in self._found]
-        if self._proofs is not None:
-            new = [one for one in new if self._proofs.get(one) is None]
-        parts = self._here.read_ahead({one.tp: one.offset for one in new}, _SPANS[0])
-        begun: dict[TopicPartition, int] = {}
-        times: dict[TopicPartition, int] = {}
-        for one in new:
-            source = parts.get(one.tp)
-            known = None if source is None else _known(source, one.offset)
-            if source is None or known is None or known.timestamp == NO_TIME:
-                continue
-            times[one.other] = known.timestamp
-            if not source.begins:
-                begun[one.tp] = known.timestamp
-        self._here.look_ahead(begun)
-        places = self._there.look_ahead(times)
-        self._there.read_ahead({tp: _place(at) for tp, at in places.items()}, _SPANS[0])
-
-    def find(self, asked: Asked, partitions: Collection[int]) -> Translation:
-        """Return the offset of a partition's copy in the other cluster.
+    def find(
+        self, asked: Iterable[tuple[Asked, Collection[int]]]
+    ) -> Sequence[Translation | BrokerError]:
+        """Return the offsets of partitions' copies in the other cluster, or why one could not be
+        read.
 
         Compares the records of both logs, in larger and larger parts, until the result is certain.
-        ``partitions``: all partitions of the topic. A result of an earlier run is only used if the
-        topics' ids are known. Raises BrokerError, and MigrationError if a proven offset cannot be
-        added to the file.
+        ``asked``: each with all partitions of its topic. A result of an earlier run is only used if
+        the topics' ids are known. Raises MigrationError if a proven offset cannot be added to the
+        file.
         """
+        scripts = [self._find(*one) for one in asked]
+        found: dict[_Script[Translation], Translation | BrokerError] = {}
+        got: _Read | None = None
+        while len(found) < len(scripts):
+            wanted: list[_Part | _First] = []
+            for script in scripts:
+                if script in found:
+                    continue
+                try:
+                    wanted += next(script) if got is None else script.send(got)
+                except StopIteration as done:
+                    found[script] = done.value
+                except BrokerError as error:
+                    found[script] = error
+            got = self._read_ahead(wanted)
+        return [found[script] for script in scripts]
+
+    def _read_ahead(self, wanted: Iterable[_Part | _First]) -> _Read:
+        """Read with few requests. Leave out what is too much for that, or unreadable."""
+        parts: dict[tuple[bool, int], list[_Part]] = {}
+        firsts: dict[bool, list[_First]] = {}
+        for one in dict.fromkeys(wanted):
+            if isinstance(one, _First):
+                firsts.setdefault(one.there, []).append(one)
+            elif one.span < _SPANS[-1]:
+                parts.setdefault((one.there, one.span), []).append(one)
+        got = _Read({}, {})
+        for there, times in firsts.items():
+            for looked in _rounds(times):
+                at = self._contents(there).look_ahead(
+                    {tp: one.timestamp for tp, one in looked.items()}
+                )
+                got.firsts.update((looked[tp], offset) for tp, offset in at.items())
+        for (there, span), places in parts.items():
+            for some in _rounds(places):
+                read = self._contents(there).read_ahead(
+                    {tp: one.middle for tp, one in some.items()}, span
+                )
+                got.parts.update((some[tp], part) for tp, part in read.items())
+        return got
+
+    def _contents(self, there: bool) -> Contents:
+        return self._there if there else self._here
+
+    def _part(self, want: _Part, got: _Read) -> Excerpt:
+        part = got.parts.get(want)
+        return self._contents(want.there).around(*want[1:]) if part is None else part
+
+    def _first(self, want: _First, got: _Read) -> int | None:
+        if want in got.firsts:
+            return got.firsts[want]
+        return self._contents(want.there).at(*want[1:])
+
+    def _around(self, *place: Any) -> _Script[Excerpt]:
+        want = _Part(*place)
+        return self._part(want, (yield [want]))
+
+    def _at(self, *time: Any) -> _Script[int | None]:
+        want = _First(*time)
+        return self._first(want, (yield [want]))
+
+    def _find(self, asked: Asked, partitions: Collection[int]) -> _Script[Translation]:
         tp, offset, other, _ = asked
         if asked in self._found:
             return self.judged(other.topic, self._found[asked])
@@ -122,13 +200,13 @@ class Translator:
                 found = found._replace(only_here=(Seen(offset, NO_TIME, b""),))
             return self.judged(other.topic, found)
         self._left[other.topic] = self._left.get(other.topic, _READ[0]) + _READ[1]
-        found = self._in_partition(tp, offset, other)
+        found = yield from self._in_partition(tp, offset, other)
         if found.differs:
             self._differs.setdefault(other.topic, other)
         if (found.low is not None or found.only_here) and other.topic not in self._mixed:
             others = sorted({*partitions} - {tp.partition})
             chosen = random.Random(str(tp)).sample(others, min(_OTHERS, len(others)))
-            why = self._search(tp, other, chosen, found)
+            why = yield from self._search(tp, other, chosen, found)
             if why and found.proof is Proof.PROVEN:
                 found = found._replace(proof=Proof.BOUNDED, why=why)
         some = (*found.only_here, *found.only_there)[:1]  # whether there are any is enough
@@ -157,13 +235,17 @@ class Translator:
             return found._replace(proof=Proof.BOUNDED, why=why)
         return found
 
-    def _in_partition(self, tp: TopicPartition, offset: int, other: TopicPartition) -> Translation:
+    def _in_partition(
+        self, tp: TopicPartition, offset: int, other: TopicPartition
+    ) -> _Script[Translation]:
         found: Translation | None = None
         proof: Translation | None = None
         known, middle = None, 0
+        source: Excerpt | None = None
         target: Excerpt | None = None
         for span in _SPANS:
-            source = self._here.around(tp, offset, span)
+            if source is None or not _is_whole(source):
+                source = yield from self._around(False, tp, offset, span)
             if found is None and offset > source.latest and offset > self._here.end(tp):
                 return Translation(
                     Proof.UNKNOWN, None, None, 0, "the offset is past the end of its log"
@@ -171,10 +253,10 @@ class Translator:
             before = known
             known = _known(source, offset)
             if found is None or before != known:
-                middle, target = self._candidate(tp, source, known, other)
+                middle, target = yield from self._candidate(tp, source, known, other)
                 proof = None  # it was of another record
-            if target is None or found is not None:
-                target = self._there.around(other, middle, span)
+            if target is None or (found is not None and not _is_whole(target)):
+                target = yield from self._around(True, other, middle, span)
             found = translate(offset, source, target)
             part = shared_part(target, source)
             if found.proof is not Proof.PROVEN and not found.differs and part is not None:
@@ -182,8 +264,8 @@ class Translator:
                 if again.proof is Proof.PROVEN:
                     found = _with_others(again, found)
             if found.proof is Proof.PROVEN and known is not None:
-                earlier = _time_before(self._here, tp, source, known)
-                copied = _time_before(self._there, other, target, known)
+                earlier = yield from self._time_before(False, tp, source, known)
+                copied = yield from self._time_before(True, other, target, known)
                 if earlier is not None:
                     why = "an earlier part of the source has records of that time"
                     found = _in_doubt(found, found.low, target.latest, why)
@@ -201,7 +283,7 @@ class Translator:
 
     def _candidate(
         self, tp: TopicPartition, source: Excerpt, known: Seen | None, other: TopicPartition
-    ) -> tuple[int, Excerpt | None]:
+    ) -> _Script[tuple[int, Excerpt | None]]:
         """Return where the copy of a record may be, with the records read there: the first place
         that has records of its excerpt.
 
@@ -212,7 +294,7 @@ class Translator:
         if known is None:
             return 0, None
         timed = known.timestamp != NO_TIME
-        at = self._there.at(other, known.timestamp) if timed else 0
+        at = (yield from self._at(True, other, known.timestamp)) if timed else 0
         first = _place(at)
         places = chain([first], self._by_hints(tp, known, other), self._by_search(known, other))
         tried: set[int] = set()
@@ -221,7 +303,7 @@ class Translator:
                 continue
             tried.add(place)
             for span in _SPANS[:2]:
-                part = self._there.around(other, place, span)
+                part = yield from self._around(True, other, place, span)
                 if shared_part(part, source) is not None:
                     return place, part
         return first, None
@@ -269,30 +351,45 @@ class Translator:
                 high = middle
         return low
 
+    def _time_before(
+        self, there: bool, tp: TopicPartition, part: Excerpt, known: Seen
+    ) -> _Script[int | None]:
+        """Return where a log has the first record of a time or a newer one, if that is before a
+        part.
+
+        Records there may be equal to those of the part: a producer has sent them twice, or a mirror
+        has copied them twice. Only times show that.
+        """
+        if part.begins or known.timestamp == NO_TIME:
+            return None
+        first = yield from self._at(there, tp, known.timestamp)
+        return first if first is not None and first < part.begin else None
+
     def _search(
         self, tp: TopicPartition, other: TopicPartition, others: Iterable[int], found: Translation
-    ) -> str:
+    ) -> _Script[str]:
         """Search for records that only one log has, in the other partitions of the other log's
         topic.
 
         Return why these could not be read far enough; empty if they could.
         """
-        here, there = (self._here, tp), (self._there, other)
+        here, there = (False, tp), (True, other)
         for records, where, home in (
             (found.only_there, here, there),
             (found.only_here, there, here),
         ):
             wanted = {one[1:] for one in records}
-            if wanted:
-                self._search_ahead(wanted, *where, others)
-            for partition in others if wanted else ():
+            if not wanted:
+                continue
+            got = yield from self._search_ahead(wanted, *where, others)
+            for partition in others:
                 if self._left[other.topic] <= 0:
                     return (
                         "not all records are in both, and they were not looked for in other "
                         "partitions: too many records were read there"
                     )
-                copies = self._count(wanted, *where, partition, other.topic)
-                its_own = copies and self._count(copies, *home, partition, other.topic)
+                copies = self._count(wanted, *where, partition, other.topic, got)
+                its_own = copies and self._count(copies, *home, partition, other.topic, got)
                 if copies is None or its_own is None:
                     return (
                         "records without times may be in another partition, which is too long to "
@@ -306,37 +403,45 @@ class Translator:
                     return ""
         return ""
 
-    @staticmethod
     def _search_ahead(
-        wanted: Collection[_Content], contents: Contents, tp: TopicPartition, others: Iterable[int]
-    ) -> None:
+        self,
+        wanted: Collection[_Content],
+        there: bool,
+        tp: TopicPartition,
+        others: Iterable[int],
+    ) -> _Script[_Read]:
         """Read the records of other partitions that ``_count`` needs first."""
         times = [timestamp for timestamp, _ in wanted]
         if NO_TIME in times:
-            return
+            return _Read({}, {})
         tps = [TopicPartition(tp.topic, one) for one in others]
-        begins = contents.look_ahead(dict.fromkeys(tps, min(times)))
-        contents.look_ahead(dict.fromkeys(tps, max(times) + 1))
-        contents.read_ahead({tp: _place(at) for tp, at in begins.items()}, _SPANS[1])
+        begins = [_First(there, one, min(times)) for one in tps]
+        ends = [_First(there, one, max(times) + 1) for one in tps]
+        looked = yield [*begins, *ends]
+        firsts = {one: self._first(one, looked) for one in (*begins, *ends)}
+        read = yield [_Part(there, one.tp, _place(firsts[one]), _SPANS[1]) for one in begins]
+        return _Read(read.parts, firsts)
 
     def _count(
         self,
         wanted: Collection[_Content],
-        contents: Contents,
+        there: bool,
         tp: TopicPartition,
         partition: int,
         topic: str,
+        got: _Read,
     ) -> Counter[_Content] | None:
         """Count the copies of records in another partition of that topic; None if it cannot be
         read as far as is needed. Their times are ``NO_TIME`` if there are none to compare.
-        ``topic``: the other cluster's."""
-        tp = TopicPartition(tp.topic, partition)
+        ``topic``: the other cluster's. ``got``: was read ahead."""
+        contents, tp = self._contents(there), TopicPartition(tp.topic, partition)
         times = [timestamp for timestamp, _ in wanted]
         begin = end = None
         if timed := NO_TIME not in times:
-            begin, end = contents.at(tp, min(times)), contents.at(tp, max(times) + 1)
+            begin = self._first(_First(there, tp, min(times)), got)
+            end = self._first(_First(there, tp, max(times) + 1), got)
         span = _SPANS[1]
-        part = contents.around(tp, _place(begin), span)
+        part = self._part(_Part(there, tp, _place(begin), span), got)
         if begin is not None:
             length = (part.latest if end is None else end) - begin
             if length > span // 2:
@@ -357,16 +462,17 @@ def _known(source: Excerpt, offset: int) -> Seen | None:
     return next(following, source.records[-1] if source.records else None)
 
 
-def _time_before(contents: Contents, tp: TopicPartition, part: Excerpt, known: Seen) -> int | None:
-    """Return where a log has the first record of a time or a newer one, if that is before a part.
+def _is_whole(part: Excerpt) -> bool:
+    """Whether a part is the whole log."""
+    return part.begins and part.ends
 
-    Records there may be equal to those of the part: a producer has sent them twice, or a mirror has
-    copied them twice. Only times show that.
-    """
-    if part.begins or known.timestamp == NO_TIME:
-        return None
-    first = contents.at(tp, known.timestamp)
-    return first if first is not None and first < part.begin else None
+
+def _rounds(wanted: Sequence[W]) -> Iterator[dict[TopicPartition, W]]:
+    """Divide requests, so that none has a partition twice."""
+    while wanted:
+        some = {one.tp: one for one in reversed(wanted)}
+        yield some
+        wanted = [one for one in wanted if some[one.tp] is not one]
 
 
 def _is_first_copy(

@@ -446,16 +446,19 @@ def translated(
     """Translate a group's offsets. Yield each partition with the result, or with its problem."""
     for begin in range(0, len(wanted), _AT_ONCE):
         some = wanted[begin : begin + _AT_ONCE]
-        translator.ahead([one.asked for one in some if one.found.kind is None])
-        for done, one in enumerate(some, begin + 1):
+        results = iter(
+            translator.find((one.asked, one.target) for one in some if one.found.kind is None)
+        )
+        for one in some:
             found = one.found
             if found.kind is None:
-                try:
-                    found = found._replace(there=translator.find(one.asked, one.target))
-                except BrokerError as error:
-                    found = found._replace(kind=Reason.UNKNOWN, why=str(error))
+                there = next(results)
+                if isinstance(there, BrokerError):
+                    found = found._replace(kind=Reason.UNKNOWN, why=str(there))
+                else:
+                    found = found._replace(there=there)
             yield found
-            progress.within(group, done, len(wanted))
+        progress.within(group, min(begin + _AT_ONCE, len(wanted)), len(wanted))
 
 
 def _wanted(
