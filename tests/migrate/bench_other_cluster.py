@@ -4,6 +4,14 @@ by timestamps, and by ``zkmigrate plan --to-cluster``, on two real clusters, jud
 MirrorMaker 2 copies topics from Kafka 3.9 to Kafka 4. A quarter of the transactions is aborted, and
 the copies had records before. Keys and values are few, and a header names each record for the
 judge. The groups have the same offsets in ZooKeeper and in Kafka.
+
+With ``--many PARTITIONS``, ``zkmigrate`` alone translates the offsets of groups in ZooKeeper, for
+topics of 100 partitions. An ``offset-syncs`` topic, as MirrorMaker 2 writes it, has nine tenths of
+them. In a fifth, the other cluster has many newer records of its own before the copies, so that
+times do not show where these are: only the syncs do, or, for the tenth without syncs, a search. The
+command runs once alone, and once more in two parts: it is killed when it has proven half of the
+offsets, and repeated. Each cluster has a broker for each 10,000 partitions, which needs 20,000
+memory maps and 10,000 open files.
 """
 
 from __future__ import annotations
@@ -11,16 +19,21 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import resource
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from kazoo.client import KazooClient
 
 from tests.migrate.rows import rows_of
@@ -34,9 +47,13 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError
 from zkconsumer.servers import LocalCluster, wait_until
 from zkconsumer.servers.jars import JVM_FILES, fetch_pinned, java
+from zkconsumer.servers.servers import read_metadata
 from zkconsumer.servers.supervisor import Supervisor
 
 TOPIC: Final = "orders"
+SYNCS: Final = "mm2-offset-syncs.new.internal"
+WIDTH: Final = 100
+"""Number of partitions of each of many topics."""
 POM: Final = Path(__file__).with_name("mirror-maker.xml")
 WAYS: Final = ("MirrorMaker 2", "timestamps", "zkmigrate")
 Logs = Mapping[TopicPartition, Sequence[Copy]]
@@ -133,14 +150,19 @@ def by_times(
     return found
 
 
+def planning(here: LocalCluster, there: LocalCluster, *words: str) -> list[str]:
+    """The words of the command that plans all groups."""
+    command = [sys.executable, "-c", "from zkmigrate.cli import main; main()", "plan", "--all"]
+    command += ["--zookeeper", here.zookeeper, "--to-cluster", there.bootstrap, "--json"]
+    return [*command, *words]
+
+
 def by_content(
-    positions: Sequence[Position], here: LocalCluster, there: LocalCluster
+    positions: Sequence[Position], here: LocalCluster, there: LocalCluster, *words: str
 ) -> tuple[Mapping[Position, int | None], Counter[str], str]:
     """Offsets that are proven, the verdicts, and what the process has used."""
-    words = [sys.executable, "-c", "from zkmigrate.cli import main; main()", "plan", "--all"]
-    words += ["--zookeeper", here.zookeeper, "--to-cluster", there.bootstrap, "--json"]
     began = time.monotonic()
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as ran:
+    with subprocess.Popen(planning(here, there, *words), stdout=subprocess.PIPE) as ran:
         assert ran.stdout is not None
         rows = rows_of(ran.stdout.read().decode())
         used = os.wait4(ran.pid, 0)[2]
@@ -245,51 +267,139 @@ def run(partitions: int, count: int, groups: int, seed: int) -> None:
     mirror.close()
 
 
-def scale(partitions: int, count: int, seed: int) -> None:
-    """Translate one group's offsets in many partitions; in a tenth, newer records of the other
-    cluster's own are before the copies, and nothing recorded where the copies are."""
-    rng = random.Random(seed)
-    topics = [f"{TOPIC}-{number:03}" for number in range(-(-partitions // 200))]
-    tps = [TopicPartition(topic, number) for topic in topics for number in range(200)]
-    with LocalCluster("3.9") as here, LocalCluster("4") as there:
-        for cluster in (here, there):
-            for topic in topics:
-                cluster.create_topic(topic, 200)
-        producers = [Producer({"bootstrap.servers": one.bootstrap}) for one in (here, there)]
-        shifts: dict[TopicPartition, int] = {}
-        for number, tp in enumerate(tps):
-            shifts[tp] = 3000 if number % 10 == 0 else rng.randrange(10)
+def check_limits(partitions: int) -> None:
+    """Exit if a broker may not have enough open files and memory maps for its partitions."""
+    maps = Path("/proc/sys/vm/max_map_count")
+    limits = [("open files (ulimit -n)", resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1)]
+    if maps.exists():
+        limits.append(("memory maps (sysctl vm.max_map_count)", int(maps.read_text()), 2))
+    for name, limit, each in limits:
+        needed = partitions * each + 2000
+        if limit < needed:
+            sys.exit(f"a broker needs {needed} {name}, but the limit is {limit}: raise it")
+
+
+def create_topics(cluster: LocalCluster, topics: Sequence[str]) -> None:
+    """Create topics, and wait until every broker knows all leaders."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for begin in range(0, len(topics), 20):
+        new = [NewTopic(name, WIDTH, 1) for name in topics[begin : begin + 20]]
+        for created in admin.create_topics(new, operation_timeout=600).values():
+            created.result(1200)
+
+    def known(port: int) -> bool:
+        view = read_metadata(port)
+        return view is not None and all(
+            sum(leader >= 0 for leader in view.leaders.get(name, {}).values()) == WIDTH
+            for name in topics
+        )
+
+    for server in cluster.broker_servers:
+        wait_until(partial(known, server.port), 1200, "all partitions have leaders")
+
+
+def fill(
+    here: LocalCluster, there: LocalCluster, topics: Sequence[str], count: int, rng: random.Random
+) -> Mapping[TopicPartition, int]:
+    """Write the records and MirrorMaker 2's syncs. Return where each partition's copies begin."""
+    source, target = (Producer({"bootstrap.servers": one.bootstrap}) for one in (here, there))
+    shifts: dict[TopicPartition, int] = {}
+    failed: list[KafkaError] = []
+
+    def told(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    here.create_topic(SYNCS, 1)
+    for topic in topics:
+        for number in range(WIDTH):
+            tp = TopicPartition(topic, number)
+            shifts[tp] = rng.randrange(10) if number % 5 else rng.randrange(200, 400)
             for own in range(shifts[tp]):
-                producers[1].produce(tp.topic, b"own %d" % own, partition=tp.partition)
+                target.produce(topic, b"own %d" % own, partition=number, on_delivery=told)
             for at in range(count):
-                for producer in producers:
+                value = b"%d of %d" % (at, number)
+                for producer in (source, target):
                     producer.produce(
-                        tp.topic, b"%d" % at, partition=tp.partition, timestamp=10**12 + at
+                        topic, value, partition=number, timestamp=10**12 + at, on_delivery=told
                     )
-            for producer in producers:
-                producer.flush()
-        positions = [Position("group", tp, rng.randrange(count)) for tp in tps]
+            if number % 10:
+                key = struct.pack(f">h{len(topic)}si", len(topic), topic.encode(), number)
+                pair = struct.pack(">qq", 0, shifts[tp])
+                source.produce(SYNCS, pair, key, 0, on_delivery=told)
+        for producer in (source, target):
+            producer.flush()
+        assert not failed, failed[0]
+    return shifts
+
+
+def many(partitions: int, count: int, seed: int) -> None:
+    """Translate offsets in many partitions, whole and in two parts, and print."""
+    brokers = -(-partitions // 10_000)
+    check_limits(-(-partitions // brokers))
+    rng = random.Random(seed)
+    topics = [f"{TOPIC}-{number:03}" for number in range(-(-partitions // WIDTH))]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster("3.9", brokers) as here,
+        LocalCluster("4", brokers) as there,
+    ):
+        for cluster in (here, there):
+            create_topics(cluster, topics)
+        print("topics are created", flush=True)  # noqa: T201
+        shifts = fill(here, there, topics, count, rng)
+        print("records are written", flush=True)  # noqa: T201
+        positions = [
+            Position(f"group-{number // 4}", TopicPartition(topic, part), rng.randrange(count + 1))
+            for number, topic in enumerate(topics)
+            for part in range(WIDTH)
+        ]
         client = KazooClient(here.zookeeper, timeout=30.0)
         client.start()
-        for one in positions:
-            path = f"/consumers/group/offsets/{one.tp.topic}/{one.tp.partition}"
-            client.create(path, b"%d" % one.offset, makepath=True)
+        for begin in range(0, len(positions), WIDTH):
+            some = positions[begin : begin + WIDTH]
+            path = f"/consumers/{some[0].group}/offsets/{some[0].tp.topic}"
+            client.ensure_path(path)
+            transaction = client.transaction()
+            for one in some:
+                transaction.create(f"{path}/{one.tp.partition}", b"%d" % one.offset)
+            assert all(isinstance(each, str) for each in transaction.commit())
         client.stop()
         client.close()
-        found, proofs, used = by_content(positions, here, there)
-        right = sum(at == one.offset + shifts[one.tp] for one, at in found.items())
-        print(f"{len(tps)} partitions: {dict(proofs)}, {right} right, {used}")  # noqa: T201
+
+        def report(name: str, *words: str) -> None:
+            found, proofs, used = by_content(positions, here, there, *words)
+            right = sum(at == one.offset + shifts[one.tp] for one, at in found.items())
+            print(f"{name}: {dict(proofs)}, {right} right, {used}", flush=True)  # noqa: T201
+
+        print(f"seed {seed}: {len(positions)} partitions", flush=True)  # noqa: T201
+        report("whole")
+        proofs = Path(folder, "proofs")
+        proofs.touch()
+        words = planning(here, there, "--proofs", str(proofs))
+        began = time.monotonic()
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL) as ran:
+            wait_until(
+                lambda: proofs.read_bytes().count(b"\n") > len(positions) // 2,
+                3600,
+                "half of the offsets are proven",
+            )
+            ran.kill()
+        done = proofs.read_bytes().count(b"\n") - 1
+        seconds = time.monotonic() - began
+        print(f"killed after {seconds:.1f} s, with {done} proofs", flush=True)  # noqa: T201
+        report("resumed", "--proofs", str(proofs))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--records", type=int, default=4700, help="in each partition")
+    parser.add_argument("--records", type=int, help="in each partition: 4700, or 10 with --many")
     parser.add_argument("--groups", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
-    parser.add_argument("--scale", action="store_true", help="many partitions, no MirrorMaker 2")
+    parser.add_argument("--many", type=int, metavar="PARTITIONS", help="as described above")
     given = parser.parse_args()
-    if given.scale:
-        scale(given.partitions, given.records, given.seed)
+    if given.many:
+        many(given.many, given.records or 10, given.seed)
     else:
-        run(given.partitions, given.records, given.groups, given.seed)
+        run(given.partitions, given.records or 4700, given.groups, given.seed)
