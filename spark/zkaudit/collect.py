@@ -104,9 +104,11 @@ def _keep(path: Path, to: Path, done: Kept, copy: bool) -> None:
     part = to.with_name(f".{to.name}.part")
     try:
         shutil.copyfile(path, part)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.rename(to)
     except FileNotFoundError:
         return
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.rename(to)
+    finally:
+        part.unlink(missing_ok=True)
     done.copied += 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -217,6 +219,26 @@ def test_show_reads_on_behind_damage(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"zk2/log.1: byte {position}: checksum" in told
     assert run(["show", "0x5", "--zookeeper-logs", str(tmp_path / "zk2")]) == 1
     assert f"log.1: byte {position}: checksum" in capsys.readouterr().err
+
+
+def test_collect_leaves_no_part_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that does not fit is named. It takes no space, and the next run copies it."""
+    source, kept = tmp_path / "zk", tmp_path / "kept"
+    written(source / "log.1", 1, 4)
+    written(source / "log.5", 5, 4)
+
+    def copy(path: Path, to: Path) -> None:
+        to.write_bytes(path.read_bytes()[:50])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path), None, str(to))
+
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "copyfile", copy)
+        with pytest.raises(AuditError, match=r"No space left on device: .*zk/log\.1"):
+            collect([source], kept)
+    assert not list(kept.iterdir())
+    assert collect([source], kept) == Kept(copied=1)
 
 
 def test_collect_keeps_no_other_log_for_the_one_it_has(tmp_path: Path) -> None:
