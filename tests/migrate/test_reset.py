@@ -149,6 +149,25 @@ def test_a_time_is_that_of_messages(bench: Bench, shell: Shell, group: str, topi
     assert (status, [row["after"] for row in rows]) == (0, [5])
 
 
+def test_both_stores_after_a_restore(bench: Bench, shell: Shell, group: str, topic: str) -> None:
+    """ZooKeeper was restored from a backup, so Kafka has higher offsets. The command in the error
+    sets both stores to the higher one, or to the end of a log that lacks it. The stage then
+    succeeds."""
+    bench.topic(topic, 2)
+    bench.set_zk(group, topic, {0: 3, 1: 7})
+    bench.set_kafka(group, topic, {0: 12, 1: 40})
+    stage = ("live", "prepare", "--group", group, "--execute")
+    status, (row,) = shell.rows(*stage)
+    assert status == 3
+    advice = row["why"].rpartition("was restored from a backup, stop them and run zkmigrate ")[2]
+    status, _ = shell.rows(*advice.split(), "--group", group, "--execute")
+    assert status == 0
+    for store in ("zookeeper", "kafka"):
+        assert held(bench, store, group, topic) == [12, 20]
+    status, (row,) = shell.rows(*stage)
+    assert (status, row["outcome"]) == (0, "done")
+
+
 def test_as_the_original_tool(bench: Bench, shell: Shell, group: str, topic: str) -> None:
     """For a group in Kafka each option shows the same offsets as kafka-consumer-groups
     --reset-offsets."""
