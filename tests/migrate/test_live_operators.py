@@ -234,7 +234,7 @@ def test_a_live_step_leaves_the_lock_of_a_stopped_move(operators: Operators) -> 
     data = migration_marker.encode(Store.KAFKA, 1, {})
     operators.zk.run(attempt(Create(migration_marker.path("g"), data)))
     (why,) = operators.move().unlock().why
-    assert why.code == Reason.OTHER_OPERATOR.value
+    assert why.reason is Reason.OTHER_OPERATOR
     assert operators.zk.run(ids_lock.look("g")).guard is ids_lock.Guard.LOCKED
 
 
@@ -328,7 +328,7 @@ def test_prepare_says_that_another_command_has_kept_it_from_writing(operators: O
 
     step, came = operators.during(operators.move().prepare, writes_mode, lock)
     assert came
-    assert [why.code for why in step.why] == [Reason.OTHER_OPERATOR.value]
+    assert [why.reason for why in step.why] == [Reason.OTHER_OPERATOR]
     assert operators.zk.text(PATHS.mode) is None
     assert operators.move().prepare().changed
 
@@ -465,7 +465,7 @@ def test_a_lock_that_cannot_be_made_exact_does_not_finish_a_move(operators: Oper
     operators.move().go(Mode.OPEN)
     operators.zk.run(attempt(SetData(IDS, b"", operators.guard.version)))
     (why,) = operators.move().complete().why
-    assert why.code == Reason.OTHER_OPERATOR.value
+    assert why.reason is Reason.OTHER_OPERATOR
     assert operators.mode is Mode.OPEN
     assert operators.zk.text(migration_marker.path("g")) is None
 

@@ -8,7 +8,6 @@ from copy import deepcopy
 import pytest
 from zkmigrate.model import GroupState
 from zkmigrate.plan.cases import MEANING, Case, case_of
-from zkmigrate.plan.gates import Code
 from zkmigrate.plan.table import BY_RECORD, TABLE, Action, Do
 from zkmigrate.reasons import MEANING as REASONS, Reason
 
@@ -93,6 +92,5 @@ def test_answers_are_those_of_the_product_s_table() -> None:
 
 
 def test_reasons_are_complete() -> None:
-    """Each reason has a meaning, and each obstacle of a live move is a reason."""
+    """Each reason has a meaning."""
     assert REASONS.keys() == set(Reason)
-    assert {one.value for one in Code} <= {one.value for one in Reason}

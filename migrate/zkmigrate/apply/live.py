@@ -27,7 +27,7 @@ from zkconsumer.core.migration.znodes import (
 )
 from zkconsumer.core.zookeeper.ops import (
     Check,
-    Code as ZkCode,
+    Code,
     Create,
     Delete,
     Multi,
@@ -43,7 +43,6 @@ from zkmigrate.apply import guard
 from zkmigrate.errors import GroupRefusedError
 from zkmigrate.model import Record, Store
 from zkmigrate.plan.gates import (
-    Code,
     Facts,
     Obstacle,
     may_pass,
@@ -173,7 +172,7 @@ def _in_kafka(group: str, known: Iterable[TopicPartition]) -> LiveScript[dict[To
 def before_stage(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
     """Return what prevents a mode, apart from a missing lock, which the command itself sets."""
     why = obstacles(facts, target)
-    return tuple(one for one in why if one.code != Code.IDS_OPEN)
+    return tuple(one for one in why if one.reason is not Reason.IDS_OPEN)
 
 
 class Step(NamedTuple):
@@ -253,7 +252,7 @@ class LiveMove:
                     f"plain members on the coordinator: {shown(sorted(facts.plain))}: stop these "
                     "first, as they keep migratable members out"
                 )
-                late = (Obstacle(Code.PLAIN_MEMBER, text),)
+                late = (Obstacle(Reason.PLAIN_MEMBER, text),)
             if not late or self._now() >= deadline or (yield Wait(_POLL)):
                 return Step(mode, changed, late)
 
@@ -453,17 +452,17 @@ class LiveMove:
 
     def _late(self, facts: Facts) -> tuple[Obstacle, ...]:
         found = obstacles(facts, neighbours(facts.mode)[0])
-        return tuple(one for one in found if one.code == Code.NOT_ACKNOWLEDGED)
+        return tuple(one for one in found if one.reason is Reason.NOT_ACKNOWLEDGED)
 
 
 def _unfinished(facts: Facts) -> tuple[Obstacle, ...]:
     """Return why a move is not finished, or nothing."""
     if facts.mode is not Mode.OPEN:
         text = f"the group is in mode {facts.mode.value}: run zkmigrate live finalize first"
-        return (Obstacle(Code.WRONG_MODE, text),)
+        return (Obstacle(Reason.WRONG_MODE, text),)
     if facts.members:
         text = f"migratable members run: {shown(sorted(facts.members))}: replace these first"
-        return (Obstacle(Reason.MIGRATABLE.value, text),)
+        return (Obstacle(Reason.MIGRATABLE, text),)
     if facts.registered:
         return (_not_migratable(facts.registered),)
     return ()
@@ -471,16 +470,16 @@ def _unfinished(facts: Facts) -> tuple[Obstacle, ...]:
 
 def _not_migratable(names: Set[str]) -> Obstacle:
     text = f"members that are not migratable: {shown(sorted(names))}"
-    return Obstacle(Code.NOT_MIGRATABLE, text)
+    return Obstacle(Reason.NOT_MIGRATABLE, text)
 
 
 def _cannot_lock(fault: str) -> Obstacle:
     text = f"legacy consumers cannot be kept out: {fault}"
-    return Obstacle(Reason.CANNOT_LOCK.value, text)
+    return Obstacle(Reason.CANNOT_LOCK, text)
 
 
 def _other_operator(text: str) -> Obstacle:
-    return Obstacle(Reason.OTHER_OPERATOR.value, text)
+    return Obstacle(Reason.OTHER_OPERATOR, text)
 
 
 def _complete(paths: LivePaths, writes: tuple[MultiOp, ...], after: bytes) -> Script[str]:
@@ -497,7 +496,7 @@ def _complete(paths: LivePaths, writes: tuple[MultiOp, ...], after: bytes) -> Sc
     (node,) = yield from read_many([marker])
     if node is not None and node.data == after:
         return ""
-    return record.LOST if reply.code is ZkCode.CONNECTION_LOSS else record.MEANWHILE
+    return record.LOST if reply.code is Code.CONNECTION_LOSS else record.MEANWHILE
 
 
 def _foreign(found: GroupSnapshot) -> frozenset[str]:

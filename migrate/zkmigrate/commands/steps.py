@@ -81,7 +81,7 @@ class Stage(NamedTuple):
             return replace(refused, mode=None if state.faults else state.mode.value)
         check = self.only_check or (lambda move: move.check(self.target, self.back))
         step = yield from (self.act if execute else check)(move)
-        reasons = tuple(Reason(one.code) for one in step.why)
+        reasons = tuple(one.reason for one in step.why)
         outcome = _outcome(step, execute, self)
         return Result(name, outcome, 0, "; ".join(step.why), reasons, mode=step.mode.value)
 
@@ -164,7 +164,7 @@ def perform(
                 case EndMirror(group):
                     ended = Mirroring(stores).end(group, True)
                     good = ended.outcome in (Outcome.DONE, Outcome.NOTHING)
-                    kind = next(iter(ended.reasons), ended.outcome).value
+                    kind = next(iter(ended.reasons), Reason.UNREADABLE)
                     reply = None if good else Obstacle(kind, ended.why)
                 case Begin(reached):
                     reply = begin(reached)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Self
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.member_scripts import ahead_in_kafka, lower, named
 from zkconsumer.core.migration.modes import Mode, neighbours
+from zkmigrate.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +57,17 @@ class Facts:
     all_locked: bool = False
 
 
-class Code(StrEnum):
-    """The kind of an obstacle. Tools print the value."""
-
-    WRONG_MODE = "wrong-mode"
-    NOT_ACKNOWLEDGED = "not-acknowledged"
-    IDS_OPEN = "ids-open"
-    NOT_MIGRATABLE = "not-migratable"
-    PLAIN_MEMBER = "plain-member"
-    FORMER_MEMBER = "former-member"
-    BEHIND = "behind"
-    AHEAD_IN_KAFKA = "ahead-in-kafka"
-    HIDDEN = "hidden-offsets"
-    MISPLACED = "misplaced-offsets"
-    FOREIGN_LAYOUT = "foreign-layout"
-    MOVED = "moved"
-
-
 class Obstacle(str):
-    """A sentence that says what prevents a mode. ``waits``: it may disappear by itself. ``code``:
-    one of ``Code``, or a word of the tool that adds it."""
+    """One sentence about what prevents a mode. ``waits``: the obstacle may disappear by itself."""
 
-    __slots__ = ("code", "waits")
-    code: str
+    __slots__ = ("reason", "waits")
+    reason: Reason
     waits: bool
 
-    def __new__(cls, code: str, text: str, waits: bool = False) -> Self:
+    def __new__(cls, reason: Reason, text: str, waits: bool = False) -> Self:
         """Create an obstacle from its sentence."""
         made = super().__new__(cls, text)
-        made.code, made.waits = code, waits
+        made.reason, made.waits = reason, waits
         return made
 
 
@@ -98,7 +80,7 @@ def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
     if target not in neighbours(facts.mode):
         names = " or ".join(mode.value for mode in neighbours(facts.mode))
         text = f"the group is in mode {facts.mode.value}: the next one is {names}"
-        return (Obstacle(Code.WRONG_MODE, text),)
+        return (Obstacle(Reason.WRONG_MODE, text),)
     reasons: list[Obstacle] = []
     late = {name for name, number in facts.members.items() if number != facts.version}
     # In a group that was never prepared there is no mode to acknowledge.
@@ -111,7 +93,7 @@ def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
             wait += f", or stop the plain members on the coordinator ({named(facts.plain)})"
         reasons.append(
             Obstacle(
-                Code.NOT_ACKNOWLEDGED,
+                Reason.NOT_ACKNOWLEDGED,
                 f"mode {facts.mode.value} is not acknowledged by {named(late)}: {wait}, or check "
                 f"the health of these members",
                 waits=True,
@@ -121,10 +103,10 @@ def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
         legacy = facts.registered - facts.members.keys()
         if not facts.ids_locked:
             text = "legacy consumers can still register: lock the group's ids first"
-            reasons.append(Obstacle(Code.IDS_OPEN, text))
+            reasons.append(Obstacle(Reason.IDS_OPEN, text))
         if legacy:
             text = f"members that are not migratable: {named(legacy)}: restart these as such"
-            reasons.append(Obstacle(Code.NOT_MIGRATABLE, text))
+            reasons.append(Obstacle(Reason.NOT_MIGRATABLE, text))
     if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
         reasons += start_obstacles(facts)
     elif target is Mode.KAFKA and facts.mode is Mode.OPEN:
@@ -149,14 +131,14 @@ def _others(facts: Facts) -> list[Obstacle]:
     reasons = []
     if facts.plain:
         text = f"plain members on the coordinator: {named(facts.plain)}: stop these first"
-        reasons.append(Obstacle(Code.PLAIN_MEMBER, text))
+        reasons.append(Obstacle(Reason.PLAIN_MEMBER, text))
     if facts.former:
         text = (
             "plain members on the coordinator, or last incarnations of migratable members, whose "
             f"client id they have: {named(facts.former)}: stop them if they are plain ones; a "
             "last incarnation leaves when its session ends: wait"
         )
-        reasons.append(Obstacle(Code.FORMER_MEMBER, text, waits=True))
+        reasons.append(Obstacle(Reason.FORMER_MEMBER, text, waits=True))
     return reasons
 
 
@@ -165,10 +147,10 @@ def start_obstacles(facts: Facts) -> list[Obstacle]:
     reasons: list[Obstacle] = []
     if facts.moved:
         text = "the group counts as moved to Kafka, and its offsets in ZooKeeper no longer count"
-        reasons.append(Obstacle(Code.MOVED, text))
+        reasons.append(Obstacle(Reason.MOVED, text))
     ahead = lower(facts.in_zookeeper, facts.in_kafka)
     if ahead:
-        reasons.append(Obstacle(Code.AHEAD_IN_KAFKA, ahead_in_kafka(ahead)))
+        reasons.append(Obstacle(Reason.AHEAD_IN_KAFKA, ahead_in_kafka(ahead)))
     reasons += _hidden(facts)
     below = lower(facts.in_zookeeper, facts.misplaced)
     if below:
@@ -177,14 +159,14 @@ def start_obstacles(facts: Facts) -> list[Obstacle]:
             f"offsets, where members read: {named(below)}: if they are right, stop the members "
             "and set them with zkmigrate reset --store zookeeper; if not, delete their znodes"
         )
-        reasons.append(Obstacle(Code.MISPLACED, text))
+        reasons.append(Obstacle(Reason.MISPLACED, text))
     if facts.foreign:
         text = (
             f"znodes in another client's layout: {named(facts.foreign)}: a live move leaves their "
             "offsets behind, so move the group with that client's tools; delete these znodes if no "
             "client uses them"
         )
-        reasons.append(Obstacle(Code.FOREIGN_LAYOUT, text))
+        reasons.append(Obstacle(Reason.FOREIGN_LAYOUT, text))
     return reasons
 
 
@@ -196,7 +178,7 @@ def _hidden(facts: Facts) -> list[Obstacle]:
         f"the broker's access lists hide offsets in Kafka: {named(facts.hidden)}: allow zkmigrate "
         "to describe these topics"
     )
-    return [Obstacle(Code.HIDDEN, text)]
+    return [Obstacle(Reason.HIDDEN, text)]
 
 
 def may_pass(why: Sequence[Obstacle]) -> bool:
@@ -208,4 +190,4 @@ def _behind(facts: Facts, where: str, partitions: Set[str]) -> Obstacle:
     """Return the obstacle that offsets are not copied yet. Members copy them with each commit."""
     fix = "wait" if facts.members else "no migratable member is running to copy them: start one"
     text = f"offsets are lower in {where}: {named(partitions)}: {fix}"
-    return Obstacle(Code.BEHIND, text, waits=bool(facts.members))
+    return Obstacle(Reason.BEHIND, text, waits=bool(facts.members))
