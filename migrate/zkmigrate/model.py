@@ -372,9 +372,7 @@ class GroupState:
         return frozenset(
             tp
             for tp in marker.in_target
-            if not self.may_hold(moved_to, tp)
-            and (topic := self.topics.get(tp.topic)) is not None
-            and tp.partition in topic.partitions
+            if not self.may_hold(moved_to, tp) and exists(self.topics, tp)
         )
 
     def may_hold(self, store: Store, tp: TopicPartition) -> bool:
@@ -393,6 +391,12 @@ class Retention:
     known: bool
     """Whether the broker reported the retention. Otherwise it is the default of the broker's
     release."""
+
+
+def exists(topics: Mapping[str, TopicState | None], tp: TopicPartition) -> bool:
+    """Whether a topic has this partition."""
+    topic = topics.get(tp.topic)
+    return topic is not None and tp.partition in topic.partitions
 
 
 def number(stored: KafkaOffset | None) -> int | None:

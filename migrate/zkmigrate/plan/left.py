@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
-from zkmigrate.model import GroupState, Store
+from zkmigrate.model import GroupState, Store, exists
 from zkmigrate.plan.table import Action, add_reasons
 from zkmigrate.reasons import Reason
 from zkmigrate.text import moment, shown
@@ -84,8 +84,7 @@ def what_is_left(state: GroupState) -> Left:
         if tp.topic in state.hidden:
             hidden.add(tp)
             continue
-        topic = state.topics.get(tp.topic)
-        if topic is None or tp.partition not in topic.partitions:
+        if not exists(state.topics, tp):
             continue
         held = kafka.get(tp)
         if offset is None or held is None:

@@ -23,6 +23,7 @@ from zkmigrate.model import (
     Store,
     TopicState,
     ZkOffset,
+    exists,
     number,
 )
 from zkmigrate.reasons import Reason
@@ -99,11 +100,8 @@ class Reading(NamedTuple):
         return {tp: one.offset for tp, one in self.kafka.items() if not is_marked(one)}
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """Yield the existing partitions that have an offset in either store."""
-        for tp in sorted({*self.zk, *self.kafka}):
-            topic = self.topics.get(tp.topic)
-            if topic is not None and tp.partition in topic.partitions:
-                yield tp
+        """Yield partitions with an offset in a store, if their topics have these partitions."""
+        return (tp for tp in sorted({*self.zk, *self.kafka}) if exists(self.topics, tp))
 
     def is_stale(self, tp: TopicPartition) -> bool:
         """Whether a partition's offset in ZooKeeper is older than its topic."""
@@ -255,7 +253,7 @@ def decide(seen: Reading, mirror: Mirror, refresh: bool = False) -> Decision:
     if not seen.new:
         gone = expired(seen, agreed)
         for tp, offset in agreed.items():
-            old = refresh and _exists(seen, tp) and is_marked(seen.kafka.get(tp))
+            old = refresh and exists(seen.topics, tp) and is_marked(seen.kafka.get(tp))
             if tp in gone or old:
                 to_kafka[tp] = offset
     return Decision(leader, values, to_kafka, copies, frozenset(forget), notes=tuple(notes))
@@ -273,19 +271,15 @@ def behind(seen: Reading, leader: Store) -> dict[TopicPartition, int]:
 
 
 def expired(seen: Reading, agreed: Iterable[TopicPartition]) -> set[TopicPartition]:
-    """Return the partitions in ``agreed`` whose offset has disappeared from Kafka."""
-    return {tp for tp in agreed if _exists(seen, tp) and seen.offset(Store.KAFKA, tp) is None}
+    """Return the partitions without an offset in Kafka, although one was agreed on."""
+    here = (tp for tp in agreed if exists(seen.topics, tp))
+    return {tp for tp in here if seen.offset(Store.KAFKA, tp) is None}
 
 
 def _is_same(seen: Reading, mirror: Mirror, tp: TopicPartition) -> bool:
     """Whether an agreed offset belongs to the topic that exists now, as far as known."""
     topic = seen.topics.get(tp.topic)
     return topic is None or mirror.topics.get(tp.topic, topic.czxid) == topic.czxid
-
-
-def _exists(seen: Reading, tp: TopicPartition) -> bool:
-    topic = seen.topics.get(tp.topic)
-    return topic is not None and tp.partition in topic.partitions
 
 
 def _moved(

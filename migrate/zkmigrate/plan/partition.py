@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.model import Direction, GroupState, Log, Store
+from zkmigrate.model import Direction, GroupState, Log, Store, exists
 from zkmigrate.plan.findings import Findings
 from zkmigrate.plan.layout import LAYOUTS, Means
-from zkmigrate.plan.options import (
-    Options,
-)
+from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import Entry
 from zkmigrate.reasons import Reason
 from zkmigrate.text import day, show
@@ -238,8 +236,7 @@ class PartitionRules:
     def _start(self, tp: TopicPartition) -> tuple[int, str] | None:
         """Return where consumers start without an offset, if there is a decision."""
         rule = self._options(tp).without_offset
-        topic = self.state.topics.get(tp.topic)
-        if rule == "leave" or topic is None or tp.partition not in topic.partitions:
+        if rule == "leave" or not exists(self.state.topics, tp):
             return None
         if rule == "refuse":
             self._found(Reason.NO_OFFSET, tp)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkmigrate.errors import refused
-from zkmigrate.model import GroupState, LogRange, Store
+from zkmigrate.model import GroupState, LogRange, Store, exists
 from zkmigrate.reasons import Reason
 from zkmigrate.text import shown
 
@@ -152,11 +152,7 @@ def chosen(
         for topic, numbers in topics.items():
             there = state.topics[topic].partitions if topic in state.topics else (0,)
             partitions += [TopicPartition(topic, number) for number in numbers or there]
-    missing = [
-        str(tp)
-        for tp in partitions
-        if tp.topic not in state.topics or tp.partition not in state.topics[tp.topic].partitions
-    ]
+    missing = [str(tp) for tp in partitions if not exists(state.topics, tp)]
     if missing:
         raise refused(
             state.group, Reason.PARTITION_MISSING, f"{shown(missing)}: there is no such partition"

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from zkconsumer.admin.ids_lock import Guard
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import RULES, Follows, Mode
-from zkmigrate.model import STOPPED, GroupState, Record, Retention, Store
+from zkmigrate.model import STOPPED, GroupState, Record, Retention, Store, exists
 from zkmigrate.plan.cases import Case, case_of, changed_since
 from zkmigrate.plan.mirror import behind, reading_of
 from zkmigrate.plan.table import Action, add_reasons
@@ -313,8 +313,7 @@ def _lag(state: GroupState, offsets: Iterable[tuple[TopicPartition, int]]) -> in
     log is unknown. Partitions that do not exist are left out."""
     lags: list[int] = []
     for tp, offset in offsets:
-        topic = state.topics.get(tp.topic)
-        if topic is not None and tp.partition in topic.partitions:
+        if exists(state.topics, tp):
             if (log := state.ranges.get(tp)) is None:
                 return None
             lags.append(max(0, log.latest - offset))

@@ -30,6 +30,7 @@ from zkmigrate.model import (
     Record,
     Store,
     ZkOffset,
+    exists,
 )
 from zkmigrate.plan.cases import Case, case_of
 from zkmigrate.plan.findings import bad_name
@@ -197,11 +198,7 @@ def read_offsets(
         wanted = [one.tp for one in plan.entries if one.to is not None] if moved_to else []
         lacking = [tp for tp in wanted if (offset := held.get(tp)) is None or offset < 0]
         topics = stores.logs.topics({tp.topic for tp in lacking}) if lacking else {}
-        deleted = frozenset(
-            tp
-            for tp in lacking
-            if tp.topic not in topics or tp.partition not in topics[tp.topic].partitions
-        )
+        deleted = frozenset(tp for tp in lacking if not exists(topics, tp))
         yield plan, Held(now, state.marker, below, deleted, state.record)
 
 

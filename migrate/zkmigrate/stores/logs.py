@@ -23,7 +23,7 @@ from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import decode_topic, is_legal_topic, topic_path
 from zkconsumer.errors import BrokerError, ZnodeFormatError
-from zkmigrate.model import Log, LogRange, TopicState
+from zkmigrate.model import Log, LogRange, TopicState, exists
 from zkmigrate.stores.pace import Pace
 
 CLIENT_ID: Final = "zkmigrate"
@@ -122,8 +122,7 @@ class Logs:
             missing: set[str] = set()
             behind: set[TopicPartition] = set()
             for tp, offset in offsets:
-                topic = self._topics.get(tp.topic)
-                if topic is None or tp.partition not in topic.partitions:
+                if not exists(self._topics, tp):
                     missing.add(tp.topic)
                 elif (log := self._ranges[tp.topic].get(tp)) is not None and offset > log.latest:
                     behind.add(tp)
@@ -169,12 +168,7 @@ class Logs:
 
     def _read_again(self, partitions: Collection[TopicPartition]) -> Ranges:
         """Read the ranges of these partitions, and discard older ranges."""
-        wanted = [
-            tp
-            for tp in sorted(partitions)
-            if (topic := self._topics.get(tp.topic)) is not None
-            and tp.partition in topic.partitions
-        ]
+        wanted = [tp for tp in sorted(partitions) if exists(self._topics, tp)]
         for tp in wanted:
             self._ranges[tp.topic].pop(tp, None)
         return self._ask(wanted)
