@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 from zkmigrate.commands.options import servers
-from zkmigrate.stores import logs, sessions, surroundings
+from zkmigrate.stores import connections, logs, sessions, surroundings
 from zkmigrate.stores.cluster import Servers
 
 from tests.migrate.rows import rows_of, run
@@ -386,8 +386,9 @@ class Simulated:
         monkeypatch.setattr(surroundings, "BlockingZk", lambda *_: Simulated.current.whole)
         monkeypatch.setattr(servers, "BlockingZk", open_zk)
         monkeypatch.setattr(sessions, "GroupCoordinators", lambda *_, **__: Simulated.current.kafka)
-        monkeypatch.setattr(logs, "BrokerConnection", SimulatedConnection)
-        monkeypatch.setattr(logs, "fetch_metadata", lambda *a: Simulated.current._metadata(*a))
+        monkeypatch.setattr(connections, "BrokerConnection", SimulatedConnection)
+        metadata = lambda *a: Simulated.current._metadata(*a)  # noqa: E731
+        monkeypatch.setattr(connections, "fetch_metadata", metadata)
         monkeypatch.setattr(logs, "list_offsets", lambda *a: Simulated.current._list_offsets(*a))
 
     # -- the cluster ---------------------------------------------------------------------------

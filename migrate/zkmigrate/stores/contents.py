@@ -20,7 +20,7 @@ from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, NONE, list
 from zkconsumer.broker.fetching.one_log import OneLog, records_of
 from zkconsumer.broker.fetching.records import Record, TimestampType, scan
 from zkconsumer.broker.groups.group_coordinators import GroupCoordinators
-from zkconsumer.broker.metadata import ask_metadata, fetch_metadata
+from zkconsumer.broker.metadata import ask_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import Want
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
@@ -35,7 +35,7 @@ from zkconsumer.errors import (
 from zkmigrate.errors import MigrationError
 from zkmigrate.plan.clusters.translation import NO_TIME, Excerpt, Seen
 from zkmigrate.stores.cluster import Servers
-from zkmigrate.stores.logs import CLIENT_ID
+from zkmigrate.stores.connections import CLIENT_ID, Connections
 from zkmigrate.stores.pace import Pace
 
 _BYTES: Final = 64 * 1024
@@ -116,19 +116,12 @@ class Contents:
         security: KafkaSecurity | None = None,
         pace: Pace | None = None,
     ) -> None:
-        self._brokers = brokers
         self._timeout = timeout
-        self._security = security
-        self._pace = pace
-        self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
+        self._connections = Connections(brokers, timeout, security, pace)
+        self.close = self._connections.close
         self._leaders: dict[TopicPartition, BrokerConnection] = {}
         self._known = _Recent()
         self._times: tuple[TopicPartition | None, list[Times]] = None, []
-
-    def close(self) -> None:
-        """Close all connections."""
-        for connection in self._connections.values():
-            connection.close()
 
     def forget(self) -> None:
         """Empty all caches."""
@@ -204,13 +197,8 @@ class Contents:
 
     def topics(self) -> list[str]:
         """Return the names of all topics."""
-        failed: BrokerError | None = None
-        for broker in self._brokers():
-            try:
-                return [one.name for one in ask_metadata(self._connection(broker), None).topics]
-            except BrokerError as error:
-                failed = error
-        raise failed or LeaderUnavailableError("no broker is registered")
+        answer = self._connections.ask_any(lambda connection: ask_metadata(connection, None))
+        return [one.name for one in answer.topics]
 
     def each(self, tp: TopicPartition, take: Callable[[bytes, bytes], object]) -> None:
         """Call ``take`` with the key and value of each record that has both, in order. If the
@@ -340,32 +328,10 @@ class Contents:
 
     def _leader(self, tp: TopicPartition) -> BrokerConnection:
         if tp not in self._leaders:
-            brokers = {one.broker_id: one for one in self._brokers()}
-            failed: BrokerError | None = None
-            for broker in brokers.values():
-                try:
-                    leaders = fetch_metadata(self._connection(broker), {tp.topic}).leaders
-                except BrokerError as error:
-                    failed = error
-                    continue
-                self._leaders |= {
-                    one: self._connection(brokers[leader])
-                    for one, leader in leaders.items()
-                    if leader in brokers
-                }
-                break
-            else:
-                raise failed or LeaderUnavailableError("no broker is registered")
+            self._leaders |= self._connections.leaders({tp.topic})
         if tp not in self._leaders:
             raise LeaderUnavailableError(f"{tp} has no leader")
         return self._leaders[tp]
-
-    def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
-        if endpoint not in self._connections:
-            self._connections[endpoint] = BrokerConnection(
-                endpoint, CLIENT_ID, self._timeout, 0, self._security, self._pace
-            )
-        return self._connections[endpoint]
 
 
 class OtherCluster:

@@ -10,13 +10,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from zkconsumer.admin.cluster_zk import ClusterZk
 from zkconsumer.admin.reads import json_object
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetching.list_offsets import EARLIEST, LATEST, list_offsets
-from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
@@ -24,9 +24,9 @@ from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import decode_topic, is_legal_topic, topic_path
 from zkconsumer.errors import BrokerError, ZnodeFormatError
 from zkmigrate.model import Log, LogRange, TopicState, exists
+from zkmigrate.stores.connections import Connections
 from zkmigrate.stores.pace import Pace
 
-CLIENT_ID: Final = "zkmigrate"
 _BATCH: Final = 2000
 _REMEMBERED: Final = 200_000
 """Number of partitions whose log ranges are cached for later groups."""
@@ -55,24 +55,16 @@ class Logs:
         security: KafkaSecurity | None = None,
         pace: Pace | None = None,
     ) -> None:
-        self._pace = pace
         self._zk = zk
-        self._brokers = brokers
-        self._timeout = timeout
-        self._security = security
+        self._connections = Connections(brokers, timeout, security, pace)
+        self.close = self._connections.close
         self.unreadable: dict[str, str] = {}
         """Topics whose znode is unusable, and why."""
         self._topics: dict[str, TopicState | None] = {}
         self._ranges: dict[str, dict[TopicPartition, LogRange]] = {}
         self._partitions = 0
         self._since = 0.0
-        self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
         self._lock = threading.Lock()
-
-    def close(self) -> None:
-        """Close all connections."""
-        for connection in self._connections.values():
-            connection.close()
 
     def covering(
         self, partitions: Collection[TopicPartition], timeout: float, again: bool = False
@@ -239,28 +231,16 @@ class Logs:
         self, partitions: Sequence[TopicPartition]
     ) -> Iterator[tuple[BrokerConnection, list[TopicPartition]]]:
         """Yield batches of partitions with the connection to their leader, if any."""
-        brokers = {endpoint.broker_id: self._connection(endpoint) for endpoint in self._brokers()}
-        leaders: Mapping[TopicPartition, int] = {}
-        for connection in brokers.values():
-            try:
-                leaders = fetch_metadata(connection, {tp.topic for tp in partitions}).leaders
-                break
-            except BrokerError:
-                continue
-        led: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        leaders: Mapping[TopicPartition, BrokerConnection] = {}
+        with suppress(BrokerError):
+            leaders = self._connections.leaders({tp.topic for tp in partitions})
+        led: defaultdict[BrokerConnection, list[TopicPartition]] = defaultdict(list)
         for tp in partitions:
-            if leaders.get(tp) in brokers:
+            if tp in leaders:
                 led[leaders[tp]].append(tp)
-        for broker, some in led.items():
+        for connection, some in led.items():
             for start in range(0, len(some), _BATCH):
-                yield brokers[broker], some[start : start + _BATCH]
-
-    def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
-        if endpoint not in self._connections:
-            self._connections[endpoint] = BrokerConnection(
-                endpoint, CLIENT_ID, self._timeout, 0, self._security, self._pace
-            )
-        return self._connections[endpoint]
+                yield connection, some[start : start + _BATCH]
 
 
 def _compared(path: str, now: Node, stored: Node | None, numbers: tuple[int, ...]) -> TopicState:

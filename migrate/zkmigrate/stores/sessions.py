@@ -35,8 +35,9 @@ from zkmigrate.errors import MigrationError
 from zkmigrate.model import Retention, Store
 from zkmigrate.stores import cluster, migration_marker
 from zkmigrate.stores.cluster import Servers
+from zkmigrate.stores.connections import CLIENT_ID
 from zkmigrate.stores.contents import Contents
-from zkmigrate.stores.logs import CLIENT_ID, Logs
+from zkmigrate.stores.logs import Logs
 
 _FRESH: Final = 10.0
 """Seconds for which the list of hidden topics is cached."""
