@@ -31,9 +31,6 @@ STOPPED: Final = "stopped"
 """Value in a group's record: the group is mirrored, but nothing is copied until an operator
 decides."""
 
-HeldNow = Mapping[Store, Mapping[TopicPartition, int | None]]
-"""A group's offset in each store. ``None``, like a negative number, means no offset."""
-
 
 class Direction(Enum):
     """The direction of a move: from one store to the other."""

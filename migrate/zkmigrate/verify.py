@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.exits import exit_status
-from zkmigrate.model import Direction, HeldNow, MigrationMarker, Store
+from zkmigrate.model import Direction, GroupState, Store, exists
 from zkmigrate.plan.options import covers
 from zkmigrate.plan.values import GroupPlan
 
@@ -48,23 +48,16 @@ class Difference(NamedTuple):
     """The group's name in Kafka, if different."""
 
 
-def compare(
-    plan: GroupPlan,
-    direction: Direction,
-    held: HeldNow,
-    marker: MigrationMarker | None = None,
-    misplaced: Mapping[TopicPartition, int] | None = None,
-    deleted: Set[TopicPartition] = frozenset(),
-) -> Iterator[Difference]:
+def compare(plan: GroupPlan, direction: Direction, state: GroupState) -> Iterator[Difference]:
     """Yield every partition whose offset in a store has changed since the move ended.
 
-    The source store is compared with the ``marker``, or with the plan if the marker has no offsets.
-    An offset that was deleted from the source store is not a difference, because nothing is left
-    behind. The target is compared only if the ``marker`` shows a move to it; otherwise the group
-    counts as not moved. ``misplaced``: the present offsets in ``/consumers/GROUP/offset``, which
-    moves to Kafka also compare. ``deleted``: partitions that no longer exist, and whose offsets
-    were deleted with them.
+    The source store is compared with the marker, or with the plan if the marker has no offsets. An
+    offset that was deleted from the source store is not a difference, because nothing is left
+    behind. Without the marker of a move to the target, the group is not moved, and the target is
+    not compared. Offsets below ``offset`` are compared in moves to Kafka. Offsets that were
+    deleted with their topics are no difference.
     """
+    marker = state.marker
     planned = {entry.tp: entry.to for entry in plan.entries}
     before = plan.source_offsets(direction)
     once = plan.misplaced()
@@ -76,12 +69,12 @@ def compare(
             before, once = dict(marker.values), dict(marker.misplaced)
     else:
         yield about_group(plan, NOT_MOVED, "apply the plan, or make a new one")
-    for tp, offset in sorted((misplaced or {}).items()):
+    for tp, offset in sorted(state.misplaced.items()):
         late = direction.source is Store.ZOOKEEPER and offset != once.get(tp)
         if late and not covers(plan.skipped, tp):
             what = f"zookeeper has changed below offset since {since}: stop the old consumers"
             yield Difference(plan.group, *tp, once.get(tp), offset, SOURCE, what)
-    source, target = _offsets(held[direction.source]), _offsets(held[direction.target])
+    source, target = state.offsets(direction.source), state.offsets(direction.target)
     for tp in sorted({*planned, *target, *source}):
         if covers(plan.skipped, tp):
             continue
@@ -96,7 +89,7 @@ def compare(
             continue
         kind = BEHIND
         if stored is None:
-            if tp in deleted:
+            if not exists(state.topics, tp):
                 continue
             what = "missing"
         elif to is None:
@@ -109,11 +102,10 @@ def compare(
 
 
 def doubtful(
-    plan: GroupPlan, direction: Direction, held: HeldNow, late: Iterable[TopicPartition]
+    plan: GroupPlan, direction: Direction, state: GroupState, late: Iterable[TopicPartition]
 ) -> Iterator[Difference]:
-    """Yield every partition where the move may have overwritten a newer offset, and the offset has
-    not changed since. ``late``: the partitions where that is possible."""
-    target = held[direction.target]
+    """Yield every offset that may have overwritten a newer one and has not changed since."""
+    target = state.offsets(direction.target)
     planned = {entry.tp: entry.to for entry in plan.entries}
     for tp in late:
         if target.get(tp) == planned.get(tp):
@@ -121,10 +113,15 @@ def doubtful(
             yield Difference(plan.group, *tp, planned.get(tp), target.get(tp), BEHIND, what)
 
 
-def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterator[Difference]:
-    """Yield every offset that the plan leaves out and that is now in the source store only,
-    including unreadable ones."""
-    source, target = held[direction.source], held[direction.target]
+def stays_behind(plan: GroupPlan, direction: Direction, state: GroupState) -> Iterator[Difference]:
+    """Yield every offset that the plan leaves out and that is now in the source store only.
+
+    An unreadable offset counts as one of them.
+    """
+    source: dict[TopicPartition, int | None] = {**state.offsets(direction.source)}
+    if direction.source is Store.ZOOKEEPER:
+        source |= {tp: None for tp, node in state.zk.items() if node.offset is None}
+    target = state.offsets(direction.target)
     for tp, offset in sorted(source.items()):
         if (offset is None or offset != target.get(tp)) and covers(plan.skipped, tp):
             what = f"stays behind in {direction.source.value}: skipped"
@@ -143,8 +140,3 @@ def status(found: Iterable[Difference], strict: bool = False) -> int:
     kinds = {one.kind for one in found}
     attention = kinds & (NEED_ATTENTION | ({AHEAD} if strict else set()))
     return exit_status(failed=UNREADABLE in kinds, attention=bool(attention))
-
-
-def _offsets(held: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
-    """Return a store's offsets, without numbers that mean no offset."""
-    return {tp: offset for tp, offset in held.items() if offset is not None and offset >= 0}

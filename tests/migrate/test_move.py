@@ -11,11 +11,11 @@ import pytest
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.apply.parallel import Run
-from zkmigrate.model import Direction
+from zkmigrate.model import Direction, GroupState
 from zkmigrate.plan.options import Options, Skip
 from zkmigrate.plan.values import Verdict
 from zkmigrate.reasons import Reason
-from zkmigrate.stores.group_states import Held, read_offsets
+from zkmigrate.stores.group_states import read_offsets
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.cli.main import run as run_tools
@@ -125,10 +125,11 @@ def test_a_forced_rollback_goes_past_both_stores(
     (result,) = bench.rollback(plan, journal, force=True)
     assert result.outcome is Outcome.DONE, result.why
     with bench.stores() as stores:
-        ((_, held),) = read_offsets(stores, plan.groups)
+        ((_, state),) = read_offsets(stores, plan.groups)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    assert isinstance(held, Held)
-    assert held.offsets == {way.source: {first: 5, second: 4}, way.target: {second: 4}}
+    assert isinstance(state, GroupState)
+    assert state.offsets(way.source) == {first: 5, second: 4}
+    assert state.offsets(way.target) == {second: 4}
 
 
 def test_a_rollback_of_a_mere_claim(bench: Bench, group: str, topic: str) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import Direction, HeldNow
+from zkmigrate.model import Direction, GroupState
 from zkmigrate.plan.options import Options, Skip
-from zkmigrate.stores.group_states import Held, read_offsets
+from zkmigrate.stores.group_states import read_offsets
 from zkmigrate.verify import AHEAD, NOT_MOVED, SOURCE, compare
 
 from zkconsumer.core.common.types import TopicPartition
@@ -112,17 +112,17 @@ def test_an_offset_that_comes_after_the_plan(
         source(group, left, {0: 4})
         source(group, late.topic, {late.partition: 7})
 
-    def stored(plan: PlanFile) -> HeldNow:
+    def stored(plan: PlanFile) -> GroupState:
         with bench.stores() as stores:
-            ((_, held),) = read_offsets(stores, plan.groups)
-        assert isinstance(held, Held)
-        return held.offsets
+            ((_, state),) = read_offsets(stores, plan.groups)
+        assert isinstance(state, GroupState)
+        return state
 
     plan, journal = bench.plan([group], way, options)
     (result,) = bench.apply(plan, journal, at("before zookeeper multi", come))
     assert result.outcome is Outcome.REFUSED
     assert f"{late}: {way.source.value} holds 7, which is not in the plan" in result.why
-    assert stored(plan)[way.target] == {TopicPartition(left, 0): 1}
+    assert stored(plan).offsets(way.target) == {TopicPartition(left, 0): 1}
     before = bench.znodes(group)
     (result,) = bench.apply(plan, bench.folder / "second")
     assert f"{late}: {way.source.value} holds 7, which is not in the plan" in result.why
@@ -130,14 +130,13 @@ def test_an_offset_that_comes_after_the_plan(
     again, third = bench.plan([group], way, options)
     assert bench.apply(again, third)[0].outcome is Outcome.DONE
     held = stored(again)
-    assert held[way.target][late] == 7
-    assert held[way.target][TopicPartition(left, 0)] == 1
-    marker = bench.marker(group)
-    assert list(compare(again.groups[0], way, held, marker)) == []
-    (ahead,) = compare(plan.groups[0], way, held, marker)
+    assert held.offsets(way.target)[late] == 7
+    assert held.offsets(way.target)[TopicPartition(left, 0)] == 1
+    assert list(compare(again.groups[0], way, held)) == []
+    (ahead,) = compare(plan.groups[0], way, held)
     assert ahead[1:7] == (*late, None, 7, AHEAD, "not in the plan")
     assert bench.rollback(again, third)[0].outcome is Outcome.DONE
-    not_moved, found = compare(plan.groups[0], way, stored(plan), bench.marker(group))
+    not_moved, found = compare(plan.groups[0], way, stored(plan))
     assert not_moved.kind == NOT_MOVED
     assert found[1:7] == (*late, None, 7, SOURCE, f"in {way.source.value}, not in the plan")
 

@@ -18,7 +18,16 @@ from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import begun_by, late_partitions
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import Direction, KafkaOffset, LogRange, MigrationMarker, Store, TopicState
+from zkmigrate.model import (
+    Direction,
+    GroupState,
+    KafkaOffset,
+    LogRange,
+    MigrationMarker,
+    Store,
+    TopicState,
+    ZkOffset,
+)
 from zkmigrate.plan.values import Entry, GroupPlan
 from zkmigrate.stores import migration_marker, record
 from zkmigrate.verify import AHEAD, BEHIND, NOT_MOVED, SOURCE, compare
@@ -527,12 +536,15 @@ def test_what_verify_calls_a_difference(
     plan = stores.plan()
     (group,) = plan.groups
     marker = MigrationMarker(Store.KAFKA, 1, {T0: 7, T1: 9}, b"")
-    held = {
-        Store.ZOOKEEPER: dict(zip((T0, T1), zk, strict=True)),
-        Store.KAFKA: dict(zip((T0, T1), kafka, strict=True)),
-    }
-    assert [one.kind for one in compare(group, plan.direction, held, marker)] == kinds
-    assert next(compare(group, plan.direction, held)).kind == NOT_MOVED
+    state = GroupState(
+        "g",
+        zk={tp: ZkOffset(at, 0, 1, 1) for tp, at in zip((T0, T1), zk, strict=True)},
+        kafka={tp: KafkaOffset(at) for tp, at in zip((T0, T1), kafka, strict=True) if at},
+        topics={"t": TopicState(1, (0, 1))},
+    )
+    moved = replace(state, marker=marker)
+    assert [one.kind for one in compare(group, plan.direction, moved)] == kinds
+    assert next(compare(group, plan.direction, state)).kind == NOT_MOVED
 
 
 def test_waiting_begins_when_all_other_groups_are_done(

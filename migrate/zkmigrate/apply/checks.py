@@ -36,7 +36,7 @@ from zkmigrate.plan.values import GroupPlan, Problem, ReadAs
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.group_states import foreign_znodes, read_offsets
-from zkmigrate.stores.offset_znodes import misplaced_path, numbered, offset_in
+from zkmigrate.stores.offset_znodes import misplaced_root, numbered, offset_in, offsets_at
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.stores.tree import read_place
 from zkmigrate.text import show, shown
@@ -140,17 +140,14 @@ class Checks:
                 raise refused(change.group, Reason.NOT_REVIEWED, text)
         if self._force or change.source is not Store.ZOOKEEPER:
             return
-        path = found.paths.offset
-        held = {
-            tp: offset_in(node, path(tp))
-            for tp, node in numbered(found.offsets)
-            if not change.knows(tp)
-        }
-        _nothing_unplanned(change, Store.ZOOKEEPER, held)
-        for tp, node in () if change.misplaced is None else sorted(numbered(found.misplaced)):
-            planned = (change.misplaced or {}).get(tp)
-            offset = offset_in(node, misplaced_path(change.group, tp))
-            if offset not in (None, planned) and not change.leaves_out(tp):
+        new_ones = (one for one in numbered(found.offsets) if not change.knows(one[0]))
+        _nothing_unplanned(change, Store.ZOOKEEPER, offsets_at(found.paths.offsets, new_ones))
+        if change.misplaced is None:
+            return
+        below = offsets_at(misplaced_root(change.group), numbered(found.misplaced))
+        for tp, offset in sorted(below.items()):
+            planned = change.misplaced.get(tp)
+            if offset != planned and not change.leaves_out(tp):
                 text = f"{tp}: zookeeper has {offset} below 'offset', not {show(planned)}"
                 raise refused(change.group, Reason.CHANGED, f"{text}{_SINCE}")
 
@@ -218,16 +215,15 @@ class Checks:
         not show this, because another operator may have undone the move, and offsets expire.
         ``None``: the move has just ended, and only the source store is compared.
         """
-        ((_, held),) = read_offsets(self._stores, [group])
-        if isinstance(held, Problem):
-            raise unreadable(group.group, held)
-        if after is not None and (held.marker is None or held.marker.data != after):
-            text = f"{_moved_since(held.marker, direction.target)} since it was moved by this plan"
+        ((_, state),) = read_offsets(self._stores, [group])
+        if isinstance(state, Problem):
+            raise unreadable(group.group, state)
+        if after is not None and (state.marker is None or state.marker.data != after):
+            text = f"{_moved_since(state.marker, direction.target)} since it was moved by this plan"
             raise refused(group.group, Reason.MOVED_SINCE, text)
-        if held.record.interrupted:
+        if state.record.interrupted:
             raise refused(group.group, Reason.UNFINISHED, UNFINISHED.why)
-        now = (held.offsets, held.marker, held.misplaced, held.deleted)
-        for one in verify.compare(group, direction, *now):
+        for one in verify.compare(group, direction, state):
             where = f"{one.topic}-{one.partition}"
             if one.kind == verify.SOURCE:
                 held_now = f"{direction.source.value} holds {show(one.found)}"

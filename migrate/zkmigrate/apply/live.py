@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Set
 from typing import Any, Final, NamedTuple, TypeVar
 
 from zkconsumer.admin import ids_lock
-from zkconsumer.admin.snapshot import MISPLACED, GroupSnapshot, Nodes, read_group
+from zkconsumer.admin.snapshot import GroupSnapshot, read_group
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode, has_reached, neighbours
 from zkconsumer.core.migration.znodes import (
@@ -53,7 +53,7 @@ from zkmigrate.plan.layout import is_foreign_layout
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, mirror_state, record
 from zkmigrate.stores.group_states import foreign_znodes
-from zkmigrate.stores.offset_znodes import numbered, offset_in, offset_partitions
+from zkmigrate.stores.offset_znodes import misplaced_root, numbered, offset_partitions, offsets_at
 from zkmigrate.text import shown
 
 T = TypeVar("T")
@@ -127,14 +127,13 @@ def look(group: str) -> LiveScript[Facts]:
         for name, node in found.migratable.items()
     }
     lock = yield from ids_lock.look(group)
-    offsets = _offsets(found.offsets, found.paths.offsets)
+    offsets = offsets_at(found.paths.offsets, numbered(found.offsets))
     after = yield from _in_kafka(group, offsets)
     joined = yield ListMembers(group)
     member_ids = {member_id_of(node.data) for node in found.migratable.values()}
     others = {name for name in joined if _id_of(name) not in member_ids}
     clients = {_client_of(one) for one in member_ids} - {""}
     former = {name for name in others if _client_of(_id_of(name)) in clients}
-    marker = migration_marker.decoded(group, found.moved, None, None).marker
     return Facts(
         mode,
         version,
@@ -148,20 +147,12 @@ def look(group: str) -> LiveScript[Facts]:
         offsets,
         before if mode in (Mode.LOCKED, Mode.ZOOKEEPER) else after,
         frozenset(former),
-        _offsets(found.misplaced, f"{found.paths.root}/{MISPLACED}"),
+        offsets_at(misplaced_root(group), numbered(found.misplaced)),
         _foreign(found) if mode is Mode.ZOOKEEPER else frozenset(),
         (yield FindHidden(frozenset(tp.topic for tp in offsets))),
-        marker is not None and marker.moved_to is Store.KAFKA,
+        migration_marker.decoded(group, found.moved, None, None).moved_to is Store.KAFKA,
         lock.guard is ids_lock.Guard.LOCKED and not lock.lets_live_in,
     )
-
-
-def _offsets(tree: Nodes, root: str) -> dict[TopicPartition, int]:
-    """Return the offsets in znodes. Raises ZnodeFormatError."""
-    offsets = {
-        tp: offset_in(node, f"{root}/{tp.topic}/{tp.partition}") for tp, node in numbered(tree)
-    }
-    return {tp: offset for tp, offset in offsets.items() if offset is not None}
 
 
 def _in_kafka(group: str, known: Iterable[TopicPartition]) -> LiveScript[dict[TopicPartition, int]]:

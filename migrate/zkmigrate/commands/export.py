@@ -10,7 +10,6 @@ import click
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.snapshot import (
-    MISPLACED,
     GroupSnapshot,
     interpret,
     list_groups,
@@ -41,7 +40,7 @@ from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.findings import bad_name
 from zkmigrate.reasons import Reason
 from zkmigrate.stores.cluster import Servers
-from zkmigrate.stores.offset_znodes import zk_offset
+from zkmigrate.stores.offset_znodes import misplaced_root, zk_offset
 from zkmigrate.text import shown, unlisted_note
 
 
@@ -142,7 +141,7 @@ def _stored(snapshot: GroupSnapshot, offsets: dict[OffsetKey, int]) -> Iterator[
     paths = snapshot.paths
     for root, tree in (
         (paths.offsets, snapshot.offsets),
-        (f"{paths.root}/{MISPLACED}", snapshot.misplaced),
+        (misplaced_root(snapshot.group), snapshot.misplaced),
     ):
         for topic, nodes in tree.items():
             for name, node in nodes.items():

@@ -56,7 +56,7 @@ from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, mirror_state, record
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.mirror_state import END, Asked, InZooKeeper
-from zkmigrate.stores.offset_znodes import misplaced_offsets, offset_in
+from zkmigrate.stores.offset_znodes import misplaced_offsets, misplaced_root, offsets_at
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import moment, shown
 
@@ -611,7 +611,7 @@ class Mirroring:
         group, where = at.group, migration_marker.path(at.group)
         zk = {tp: one.offset for tp, one in at.offsets.items() if one.offset is not None}
         below = self._zk(misplaced_offsets(group))
-        misplaced = {tp: one for tp, node in below.items() if (one := offset_in(node)) is not None}
+        misplaced = offsets_at(misplaced_root(group), below.items())
         after = migration_marker.encode(Store.KAFKA, now_ms, zk, misplaced=misplaced)
         there = self._zk(migration_marker.state_of(group)).marker is not None
         written = record.moved(at.record, now_ms, "complete", mirror="")

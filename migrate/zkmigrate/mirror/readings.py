@@ -27,7 +27,7 @@ from zkmigrate.model import KafkaOffset, Mirror, Store
 from zkmigrate.plan.mirror import Reading
 from zkmigrate.stores import mirror_state
 from zkmigrate.stores.mirror_state import InZooKeeper
-from zkmigrate.stores.offset_znodes import misplaced_offsets, misplaced_path, zk_offset
+from zkmigrate.stores.offset_znodes import misplaced_offsets, misplaced_root, readable_at
 from zkmigrate.stores.sessions import Stores
 
 BELOW_S: Final = 10.0
@@ -282,15 +282,10 @@ class Readings:
             else:
                 own = {tp.topic for tp in (*kafka[name], *known[name])}
                 faults = [unreadable[topic] for topic in sorted(own & unreadable.keys())]
-                misplaced: dict[TopicPartition, int] = {}
-                for tp, node in self._below[name][0].items():
-                    one = zk_offset(misplaced_path(name, tp), node)
-                    if one.fault:
-                        faults.append(one.fault)
-                    elif one.offset is not None:
-                        misplaced[tp] = one.offset
+                below, odd = readable_at(misplaced_root(name), self._below[name][0].items())
+                faults += odd
                 both = (at.old, new, at.offsets, kafka[name], topics)
-                found[name] = Seen(at, mirror, Reading(*both, hidden, tuple(faults), misplaced))
+                found[name] = Seen(at, mirror, Reading(*both, hidden, tuple(faults), below))
         return found
 
     def _read_below(self, groups: Iterable[str]) -> None:

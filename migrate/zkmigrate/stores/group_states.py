@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from zkconsumer.admin.printable import printable
 from zkconsumer.admin.snapshot import GroupSnapshot, in_batches, interpret, read_group
@@ -23,14 +22,8 @@ from zkconsumer.errors import BrokerError, ZkConsumerError, ZnodeFormatError, Zo
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.model import (
     GroupState,
-    HeldNow,
     KafkaOffset,
-    MigrationMarker,
     Mirror,
-    Record,
-    Store,
-    ZkOffset,
-    exists,
 )
 from zkmigrate.plan.cases import Case, case_of
 from zkmigrate.plan.findings import bad_name
@@ -38,13 +31,14 @@ from zkmigrate.plan.status import is_migrator
 from zkmigrate.plan.values import GroupPlan, Problem
 from zkmigrate.reasons import Reason
 from zkmigrate.stores import migration_marker, mirror_state, record
-from zkmigrate.stores.migration_marker import Known, decoded
+from zkmigrate.stores.migration_marker import decoded
 from zkmigrate.stores.offset_znodes import (
     misplaced_offsets,
-    misplaced_path,
+    misplaced_root,
     numbered,
-    offset_in,
     offset_partitions,
+    offsets_at,
+    readable_at,
     zk_offset,
 )
 from zkmigrate.stores.sessions import Stores
@@ -110,12 +104,12 @@ def read_states(
                 offsets = from_file.get(name)
                 part = parts[name]
                 state = _state(stores, part, known[name], kafka[name], members, offsets, unseen)
+                there = called[name]
+                state = replace(state, kafka_group="" if there == name else there)
                 if isinstance(mirror := mirrors.get(name), tuple):
                     agreed, by, faults = mirror
                     faults = (*state.faults, *faults)
                     state = replace(state, mirror=agreed, mirrored_by=by, faults=faults)
-                if called[name] != name:
-                    state = replace(state, kafka_group=called[name])
                 yield state
 
 
@@ -152,36 +146,19 @@ def case_in(stores: Stores, group: str, in_kafka: str = "") -> Case:
     return case_of(state) if isinstance(state, GroupState) else Case.UNREADABLE
 
 
-class Held(NamedTuple):
-    """What both stores have of a group: its offsets, migration marker and record.
-
-    ``misplaced``: the offsets in ``/consumers/GROUP/offset``. ``deleted``: planned partitions that
-    no longer exist and whose offsets have disappeared from the store to which the group was moved.
-    """
-
-    offsets: HeldNow
-    marker: MigrationMarker | None
-    misplaced: Mapping[TopicPartition, int]
-    deleted: frozenset[TopicPartition]
-    record: Record
-
-
 def read_offsets(
     stores: Stores, plans: Iterable[GroupPlan]
-) -> Iterator[tuple[GroupPlan, Held | Problem]]:
-    """Yield each planned group with its current data in both stores, or with the problem if it
-    cannot be read."""
-    for plan, offsets in stores.zk.run_all(map(_in_zookeeper, plans)):
-        if isinstance(offsets, ZooKeeperError):
-            yield plan, unreadable_group(plan.group, offsets)
+) -> Iterator[tuple[GroupPlan, GroupState | Problem]]:
+    """Yield each planned group with its offsets in both stores, its marker and its record, or the
+    problem of an unreadable group. ``topics`` has only topics of planned offsets that are missing
+    from the store to which the group was moved."""
+    for plan, found in stores.zk.run_all(map(_in_zookeeper, plans)):
+        if isinstance(found, ZooKeeperError):
+            yield plan, unreadable_group(plan.group, found)
             continue
-        state, nodes, others = offsets
+        state, below = found
         try:
-            below = {
-                tp: offset
-                for tp, node in others.items()
-                if (offset := offset_in(node, misplaced_path(plan.group, tp))) is not None
-            }
+            misplaced = offsets_at(misplaced_root(plan.group), below.items())
             committed = stores.fetch(plan.in_kafka, [entry.tp for entry in plan.entries])
         except (ZnodeFormatError, BrokerError) as error:
             yield plan, unreadable_group(plan.group, error)
@@ -190,35 +167,32 @@ def read_offsets(
             what = "; ".join(state.faults)
             yield plan, Problem(Reason.UNREADABLE, what, "repair it, then run it again")
             continue
-        zk = {tp: zk_offset("", node).offset for tp, node in nodes.items()}
-        kafka = {tp: one.offset for tp, one in committed.items()}
-        now: HeldNow = {Store.ZOOKEEPER: zk, Store.KAFKA: kafka}
-        moved_to = None if state.marker is None else state.marker.moved_to
-        held = {} if moved_to is None else now[moved_to]
-        wanted = [one.tp for one in plan.entries if one.to is not None] if moved_to else []
-        lacking = [tp for tp in wanted if (offset := held.get(tp)) is None or offset < 0]
-        topics = stores.logs.topics({tp.topic for tp in lacking}) if lacking else {}
-        deleted = frozenset(tp for tp in lacking if not exists(topics, tp))
-        yield plan, Held(now, state.marker, below, deleted, state.record)
+        kafka = {tp: KafkaOffset(*one) for tp, one in committed.items()}
+        state = replace(state, kafka=kafka, misplaced=misplaced)
+        lacking: set[str] = set()
+        if state.marker is not None and state.marker.moved_to is not None:
+            held = state.offsets(state.marker.moved_to)
+            wanted = (one.tp for one in plan.entries if one.to is not None)
+            lacking = {tp.topic for tp in wanted if tp not in held}
+        yield plan, replace(state, topics=stores.logs.topics(lacking) if lacking else {})
 
 
-_Nodes = dict[TopicPartition, Node]
+_Found = tuple[GroupState, dict[TopicPartition, Node]]
 
 
-def _in_zookeeper(
-    plan: GroupPlan,
-) -> Script[tuple[GroupPlan, tuple[GroupState, _Nodes, _Nodes] | ZooKeeperError]]:
+def _in_zookeeper(plan: GroupPlan) -> Script[tuple[GroupPlan, _Found | ZooKeeperError]]:
     return plan, (yield from or_refusal(_nodes(plan.group)))
 
 
-def _nodes(group: str) -> Script[tuple[GroupState, _Nodes, _Nodes]]:
-    """Return a group's state in ZooKeeper, its offset znodes, and those below ``offset``."""
+def _nodes(group: str) -> Script[_Found]:
+    """Return a group in ZooKeeper with its offsets, and its znodes below ``offset``."""
     wanted = yield from offset_partitions(group)
     nodes = yield from read_many(map(GroupPaths(group).offset, wanted))
-    pairs = zip(wanted, nodes, strict=True)
     others = yield from misplaced_offsets(group)
     state = yield from migration_marker.state_of(group)
-    return state, {tp: node for tp, node in pairs if node is not None}, others
+    pairs = zip(wanted, nodes, strict=True)
+    zk = {tp: zk_offset("", node) for tp, node in pairs if node is not None}
+    return replace(state, zk=zk), others
 
 
 def _learn(stores: Stores, topics: Iterable[Iterable[str]]) -> None:
@@ -232,12 +206,9 @@ def _offsets(
     from_file: Mapping[TopicPartition, int],
 ) -> Iterator[tuple[TopicPartition, int]]:
     """Yield every offset of a group, from all places."""
-    for tp, node in (*numbered(snapshot.offsets), *numbered(snapshot.misplaced)):
-        offset = zk_offset("", node).offset
-        if offset is not None:
-            yield tp, offset
-    for tp, committed in kafka.items():
-        yield tp, committed.offset
+    for tree in (snapshot.offsets, snapshot.misplaced):
+        yield from readable_at("", numbered(tree))[0].items()
+    yield from ((tp, committed.offset) for tp, committed in kafka.items())
     yield from from_file.items()
 
 
@@ -263,26 +234,15 @@ def foreign_znodes(snapshot: GroupSnapshot) -> tuple[str, ...]:
 def _state(
     stores: Stores,
     snapshot: GroupSnapshot,
-    known: Known,
+    known: GroupState,
     kafka: Mapping[TopicPartition, KafkaOffset],
     joined: tuple[str, ...],
     from_file: Mapping[TopicPartition, int] | None,
     hidden: frozenset[str],
 ) -> GroupState:
-    zk: dict[TopicPartition, ZkOffset] = {}
-    for tp, node in numbered(snapshot.offsets):
-        zk[tp] = zk_offset(snapshot.paths.offset(tp), node)
-    misplaced: dict[TopicPartition, int] = {}
-    faults: list[str] = []
-    for tp, node in numbered(snapshot.misplaced):
-        where = misplaced_path(snapshot.group, tp)
-        try:
-            offset = offset_in(node, where)
-        except ZnodeFormatError as fault:
-            faults.append(str(fault))
-            continue
-        if offset is not None:
-            misplaced[tp] = offset
+    path = snapshot.paths.offset
+    zk = {tp: zk_offset(path(tp), node) for tp, node in numbered(snapshot.offsets)}
+    misplaced, faults = readable_at(misplaced_root(snapshot.group), numbered(snapshot.misplaced))
     marker = known.marker
     faults += known.faults
     names = {tp.topic for tp in (*kafka, *(from_file or ()), *(marker.in_target if marker else ()))}
@@ -291,8 +251,8 @@ def _state(
     faults += [why for name, why in sorted(stores.logs.unreadable.items()) if name in names]
     # A child of ``owners`` with such a name is a run that holds a locked group.
     migrators = [name for name in snapshot.owners if is_migrator(snapshot.group, name)]
-    return GroupState(
-        snapshot.group,
+    return replace(
+        known,
         members=tuple(sorted({*snapshot.members, *migrators})),
         owners={tp: node.data.decode(errors="replace") for tp, node in numbered(snapshot.owners)},
         coordinator_members=joined,
@@ -302,15 +262,10 @@ def _state(
         topics=topics,
         misplaced=misplaced,
         foreign=foreign_znodes(snapshot),
-        marker=marker,
         faults=tuple(faults),
         hidden=hidden,
         from_file=from_file,
         exists=snapshot.exists,
-        mode=known.mode,
-        migratable=tuple(snapshot.migratable),
-        record=known.record,
-        has_mode=known.has_mode,
     )
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Final, TypeVar
 
 from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import MOVED
@@ -143,41 +144,15 @@ def store_in(data: bytes | None) -> str | None:
     return str(json.loads(data)["moved_to"]) if data else None
 
 
-class Known(NamedTuple):
-    """A group's migration marker, mode and record. ``faults``: why parts cannot be read."""
-
-    marker: MigrationMarker | None
-    mode: Mode
-    record: Record
-    faults: tuple[str, ...]
-    has_mode: bool
-
-    @property
-    def kafka_group(self) -> str:
-        """The group's name in Kafka, if different.
-
-        A live move or a mirror uses the group's own name, even if the group was moved under another
-        name before.
-        """
-        marker = self.marker
-        if self.mode is not Mode.ZOOKEEPER or self.record.mirror:
-            return ""
-        if self.record.interrupted:  # there may be no marker yet
-            return self.record.kafka_group
-        if marker is None or (self.has_mode and marker.moved_to is not Store.KAFKA):
-            return ""
-        return marker.kafka_group
-
-
 def decoded(
     group: str,
     marker: Node | None,
     mode: Node | None,
     written: Node | None,
     migratable: Collection[str] = (),
-) -> Known:
-    """Decode a group's marker, mode and record, if they exist. ``migratable``: its members that
-    take part in a live move."""
+) -> GroupState:
+    """Decode a group's marker, mode and record, if they exist. ``faults`` lists unreadable parts.
+    ``migratable``: its members that take part in a live move."""
     faults: list[str] = []
 
     def of(node: Node | None, default: T, decode: Callable[[Node], T]) -> T:
@@ -188,35 +163,38 @@ def decoded(
             return default
 
     where = LivePaths.of(group).mode
-    return Known(
-        of(marker, None, lambda node: decode(path(group), node)),
-        of(mode, Mode.ZOOKEEPER, lambda node: decode_mode(where, node.data)),
-        of(written, Record(), lambda node: record.decode(record.path(group), node)),
-        tuple(faults),
-        mode is not None or bool(migratable),
+    state = GroupState(
+        group,
+        marker=of(marker, None, lambda node: decode(path(group), node)),
+        mode=of(mode, Mode.ZOOKEEPER, lambda node: decode_mode(where, node.data)),
+        record=of(written, Record(), lambda node: record.decode(record.path(group), node)),
+        faults=tuple(faults),
+        migratable=tuple(migratable),
+        has_mode=mode is not None or bool(migratable),
     )
+    return replace(state, kafka_group=_name_in_kafka(state))
+
+
+def _name_in_kafka(state: GroupState) -> str:
+    """Return the group's name in Kafka, if different. Members in a live move or a mirrored group
+    use the group's own name, even if the group was moved under another name before."""
+    marker = state.marker
+    if state.mode is not Mode.ZOOKEEPER or state.record.mirror:
+        return ""
+    if state.record.interrupted:  # there may be no marker yet
+        return state.record.kafka_group
+    if marker is None or (state.has_mode and marker.moved_to is not Store.KAFKA):
+        return ""
+    return marker.kafka_group
 
 
 def state_of(group: str) -> Script[GroupState]:
-    """Return a group's record, marker and mode, read from ZooKeeper, without offsets.
-
-    ``faults`` of the result says which parts cannot be read.
-    """
+    """Return a group's record, marker and mode in ZooKeeper, without offsets; see ``decoded``."""
     paths = LivePaths.of(group)
     wanted = [path(group), paths.mode, record.path(group)]
     marker, mode, written = yield from read_many(wanted)
-    members = tuple((yield from children(paths.members)) or ())
-    known = decoded(group, marker, mode, written, members)
-    return GroupState(
-        group,
-        marker=known.marker,
-        faults=known.faults,
-        kafka_group=known.kafka_group,
-        mode=known.mode,
-        migratable=members,
-        has_mode=known.has_mode,
-        record=known.record,
-    )
+    members = yield from children(paths.members)
+    return decoded(group, marker, mode, written, members or ())
 
 
 def name_of_moved(group: str) -> Script[str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.snapshot import MISPLACED, partition_number
@@ -12,6 +12,8 @@ from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset, is_legal_topic
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.model import ZkOffset
+
+Znodes = Iterable[tuple[TopicPartition, Node]]
 
 
 def offset_partitions(group: str) -> Script[list[TopicPartition]]:
@@ -31,16 +33,16 @@ def partitions_at(root: str) -> Script[list[TopicPartition]]:
     ]
 
 
-def misplaced_path(group: str, tp: TopicPartition) -> str:
-    """Return the path of a partition's offset in ``/consumers/GROUP/offset``."""
-    return f"{GroupPaths(group).root}/{MISPLACED}/{tp.topic}/{tp.partition}"
+def misplaced_root(group: str) -> str:
+    """Return the path below which a 1.1.0 broker stores offsets by mistake."""
+    return f"{GroupPaths(group).root}/{MISPLACED}"
 
 
 def misplaced_offsets(group: str) -> Script[dict[TopicPartition, Node]]:
-    """Return a group's znodes in ``/consumers/GROUP/offset``, where 1.1.0 brokers store offsets by
-    mistake."""
-    wanted = yield from partitions_at(f"{GroupPaths(group).root}/{MISPLACED}")
-    nodes = yield from read_many([misplaced_path(group, tp) for tp in wanted])
+    """Return the offset znodes below ``misplaced_root``."""
+    root = misplaced_root(group)
+    wanted = yield from partitions_at(root)
+    nodes = yield from read_many([_path(root, tp) for tp in wanted])
     return {tp: node for tp, node in zip(wanted, nodes, strict=True) if node is not None}
 
 
@@ -52,6 +54,25 @@ def numbered(tree: Mapping[str, Mapping[str, Node]]) -> Iterator[tuple[TopicPart
                 number = partition_number(name)
                 if number is not None:
                     yield TopicPartition(topic, number), node
+
+
+def _path(root: str, tp: TopicPartition) -> str:
+    return f"{root}/{tp.topic}/{tp.partition}"
+
+
+def offsets_at(
+    root: str, nodes: Iterable[tuple[TopicPartition, Node]]
+) -> dict[TopicPartition, int]:
+    """Return the offsets in znodes below a path. Raises ZnodeFormatError."""
+    found = ((tp, offset_in(node, _path(root, tp))) for tp, node in nodes)
+    return {tp: offset for tp, offset in found if offset is not None}
+
+
+def readable_at(root: str, nodes: Znodes) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Return the offsets in znodes below a path, and why others are unreadable."""
+    found = {tp: zk_offset(_path(root, tp), node) for tp, node in nodes}
+    offsets = {tp: one.offset for tp, one in found.items() if one.offset is not None}
+    return offsets, [one.fault for one in found.values() if one.fault]
 
 
 def offset_in(node: Node | None, path: str = "its offset znode") -> int | None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from zkconsumer.admin.cluster_zk import ClusterZk
 from zkconsumer.admin.reads import children, children_of
-from zkconsumer.admin.snapshot import LIVE, MISPLACED
+from zkconsumer.admin.snapshot import LIVE
 from zkconsumer.admin.topics import list_topics
 from zkconsumer.config.values import split_connect
 from zkconsumer.core.migration.znodes import LivePaths
@@ -19,7 +19,7 @@ from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.plan.layout import looks_like_offsets, recognized
 from zkmigrate.stores import migration_marker, record
 from zkmigrate.stores.cluster import Servers
-from zkmigrate.stores.offset_znodes import partitions_at
+from zkmigrate.stores.offset_znodes import misplaced_root, partitions_at
 from zkmigrate.stores.tree import walk
 
 _KAFKA: Final = frozenset(
@@ -181,7 +181,7 @@ def below_leaves(group: str) -> Script[tuple[str, ...]]:
     give children, such as offsets and owners."""
     where, live = GroupPaths(group), LivePaths.of(group)
     leaves = [migration_marker.path(group), record.before_path(group), live.mode]
-    for root in (where.offsets, f"{where.root}/{MISPLACED}", where.owners):
+    for root in (where.offsets, misplaced_root(group), where.owners):
         leaves += [f"{root}/{tp.topic}/{tp.partition}" for tp in (yield from partitions_at(root))]
     for parent in (where.ids, live.members):
         leaves += [f"{parent}/{name}" for name in (yield from children(parent)) or []]

@@ -65,20 +65,18 @@ def look_at_plan(
                 else:
                     yield group
 
-        for group, held in read_offsets(stores, ready()):
+        for group, state in read_offsets(stores, ready()):
             mine: list[verify.Difference] = []
-            if isinstance(held, Problem):
-                what = f"{held.kind.value}: {held.what}"
+            if isinstance(state, Problem):
+                what = f"{state.kind.value}: {state.what}"
                 mine.append(verify.about_group(group, verify.UNREADABLE, what))
             else:
-                mine += verify.compare(
-                    group, loaded.direction, held.offsets, held.marker, held.misplaced, held.deleted
-                )
-                if held.record.interrupted:
+                mine += verify.compare(group, loaded.direction, state)
+                if state.record.interrupted:
                     mine.append(verify.about_group(group, verify.NOT_MOVED, UNFINISHED.why))
-                late = {*late_partitions(begun.get(group.group, [])), *held.record.late}
-                mine += verify.doubtful(group, loaded.direction, held.offsets, late)
-                mine += verify.stays_behind(group, loaded.direction, held.offsets)
+                late = {*late_partitions(begun.get(group.group, [])), *state.record.late}
+                mine += verify.doubtful(group, loaded.direction, state, late)
+                mine += verify.stays_behind(group, loaded.direction, state)
                 groups += 1
                 compared += len(group.entries)
             differing += (one._replace(kafka_group=group.kafka_group) for one in mine)
