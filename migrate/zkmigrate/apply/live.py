@@ -314,11 +314,9 @@ class LiveMove:
         """Write a mode and the record, if no other command has written either in the meantime.
         Return why it is not written, or an empty text."""
         path = self._paths.mode
-        data = encode_mode(target)
-        first: MultiOp = SetData(path, data, version)
         if version < 0:
             yield from ensure_path(set(), path.rpartition("/")[0])
-            first = Create(path, data)
+        first = record.put(path, encode_mode(target), version)
         locked = found.locked if version < 0 else target is not Mode.ZOOKEEPER
         fields = {"command": "live", "mode": target.value, "locked": locked}
         written = record.written(found, int(time.time() * 1000), **fields)

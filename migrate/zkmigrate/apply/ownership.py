@@ -208,10 +208,8 @@ def write_marker(
             if after is None:
                 assert node is not None
                 ops.append(Delete(path, node.stat.version))
-            elif node is None:
-                ops.append(Create(path, after))
             else:
-                ops.append(SetData(path, after, node.stat.version))
+                ops.append(record.put(path, after, node.stat.version if node else -1))
         reply = yield from attempt(Multi((hold.check, *guards.values(), *ops)))
         if isinstance(reply, Failed):
             yield from _still_unwritten(hold, reply, guards)

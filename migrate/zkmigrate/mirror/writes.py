@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import Create, SetData
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.errors import LeaderUnavailableError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
@@ -269,8 +268,7 @@ def first_record(group: str, written: Record, mirror: Mirror) -> Script[None]:
     GroupRefusedError."""
     where = mirror_state.path(group)
     (there,) = yield from read_many([where])
-    data = mirror_state.encode(mirror)
-    op = Create(where, data) if there is None else SetData(where, data, there.stat.version)
+    op = record.put(where, mirror_state.encode(mirror), there.stat.version if there else -1)
     yield from record.write(group, written, then=[op])
     for path in (record.path(group), where):
         if written.version < 0 or there is None:

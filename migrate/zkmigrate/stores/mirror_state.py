@@ -387,11 +387,10 @@ def changed(group: str) -> GroupRefusedError:
 
 
 def written_op(at: InZooKeeper, mirror: Mirror) -> MultiOp:
-    """Return the operation that writes the agreed state. It fails if the znode has changed since it
-    was read."""
-    if at.mirror is None:
-        return Create(path(at.group), encode(mirror))
-    return SetData(path(at.group), encode(mirror), at.mirror.version)
+    """Return the operation that writes the agreed state, if that has not changed since it was
+    read."""
+    version = -1 if at.mirror is None else at.mirror.version
+    return record.put(path(at.group), encode(mirror), version)
 
 
 def checks(at: InZooKeeper) -> Iterable[MultiOp]:
@@ -402,6 +401,4 @@ def checks(at: InZooKeeper) -> Iterable[MultiOp]:
 
 def _offset_op(at: InZooKeeper, tp: TopicPartition, offset: int) -> MultiOp:
     before, where = at.offsets.get(tp), GroupPaths(at.group).offset(tp)
-    if before is None:
-        return Create(where, encode_offset(offset))
-    return SetData(where, encode_offset(offset), before.version)
+    return record.put(where, encode_offset(offset), -1 if before is None else before.version)

@@ -257,12 +257,13 @@ def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
 
 
 def op(group: str, record: Record) -> MultiOp:
-    """Return the operation that writes a record. It fails if another command has written the record
-    since."""
-    data = encode(record)
-    if record.version < 0:
-        return Create(path(group), data)
-    return SetData(path(group), data, record.version)
+    """Return the operation that writes a record, if no other command has written it since."""
+    return put(path(group), encode(record), record.version)
+
+
+def put(where: str, data: bytes, version: int) -> MultiOp:
+    """Return the operation that sets a znode if it has this version; -1: it does not exist."""
+    return Create(where, data) if version < 0 else SetData(where, data, version)
 
 
 def write(
