@@ -171,6 +171,22 @@ class Run:
             self._begun.add(group)
             self.journal.write(group=group, step=step, **facts)
 
+    def carry_out(
+        self,
+        group: str,
+        step: str,
+        act: Callable[[bool], Result],
+        case: Callable[[], Case] | None = None,
+    ) -> Result:
+        """Check what ``act`` would do, called with ``False``. If it would do something, run the
+        first hook, record the step and call it with ``True``. A dry run only checks."""
+        result = act(False)
+        if result.outcome is not Outcome.WOULD or self.journal is None:
+            return result
+        self.begin(group, case)
+        self.step(group, step)
+        return act(True)
+
     def each(
         self,
         workers: Sequence[Worker],

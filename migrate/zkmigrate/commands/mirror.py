@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from zkconsumer.admin.printable import printable
-from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.console.collector import no_collector
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How, execute_option
 from zkconsumer.console.times import duration_option
-from zkconsumer.core.zookeeper.znodes import is_legal_group
 from zkconsumer.errors import ZkConsumerError
 from zkmigrate.apply.outcome import Outcome, Result, result_of
 from zkmigrate.apply.parallel import Run
@@ -37,7 +35,7 @@ from zkmigrate.commands.output.outcomes import Outcomes
 from zkmigrate.commands.output.progress import Progress
 from zkmigrate.commands.output.rows import format_options
 from zkmigrate.commands.output.watch import Look, look_once_or_often
-from zkmigrate.commands.steps import COMPLETE, Stage, by_move, carry_out
+from zkmigrate.commands.steps import COMPLETE, Stage, by_move, carry_out, legal_names
 from zkmigrate.errors import refused
 from zkmigrate.exits import HELP, exit_status
 from zkmigrate.model import Direction, Store
@@ -143,8 +141,7 @@ def mirror(
     with Progress("mirroring", changes=False) as progress, open_stores(servers, progress) as stores:
         from zkmigrate.mirror.mirroring import READ_AGAIN_S, Mirroring
 
-        every = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
-        names = list(filter(is_legal_group, every))
+        names = legal_names(which, stores.zk)
         progress.total = len(names)
         mirroring = Mirroring(stores, lambda text: click.echo(printable(text), err=True))
         leader = None if lead is None else Store(lead)
@@ -175,7 +172,9 @@ def mirror(
                 refused = [name for name, one in begun.items() if _is_refused(one)]
                 begin([name for name, one in begun.items() if _may_begin_later(one)])
                 begin(refused, again=True)  # another process may mirror them by now
-            passing = [] if end or not execute else list(filter(_mirrored(begun), names))
+            idle = end or not execute
+            mirrored = {name for name, one in begun.items() if not idle and _is_mirrored(one)}
+            passing = [name for name in names if name in mirrored]
             with no_collector():  # it is on between the passes
                 steps = {one.group: one for one in mirroring.steps(passing, when_empty)}
             steps |= {name: _as_step(one) for name, one in begun.items() if name not in steps}
@@ -209,8 +208,7 @@ def _mirror_elsewhere(
         open_stores(servers, progress) as stores,
         _open_across(stores, elsewhere, servers) as (across, _),
     ):
-        every = which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
-        names = list(filter(is_legal_group, every))
+        names = legal_names(which, stores.zk)
         progress.total = len(names)
         if not execute:
             click.echo("dry run: nothing was changed; give --execute to act", err=True)
@@ -258,17 +256,9 @@ def _idle(result: Result) -> bool:
     return result.outcome in (Outcome.NOTHING, Outcome.SKIPPED)
 
 
-def _mirrored(begun: dict[str, Result]) -> Callable[[str], bool]:
-    """Return whether a group is mirrored now, according to its last start."""
-
-    def mirrored(name: str) -> bool:
-        one = begun.get(name)
-        if one is None:
-            return False
-        going = one.outcome in (Outcome.DONE, Outcome.WAS_DONE)
-        return going or Reason.MIRROR_STOPPED in one.reasons
-
-    return mirrored
+def _is_mirrored(result: Result) -> bool:
+    going = result.outcome in (Outcome.DONE, Outcome.WAS_DONE)
+    return going or Reason.MIRROR_STOPPED in result.reasons
 
 
 def _as_step(result: Result) -> Step:
@@ -326,8 +316,7 @@ def _cut_over_elsewhere(work: Work, elsewhere: ToCluster) -> None:
         open_run(work, stores.cluster_id(), {"to_cluster": elsewhere.bootstrap}) as run,
         _open_across(stores, elsewhere, work.servers, run.stopped) as (across, other),
     ):
-        every = work.which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
-        names = list(filter(is_legal_group, every))
+        names = legal_names(work.which, stores.zk, outcomes.add)
         outcomes.progress.total = len(names)
 
         def stop_waiting() -> None:
@@ -369,8 +358,7 @@ def _each_group(verb: str, work: Work, act: Act, stage: Stage | None = None) -> 
         open_stores(work.servers, outcomes.progress) as stores,
         open_run(work, stores.cluster_id(), {}, Direction.ZK_TO_KAFKA) as run,
     ):
-        every = work.which.of_store(lambda: stores.zk.run(list_groups()), Store.ZOOKEEPER)
-        names = list(filter(is_legal_group, every))
+        names = legal_names(work.which, stores.zk, outcomes.add)
         outcomes.progress.total = len(names)
         live, others = ([], names) if stage is None else by_move(stores.zk, names)
         results = [each_mirrored(run, stores, others, work, act)]
@@ -411,11 +399,9 @@ def _each(
     command = str(click.get_current_context().command.name)
 
     def one(stores: Stores, name: str) -> Result:
-        result = act(stores, name, False, 0.0)
-        if result.outcome is not Outcome.WOULD or not work.execute:
-            return result
-        run.begin(name, lambda: case_in(stores, name))
-        run.step(name, command)
-        return act(stores, name, True, work.wait)
+        def once(execute: bool) -> Result:
+            return act(stores, name, execute, work.wait if execute else 0.0)
+
+        return run.carry_out(name, command, once, lambda: case_in(stores, name))
 
     yield from run.each(workers, groups, one, stop_waiting)

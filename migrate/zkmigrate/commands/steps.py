@@ -203,11 +203,11 @@ def carry_out(
     return run.each(workers, groups, one, stores.kafka.stop_waiting)
 
 
-def legal_names(which: Selection, zk: BlockingZk, on_bad: Callable[[Result], object]) -> list[str]:
-    """Return the chosen groups in ZooKeeper that can be moved.
-
-    ``on_bad``: receives the outcome of each group that was chosen by name but has an invalid name.
-    """
+def legal_names(
+    which: Selection, zk: BlockingZk, on_bad: Callable[[Result], object] = lambda _result: None
+) -> list[str]:
+    """Return the chosen groups in ZooKeeper that can be moved. ``on_bad``: receives the outcome of
+    each other group that was named individually."""
     names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
     for name in names:
         if not is_legal_group(name) and name in which.names:
@@ -241,17 +241,15 @@ def carry_out_stopped(
     """
 
     def one(zk: BlockingZk, name: str) -> Result:
-        try:
-            result = zk.run(script(name, False))
-        except GroupInUseError:  # the first hook may stop its members
-            if not work.execute:
-                raise
-        else:
-            if result.outcome is not Outcome.WOULD or not work.execute:
-                return result
-        run.begin(name)
-        run.step(name, stage.action.value)
-        return zk.run(script(name, True))
+        def act(execute: bool) -> Result:
+            try:
+                return zk.run(script(name, execute))
+            except GroupInUseError:
+                if execute or not work.execute:
+                    raise
+                return Result(name, Outcome.WOULD, 0)  # the first hook may stop its members
+
+        return run.carry_out(name, stage.action.value, act)
 
     return run.each([zk] * work.parallel, groups, one)
 
