@@ -16,7 +16,7 @@ from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.cluster_view import TopicView
 from zkmigrate.apply.checks import check_layout
-from zkmigrate.apply.outcome import Outcome, Result, by_table, unreadable
+from zkmigrate.apply.outcome import Outcome, Result, by_table, not_ready, unreadable
 from zkmigrate.apply.parallel import Run
 from zkmigrate.apply.records import ELSEWHERE
 from zkmigrate.errors import GroupRefusedError, MigrationError, check_members, in_use, refused
@@ -82,16 +82,12 @@ def unchecked(plan: PlanFile, to: To, other: OtherCluster) -> Iterator[str]:
 def _store(plan: GroupPlan, stores: Stores, other: OtherCluster, run: Run) -> Result:
     name, to = plan.group, plan.in_kafka
 
-    def result(outcome: Outcome, offsets: int = 0, why: str = "") -> Result:
-        kinds = tuple(one.kind for one in plan.problems)
-        return Result(
-            name, outcome, offsets, why, kinds, kafka_group=plan.kafka_group, stays=plan.stays
-        )
+    def result(outcome: Outcome, offsets: int = 0) -> Result:
+        return Result(name, outcome, offsets, kafka_group=plan.kafka_group, stays=plan.stays)
 
-    if plan.verdict is Verdict.IGNORED:
-        return result(Outcome.NOTHING, why=plan.ignored)
     if plan.verdict is not Verdict.READY:
-        return result(Outcome.SKIPPED, why="; ".join(one.what for one in plan.problems))
+        idle = not_ready(plan) or result(Outcome.SKIPPED)
+        return replace(idle, kafka_group=plan.kafka_group, stays=plan.stays)
     run.begin(name, in_kafka=to)
     blocked = _check_source(plan, stores)
     if blocked is not None:

@@ -21,7 +21,7 @@ from zkconsumer.errors import ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply.change import Asked, forward
 from zkmigrate.apply.journal import Effect, no_effect
-from zkmigrate.apply.outcome import Outcome, Result, result_of
+from zkmigrate.apply.outcome import Outcome, Result, not_ready, result_of
 from zkmigrate.apply.parallel import Parallel, Run
 from zkmigrate.apply.records import begun_by, histories_of, moves_by, recorded
 from zkmigrate.apply.steps import Steps, changes_of
@@ -99,11 +99,8 @@ class Migrator:
         journal = run.journal
 
         def one(steps: Steps, group: GroupPlan) -> Result:
-            if group.verdict is Verdict.REFUSED or group.verdict is Verdict.DECIDE:
-                return _skipped(group)
-            if group.verdict is Verdict.IGNORED:
-                why = f"is ignored: {group.ignored}"
-                return Result(group.group, Outcome.NOTHING, 0, why, (Reason.IGNORED,))
+            if (idle := not_ready(group)) is not None:
+                return idle
             records = begun.get(group.group, [])
             last = records[-1]["step"] if records else ""
             if last == "undo-done":
@@ -120,8 +117,8 @@ class Migrator:
             if group.verdict is Verdict.MOVED:
                 steps.checks.still_moved(group, plan.direction, group.marker)
                 return Result(group.group, Outcome.NOTHING, 0, "was moved before")
-            if group.verdict is not Verdict.READY:
-                return _skipped(group)
+            if (idle := not_ready(group)) is not None:
+                return idle
             change = forward(plan, group)
             if last == "done":
                 if group.group in unfinished:
@@ -225,9 +222,3 @@ class Migrator:
             waiting[:] = [one for one in tried if one not in stopped]
             attempt(stopped, over)
         return [results[number] for number in sorted(results)]
-
-
-def _skipped(group: GroupPlan) -> Result:
-    problem = group.problems[0]
-    reasons = tuple(one.kind for one in group.problems)
-    return Result(group.group, Outcome.SKIPPED, 0, f"{problem.what}: {problem.fix}", reasons)

@@ -13,7 +13,7 @@ from zkmigrate.exits import exit_status
 from zkmigrate.model import GroupState
 from zkmigrate.plan.cases import case_of
 from zkmigrate.plan.table import BY_RECORD, Action, Do, Way, decide
-from zkmigrate.plan.values import Problem, StaysBehind
+from zkmigrate.plan.values import GroupPlan, Problem, StaysBehind, Verdict
 from zkmigrate.reasons import Reason
 from zkmigrate.text import late_text
 
@@ -129,6 +129,19 @@ def unreadable(group: str, problem: Problem) -> MigrationError:
     if problem.kind is Reason.COORDINATOR_AWAY:
         return MigrationError(text)
     return GroupRefusedError(text, problem.kind)
+
+
+def not_ready(group: GroupPlan) -> Result | None:
+    """Return the outcome of a planned group that nothing is done with; ``None`` if it is ready or
+    was moved before."""
+    if group.verdict is Verdict.IGNORED:
+        why = f"is ignored: {group.ignored}"
+        return Result(group.group, Outcome.NOTHING, 0, why, (Reason.IGNORED,))
+    if group.verdict not in (Verdict.DECIDE, Verdict.REFUSED):
+        return None
+    problem = group.problems[0]
+    reasons = tuple(one.kind for one in group.problems)
+    return Result(group.group, Outcome.SKIPPED, 0, f"{problem.what}: {problem.fix}", reasons)
 
 
 def result_of(group: str, work: Callable[[], Result], *raised: type[ZkConsumerError]) -> Result:

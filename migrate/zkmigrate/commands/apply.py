@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,8 +24,9 @@ from zkmigrate.exits import HELP
 from zkmigrate.formats.plan_file import PlanFile, To
 
 if TYPE_CHECKING:
-    from zkmigrate.plan.values import GroupPlan
+    from zkmigrate.apply.parallel import Run
     from zkmigrate.stores.contents import OtherCluster
+    from zkmigrate.stores.sessions import Stores
 
 
 @click.command(epilog=HELP)
@@ -77,40 +77,36 @@ def apply(
     """
     where = journal_path(plan, work.journal)
     loaded = load(plan, work.which, limit, where, sha256, elsewhere=True)
+    options: dict[str, object] = {"lock": lock, "limit": limit, "sha256": sha256}
     if loaded.to is not None:
         no_effect("a plan for another cluster", "lock", "wait")
-        _apply_elsewhere(plan, loaded, loaded.to, work, limit, sha256, to_config)
-        return
-    if loaded.origin is None:
+        del options["lock"]
+        options["to"] = loaded.to.servers
+    elif loaded.origin is None:
         no_effect("a plan for this cluster", "to_config")
     with ExitStack() as stack:
-        outcomes = stack.enter_context(Outcomes("moving", work))
+        verb = "moving" if loaded.to is None else "storing"
+        outcomes = stack.enter_context(Outcomes(verb, work))
         stores = stack.enter_context(open_stores(work.servers, outcomes.progress))
-        from zkmigrate.apply.migrator import Migrator  # loads kafka-python, which takes long
-
         outcomes.progress.total = len(loaded.groups)
         check_cluster(loaded, stores)
-        options = {"lock": lock, "limit": limit, "sha256": sha256}
-        of_plan = (loaded.direction, plan, loaded.digest)
-        check: Callable[[GroupPlan], object] = lambda _plan: None  # noqa: E731
-        stop_waiting: Callable[[], object] = lambda: None  # noqa: E731
-        if loaded.origin is not None:
-            from zkmigrate.elsewhere import check_origin, unchecked
+        other: OtherCluster | None = None
+        if (there := loaded.to or loaded.origin) is not None:
+            from zkmigrate.elsewhere import unchecked
 
-            other = stack.enter_context(_open_other(work, loaded.origin, to_config))
-            print_notes(unchecked(loaded, loaded.origin, other))
-            check, stop_waiting = partial(check_origin, other=other), other.kafka.stop_waiting
+            other = stack.enter_context(_open_other(work, there, to_config))
+            print_notes(unchecked(loaded, there, other))
+        of_plan = (loaded.direction, plan, loaded.digest)
         with open_run(work, stores.cluster_id(), options, *of_plan, idle=True) as run:
-            migrator = Migrator(
-                stores,
-                lock=lock,
-                parallel=work.parallel,
-                check=check,
-                stop_waiting=stop_waiting,
-            )
-            wait = work.wait if work.execute else 0.0
-            results = migrator.apply(loaded, run, outcomes.add, wait)
-    outcomes.finish([one.group for one in results])
+            if loaded.to is not None and other is not None:
+                from zkmigrate.elsewhere import store_elsewhere
+
+                for result in store_elsewhere(loaded, stores, other, run):
+                    outcomes.add(result)
+                names = [group.group for group in loaded.groups]
+            else:
+                names = _move(loaded, stores, other, run, work, lock, outcomes)
+    outcomes.finish(names)
 
 
 def _open_other(work: Work, cluster: To, config: str | None) -> OtherCluster:
@@ -120,30 +116,25 @@ def _open_other(work: Work, cluster: To, config: str | None) -> OtherCluster:
     return OtherCluster(where, cluster.cluster)
 
 
-def _apply_elsewhere(
-    plan: str,
+def _move(
     loaded: PlanFile,
-    to: To,
+    stores: Stores,
+    origin: OtherCluster | None,
+    run: Run,
     work: Work,
-    limit: int | None,
-    sha256: str | None,
-    to_config: str | None,
-) -> None:
-    with (
-        Outcomes("storing", work) as outcomes,
-        open_stores(work.servers, outcomes.progress) as stores,
-    ):
-        from zkmigrate.elsewhere import store_elsewhere, unchecked
+    lock: bool,
+    outcomes: Outcomes,
+) -> list[str]:
+    """Move groups in this cluster, and return their names. ``origin``: the other cluster from which
+    offsets come."""
+    from zkmigrate.apply.migrator import Migrator  # loads kafka-python, which takes long
 
-        outcomes.progress.total = len(loaded.groups)
-        check_cluster(loaded, stores)
-        options = {"limit": limit, "sha256": sha256, "to": to.servers}
-        of_plan = (loaded.direction, plan, loaded.digest)
-        with (
-            _open_other(work, to, to_config) as other,
-            open_run(work, stores.cluster_id(), options, *of_plan, idle=True) as run,
-        ):
-            print_notes(unchecked(loaded, to, other))
-            for result in store_elsewhere(loaded, stores, other, run):
-                outcomes.add(result)
-    outcomes.finish([group.group for group in loaded.groups])
+    more: dict[str, Any] = {}
+    if origin is not None:
+        from zkmigrate.elsewhere import check_origin
+
+        more["check"] = partial(check_origin, other=origin)
+        more["stop_waiting"] = origin.kafka.stop_waiting
+    migrator = Migrator(stores, lock=lock, parallel=work.parallel, **more)
+    results = migrator.apply(loaded, run, outcomes.add, work.wait if work.execute else 0.0)
+    return [one.group for one in results]
