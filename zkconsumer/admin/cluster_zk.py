@@ -12,13 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from zkconsumer.admin.reads import children, json_object
+from zkconsumer.admin.reads import children, cluster_id
 from zkconsumer.config.security_keys import SecurityKeys
-from zkconsumer.core.zookeeper.cluster_view import CLUSTER_ID, ClusterView, answer, is_of_cluster
+from zkconsumer.core.zookeeper.cluster_view import ClusterView, answer, is_of_cluster
 from zkconsumer.core.zookeeper.ops import Reply, ZkOp
-from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS
-from zkconsumer.errors import ZnodeFormatError
 from zkconsumer.zk.blocking import BlockingZk
 
 if TYPE_CHECKING:
@@ -138,14 +137,7 @@ class ClusterZk(BlockingZk):
 
     def cluster_ids(self) -> tuple[str | None, str | None]:
         """Return the cluster's id from ZooKeeper and from the brokers; ``None`` if unknown."""
-        (node,) = self.run_in_zookeeper(read_many([CLUSTER_ID]))
-        cluster_id: str | None = None
-        if node is not None:
-            try:
-                cluster_id = str(json_object(CLUSTER_ID, node.data)["id"])
-            except (ZnodeFormatError, KeyError):
-                pass
-        return cluster_id, self.view().cluster_id
+        return self.run_in_zookeeper(cluster_id()), self.view().cluster_id
 
     def _known(self, op: ZkOp) -> Reply | None:
         if self._reader is None or self._here.in_zookeeper:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from zkconsumer.core.zookeeper.cluster_view import CLUSTER_ID
 from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Node, Ok
 from zkconsumer.core.zookeeper.scripts.common import LISTS, Script, read, read_many
 from zkconsumer.core.zookeeper.znodes import MAX_TOPIC_ZNODE_BYTES
@@ -62,6 +63,15 @@ def read_tree(root: str) -> Script[dict[str, Node]]:
             f"{path}/{name}" for path, names in zip(there, lists, strict=True) for name in names
         ]
     return dict(sorted(below.items()))
+
+
+def cluster_id() -> Script[str | None]:
+    """Return the id of ZooKeeper's cluster; brokers before 0.10.1 have none."""
+    (node,) = yield from read_many([CLUSTER_ID])
+    try:
+        return None if node is None else str(json_object(CLUSTER_ID, node.data)["id"])
+    except (ZnodeFormatError, KeyError):
+        return None
 
 
 def json_object(path: str, data: bytes) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from zkconsumer.admin.printable import printable
+from zkconsumer.admin.reads import cluster_id
 from zkconsumer.console.exclusive import no_effect
 from zkconsumer.console.tables import How
 from zkconsumer.core.zookeeper.scripts.common import Script
@@ -35,7 +36,7 @@ from zkmigrate.commands.steps import (
     legal_names,
 )
 from zkmigrate.exits import HELP, exit_status
-from zkmigrate.stores.cluster import Servers, read_id
+from zkmigrate.stores.cluster import Servers
 
 if TYPE_CHECKING:
     from zkmigrate.apply.holding import Event
@@ -97,7 +98,7 @@ def _each_group(
         names = legal_names(work.which, zk, outcomes.add)
         outcomes.progress.total = len(names)
         live, still = by_move(zk, names)
-        with open_run(work, zk.run(read_id()), {}, stage.direction) as run:
+        with open_run(work, zk.run(cluster_id()), {}, stage.direction) as run:
             for result in carry_out_stopped(stage, run, zk, still, stopped, work):
                 outcomes.add(result)
             if live:

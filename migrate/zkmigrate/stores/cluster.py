@@ -1,14 +1,10 @@
-"""Addresses of a cluster's servers; a script that reads the cluster's id, and a check of it."""
+"""Addresses of a cluster's servers, and a check of the cluster's id."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from zkconsumer.admin.reads import json_object
 from zkconsumer.config.tool_security import SecurityConfig
-from zkconsumer.core.zookeeper.cluster_view import CLUSTER_ID
-from zkconsumer.core.zookeeper.scripts.common import Script, read_many
-from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.errors import MigrationError
 from zkmigrate.stores.pace import Pace
 
@@ -36,17 +32,6 @@ class Servers(NamedTuple):
     bootstrap: str | None = None
     expect: str | None = None
     pace: Pace = Pace()
-
-
-def read_id() -> Script[str | None]:
-    """Return the cluster's id; brokers before 0.10.1 have none."""
-    (node,) = yield from read_many([CLUSTER_ID])
-    if node is None:
-        return None
-    try:
-        return str(json_object(CLUSTER_ID, node.data)["id"])
-    except (ZnodeFormatError, KeyError):
-        return None
 
 
 def check_expected(expected: str | None, found: str | None, where: str) -> None:

@@ -12,7 +12,7 @@ from math import inf
 from typing import Final, Self
 
 from zkconsumer.admin.cluster_zk import ClusterZk
-from zkconsumer.admin.reads import children
+from zkconsumer.admin.reads import children, cluster_id
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.admin.topics import read_brokers, read_topic
 from zkconsumer.broker.groups import offset_times
@@ -33,7 +33,7 @@ from zkconsumer.core.zookeeper.znodes import (
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError, ZnodeFormatError
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import Retention, Store
-from zkmigrate.stores import cluster, migration_marker
+from zkmigrate.stores import migration_marker
 from zkmigrate.stores.cluster import Servers
 from zkmigrate.stores.connections import CLIENT_ID
 from zkmigrate.stores.contents import Contents
@@ -202,7 +202,7 @@ class Stores:
 
     def cluster_id(self) -> str | None:
         """Return the cluster's id; brokers before 0.10.1 have none."""
-        return self.zk.run(cluster.read_id())
+        return self.zk.run(cluster_id())
 
     def hidden_topics(self, also: Iterable[str] = ()) -> frozenset[str]:
         """Return the topics whose offsets the brokers do not show to this user. Cached for some
