@@ -144,10 +144,7 @@ def _check_source(plan: GroupPlan, stores: Stores) -> Result | None:
     answer = decide(state, Action.PLAN)
     if answer.do in (Do.REFUSE, Do.FAIL) and answer.reason is not Reason.NOTHING:
         return by_table(state, Action.PLAN)
-    check_members(name, state.members, state.coordinator_members)
-    if state.owners:
-        owners = shown(map(str, sorted(state.owners)))
-        raise in_use(name, Reason.OWNED, f"partitions are owned by {owners}: stop these members")
+    check_members(name, state.members, state.coordinator_members, sorted(state.owners))
     planned = {one.tp: (one.zk, number(one.kafka), one.misplaced) for one in plan.entries}
     kept = {one.tp for one in plan.stays}
     nothing = None, None, None

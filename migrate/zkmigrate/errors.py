@@ -71,14 +71,21 @@ def in_use(group: str, reason: Reason, why: str) -> GroupInUseError:
     return GroupInUseError(printable(f"group {group}: {why}"), reason)
 
 
-def check_members(group: str, registered: Iterable[str] = (), joined: Iterable[str] = ()) -> None:
-    """Check that a group has no members. Raises GroupInUseError.
-
-    ``registered``: its members in ZooKeeper. ``joined``: its members at the coordinator.
-    """
+def check_members(
+    group: str,
+    registered: Iterable[str] = (),
+    joined: Iterable[str] = (),
+    owned: Iterable[object] = (),
+) -> None:
+    """Check that a group has no members, in ZooKeeper or at the coordinator. ``owned``: partitions
+    with an owner. Raises GroupInUseError."""
     if names := shown(registered):
         text = f"{names} registered in ZooKeeper: stop these members first"
         raise in_use(group, Reason.LIVE_MEMBER, text)
+    if names := shown(map(str, owned)):
+        text = f"partitions owned by members that are not registered: {names}: delete /consumers/"
+        fix = f"{group}/owners when no process of the group is running"
+        raise in_use(group, Reason.OWNED, text + fix)
     if names := shown(joined):
         text = f"{names} joined at the broker's coordinator: stop these consumers"
         raise in_use(group, Reason.COORDINATOR_MEMBER, text)

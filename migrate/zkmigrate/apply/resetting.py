@@ -28,7 +28,7 @@ from zkmigrate.apply.permission import (
     Permission,
     check_accepted,
 )
-from zkmigrate.errors import check_members, in_use, refused
+from zkmigrate.errors import check_members, refused
 from zkmigrate.model import GroupState, Record, Stage, Store
 from zkmigrate.plan.reset import Reset
 from zkmigrate.plan.table import Action
@@ -44,14 +44,7 @@ def check_stopped(state: GroupState) -> None:
 
     Raises GroupInUseError, GroupRefusedError.
     """
-    check_members(state.group, state.members)
-    if state.owners:
-        raise in_use(
-            state.group,
-            Reason.OWNED,
-            "partitions are owned by members that are not registered: delete "
-            f"/consumers/{state.group}/owners when no process of the group is running",
-        )
+    check_members(state.group, state.members, owned=sorted(state.owners))
     refusal = by_table(state, Action.RESET)
     if refusal is not None:
         text = f"{refusal.why} ({shown(state.foreign)})" if state.foreign else refusal.why
