@@ -39,8 +39,12 @@ def covers(patterns: frozenset[str], tp: TopicPartition) -> bool:
 
 @lru_cache(maxsize=1024)
 def _globs(patterns: frozenset[str]) -> tuple[str, ...]:
-    chosen = [pattern for pattern in patterns if any(one in pattern for one in "*?[")]
-    return tuple(one if ":" in one else f"{one}:*" for one in chosen)
+    return tuple(one if ":" in one else f"{one}:*" for one in filter(is_glob, patterns))
+
+
+def is_glob(text: str) -> bool:
+    """Whether a text is a pattern, not a name."""
+    return any(letter in text for letter in "*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +65,7 @@ class Rule:
 
 
 def _means(pattern: str, name: str) -> bool:
-    if pattern in ("*", name):
-        return True
-    return any(one in pattern for one in "*?[") and fnmatchcase(name, pattern)
+    return pattern in ("*", name) or (is_glob(pattern) and fnmatchcase(name, pattern))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from zkmigrate.commands.options.files import read_file
 from zkmigrate.errors import MigrationError, PlanFileError
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import Store
+from zkmigrate.plan.options import is_glob
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
@@ -70,12 +71,12 @@ class Selection:
     @property
     def names(self) -> list[str]:
         """The groups that were chosen by name, not by a pattern."""
-        return [group for group in self.groups if not _is_glob(group)]
+        return [group for group in self.groups if not is_glob(group)]
 
     @property
     def only(self) -> str | None:
         """The group's name, if exactly one group was chosen by name; otherwise ``None``."""
-        return self.groups[0] if len(self.groups) == len(self.names) == 1 else None
+        return self.groups[0] if self.all_named and len(self.groups) == 1 else None
 
     @property
     def all_named(self) -> bool:
@@ -101,7 +102,7 @@ class Selection:
         for group in self.groups:
             if group in names:
                 chosen.append(group)
-            elif _is_glob(group) and (matches := [one for one in known if fnmatchcase(one, group)]):
+            elif is_glob(group) and (matches := [one for one in known if fnmatchcase(one, group)]):
                 chosen += matches
             else:
                 unknown.append(group)
@@ -138,10 +139,6 @@ class Selection:
         if not chosen:
             raise MigrationError("--exclude excludes every chosen group: nothing was checked")
         return chosen
-
-
-def _is_glob(group: str) -> bool:
-    return any(letter in group for letter in "*?[")
 
 
 def selection(command: F) -> F:
