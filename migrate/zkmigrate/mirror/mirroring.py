@@ -26,7 +26,6 @@ from typing import Final, TypeGuard, TypeVar
 from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.ops import Create, Delete, SetData
-from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.errors import (
     BrokerError,
     GroupActiveError,
@@ -91,13 +90,8 @@ _QUIET: Final = (IN_STEP, STANDBY, STOPPED, ENDED)
 
 
 class Mirroring:
-    """Keeps groups' offsets in ZooKeeper and Kafka in step.
-
-    Args:
-        stores: both stores, opened.
-        say: called with messages for the operator.
-        stopped: when set, waiting ends early.
-    """
+    """Keeps groups' offsets in ZooKeeper and Kafka in step. ``say``: called with messages for the
+    operator. ``stopped``: when set, waiting ends early."""
 
     def __init__(
         self,
@@ -128,6 +122,7 @@ class Mirroring:
         """Decisions about groups that are copied at the same time, and the readings behind them."""
         self._readings = Readings(stores)
         self._writes = Writes(stores, self._readings, say)
+        self._zk = self._writes.run
         self._said: dict[str, tuple[str, ...]] = {}
 
     # -- begin and end -------------------------------------------------------------------------
@@ -678,11 +673,6 @@ class Mirroring:
         if not self._zk(record.read(group)).mirror:
             with suppress(GroupRefusedError, GroupActiveError, BrokerError):
                 self.end(group, True)
-
-    # -- help ----------------------------------------------------------------------------------
-
-    def _zk(self, script: Script[T], *ats: InZooKeeper) -> T:
-        return self._writes.run(script, *ats)
 
 
 def _unsure(seen: Seen) -> Result | None:

@@ -15,14 +15,15 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from zkconsumer.broker.groups.coordinator_calls import Answered, StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script
-from zkconsumer.errors import BrokerError, ZkUnavailableError, ZnodeFormatError, ZooKeeperError
+from zkconsumer.errors import BrokerError, ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
+from zkmigrate.errors import GroupRefusedError
 from zkmigrate.model import KafkaOffset, Mirror, Store
 from zkmigrate.plan.mirror import Reading
 from zkmigrate.stores import mirror_state
@@ -39,7 +40,8 @@ answer delays some of them."""
 _NONE: Final[Mapping[str, Mapping[TopicPartition, StoredOffset]]] = {}
 """No polled offsets."""
 
-Look = InZooKeeper | ZnodeFormatError | ZooKeeperError
+T = TypeVar("T")
+Look = InZooKeeper | ZooKeeperError | GroupRefusedError
 """A group's data in ZooKeeper, or why it cannot be read."""
 
 
@@ -239,7 +241,7 @@ class Readings:
             script = mirror_state.look(name, True)
         else:
             script = mirror_state.look_again(at, fired)
-        found = yield from _or_fault(script)
+        found = yield from or_error(script)
         (self.unchanged.add if found is at else self.unchanged.discard)(name)
         if isinstance(found, InZooKeeper) and found is not at:
             found = found._replace(losses=losses)
@@ -296,11 +298,12 @@ class Readings:
         self._below |= {name: (one, now + BELOW_S) for name, one in zip(due, found, strict=True)}
 
 
-def _or_fault(script: Script[InZooKeeper]) -> Script[Look]:
+def or_error(script: Script[T]) -> Script[T | ZooKeeperError | GroupRefusedError]:
+    """Run a script. Return the error if it fails for this group alone."""
     try:
         return (yield from or_refusal(script))
-    except ZnodeFormatError as fault:
-        return fault
+    except (GroupRefusedError, ZooKeeperError) as error:
+        return error
 
 
 def _is_still(

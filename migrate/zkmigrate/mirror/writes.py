@@ -20,11 +20,10 @@ from zkconsumer.broker.groups.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.errors import LeaderUnavailableError, ZooKeeperError
-from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.permission import MIRROR_PERMITTED_S, boottime, check_accepted
 from zkmigrate.errors import GroupRefusedError
-from zkmigrate.mirror.readings import Readings, Seen
+from zkmigrate.mirror.readings import Readings, Seen, or_error
 from zkmigrate.model import STOPPED, Mirror, Record, Store
 from zkmigrate.plan.mirror import Decision, behind, mark
 from zkmigrate.reasons import Reason
@@ -65,13 +64,8 @@ class Unwritten(NamedTuple):
 
 
 class Writes:
-    """Writes the mirror's decisions to both stores.
-
-    Args:
-        stores: both stores, opened.
-        readings: the cache to which the written data are added.
-        say: called with messages for the operator.
-    """
+    """Writes the mirror's decisions to both stores. ``readings``: receives the written data.
+    ``say``: called with messages for the operator."""
 
     def __init__(self, stores: Stores, readings: Readings, say: Callable[[str], object]) -> None:
         self._stores, self._readings, self._say = stores, readings, say
@@ -94,7 +88,7 @@ class Writes:
         there = self._readings.still_in_kafka(seen, new) if some else []
         asked = [self._asked(seen[name], new[name], some[name][2]) for name in there]
         permit = self._unless_lost(mirror_state.permit(asked), *(one.at for one in asked))
-        granted = self.run(_or_error(permit)) if asked else []
+        granted = self.run(or_error(permit)) if asked else []
         if isinstance(granted, Exception):
             granted = []
         self._permitted = {  # the others are asked for one at a time
@@ -141,7 +135,7 @@ class Writes:
         """Write the data of several groups. Return the groups that were not written, for example
         because another process has changed them."""
         changed: list[str] = []
-        scripts = (_or_error(self._unless_lost(one.script(), one.seen.at)) for one in unwritten)
+        scripts = (or_error(self._unless_lost(one.script(), one.seen.at)) for one in unwritten)
         for one, at in zip(unwritten, self._stores.zk.run_all(scripts), strict=True):
             try:
                 if isinstance(at, Exception):
@@ -281,10 +275,3 @@ def _in_time(asked: float) -> bool:
 
 def _commits(decision: Decision) -> dict[TopicPartition, StoredOffset]:
     return {tp: StoredOffset(one, -1, mark(one)) for tp, one in decision.to_kafka.items()}
-
-
-def _or_error(script: Script[T]) -> Script[T | ZooKeeperError | GroupRefusedError]:
-    try:
-        return (yield from or_refusal(script))
-    except (GroupRefusedError, ZooKeeperError) as error:
-        return error
