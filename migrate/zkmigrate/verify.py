@@ -34,8 +34,7 @@ NEED_ATTENTION: Final = frozenset({NOT_MOVED, SOURCE, BEHIND})
 
 class Difference(NamedTuple):
     """A partition whose offset is not as planned, or has changed in the source store since the
-    move. ``planned``: the planned offset; ``None``: no offset. ``kind``: one of the constants
-    above."""
+    move. ``kind``: one of the constants above. See the schema ``difference`` in ``rows``."""
 
     group: str
     topic: str | None
@@ -45,7 +44,6 @@ class Difference(NamedTuple):
     kind: str
     what: str
     kafka_group: str = ""
-    """The group's name in Kafka, if different."""
 
 
 def compare(plan: GroupPlan, direction: Direction, state: GroupState) -> Iterator[Difference]:
@@ -53,9 +51,9 @@ def compare(plan: GroupPlan, direction: Direction, state: GroupState) -> Iterato
 
     The source store is compared with the marker, or with the plan if the marker has no offsets. An
     offset that was deleted from the source store is not a difference, because nothing is left
-    behind. Without the marker of a move to the target, the group is not moved, and the target is
-    not compared. Offsets below ``offset`` are compared in moves to Kafka. Offsets that were
-    deleted with their topics are no difference.
+    behind, nor is one that was deleted with its topic. The target is compared only if the marker
+    shows a move to it; otherwise the group counts as not moved. Moves to Kafka also compare the
+    offsets in ``/consumers/GROUP/offset``.
     """
     marker = state.marker
     planned = {entry.tp: entry.to for entry in plan.entries}
@@ -104,7 +102,8 @@ def compare(plan: GroupPlan, direction: Direction, state: GroupState) -> Iterato
 def doubtful(
     plan: GroupPlan, direction: Direction, state: GroupState, late: Iterable[TopicPartition]
 ) -> Iterator[Difference]:
-    """Yield every offset that may have overwritten a newer one and has not changed since."""
+    """Yield every partition where the move may have overwritten a newer offset, and the offset has
+    not changed since. ``late``: the partitions where that is possible."""
     target = state.offsets(direction.target)
     planned = {entry.tp: entry.to for entry in plan.entries}
     for tp in late:
@@ -114,10 +113,8 @@ def doubtful(
 
 
 def stays_behind(plan: GroupPlan, direction: Direction, state: GroupState) -> Iterator[Difference]:
-    """Yield every offset that the plan leaves out and that is now in the source store only.
-
-    An unreadable offset counts as one of them.
-    """
+    """Yield every offset that the plan leaves out and that is now in the source store only,
+    including unreadable ones."""
     source: dict[TopicPartition, int | None] = {**state.offsets(direction.source)}
     if direction.source is Store.ZOOKEEPER:
         source |= {tp: None for tp, node in state.zk.items() if node.offset is None}

@@ -62,12 +62,8 @@ def check_layout(group: str, planned: ReadAs, stores: Stores) -> None:
 
 
 class Checks:
-    """Checks that the stores are as planned before and after a change.
-
-    Args:
-        stores: both stores, opened.
-        force: accept offsets that were committed since the move.
-    """
+    """Checks that the stores are as planned before and after a change. ``force``: accept offsets
+    that were committed since the move."""
 
     def __init__(self, stores: Stores, force: bool) -> None:
         self._stores = stores

@@ -39,14 +39,8 @@ class Event(Enum):
 
 
 class Holding:
-    """Groups whose partitions this process owns, so that no old consumer can read them.
-
-    Args:
-        zk: an open session.
-        groups: names of groups. Those that were not moved to Kafka are ignored.
-
-    Events have the group, the kind, and a sentence.
-    """
+    """Groups whose partitions this process owns, so that no old consumer can read them. Groups that
+    were not moved to Kafka are ignored. Events have the group, the kind, and a sentence."""
 
     def __init__(self, zk: BlockingZk, groups: Iterable[str]) -> None:
         self.held: dict[str, takeover.Hold] = {}

@@ -40,15 +40,8 @@ def no_effect(_what: str) -> None:
 
 
 class Journal:
-    """The journal of a plan or command. ``with`` opens the file, or creates it.
-
-    Args:
-        path: the file; its directory must exist.
-        digest: the plan's digest; a journal of another plan is refused.
-        effect: called before and after each fsync and creation.
-
-    ``records``: the records of earlier runs. Raises JournalError.
-    """
+    """The journal of a plan or command. ``with`` opens the file, or creates it. A journal of a plan
+    with another ``digest`` is refused. ``records``: those of earlier runs. Raises JournalError."""
 
     def __init__(self, path: Path, digest: str, effect: Effect = no_effect) -> None:
         self.path = path

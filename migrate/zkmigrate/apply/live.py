@@ -175,14 +175,9 @@ class Step(NamedTuple):
 
 
 class LiveMove:
-    """The steps of a live move of one group. ``commands.steps.perform`` runs them.
-
-    Args:
-        group: its name.
-        wait: seconds to wait for members and offsets at each gate.
-        say: called with the name of each gate that is passed.
-        now: seconds of a clock.
-    """
+    """The steps of a live move of one group, which ``commands.steps.perform`` runs. ``wait``:
+    seconds to wait for members and offsets at each gate. ``say``: called with the name of each gate
+    that is passed."""
 
     def __init__(
         self,

@@ -44,13 +44,8 @@ def boottime() -> float:
 
 
 class Permission:
-    """The permission to change a group that this process has claimed.
-
-    Args:
-        zk: the session that claimed the group.
-        hold: the claim.
-        clock: returns seconds; must continue while the machine is suspended.
-    """
+    """The permission to change a group that this process has claimed. ``clock``: returns seconds,
+    and continues while the machine is suspended."""
 
     def __init__(self, zk: BlockingZk, hold: Hold, clock: Callable[[], float] = boottime) -> None:
         self._zk: Final = zk
@@ -115,15 +110,10 @@ class InKafka:
     """Changes the offsets of one group in Kafka.
 
     Args:
-        stores: both stores, opened.
-        group: the group's name in ZooKeeper.
-        in_kafka: its name in Kafka.
-        permission: checked before each request. ``None``: no check, as the coordinator refuses
-            commits to a group with members.
-        lost: called if the permission has expired when a request ends. Returns the partitions where
-            newer offsets may have been overwritten.
-        note: writes these partitions to the journal.
-        effect: called before and after each change.
+        permission: asked for before each request; ``None``: the coordinator alone protects it.
+        lost: called if the permission expired before an answer arrived; returns the partitions
+            whose newer offsets may be lost.
+        note: writes them to the journal.
     """
 
     def __init__(

@@ -50,16 +50,9 @@ _POLL: Final = 0.2
 
 
 class Steps:
-    """The steps of a move, for one group at a time.
-
-    Args:
-        stores: both stores, opened, with connections to brokers that no other thread uses.
-        effect: called before and after each change outside this process.
-        force: also roll back groups whose offsets were changed after the move.
-        lock: keep old consumers of groups that were moved to Kafka from starting.
-        run: the name of this run.
-        stopped: set when the run must end early.
-    """
+    """The steps of a move, for one group at a time. See ``Migrator`` for the arguments. No other
+    thread uses the connections of ``stores`` to brokers. ``run``: the name of this run.
+    ``stopped``: set when the run ends early."""
 
     def __init__(
         self, stores: Stores, effect: Effect, force: bool, lock: bool, run: str, stopped: Event

@@ -207,7 +207,7 @@ def legal_names(
     which: Selection, zk: BlockingZk, on_bad: Callable[[Result], object] = lambda _result: None
 ) -> list[str]:
     """Return the chosen groups in ZooKeeper that can be moved. ``on_bad``: receives the outcome of
-    each other group that was named individually."""
+    each group that was chosen by name but has an invalid name."""
     names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
     for name in names:
         if not is_legal_group(name) and name in which.names:

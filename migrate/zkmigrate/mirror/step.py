@@ -15,13 +15,8 @@ HANDED_OVER: Final = "handed over"
 
 
 class Step(NamedTuple):
-    """The result of one pass for one group.
-
-    ``state``: ``in step``, ``standby``, ``behind``, ``stopped``, ``refused``, ``failed`` or ``not
-    mirrored``; in a mirror to another cluster also ``handed over``. ``since``: when the leader
-    began to lead, in UTC. ``late_since``: when the group was first found not in step; empty if it
-    is in step. ``copied``: number of offsets copied.
-    """
+    """The result of one pass for one group; see the schema ``mirror`` in ``rows``. ``copied``:
+    number of offsets copied."""
 
     group: str
     leader: str

@@ -58,7 +58,7 @@ class Facts:
 
 
 class Obstacle(str):
-    """One sentence about what prevents a mode. ``waits``: the obstacle may disappear by itself."""
+    """A sentence that says what prevents a mode. ``waits``: it may disappear by itself."""
 
     __slots__ = ("reason", "waits")
     reason: Reason

@@ -414,14 +414,9 @@ class Place(NamedTuple):
 
 
 def read_offsets(name: str, nodes: Nodes, topic: str) -> dict[TopicPartition, ZkOffset]:
-    """Return the offset of each partition in znodes of a layout, as stored by the client.
+    """Return the offset of each partition in znodes of a layout, as its client stored it.
 
-    Args:
-        name: the layout's name.
-        nodes: every znode at and below a path.
-        topic: the topic, if the layout's znodes do not name it.
-
-    Raises ZnodeFormatError.
+    ``nodes``: every znode at and below a path. ``topic``: see ``Place``. Raises ZnodeFormatError.
     """
     layout = LAYOUTS[name]
     found: dict[TopicPartition, Stored] = {}

@@ -18,15 +18,8 @@ from zkmigrate.text import moment, shown
 
 
 class Left(NamedTuple):
-    """What a group would lose if ZooKeeper was switched off: a row of ``zkmigrate gate``.
-
-    ``left``: whether the group needs attention. ``lost``: number of partitions whose offset is
-    missing or lower in Kafka. ``decided``: number of partitions whose offset a plan left behind on
-    purpose and that has not changed since. ``not_understood``: number of znodes in another client's
-    layout. ``kafka`` compares all offsets with those in ZooKeeper: ``none``, ``older``, ``same``,
-    ``newer``, or ``mixed`` if partitions differ. ``last_activity``: when an offset was last stored,
-    in UTC; empty if unknown.
-    """
+    """What a group would lose if ZooKeeper was switched off: a row of ``zkmigrate gate``, see its
+    schema in ``rows``."""
 
     group: str
     left: bool

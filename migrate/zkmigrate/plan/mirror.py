@@ -100,7 +100,7 @@ class Reading(NamedTuple):
         return {tp: one.offset for tp, one in self.kafka.items() if not is_marked(one)}
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """Yield partitions with an offset in a store, if their topics have these partitions."""
+        """Return the existing partitions that have an offset in either store."""
         return (tp for tp in sorted({*self.zk, *self.kafka}) if exists(self.topics, tp))
 
     def is_stale(self, tp: TopicPartition) -> bool:
@@ -271,7 +271,7 @@ def behind(seen: Reading, leader: Store) -> dict[TopicPartition, int]:
 
 
 def expired(seen: Reading, agreed: Iterable[TopicPartition]) -> set[TopicPartition]:
-    """Return the partitions without an offset in Kafka, although one was agreed on."""
+    """Return the partitions in ``agreed`` whose offset has disappeared from Kafka."""
     here = (tp for tp in agreed if exists(seen.topics, tp))
     return {tp for tp in here if seen.offset(Store.KAFKA, tp) is None}
 

@@ -26,14 +26,8 @@ LOCK_UNKNOWN: Final = "unknown"
 
 
 class Status(NamedTuple):
-    """The status of one group: a row of ``zkmigrate status``. ``None`` means unknown or none.
-
-    ``case``: see ``cases.Case``. ``truth``: the store whose offsets are current, or ``both``,
-    ``moving``, ``nothing``. Members are counts, and lags are messages. ``changed``: number of
-    partitions whose offset in the source store has changed since the move. ``days_left``: days
-    until the broker deletes the offsets, if no consumer commits. ``attention``: what an operator
-    must do.
-    """
+    """The status of one group: a row of ``zkmigrate status``, see its schema in ``rows``. ``None``
+    means unknown or none."""
 
     group: str
     case: str
@@ -49,26 +43,15 @@ class Status(NamedTuple):
     attention: str = ""
     reasons: tuple[Reason, ...] = ()
     mode: str = ""
-    """The mode of a group in a live move."""
     next_modes: str = ""
-    """The possible next modes, with the obstacles to each."""
     operator: str = ""
-    """Who last wrote the group's record."""
     plan: str = ""
-    """The digest of the plan of the last change."""
     serial: int | None = None
-    """The version of the record."""
     kafka_group: str = ""
-    """The group's name in Kafka, if different."""
     mirror: str = ""
-    """Who is running a mirrored group's mirror, or ``none``."""
     mirror_lag: int | None = None
-    """Number of offsets in which the other store of a mirrored group differs from the leading
-    one."""
     mirror_seconds: int | None = None
-    """Seconds since the oldest change that is not copied, if a mirrored group is not in step."""
     mirror_since: str = ""
-    """Since when the leading store of a mirrored group has led, in UTC."""
 
 
 def status_of(

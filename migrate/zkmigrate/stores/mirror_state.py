@@ -387,8 +387,8 @@ def changed(group: str) -> GroupRefusedError:
 
 
 def written_op(at: InZooKeeper, mirror: Mirror) -> MultiOp:
-    """Return the operation that writes the agreed state, if that has not changed since it was
-    read."""
+    """Return the operation that writes the agreed state. It fails if the znode has changed since it
+    was read."""
     version = -1 if at.mirror is None else at.mirror.version
     return record.put(path(at.group), encode(mirror), version)
 

@@ -34,12 +34,12 @@ def partitions_at(root: str) -> Script[list[TopicPartition]]:
 
 
 def misplaced_root(group: str) -> str:
-    """Return the path below which a 1.1.0 broker stores offsets by mistake."""
+    """Return ``/consumers/GROUP/offset``, where 1.1.0 brokers store offsets by mistake."""
     return f"{GroupPaths(group).root}/{MISPLACED}"
 
 
 def misplaced_offsets(group: str) -> Script[dict[TopicPartition, Node]]:
-    """Return the offset znodes below ``misplaced_root``."""
+    """Return a group's znodes in ``/consumers/GROUP/offset``."""
     root = misplaced_root(group)
     wanted = yield from partitions_at(root)
     nodes = yield from read_many([_path(root, tp) for tp in wanted])

@@ -257,7 +257,7 @@ def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
 
 
 def op(group: str, record: Record) -> MultiOp:
-    """Return the operation that writes a record, if no other command has written it since."""
+    """Return the operation that writes a record. It fails if another command has written it."""
     return put(path(group), encode(record), record.version)
 
 

@@ -37,20 +37,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Work(NamedTuple):
-    """The options of a command that changes groups.
+    """The options of a command that changes groups. See ``work_options``, and each option's help.
 
-    Args:
-        which: the chosen groups.
-        execute: whether to make the changes; ``False``: a dry run.
-        wait: seconds to wait for a group's members.
-        parallel: number of groups to work on at a time.
-        hooks: commands to run before and after each group.
-        journal: the path of the journal, if the operator named one.
-        note: a remark for the journal.
-        approved_by: who approved the command, for the journal.
-        servers: the addresses of the servers.
-        only_problems: hide the rows of groups without a problem.
-        how: the format of the rows.
+    Without ``execute`` it is a dry run. ``wait``: seconds. ``how``: the format of the rows.
     """
 
     which: Selection

@@ -123,10 +123,8 @@ def open_zookeeper(servers: Servers) -> Iterator[BlockingZk]:
 
 
 def announce(servers: Servers, zk: BlockingZk, brokers: tuple[BrokerEndpoint, ...] = ()) -> None:
-    """Print on standard error which cluster this is, once per command, above a bar if there is one.
-
-    With ``--json`` the line is an object. Raises MigrationError if it is not the expected one.
-    """
+    """Print the cluster's addresses and id on standard error, once per command. With ``--json`` the
+    line is an object. Raises MigrationError if it is not the cluster that the operator expects."""
     cluster_id = zk.run(reads.cluster_id())
     cluster.check_expected(servers.expect, cluster_id, servers.zookeeper)
     context = click.get_current_context()

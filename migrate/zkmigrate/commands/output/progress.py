@@ -32,8 +32,7 @@ class Progress:
     """Shows how many groups are done. Use it as a context manager.
 
     Args:
-        verb: the action on the groups, such as ``moving``.
-        total: number of groups; may be set later.
+        verb: the action on the groups, such as ``moving``. ``total`` may be set later.
         bad: the word for groups with a problem, such as ``failed``.
         changes: whether groups are changed. If so, written offsets are counted, and an interrupt
             prints the number of changed groups.
