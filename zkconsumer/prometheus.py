@@ -156,7 +156,7 @@ def start_http_server(
     port: int,
     addr: str = "127.0.0.1",
 ) -> MetricsServer:
-    """Answer scrapes of ``http://addr:port/metrics`` on a thread of its own.
+    """Answer scrapes of ``http://addr:port/metrics`` on a separate thread.
 
     Args:
         connectors: one, or several of this process; more may be added to the result's

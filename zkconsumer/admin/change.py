@@ -256,7 +256,7 @@ def tree(root: str, depth: int = _DEEP) -> Script[list[str]]:
 
 
 def active(group: str, members: list[str]) -> GroupActiveError:
-    """Return the error that a group has these registered members."""
+    """Return the error that these members of the group are registered."""
     named = printable(shown(members))
     return GroupActiveError(f"group {group} is active: stop its members first ({named})")
 

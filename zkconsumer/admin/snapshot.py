@@ -93,7 +93,7 @@ class GroupSnapshot:
 def in_batches(groups: Iterable[tuple[str, T]]) -> Iterator[dict[str, T]]:
     """Yield the groups in batches of about ``_BATCH`` znodes, each batch as a dictionary by name.
 
-    A group that is not a snapshot counts as one znode.
+    A value that is not a ``GroupSnapshot`` counts as one znode.
     """
     some: dict[str, T] = {}
     znodes = 0
@@ -128,8 +128,8 @@ class Registrations:
 
 
 def list_groups() -> Script[list[str]]:
-    """Return the names of all groups, sorted. Other clients than consumers may have created any
-    names."""
+    """Return the names of all groups, sorted. Other clients may have created groups with any
+    name."""
     return (yield from children(CONSUMERS)) or []
 
 

@@ -83,7 +83,8 @@ if TYPE_CHECKING:
 class GroupCounts(NamedTuple):
     """One row of ``groups list --counts``.
 
-    ``members`` counts registered members, ``topics`` counts topics that are owned or have offsets.
+    ``members`` is the number of registered members, ``topics`` the number of topics that are owned
+    or have offsets.
     """
 
     group: str

@@ -135,8 +135,8 @@ class BrokerConnection:
         return self._socket is not None
 
     def limit_opening(self, seconds: float) -> None:
-        """From now on, limit connecting, and the request for the API versions, to ``seconds`` each,
-        or to ``timeout`` if that is less."""
+        """Limit connecting to ``seconds`` from now on, and the request for the API versions to as
+        many. A shorter ``timeout`` still applies."""
         self._opening_timeout = min(seconds, self.timeout)
 
     def open(self) -> None:
@@ -333,7 +333,7 @@ class BrokerConnection:
         """Send message objects of one kind at the same time. Return the answers, which ``decode``
         decodes, in their order.
 
-        Raises the errors of ``call``. Some of the requests may have been carried out then.
+        Raises the errors of ``call``. If it raises, some requests may have been carried out.
         """
         # Of the headers, only the tagged fields are added and removed here. Both are empty.
         head = b"\0" if requests[0].flexible_version_q(version) else b""

@@ -98,7 +98,7 @@ def look_for_sasl(connection: Any) -> None:
     """Find out whether a listener that closed the connection requires SASL, by asking for its
     mechanisms.
 
-    Raises the errors of ``security.refuse`` if it has any mechanisms.
+    Raises the errors of ``security.refuse`` if it does.
     """
     from zkconsumer.broker.sasl import enabled_mechanisms
 

@@ -101,8 +101,8 @@ class KafkaSecurity:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Return a line on each broker that does not accept this client now, although another one
-        has."""
+        """Return a line about each broker that does not accept this client now, although another
+        one has."""
         now = time.monotonic()
         with self._lock:
             return tuple(
@@ -128,7 +128,8 @@ class KafkaSecurity:
         raise BrokerUnavailableError(text)
 
     def tls_failed(self, endpoint: BrokerEndpoint, error: ssl.SSLError) -> None:
-        """Raise the errors of ``refuse``; if only the connection broke, return."""
+        """Raise the errors of ``refuse`` for a failed handshake, unless only the connection
+        broke."""
         from zkconsumer.tls import certificate_fault
 
         why = certificate_fault(error, "ssl.")

@@ -107,7 +107,7 @@ def key(
     lower: bool = False,
 ) -> Any:
     """Declare a row, as the value of a dataclass field. The field has the type and the name of the
-    key, with ``_`` for ``.`` and without the prefix ``zkconsumer.`` (keys since ``OWN``).
+    key, with ``_`` for ``.`` and without the prefix ``zkconsumer.`` (if ``since`` is ``OWN``).
 
     ``name`` is for a key with another name. ``default`` is the value in its type, ``REQUIRED``, or
     None for "not set". ``lower`` converts a value to lower case first, for keys where the JVM does

@@ -30,8 +30,8 @@ def entry_fault(line: Password, modules: Collection[str]) -> str | None:
 
 
 def login_fault(values: Mapping[str, Any], module: str) -> str | None:
-    """Return why the SASL keys of a mechanism with this login module contradict each other, or
-    ``None``."""
+    """Return what is wrong with the combination of SASL keys for a mechanism with this login
+    module; ``None`` if nothing is."""
     mechanism, line = values["sasl_mechanism"], values["sasl_jaas_config"]
     login = None if line is None else parse_jaas(line.value)
     if login is not None and login.module != module:

@@ -109,7 +109,8 @@ _ENDPOINT_CHECK: Final = Check(
 
 
 class ListenerChoice(NamedTuple):
-    """``security.protocol`` and ``zkconsumer.listener.name`` (any case): which listener to use."""
+    """The values of ``security.protocol`` and ``zkconsumer.listener.name`` (case-insensitive),
+    which select one of a broker's listeners."""
 
     protocol: str
     name: str | None = None

@@ -175,8 +175,8 @@ class Tally:
     def fetches(
         self, at: int, member: str, name: str, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Record that a member in Kafka owns ``partitions`` after StartFetching, and not after
-        other commands."""
+        """Record that a member in Kafka owns ``partitions`` if ``name`` is StartFetching, or no
+        longer owns them."""
         change = self.ownership.took if name == "StartFetching" else self.ownership.lost
         for tp in partitions:
             change(at, tp, member)

@@ -52,8 +52,8 @@ _TEXTS: Final[Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]]] 
 
 
 class Codec:
-    """Encodes and decodes values. ``classes``: those that may occur where an annotation names a
-    protocol."""
+    """Encodes and decodes values. ``classes``: the dataclasses that may occur where an annotation
+    names a protocol."""
 
     def __init__(self, classes: Iterable[type] = ()) -> None:
         self._classes = {kind.__name__: kind for kind in classes}

@@ -45,7 +45,7 @@ _PER_MEMBER_ROWS = 12
 
 
 def label(run: Mapping[str, Any]) -> str:
-    """Return the label of a line in a chart."""
+    """Return the label of a run's line in the charts."""
     return str(run["profile"]) if run["mode"] == "simulated" else f"{run['profile']} (real)"
 
 

@@ -133,8 +133,7 @@ class MultiWrite(
     type: ClassVar[int] = Transaction.type
 
     def outdated(self, resumed: int) -> bool:
-        """Whether the session, now resumed ``resumed`` times, was resumed since the caller
-        counted."""
+        """Whether ``resumed``, the current count, differs from the count that the caller knows."""
         return self.resumed not in (None, resumed)
 
     def serialize(self) -> bytes:

@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_):
-        """Replacement for mypy-extensions' function, which avoids a dependency."""
+        """Replacement for the function of mypy-extensions, so that this package is not needed."""
         return lambda cls: cls

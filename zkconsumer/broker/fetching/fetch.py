@@ -86,8 +86,8 @@ class FetchSession:
         return changed, gone
 
     def answered(self, session_id: int, got: list[Got], fresh: Collection[Partition]) -> list[Got]:
-        """Record an answer and return it, with the ``fresh`` partitions added that the broker left
-        out as unchanged: the caller has not seen them yet."""
+        """Record an answer and return it. Add partitions in ``fresh`` that the broker left out as
+        unchanged, because the caller has not seen them yet."""
         self._id = session_id
         if not session_id:  # it has no room for another session
             self._epoch = 0

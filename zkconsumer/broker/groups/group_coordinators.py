@@ -371,7 +371,7 @@ class GroupCoordinators:
     def commits_since(
         self, group: str, partition: int, position: int
     ) -> list[tuple[TopicPartition, int | None]]:
-        """Return the group's commits from ``position`` on, a result of ``log_end``, in order;
+        """Return the group's commits in order, from ``position`` (a result of ``log_end``) on;
         ``None`` is a deletion."""
         return self._at_coordinator(
             group, lambda at: offset_times.commits_since(at, group, partition, position)

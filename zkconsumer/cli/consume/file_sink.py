@@ -79,8 +79,8 @@ class FileSink:
         self._files = 0
 
     def add(self, batch: Any) -> bool:
-        """Add an Arrow batch of one partition, which may be empty. Return false when no more are
-        accepted. Raises ``ClickException`` if this or an earlier file cannot be written; its
+        """Add an Arrow batch of one partition, which may be empty. Return false if no more messages
+        are accepted. Raises ``ClickException`` if this or an earlier file cannot be written; its
         offsets are not committed."""
         with self._lock:
             self._check()

@@ -32,11 +32,10 @@ class Purpose(Enum):
 
 @dataclass(slots=True)
 class Lookup:
-    """Whether the coordinator is ``known``, and a search for it that runs beside the member's
-    state.
+    """Whether the coordinator is ``known``, and the search for it that is in progress, if any.
 
-    ``token`` identifies the search, if any; while ``paused``, no search begins. ``unproved``: since
-    the last coordinator was lost, brokers have only named brokers that do not coordinate the group.
+    ``token`` identifies the search; while ``paused``, no search begins. ``unproved``: since the
+    last coordinator was lost, brokers have only named brokers that do not coordinate the group.
     """
 
     known: bool = False

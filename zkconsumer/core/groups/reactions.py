@@ -59,8 +59,9 @@ _ALL: Final = tuple(Request)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One error code and the reactions to it. Requests that are not in ``reactions`` never get
-    this code; if one does, the reaction is ``FATAL``, or ``REFUSE`` for a commit."""
+    """One error code and the reactions to it. A broker should not return this code for requests
+    that are not in ``reactions``. If it does, the reaction is ``FATAL``, or ``REFUSE`` for a
+    commit."""
 
     code: int
     meaning: str

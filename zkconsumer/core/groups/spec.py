@@ -45,7 +45,8 @@ class GroupSpec:
         """Seconds for which the commit before a release is retried after its first failure.
 
         Half the rebalance timeout, so that the other half is left for the listener and for joining
-        in time. For a leaving member it is the session timeout, as long as ``shutdown`` waits.
+        in time. For a leaving member it is at most the session timeout, because ``shutdown`` does
+        not wait much longer.
         """
         half = self.rebalance_timeout / 2
         return min(half, self.session_timeout) if leaving else half
@@ -53,8 +54,7 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicSpec(GroupSpec):
-    """Settings of a classic member. ``strategies``: those that it offers unless it gets another
-    offer."""
+    """Settings of a classic member. ``strategies``: the strategies that it offers by default."""
 
     strategies: tuple[Strategy, ...]
 

@@ -23,9 +23,9 @@ class OwnStrategy:
     """Assigns exactly as the members do in ZooKeeper, so that a move changes no owner.
 
     Partitions are kept while joining, because the owner znodes, not the coordinator, make sure that
-    none is delivered twice. They are named in the subscription, because a coordinator with KIP-848
-    members in the group treats all other partitions as free, and KIP-848 members ignore owner
-    znodes.
+    none is delivered twice. The subscription names the kept partitions, because a coordinator with
+    KIP-848 members in the group treats all other partitions as free, and KIP-848 members ignore
+    owner znodes.
 
     Args:
         assignor: ``range`` or ``roundrobin``, as in ZooKeeper.

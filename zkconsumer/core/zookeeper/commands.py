@@ -29,7 +29,7 @@ class Register:
 
 
 class Scope(Enum):
-    """The part of the group that ``LoadView`` reads. ``scala`` reads it in two steps."""
+    """The part of the group that ``LoadView`` reads. Profile ``scala`` reads in two steps."""
 
     ALL = "everything"
     OWN = "own registration and brokers"

@@ -69,8 +69,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """Read a stat. Reply: ``Stat``; ``None`` without the znode. The watch also fires on
-    creation."""
+    """Read a stat. Reply: ``Stat``, or ``None`` if the znode does not exist. The watch also fires
+    on creation."""
 
     path: str
     watch: bool = False
@@ -129,7 +129,8 @@ class GetMany:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a znode. Reply: ``None``. Fails with ``NODE_EXISTS``; without a parent ``NO_NODE``."""
+    """Create a znode. Reply: ``None``. Fails with ``NODE_EXISTS``, or with ``NO_NODE`` if the
+    parent is missing."""
 
     path: str
     data: bytes = b""

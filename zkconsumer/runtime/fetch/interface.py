@@ -33,8 +33,8 @@ class BrokerPort(Protocol):
         ...
 
     def epoch_ends(self, request: EpochsRequest) -> EpochEnds:
-        """Return, for each partition, where its last epoch read ends in the leader's log; ``None``
-        if the leader does not know it."""
+        """Return, for each partition, where the last epoch that was read ends in the leader's log;
+        ``None`` if the leader does not know that epoch."""
         ...
 
     def metadata(self, request: LeadersRequest) -> ClusterMetadata:

@@ -68,7 +68,7 @@ class RealHerd(HerdGroup):
 
 
 class Pack:
-    """One process with members."""
+    """A process that runs some of the group's members."""
 
     def __init__(self, settings: HerdSettings, journal: Path) -> None:
         self.journal = journal

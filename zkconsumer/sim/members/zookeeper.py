@@ -135,7 +135,7 @@ class ZkProcess(SimProcess[MachineT]):
 
     @property
     def client(self) -> Any:
-        """The client of the simulated ZooKeeper, for faults."""
+        """The client of the simulated ZooKeeper, through which faults are injected."""
         return self._zk.client
 
     @property

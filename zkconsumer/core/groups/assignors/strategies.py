@@ -46,7 +46,8 @@ class Strategy(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in JoinGroup. The coordinator chooses one that all members support."""
+        """The strategy's name in JoinGroup. The coordinator chooses a strategy that all members
+        offer."""
 
     @property
     def cooperative(self) -> bool:

@@ -52,8 +52,7 @@ def _usual(command: ScriptCommand, ctx: ScriptContext) -> MemberScript[events.Ev
 
 
 def answer(token: int, script: MemberScript[events.Event]) -> MemberScript[events.Event]:
-    """Run ``script`` and return its event; if it fails, ``ScriptFailed`` with ``token`` and
-    reason."""
+    """Run ``script`` and return its event, or ``ScriptFailed`` with ``token`` and the reason."""
     try:
         return (yield from script)
     except SessionGone:
