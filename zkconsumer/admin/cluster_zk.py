@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zkconsumer.broker.cluster_reader import ClusterReader
 
 _FRESH: Final = 1.0
-"""Seconds for which an answer of the brokers is reused."""
+"""Seconds for which an answer from the brokers is reused."""
 
 T = TypeVar("T")
 

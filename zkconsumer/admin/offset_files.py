@@ -26,7 +26,7 @@ _INT64: Final = 2**63 - 1
 
 
 class OffsetKey(NamedTuple):
-    """One partition of one group. Sorts like the lines of the file."""
+    """One partition of one group. Keys sort in the order of the file's lines."""
 
     group: str
     topic: str

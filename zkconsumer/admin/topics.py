@@ -25,7 +25,8 @@ from zkconsumer.errors import ZnodeFormatError
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The last state that the controller wrote. ``leader`` is ``None`` if there is none."""
+    """A partition's state, as the controller last wrote it. ``leader`` is ``None`` if there is
+    none."""
 
     leader: int | None
     leader_epoch: int

@@ -19,7 +19,8 @@ from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 
 class Metadata(NamedTuple):
-    """A broker's answer. ``brokers`` is sorted and never empty; ``topics`` are kafka-python's."""
+    """A broker's answer. ``brokers`` is sorted and never empty; ``topics`` are kafka-python's
+    objects."""
 
     version: int
     cluster_id: str | None

@@ -72,7 +72,7 @@ class History:
     _moves: dict[str, int] = field(default_factory=dict)
 
     def row(self, group: str, seen: Seen, now: float) -> TopRow:
-        """Return the row of a group from a new read. ``now`` is in seconds of any steady clock."""
+        """Return a group's row from a new reading. ``now`` is in seconds, on any steady clock."""
         parts = [
             (row.topic, row.partition, row)
             for row in seen.rows

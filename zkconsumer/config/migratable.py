@@ -40,7 +40,10 @@ _HARMLESS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class MigratableConfig:
-    """The configurations of both sides. Create one with ``parse``."""
+    """The configurations of a migratable member for ZooKeeper and for the coordinator.
+
+    Create one with ``parse``.
+    """
 
     zookeeper: ConsumerConfig
     coordinator: CoordinatorConfig

@@ -50,7 +50,7 @@ def label(run: Mapping[str, Any]) -> str:
 
 
 def herd_report(runs: Sequence[Mapping[str, Any]], title: str, command: str) -> str:
-    """Return the page.
+    """Return the report as an HTML page.
 
     Args:
         runs: ``Measures.as_json()`` of each run.

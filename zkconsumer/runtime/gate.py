@@ -21,7 +21,7 @@ clock_gettime: Final[Callable[[int], float]] = getattr(
 )
 
 LEASE: Final = 2 / 3
-"""Part of the session timeout for which delivery is allowed after an answer of the servers."""
+"""Part of the session timeout for which delivery is allowed after an answer from the servers."""
 
 
 class DeliveryGate:

@@ -108,7 +108,7 @@ class Server:
         self._pid = self._supervisor.start(self.name, self._spec.argv, self.log)
 
     def wait_ready(self, timeout: float = READY_SECONDS) -> None:
-        """Wait at most ``timeout`` seconds for an answer of the server. Raises ``ClusterError``."""
+        """Wait at most ``timeout`` seconds until the server answers. Raises ``ClusterError``."""
 
         def ready() -> bool:
             if not self.running:

@@ -58,7 +58,8 @@ class TooManyWaysError(ValueError):
 
 
 class Names:
-    """Valid topic names, joined to one text. Bit ``i`` of a set represents position ``i`` in it."""
+    """Valid topic names, joined to one text. Bit ``i`` of a set represents position ``i`` in that
+    text."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)

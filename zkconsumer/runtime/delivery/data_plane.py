@@ -18,7 +18,8 @@ from zkconsumer.runtime.delivery.reader import Reader
 
 
 class Fetching(Protocol):
-    """The methods of ``ConsumerFetcherManager``, or of the simulator's, that a data plane needs."""
+    """The methods of ``ConsumerFetcherManager``, or of simulated fetchers, that a data plane
+    needs."""
 
     @property
     def counts(self) -> FetchCounts:

@@ -33,7 +33,8 @@ class ConsumerRebalanceListener(Protocol):
     def before_starting_fetchers(
         self, consumer_id: str, assignment: Mapping[str, Mapping[int, ConsumerThreadId]]
     ) -> None:
-        """Called with the owner of each partition, by topic, as known to this member."""
+        """Called before fetching begins, with the owner of each partition by topic, as known to
+        this member."""
 
 
 class ListenerCalls:

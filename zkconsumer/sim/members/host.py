@@ -24,7 +24,7 @@ class Habits:
 
     ``poll``: time between two polls, each of up to ``burst`` messages of a stream (for a light
     member, of a partition). ``stop``: time until the first check for an unacknowledged message.
-    ``release_wait``: time for that message (``zkconsumer.release.wait.ms``). ``listener``:
+    ``release_wait``: longest wait for that message (``zkconsumer.release.wait.ms``). ``listener``:
     duration of a call of the user's listener, which raises with probability ``listener_error``.
     ``listener_commits``: whether the listener commits the partitions that will be released, and
     waits for the answer. ``commits``: probability that the application commits after a poll; half
