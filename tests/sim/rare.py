@@ -89,7 +89,10 @@ BRANCHES: Final[Mapping[str, tuple[str, str]]] = {
         "if self._now() >= deadline or (yield Wait(_POLL)):\n"
         "                return Step(facts.mode, changed, why)",
     ),
-    "two operators write a mode": (LIVE, "except GroupRefusedError:\n            return False"),
+    "two operators write a mode": (
+        LIVE,
+        "except GroupRefusedError as error:\n            return str(error)",
+    ),
     "a lock is set after another operator has gone back": (
         LIVE,
         "if sealed is not None and facts.mode is Mode.ZOOKEEPER:\n"
