@@ -15,6 +15,7 @@ import pytest
 from zkaudit.cli import run
 from zkaudit.commands.summary import print_summary, status_of
 from zkaudit.decode.batches import cuts, read_log
+from zkaudit.decode.txnlog import FILE_HEADER
 from zkaudit.errors import AuditError
 from zkaudit.history import committed
 from zkaudit.job import coverage
@@ -252,11 +253,27 @@ def test_a_record_that_is_cut_off_is_named(
     assert (behind.cut, len(behind.missing)) == ((text,), 1)
 
 
+@pytest.mark.parametrize("content", [b"", b"ZKLG", FILE_HEADER[:9], FILE_HEADER + bytes(64)])
+def test_a_log_without_a_transaction(tmp_path: Path, content: bytes) -> None:
+    """The disk was full when a server began a log (ZOOKEEPER-2332). That is no damage, unless a
+    later log lacks the transactions in between."""
+    written(tmp_path / "zk1" / "log.1", 1, 40)
+    (tmp_path / "zk1" / "log.29").write_bytes(content)
+    written(tmp_path / "zk2" / "log.1", 1, 40)
+    for first, missing in ((None, 0), (41, 0), (45, 1)):
+        if first is not None:
+            written(tmp_path / "zk1" / f"log.{first + 1:x}", first, 5)
+        logged = runs([tmp_path / "zk1"])
+        assert damages(logged) == []
+        assert len(of(logged).missing) == missing
+        (tmp_path / "zk1" / "log.2a").unlink(missing_ok=True)
+
+
 def test_a_record_that_a_server_may_not_read_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """ZooKeeper writes a record of any length, such as a multi, and refuses to read one that is
-    longer than ``jute.maxbuffer``. The audit reads it."""
+    longer than ``jute.maxbuffer``. The audit reads it (ZOOKEEPER-4843)."""
     h = History()
     h.join("g", "a", 5)
     h.add("setData", 5, "/x", data=bytes(LONGEST - 60), version=1)

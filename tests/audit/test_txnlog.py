@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from zkaudit.decode import batches as module
-from zkaudit.decode.batches import LogReader
+from zkaudit.decode.batches import LogReader, read_snapshot
 from zkaudit.decode.columns import Filters
 from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.decode.txnlog import (
@@ -23,7 +23,7 @@ from zkaudit.storage import opened
 
 from tests.audit.snapshots import snapshot_of
 
-DELETE, SET_DATA, MULTI, ERROR, CREATE_SESSION, CLOSE_SESSION = 2, 5, 14, -1, -10, -11
+DELETE, SET_DATA, CHECK, MULTI, ERROR, CREATE_SESSION, CLOSE_SESSION = 2, 5, 13, 14, -1, -10, -11
 
 
 def text(value: bytes) -> bytes:
@@ -44,6 +44,20 @@ def test_a_transaction_is_read_with_its_digest() -> None:
         (found,) = decode_payload(payload)
         assert (found.type, found.path, found.zxid, found.session) == ("delete", "/a", 9, 7)
         assert found.digest == digest
+
+
+def test_a_check_outside_of_a_multi() -> None:
+    """Old servers log it, although it changes nothing (ZOOKEEPER-2623)."""
+    (found,) = decode_payload(transaction(CHECK, text(b"/a") + struct.pack(">i", 3)))
+    assert (found.type, found.path, found.version) == ("check", "/a", 3)
+
+
+def test_an_access_list_that_the_snapshot_lacks(tmp_path: Path) -> None:
+    """A server took the snapshot while it changed the list (ZOOKEEPER-4846). The znode is read."""
+    snapshot = tmp_path / "snapshot.1"
+    snapshot.write_bytes(snapshot_of([(b"", b"", (0,) * 9), (b"/a", b"x", (0,) * 9)]))
+    rows = [row for batch in read_snapshot(snapshot) for row in batch.to_pylist()]
+    assert {row["path"]: row["data"] for row in rows}["/a"] == b"x"
 
 
 @pytest.mark.parametrize("extra", [1, 4, 8, 11, 13, 40])

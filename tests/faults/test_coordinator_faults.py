@@ -207,7 +207,7 @@ def test_processing_takes_too_long(
     """A member that processes one message for longer than max.poll.interval.ms leaves the group.
     Within session timeout + 5 s the other member delivers everything. After that the first member's
     commit is refused. It rejoins, and delivers nothing that the other member has delivered. Nothing
-    is lost, and only the unacknowledged message may be delivered twice."""
+    is lost, and only the unacknowledged message may be delivered twice (librdkafka #5541)."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     settings = config(pair, group, partition_assignment_strategy=strategy)
     slow = Slow(settings | {"max.poll.interval.ms": 2000}, topic)

@@ -72,7 +72,8 @@ def test_no_member_commits_by_what_it_knew_before_a_restore(
 ) -> None:
     """After the restore, only owners write offsets, and none becomes lower. All records are
     delivered, and every member warns. In even seeds the server soon knows as many transactions as
-    its clients, so that sessions continue; in odd ones it refuses them until they give up."""
+    its clients, so that sessions continue; in odd ones it refuses them until they give up.
+    See ZOOKEEPER-4571."""
     rng = random.Random(seed)
     caplog.set_level(logging.WARNING)
     config = {

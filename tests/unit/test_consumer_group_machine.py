@@ -236,7 +236,7 @@ def test_a_member_that_may_not_join_again_takes_another_id() -> None:
 
 def test_joins_that_are_fenced_become_rarer() -> None:
     """Ten a second for 45 s would be a storm. A static member keeps its id: its instance id belongs
-    to that."""
+    to that (KAFKA-19222, KAFKA-19233)."""
     story = Story(instance_id="i")
     pauses = []
     for _ in range(8):

@@ -61,7 +61,8 @@ def test_dropped_partitions_count_no_longer() -> None:
 
 
 def test_the_age_of_the_lag_is_that_of_the_oldest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lag that is not asked for any more stays small while messages arrive."""
+    """A lag that is not asked for any more stays small while messages arrive.
+    See Burrow #384, #747."""
     monkeypatch.setattr("zkconsumer.runtime.delivery.data_plane.monotonic", lambda: 500.0)
     found = plane()
     assert found.lag_age() == 0.0

@@ -176,7 +176,7 @@ def test_a_trouble_becomes_a_reason_when_it_lasts(
 
 def test_each_fault_has_its_own_time() -> None:
     """The reason names the partition that was blocked longest, by its present owner, and counts
-    all. The metric counts those that last."""
+    all. The metric counts those that last (kafka-node #981)."""
     made = Made()
     made.info.answers, made.info.high_watermark = 1, 5
     other = Fault(Trouble.BLOCKED, "g_b-0 owns t-1", "t-1", "g_b-0")

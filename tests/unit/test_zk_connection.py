@@ -111,7 +111,8 @@ def named(monkeypatch: pytest.MonkeyPatch, session: float = SESSION) -> tuple[An
 def test_names_are_resolved_again_after_each_failed_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The servers have moved: old addresses that swallow packets do not all have to be tried."""
+    """The servers have moved: old addresses that swallow packets do not all have to be tried.
+    See kazoo #794."""
     old = [f"10.0.0.{n}" for n in range(5)]
     dns = Dns(monkeypatch, old, ["10.1.0.1"])
     made, tried = named(monkeypatch)
@@ -165,7 +166,8 @@ def test_a_stopped_client_tries_no_further_address(monkeypatch: pytest.MonkeyPat
 def test_a_name_that_does_not_resolve_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once in the log as long as it lasts, and in the error at the start."""
+    """Once in the log as long as it lasts, and in the error at the start.
+    See kazoo #622, ZOOKEEPER-2614."""
     unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     Dns(monkeypatch, unknown)
     driver = ZkDriver("zk.invalid:2181", "", 0.6, lambda *_: None, lambda _: None, lambda _: None)

@@ -411,7 +411,8 @@ def test_broker_versions(data: bytes) -> None:
 
 
 def test_a_broker_with_several_listeners_of_a_protocol() -> None:
-    """The first one counts, as in the JVM. The others are tried if it takes no connection."""
+    """The first one counts, as in the JVM. The others are tried if it takes no connection.
+    See kafka-utils #157."""
     data = (
         b'{"version":4,"listener_security_protocol_map":{"INTERNAL":"SSL","EXTERNAL":"SSL",'
         b'"ADMIN":"PLAINTEXT"},"endpoints":["INTERNAL://10.0.0.1:1","ADMIN://10.0.0.1:2",'
@@ -440,7 +441,8 @@ def test_a_broker_with_several_listeners_of_a_protocol() -> None:
 
 
 def test_the_protocol_of_hortonworks_brokers() -> None:
-    """``PLAINTEXTSASL`` is SASL_PLAINTEXT. Advice for another one names only what can be set."""
+    """``PLAINTEXTSASL`` is SASL_PLAINTEXT. Advice for another one names only what can be set.
+    See kafka-rest #278."""
     data = b'{"version":4,"endpoints":["PLAINTEXTSASL://h:6667"]}'
     for name in (None, "PlaintextSasl"):
         found = decode_broker(BROKER, 1, data, ListenerChoice("SASL_PLAINTEXT", name))
