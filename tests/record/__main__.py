@@ -32,7 +32,7 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs/explanation/evidence.md"
+PAGE: Final = ROOT / "tests/record/README.md"
 BEGIN, END = "<!-- record: python -m tests.record --page -->", "<!-- end of record -->"
 OLD_BUILDS: Final = ROOT / "tests/repo/old_builds.py"
 """Tests that old builds get in addition to those of the mend."""
