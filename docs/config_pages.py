@@ -33,10 +33,9 @@ each with its key, its value and what to do. `zkconsumer config --check FILE` ch
   for each dot.
 - [Configuration on the coordinator](config-coordinator.md) lists the keys that differ or have no
   effect there.
-- Keys of the JVM that are accepted and have no effect: IGNORED
-
-Names and defaults are those of Kafka 1.1.1. Values with which the JVM consumer would fail later are
-refused at once.
+- Names and defaults are those of Kafka 1.1.1. Values with which the JVM consumer would fail later
+  are refused at once. A few keys of the JVM are accepted and ignored.
+- `zkconsumer config KEY` also shows which Kafka release introduced a key.
 """
 
 
@@ -52,9 +51,7 @@ def config_page() -> str:
     secure = [row for row in KEYS if row.name in SECURITY]
     legacy = [row for row in other if not row.name.startswith("zkconsumer.")]
     own = [row for row in other if row.name.startswith("zkconsumer.")]
-    ignored = _links(row.name for row in KEYS if row.ignored is not None)
-    introduction = _INTRODUCTION.replace("IGNORED\n", ignored)
-    parts = [introduction, "## Keys of the legacy consumer\n", *map(_section, legacy)]
+    parts = [_INTRODUCTION, "## Keys of the legacy consumer\n", *map(_section, legacy)]
     parts += ["## Keys of zkconsumer\n", *map(_section, own)]
     parts += ["## Keys of security\n", _SECURITY, *map(_section, secure)]
     parts += [_checks(RULES + SECURITY_RULES)]
@@ -73,16 +70,15 @@ def coordinator_page(note: str) -> str:
         for name, words in VALUES.items()
         for other, value in words.items()
     ]
-    others = [row for row in COORDINATOR_KEYS if row.name in before and row not in changed]
+    others = (row for row in COORDINATOR_KEYS if row.name in before and row not in changed)
     unused = sorted(row.name for row in others if _unused(row))
-    used = sorted({row.name for row in others} - {*unused, *ALIASES})
     return "\n".join(
         [
             "# Configuration on the coordinator\n",
             note,
-            "`CoordinatorConsumerConnector` takes the keys of [the legacy consumer](config.md),",
-            "those below, and names of the newer consumer. In Python a value is an attribute of",
-            "`CoordinatorConfig`.\n",
+            "`CoordinatorConsumerConnector` takes the keys of [a member in ZooKeeper](config.md),",
+            "with the differences below. In Python a value is an attribute of `CoordinatorConfig`.",
+            "",
             "## New keys\n",
             *map(_section, new),
             "## Keys with another meaning\n",
@@ -93,8 +89,6 @@ def coordinator_page(note: str) -> str:
             "| --- | --- |",
             *aliases,
             "",
-            "## Keys as in ZooKeeper\n",
-            _links(used),
             "## Keys without effect\n",
             "They are accepted, because they may be in the file of a group in ZooKeeper.\n",
             _links(unused),
@@ -117,11 +111,11 @@ def _checks(rules: Iterable[Rule]) -> str:
 
 def _section(row: Row) -> str:
     if row.ignored is not None:
-        return f"### {row.name}\n\n{row.doc}. Accepted and ignored: {row.ignored}.\n"
+        first = next(one.name for one in KEYS if one.ignored == row.ignored)
+        why = f": {row.ignored}" if first == row.name else f", like [`{first}`](#{_anchor(first)})"
+        return f"### {row.name}\n\n{row.doc}. Accepted and ignored{why}.\n"
     valid = "" if row.check is None else f": {row.check.text}"
     facts = [f"{row.kind.capitalize()}{valid}", _default(row.default_text)]
-    if row.since not in ("zkconsumer", "0.8"):
-        facts.append(f"since Kafka {row.since}")
     return f"### {row.name}\n\n{row.doc}.\n\n{'; '.join(facts)}.\n"
 
 

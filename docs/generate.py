@@ -7,6 +7,7 @@ machine and the table of metrics. A test compares them with the files in the rep
 from __future__ import annotations
 
 import inspect
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -218,7 +219,10 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
     contexts = [one for one in _contexts(root, program, None) if one.command not in elsewhere]
     common = _common(contexts)
     others = _common(list(_contexts(migrate_cli, "zkmigrate", None))) if root is cli else {}
-    parts += ["## Common options\n"]
+    assert isinstance(root, click.Group)
+    names = root.list_commands(click.Context(root))
+    links = ", ".join(f"[`{name}`](#{program}-{name})" for name in names)
+    parts += [f"Commands: {links}.\n", "## Common options\n"]
     parts += ["The help of each command has these options, too.\n"]
     for title in dict.fromkeys([*SETS.values(), OTHER]):
         records = [record for record, option in common.items() if _title(option) == title]
@@ -237,21 +241,21 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
         for param, _page in shared:
             param.hidden = True
         text = command.get_help(context)
-        if context.parent is not None:
-            text = text.partition("\n\nCommands:")[0]  # the sections below are these commands
+        # The sections below are the commands. The heading has a usage without arguments.
+        text = re.split(r"\n\n(?:Work with groups|Commands):", text)[0]
         usage, _, rest = text.partition("\n\n")
         if usage.endswith((f"{context.command_path} [OPTIONS]", "COMMAND [ARGS]...")):
-            text = rest  # the heading has it
+            text = rest
         parts.append(f"## `{context.command_path}`\n\n```text\n{text}\n```\n")
         for param, _page in shared:
             param.hidden = False
         command.epilog = epilog
-        names: dict[tuple[str, str], list[str]] = {}
+        sets: dict[tuple[str, str], list[str]] = {}
         for param, page in shared:
             if "--help" not in param.opts:
-                names.setdefault((_title(param), page), []).append(param.opts[-1])
+                sets.setdefault((_title(param), page), []).append(param.opts[-1])
         lines = []
-        for (title, page), found in names.items():
+        for (title, page), found in sets.items():
             options = (others if page else common).values()
             whole = {option.opts[-1] for option in options if _title(option) == title}
             texts = [title] if set(found) == whole else [f"`{name}`" for name in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from zkaudit.schema import Column
 from zkaudit.tables.catalog import SCHEMA_VERSION, TABLES
@@ -25,7 +26,7 @@ def tables_page() -> str:
         "`summary.json`). A new version renames or removes columns, changes their meaning, or",
         "makes them nullable.",
     ]
-    uses = Counter(column for table in TABLES for column in table.columns)
+    uses = Counter(_plain(column) for table in TABLES for column in table.columns)
     most = {c.name: c for c, count in reversed(uses.most_common()) if count > 1}
     common = [column for column in uses if most.get(column.name) == column]
     parts += ["", "## Common columns", ""]
@@ -34,12 +35,17 @@ def tables_page() -> str:
         key = ", ".join(f"`{name}`" for name in table.key.split())
         grain = table.grain[0].upper() + table.grain[1:]
         parts += ["", f"## `{table.name}`", "", f"{grain}. Key: {key}.", ""]
-        if shared := [c for c in table.columns if c in common]:
-            names = ", ".join(f"`{c.name}`" for c in shared)
+        if shared := [c for c in table.columns if _plain(c) in common]:
+            names = ", ".join(f"`{c.name}`{'?' if c.nullable else ''}" for c in shared)
             parts += [f"[Common](#common-columns): {names}.", ""]
-        if own := [c for c in table.columns if c not in common]:
+        if own := [c for c in table.columns if _plain(c) not in common]:
             parts += _rows(own)
     return "\n".join(parts) + "\n"
+
+
+def _plain(column: Column) -> Column:
+    """The column as in the list of common ones: each table shows whether it may be null there."""
+    return replace(column, nullable=False)
 
 
 def _rows(columns: Iterable[Column]) -> list[str]:
