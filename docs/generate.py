@@ -144,7 +144,7 @@ def migrate_cases_page() -> str:
     lines = [
         "# Cases of a group\n",
         NOTE,
-        "`zkmigrate status` shows the case of each group. Unreadable data is a case of its own.\n",
+        "`zkmigrate status` shows the case of each group.\n",
         "| Case | Meaning |",
         "|---|---|",
         *(f"| {case.value} | {meaning} |" for case, meaning in MEANING.items()),
@@ -181,12 +181,10 @@ def migrate_layouts_page() -> str:
         "`--source-means next` or `last` overrides the meaning in the table.",
         "If the client uses another ZooKeeper than the cluster, export its offsets there and plan",
         "with `--from-file`. Then `apply` does not read them again.\n",
-        "After such a move, and once new consumers have committed, `undo` and `plan --direction",
-        "kafka-to-zk` refuse to copy Kafka's offsets to ZooKeeper with the reason `other-client`:",
-        "the client would skip a record of each partition if its numbers are the last records",
-        "read, and it does not look into `/consumers/GROUP/offsets` if it has another layout.",
-        "Before new consumers have committed, and with `--force`, `undo` rolls back. A rollback",
-        "never changes the client's numbers.\n",
+        "Once new consumers have committed after such a move, `undo` and `plan --direction",
+        "kafka-to-zk` refuse to copy Kafka's offsets to ZooKeeper with the reason `other-client`,",
+        "because the client would not find them, or would skip records. Before that, and with",
+        "`--force`, `undo` rolls back. A rollback never changes the client's numbers.\n",
         "`live`, `mirror` with `cut-over`, and `reset` treat every number in ZooKeeper as the",
         "next record to read. Do not use them for a group whose client stores the last one.\n",
         "## What the gate treats as offsets\n",
@@ -205,8 +203,7 @@ def migrate_layouts_page() -> str:
         "- The data is JSON with a number, and the path, a key above the number or a value",
         "  next to it is a topic of the cluster or `TOPIC-PARTITION`.\n",
         "Text may also be a `String` that Java serialized. Other binary, compressed or",
-        "encrypted data are not recognized. Znodes of ZooKeeper and Kafka themselves are",
-        "left out.",
+        "encrypted data are not recognized.",
         "",
     ]
     return "\n".join(lines)
@@ -345,8 +342,8 @@ def errors_page() -> str:
             "# Errors\n",
             NOTE,
             "Import them from `zkconsumer`. *Retriable*: the same call may succeed later. The exit",
-            "status of the command line is 1, unless the list has another one. [How to find out",
-            "what is wrong](../how-to/troubleshoot.md) begins with the symptom.\n",
+            "status of a command is 1, unless the list has another one. [How to find out what is",
+            "wrong](../how-to/troubleshoot.md) begins with the symptom.\n",
             *_errors(ZkConsumerError, ""),
             "",
         ]
@@ -381,7 +378,7 @@ def states_page() -> str:
             "",
             NOTE,
             "The metric `state` shows the state of a member's rebalance. *Commits*: whether a",
-            "commit that the application requests is sent in this state. In the others it waits.",
+            "commit that the application requests is sent in this state, or waits for another one.",
             "",
             "## In ZooKeeper",
             "",
@@ -421,8 +418,7 @@ def _coordinator_states() -> list[str]:
         *rows,
         "",
         "With `group.protocol=consumer` a member sends heartbeats in every state. It stops only",
-        "the partitions that it loses, and starts only those that it gains. The others are",
-        "delivered throughout.\n",
+        "the partitions that it loses, and starts only those that it gains.\n",
         "## Error codes of the coordinator\n",
         "What a member does when the answer to a request has an error code:\n",
         *(f"- *{_word(one)}*: {one.value}." for one in Reaction if one != Reaction.PROCEED),
@@ -495,8 +491,7 @@ def metrics_page() -> str:
             "is one series per state: 1 for the current state, 0 for the others. *JVM*: the",
             "matching MBean of the old consumer, if there is one. A JVM meter becomes two metrics,",
             "a count and a rate. [Monitor a member](../how-to/monitor.md) shows how to use them.",
-            "Metrics with *ZooKeeper* in the kind exist only for groups in ZooKeeper. For groups",
-            "in Kafka they are 0 in `connector.metrics()` and missing in Prometheus. The JVM's",
+            "Metrics with *ZooKeeper* in the kind exist only for groups in ZooKeeper. The JVM's",
             "MinFetchRate, FetchResponseSize and FetchRequestThrottleRateAndTimeMs have no",
             "counterpart.\n",
             *kinds,
@@ -506,15 +501,14 @@ def metrics_page() -> str:
             *rows,
             "",
             "## Health\n",
-            "The result of `connector.health()`, as gauges with the same labels. A connector that",
-            "was shut down has none.\n",
+            "The result of `connector.health()`, as gauges with the same labels.\n",
             "| Prometheus | Meaning |",
             "|---|---|",
             *(f"| `{PREFIX}{gauge.name}` | {gauge.help} |" for gauge in GAUGES),
             f"| `{PREFIX}{UNHEALTHY[0]}` | {UNHEALTHY[1]} |",
             "",
-            "[The health check says](../how-to/troubleshoot.md#the-health-check-says) lists the",
-            "values of the label `reason`.\n",
+            "[Reasons](../how-to/troubleshoot.md#the-health-check-says) are the values of the label",
+            "`reason`.\n",
         ]
     )
 
@@ -528,20 +522,18 @@ _KINDS = {
 
 
 JOURNAL = f"""\
-A journal is a file of JSON Lines: one object per line, UTF-8. `zkconsumer simulate --journal FILE`
-and `zkconsumer herd --journal FILE` write one, and so does each member with the key
-`zkconsumer.journal.dir`. `zkconsumer.journal.read_journal` reads it, `zkaudit run --journals` looks
-for faults in it, and `zkconsumer replay` runs a member again on it
-([how to replay a failure](../how-to/replay-a-failure.md)). If the writer was killed, the last line
-may be incomplete; readers skip it.
+A journal is a file of JSON Lines: one object per line, UTF-8. Each member with the key
+`zkconsumer.journal.dir` writes one, and so do `zkconsumer simulate` and `herd` with `--journal
+FILE`. `zkconsumer.journal.read_journal` reads it, `zkaudit run --journals` looks for faults in it,
+and [`zkconsumer replay`](../how-to/replay-a-failure.md) runs a member again on it. If the writer
+was killed, the last line may be incomplete; readers skip it.
 
 Each line ends with `crc`, the CRC-32 of the object without it, in 8 hexadecimal digits. A reader
-refuses a line with a wrong checksum, and names the file and the line.
+refuses a line with a wrong checksum.
 
 ## The journal of a running member
 
-It holds whole events and commands (`fields`). Simulations write summaries without `fields`; they
-are replayed from their seed.
+It has whole events and commands (`fields`). Simulations write summaries without `fields`.
 
 A separate thread writes, so the member never waits for the disk. It does not call `fsync`. A
 process that is killed may lose its last entries.

@@ -1,13 +1,9 @@
 """Generate docs/reference/interop.md: ``python -m tests.interop.table``, the end of ``make
 interop``.
 
-The page is generated from ``build/interop.jsonl``, where the last result of each test counts.
-Without that file only the section on Kafka 4 is updated. With ``--check`` nothing is written. The
-exit status is then 1, with the reason on stderr, in these cases:
-
-- The page does not list exactly the tests that exist.
-- The page lists a test that did not pass.
-- A test of the section on Kafka 4 does not exist.
+The page is generated from ``build/interop.jsonl``, where the last result of each test counts. With
+``--check`` nothing is written. The exit status is then 1, with the reason on stderr, if the page
+does not list exactly the tests that exist, or lists one that did not pass.
 """
 
 from __future__ import annotations
@@ -58,62 +54,13 @@ format and the codec.
 """
 
 MODERN = """
-## On the coordinator of Kafka 4
+## On the coordinator
 
-`make test-kraft` runs these groups on a broker of Kafka 4.4, under load. In each of them every
-partition has one owner after each step. *Java* is `KafkaConsumer` 4.4, *librdkafka* is
-confluent-kafka. The tests are in `tests/kraft`, those of older brokers in `tests/integration`.
-
-| Members | Protocols | What happens | Checked | Test |
-|---|---|---|---|---|
+`make test-kraft` runs members of this library, of Java's `KafkaConsumer` 4.4 and of librdkafka in
+one group on a 4.4 broker, with both protocols at once and in rolling restarts from `classic` to
+`consumer` and back ([results](../explanation/evidence.md#three-clients-on-kafka-4)). On 3.9
+brokers, members of kafka-python share the group, too.
 """
-_OURS, _ALL = "ours", "ours, Java, librdkafka"
-_MEMBERS = "kraft/test_consumer_members.py"
-GROUPS = (
-    (
-        _ALL,
-        "both at once",
-        "one member of each client leaves",
-        "each message is delivered once",
-        "kraft/test_consumer_mixed.py::test_members_of_all_makes_and_both_protocols_share_a_group",
-    ),
-    (
-        _ALL,
-        "`classic` to `consumer` and back",
-        "rolling restart",
-        "each message is delivered once",
-        "kraft/test_consumer_mixed.py::test_a_mixed_group_is_rolled_to_the_protocol_and_back",
-    ),
-    (
-        _OURS,
-        "`consumer`, assignors `uniform` and `range`",
-        "a member joins and leaves",
-        "partitions that stay never pause",
-        f"{_MEMBERS}::test_partitions_that_stay_never_pause",
-    ),
-    (
-        _OURS,
-        "`consumer`",
-        "a member is killed",
-        "the others get its share and lose nothing",
-        f"{_MEMBERS}::test_a_killed_member_is_replaced",
-    ),
-    (
-        _OURS,
-        "ZooKeeper to `classic` to `consumer` and back",
-        "`zkmigrate live`, rolling restarts",
-        "each message is delivered once",
-        "kraft/test_live_to_kip_848.py::test_a_live_move_ends_in_kip_848_and_returns",
-    ),
-    (
-        "ours, Java, librdkafka, kafka-python",
-        "`classic`, brokers of 3.9",
-        "members join and leave, each client leads once",
-        "nothing is lost; ours deliver nothing twice",
-        "integration/test_coordinator_mixed.py::test_one_group",
-    ),
-)
-"""Members, protocols, what happens, what is checked, and the test that shows it."""
 
 VERDICTS = ("passed", "not passed")
 
@@ -144,18 +91,6 @@ def tests() -> dict[str, str]:
     if status:
         sys.exit(f"error: the tests cannot be collected\n{output.getvalue()}")
     return collector.promises
-
-
-def modern() -> str:
-    """The section on Kafka 4. Exits if it names a test that does not exist."""
-    lines = [MODERN]
-    for *cells, test in GROUPS:
-        name, _, function = test.partition("::")
-        path = HERE.parent / name
-        if not path.is_file() or f"def {function}(" not in path.read_text(encoding="utf-8"):
-            sys.exit(f"error: the page names a test that does not exist: tests/{test}")
-        lines.append(f"| {' | '.join(cells)} | `{test.partition('/')[2]}` |\n")
-    return "".join(lines)
 
 
 def parameters(names: Iterable[str]) -> str:
@@ -210,7 +145,7 @@ def rows(promises: Mapping[str, str], passed: Iterable[str]) -> str:
             if found:
                 parts.append(f"{len(found)} {result}" + (f": {cases}" if cases else ""))
         page.append(f"| **{title}.** {promises[names[0]]} | {'; '.join(parts)} |\n")
-    return "".join(page).rstrip() + "\n" + modern()
+    return "".join(page) + MODERN
 
 
 def main() -> int:
@@ -224,11 +159,6 @@ def main() -> int:
             "make interop\n"
         )
         return 1
-    if not RESULTS.exists():
-        text = PAGE.read_text(encoding="utf-8")
-        before = text.partition(MODERN.split("\n\n")[0])[0].rstrip()
-        PAGE.write_text(f"{before}\n{modern()}", encoding="utf-8")
-        return 0
     outcomes: dict[str, str] = {}
     for line in RESULTS.read_text(encoding="utf-8").splitlines():
         result = json.loads(line)

@@ -302,9 +302,8 @@ class Metrics:
         "seconds",
         "How long a move paused each partition that a migratable member owns: the time from the "
         "previous owner's last commit to this member's claim, by ZooKeeper's clock. After a crash "
-        "it includes the time since the last commit. In mode `zookeeper` a commit without progress "
-        "is not stored. A partition is missing if ZooKeeper has no earlier commit of it, or if a "
-        "plain consumer has committed a higher offset to Kafka.",
+        "it includes the time since the last commit. A partition is missing if ZooKeeper has no "
+        "earlier commit of it, or if a plain consumer has committed a higher offset to Kafka.",
         start=dict,
         in_zookeeper=True,
     )
