@@ -507,8 +507,8 @@ def metrics_page() -> str:
             *(f"| `{PREFIX}{gauge.name}` | {gauge.help} |" for gauge in GAUGES),
             f"| `{PREFIX}{UNHEALTHY[0]}` | {UNHEALTHY[1]} |",
             "",
-            "[Reasons](../how-to/troubleshoot.md#the-health-check-says) are the values of the label",
-            "`reason`.\n",
+            "The values of the label `reason` are the",
+            "[reasons of the health check](../how-to/troubleshoot.md#the-health-check-says).\n",
         ]
     )
 

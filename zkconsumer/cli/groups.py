@@ -326,7 +326,7 @@ def verify(
     "--force",
     is_flag=True,
     help="Also delete groups that were moved to Kafka, are locked by zkmigrate, or are in a live "
-    "move.",
+    "move, with the record of the move and the lock.",
 )
 @zookeeper_options
 def delete(
@@ -343,8 +343,7 @@ def delete(
 
     The groups are in ZooKeeper. This is a dry run unless --execute is given. The command refuses
     (exit status 1) while a member is registered, and stops if one registers in the meantime. If
-    the topic is the group's only one, the whole group is deleted. A group that was moved to Kafka
-    or is locked needs --force, because the record of the move and the lock are deleted too.
+    the topic is the group's only one, the whole group is deleted.
     """
     if everything and topic is None:
         raise click.UsageError("--all requires --topic")

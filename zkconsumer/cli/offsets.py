@@ -62,11 +62,9 @@ def import_(
 ) -> None:
     """Write the offsets in FILE to ZooKeeper, and show the changes.
 
-    This is a dry run unless --execute is given. Nothing is written unless every line is valid. The
-    command refuses while members of a group are registered, because they keep offsets in memory
-    and would overwrite the new ones. It also refuses a group that was moved to Kafka, is locked by
-    zkmigrate, or is in a live move. If another client changes an offset in the meantime, that
-    offset is not written and is reported.
+    This is a dry run unless --execute is given. Nothing is written unless every line is valid. Stop
+    the group's members first, because they keep offsets in memory and would overwrite the new ones.
+    If another client changes an offset in the meantime, that offset is not written and is reported.
     """
     with no_collector():
         wanted = parse(file, _read(file))

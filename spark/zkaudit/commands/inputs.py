@@ -55,7 +55,7 @@ fail_on_option = click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
     help="Exit with status 3 if there is a finding of this severity or worse, or a period that no "
-    "log covers. Expected findings do not count.",
+    "log covers.",
 )
 server_logs_option = click.option(
     "--server-logs",

@@ -69,7 +69,7 @@ class Report:
 @click.option(
     "--once",
     is_flag=True,
-    help="Read the logs once, then exit. The next run resumes where this one stopped.",
+    help="Read the logs once, then exit.",
 )
 @duration_option(
     "--retention",
@@ -95,9 +95,9 @@ def stream_command(
     """Follow a running ensemble, and keep the report up to date.
 
     Each round audits only the groups that changed. The report is written after each round, or less
-    often if it would take more than a tenth of the time. It is also written before the command
-    exits. Ctrl-C or SIGTERM ends the command after the current round. Started again with the same
-    --out, it resumes where it stopped.
+    often if it would take more than a tenth of the time, and before the command exits. Ctrl-C or
+    SIGTERM ends the command after the current round. Started again with the same --out, it resumes
+    where it stopped.
     """
     if once:
         no_effect("--once", "every")

@@ -92,10 +92,8 @@ _KINDS: Final = (
         "An owner's offset rose faster than a consumer can read (`--jump-rate`), or it was deleted "
         "and the next owner's first one is higher: probably a reset to the end. `low`: it rose by "
         "at least 10,000, and 20 times faster than in 99 % of the topic's commits. That may also "
-        "be a backlog. The severity is one step higher if a consumer at `--jump-rate` reads as "
-        "many offsets in a minute or more, and one more for an hour, a day and 30 days.",
-        "Inferred from two commits of one owner and the time between them. The fastest commit of "
-        "each partition does not count towards the 99 %.",
+        "be a backlog.",
+        "Inferred from two commits of one owner and the time between them.",
         "Compare with the member's log at that time (OffsetOutOfRange) and with the topic's "
         "retention. Set `auto.offset.reset=smallest` if messages must not be skipped.",
     ),
@@ -104,10 +102,9 @@ _KINDS: Final = (
         ("critical", "high", "medium", "low", "info"),
         "A broker wrote the offset for a client that commits with OffsetCommit v0. `high`: the "
         "offset rose and a member started from it, so the messages in between were not delivered, "
-        "unless that client delivered them. `critical`: they are many, as with *offset jump*. "
-        "`medium`: the owner writes its own offsets, or "
-        "messages may have been delivered again. Owners that always commit through brokers (their "
-        "znode names no stream) have no such finding.",
+        "unless that client delivered them. `medium`: the owner writes its own offsets, or "
+        "messages may have been delivered again. Owners that always commit through brokers have no "
+        "such finding.",
         "The writing session holds a broker's registration. The log does not name the client.",
         "Look for a client with the group's id that is not one of its members, in the broker's "
         "request log.",
@@ -127,9 +124,8 @@ _KINDS: Final = (
         ("high", "info"),
         "A registration is not JSON (those of pykafka and samsa are not), or lacks a field. While "
         "it exists, rebalances of JVM members fail, and zkconsumer ignores it. `high`: other "
-        "members were registered at the same time. `info`: there were none, or only a [limit "
-        "of zkconsumer](znodes.md#limits) is exceeded. Several registrations with the same fault "
-        "are one finding.",
+        "members were registered at the same time. `info`: there were none, or only a [limit of "
+        "zkconsumer](znodes.md#limits) is exceeded.",
         "The registration.",
         "Give the two kinds of clients different groups. `zkconsumer groups verify` names such "
         "registrations.",
@@ -141,8 +137,8 @@ _KINDS: Final = (
         "A topic was recreated, and the stored offset was still that of the old topic when a "
         "member made its first commit. `high`: that commit is not below the stored offset, so the "
         "member may have skipped all earlier messages.",
-        "The creation of the topic between two commits. Inferred: the topic's log is not read, so "
-        "where the member began is not known.",
+        "The creation of the topic between two commits. Inferred, because the topic's log is not "
+        "read.",
         "Delete the group's offsets of a topic before it is recreated: `zkconsumer groups delete "
         "--topic`.",
     ),
@@ -194,8 +190,8 @@ _KINDS: Final = (
         "delivered the "
         "same messages.",
         "The members' journals.",
-        "See which finding of the owners (zombie commit, foreign release) explains it, and compare "
-        "the clocks of the two hosts.",
+        "Look for a finding that explains it, such as *zombie commit*, and compare the clocks of "
+        "the two hosts.",
     ),
     FindingKind(
         "delivered twice",
@@ -203,8 +199,7 @@ _KINDS: Final = (
         "Two members delivered the same messages, but not at the same time, for example after a "
         "crash or an expiry.",
         "The members' journals.",
-        "This is normal after a crash: messages since the last commit are repeated. Commit more "
-        "often to repeat fewer.",
+        "This is normal after a crash. Commit more often to repeat fewer messages.",
     ),
     FindingKind(
         "members whose views disagree",
@@ -228,7 +223,7 @@ _KINDS: Final = (
         "show the offsets. The first position of a group without a stored offset is not a finding.",
         "The members' journals.",
         "The member was away for longer than the topic keeps messages, or the log was truncated. "
-        "Alert on lag and retention.",
+        "Let an alert compare lag and retention.",
     ),
     FindingKind(
         "commit past delivery",
@@ -241,10 +236,8 @@ _KINDS: Final = (
         "unowned interval",
         ("medium",),
         "A partition had no owner for 30 s (`--unowned-seconds`) although a subscribed member was "
-        "registered all that time. The time begins with the creation of a new partition, and ends "
-        "with the group's last transaction before a log gap.",
-        "The owner znodes and registrations. Inferred if ZooKeeper elected a new leader during "
-        "the interval.",
+        "registered all that time.",
+        "The owner znodes and registrations. Inferred if the leader changed in between.",
         "Look at the rebalances of that time: refused claims, or a member that did not release.",
     ),
     FindingKind(
@@ -273,8 +266,8 @@ _KINDS: Final = (
         "epochs. `high`: 6 per minute on average, or in its worst 10 minutes.",
         "Registrations and owners. The sentence names the host, member or client that joined and "
         "left most often.",
-        "Look at that host or member first. If processes pause, raise the session timeout. "
-        "In a rolling restart, wait between members.",
+        "Look at that host or member first. If processes pause, raise the session timeout. In a "
+        "rolling restart, wait between two members.",
         verdict="Groups rebalanced again and again",
     ),
     FindingKind(
@@ -395,11 +388,11 @@ _KINDS: Final = (
         "herd",
         ("low",),
         "One change woke 50 members or more.",
-        "The members' journals. They prove it if ZooKeeper (3.9 and later) sent the transaction "
-        "with each watch event. Otherwise the members that were notified in the 30 s after the "
-        "change are counted. Without journals, an upper bound is modelled.",
-        "This is not a fault. In such a large group, a coordinator's protocol would be cheaper. "
-        "`zkconsumer simulate` shows the difference.",
+        "The members' journals, with ZooKeeper 3.9 and later. With older releases, the members "
+        "that were notified in the 30 s after the change are counted. Without journals, an upper "
+        "bound is modelled.",
+        "This is not a fault. In such a large group, a coordinator's protocol would be cheaper "
+        "(`zkconsumer simulate`).",
     ),
 )
 KINDS: Final[Mapping[str, FindingKind]] = {kind.name: kind for kind in _KINDS}

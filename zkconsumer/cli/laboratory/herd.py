@@ -48,8 +48,7 @@ _MOST: Final = 1000
     "How members behave: like the JVM consumer (`scala`, or `jvm`), like this library's members "
     "(`default`), or one group of each.",
     "20",
-    "Members before the event, up to 1000. Separate several sizes with commas. Each member "
-    "has 5 threads.",
+    "Members before the event, up to 1000; one or more sizes. Each member has 5 threads.",
 )
 @count_option(
     "--jvm",
@@ -80,8 +79,8 @@ _MOST: Final = 1000
     "service",
     type=(Duration(bare="ms"), Duration(bare="ms")),
     metavar="READ WRITE",
-    help="With --simulate: time that a simulated server needs for one read and one write. A bare "
-    "number is milliseconds. Times are compared only if this is given.  [default: 0.02 0.1]",
+    help="With --simulate: time that a simulated server needs for one read and one write. Times "
+    "are compared only if this is given.  [default: 0.02 0.1]",
 )
 def herd(
     members: tuple[int, ...],

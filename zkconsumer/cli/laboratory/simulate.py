@@ -47,7 +47,7 @@ _MOST: Final = 10_000
     "(`coordinator`) or with that of "
     "KIP-848 (`consumer`), or all four, one at a time.",
     "50",
-    "Members before the event, up to 10000. Separate several sizes with commas.",
+    "Members before the event, up to 10000; one or more sizes.",
 )
 @click.option(
     "--seed",
@@ -69,8 +69,7 @@ _MOST: Final = 10_000
     type=(Duration(bare="ms"), Duration(bare="ms")),
     default=(0.00002, 0.0001),
     metavar="READ WRITE",
-    help="Time that a server needs for one read and one write. A bare number is milliseconds.  "
-    "[default: 0.02 0.1]",
+    help="Time that a server needs for one read and one write.  [default: 0.02 0.1]",
 )
 @click.option(
     "--latency-ms",
@@ -78,8 +77,7 @@ _MOST: Final = 10_000
     type=(Duration(bare="ms"), Duration(bare="ms")),
     default=(0.0002, 0.001),
     metavar="LEAST MOST",
-    help="Network delay between member and server, in one direction. A bare number is "
-    "milliseconds.  [default: 0.2 1]",
+    help="Network delay between member and server, in one direction.  [default: 0.2 1]",
 )
 @click.option(
     "--scenario",
