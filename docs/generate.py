@@ -107,9 +107,8 @@ def migrate_json_page() -> str:
         "disappeared has its first columns and `gone`.\n",
         "`zkconsumer offsets export --json` prints a list of objects with `group`, `topic`,",
         "`partition` and `offset`.\n",
-        "On standard error, lines that begin with `{` are objects too. One names the cluster",
-        "(`cluster`, `brokers`, `zookeeper`, `groups`), and the others show the progress",
-        "(`progress`, `groups`, `of` and more). Other lines there are for people.\n",
+        "On standard error, lines that begin with `{` are objects too. One names the cluster, and",
+        "the others show the progress. Other lines there are for people.\n",
     ]
     uses = Counter(column for rows in SCHEMAS.values() for column in rows.columns)
     common = [column for column, count in uses.items() if count > 2]

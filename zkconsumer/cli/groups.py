@@ -46,11 +46,7 @@ _NO_SERVER = "give --zookeeper for groups in ZooKeeper, or --bootstrap-server fo
 
 @click.group()
 def groups() -> None:
-    """List, describe, verify and delete groups.
-
-    The JVM's tools for this are kafka-consumer-groups, kafka.tools.ConsumerOffsetChecker and
-    kafka.tools.VerifyConsumerRebalance. `zkmigrate reset` sets offsets.
-    """
+    """List, describe, verify and delete groups."""
 
 
 def names_options(command: F) -> F:

@@ -57,8 +57,7 @@ class ConsumerKeys(SecurityKeys):
         importance="high",
     )
     group_id: str = key(
-        "The group's name. Members with the same name share the partitions. It must not be "
-        "empty, because the znode paths would be invalid. The JVM consumer accepts an empty name",
+        "The group's name. Members with the same name share the partitions",
         default=REQUIRED,
         check=path_name("1 to 255 of letters, digits, . _ -"),
         importance="high",
@@ -258,9 +257,8 @@ class ConsumerKeys(SecurityKeys):
         "Which messages of transactions are delivered. `read_uncommitted`: all, as soon as they "
         "are in the log, including those of aborted transactions. `read_committed`: those of "
         "committed transactions, and those outside of transactions. Delivery then waits at the "
-        "first message of an open transaction, until the transaction ends. Brokers before 0.11 "
-        "are refused. The JVM consumer of groups in ZooKeeper has no such key: it always reads "
-        "as `read_uncommitted`, also in a group with this library",
+        "first message of an open transaction, until the transaction ends. Brokers before 0.11 are "
+        "refused. JVM members of a group in ZooKeeper always read as `read_uncommitted`",
         name="isolation.level",
         default="read_uncommitted",
         check=one_of("read_uncommitted", "read_committed"),
@@ -320,10 +318,9 @@ class ConsumerKeys(SecurityKeys):
         since=OWN,
     )
     journal_dir: str | None = key(
-        "Directory in which each member writes a journal of all its events and commands, in a "
-        "new file for each start. It is created if it is missing. `zkaudit run --journals` "
-        "reads them, and `zkconsumer replay` runs a member again on one. Files grow until an "
-        "operator deletes them. Without this key, no journal is written",
+        "Directory in which each member writes a journal, in a new file for each start, for "
+        "`zkconsumer replay` and `zkaudit run --journals`. It is created if it is missing. Files "
+        "grow until an operator deletes them. Without this key, no journal is written",
         importance="low",
         since=OWN,
     )

@@ -112,9 +112,8 @@ def mirror(
     """Keep both stores of groups in step.
 
     Each offset that is stored in the leading store is copied to the other store, until you run
-    zkmigrate complete, or this command with --end. The group's clients need no change. ZooKeeper
-    leads first; after zkmigrate cut-over Kafka leads. So a program can go back at any time without
-    losing its position: see undo.
+    zkmigrate complete, or this command with --end. ZooKeeper leads first; after zkmigrate cut-over
+    Kafka leads. So a program can go back at any time without losing its position: see undo.
 
     The command runs until Ctrl-C, and prints a row when the state of a group changes. If it is
     killed, run it again, on any machine. A second process for the same groups is on standby. Groups

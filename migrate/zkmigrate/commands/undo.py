@@ -88,8 +88,7 @@ def undo(plan: str | None, work: Work, force: bool, again: bool) -> None:
 
     The command needs neither the plan nor the journal of the move, so another operator can run it
     on another machine. With PLAN, it covers only groups that this plan was the last to change.
-    With --all or a pattern, other groups are left out. The command may be repeated. To undo an
-    undo, use --again.
+    With --all or a pattern, other groups are left out. To undo an undo, use --again.
     """
     loaded = None if plan is None else load(plan, work.which)
     named = None if plan is not None else work.which.groups
