@@ -92,7 +92,8 @@ _KINDS: Final = (
         "An owner's offset rose faster than a consumer can read (`--jump-rate`), or it was deleted "
         "and the next owner's first one is higher: probably a reset to the end. `low`: it rose by "
         "at least 10,000, and 20 times faster than in 99 % of the topic's commits. That may also "
-        "be a backlog.",
+        "be a backlog. The severity is one step higher if a consumer at `--jump-rate` reads as "
+        "many offsets in a minute or more, and one more for an hour, a day and 30 days.",
         "Inferred from two commits of one owner and the time between them.",
         "Compare with the member's log at that time (OffsetOutOfRange) and with the topic's "
         "retention. Set `auto.offset.reset=smallest` if messages must not be skipped.",
@@ -102,9 +103,9 @@ _KINDS: Final = (
         ("critical", "high", "medium", "low", "info"),
         "A broker wrote the offset for a client that commits with OffsetCommit v0. `high`: the "
         "offset rose and a member started from it, so the messages in between were not delivered, "
-        "unless that client delivered them. `medium`: the owner writes its own offsets, or "
-        "messages may have been delivered again. Owners that always commit through brokers have no "
-        "such finding.",
+        "unless that client delivered them. `critical`: they are many, as with *offset jump*. "
+        "`medium`: the owner writes its own offsets, or messages may have been delivered again. "
+        "Owners that always commit through brokers have no such finding.",
         "The writing session holds a broker's registration. The log does not name the client.",
         "Look for a client with the group's id that is not one of its members, in the broker's "
         "request log.",
@@ -223,7 +224,7 @@ _KINDS: Final = (
         "show the offsets. The first position of a group without a stored offset is not a finding.",
         "The members' journals.",
         "The member was away for longer than the topic keeps messages, or the log was truncated. "
-        "Let an alert compare lag and retention.",
+        "Alert on lag and retention.",
     ),
     FindingKind(
         "commit past delivery",
@@ -237,7 +238,8 @@ _KINDS: Final = (
         ("medium",),
         "A partition had no owner for 30 s (`--unowned-seconds`) although a subscribed member was "
         "registered all that time.",
-        "The owner znodes and registrations. Inferred if the leader changed in between.",
+        "The owner znodes and registrations. Inferred if ZooKeeper elected a new leader during "
+        "the interval.",
         "Look at the rebalances of that time: refused claims, or a member that did not release.",
     ),
     FindingKind(
@@ -266,8 +268,8 @@ _KINDS: Final = (
         "epochs. `high`: 6 per minute on average, or in its worst 10 minutes.",
         "Registrations and owners. The sentence names the host, member or client that joined and "
         "left most often.",
-        "Look at that host or member first. If processes pause, raise the session timeout. In a "
-        "rolling restart, wait between two members.",
+        "Look at that host or member first. If processes pause, raise the session timeout. "
+        "In a rolling restart, wait between members.",
         verdict="Groups rebalanced again and again",
     ),
     FindingKind(
@@ -388,9 +390,9 @@ _KINDS: Final = (
         "herd",
         ("low",),
         "One change woke 50 members or more.",
-        "The members' journals, with ZooKeeper 3.9 and later. With older releases, the members "
-        "that were notified in the 30 s after the change are counted. Without journals, an upper "
-        "bound is modelled.",
+        "The members' journals. They prove it if ZooKeeper (3.9 and later) sent the transaction "
+        "with each watch event. Otherwise the members that were notified in the 30 s after the "
+        "change are counted. Without journals, an upper bound is modelled.",
         "This is not a fault. In such a large group, a coordinator's protocol would be cheaper "
         "(`zkconsumer simulate`).",
     ),
