@@ -165,7 +165,8 @@ def test_a_damaged_part_is_a_row(part: Part, value: str, expected: object) -> No
         found = decode(about, whole[:end])
         assert (found["kind"], bool(found["fault"])) == ("damaged", True), (end, expected)
     later = decode(about, b"\0\1" + whole[2:])
-    assert later == {"kind": "damaged", "fault": f"value version 1 of key {part:d} is unknown"}
+    fault = f"unknown version 1 of the value of a record with key {part:d}"
+    assert later == {"kind": "damaged", "fault": fault}
 
 
 def test_rows_of_a_kip_848_group() -> None:

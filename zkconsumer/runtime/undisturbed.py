@@ -43,7 +43,8 @@ class Alarm:
         """See ``call``."""
 
     def set(self) -> None:
-        """Make ``wait`` return; if no thread is waiting, its next call returns. Any thread."""
+        """Make ``wait`` return; if no thread is waiting, the next ``wait`` returns at once. Any
+        thread."""
         if self._bell.locked():
             try:
                 self._bell.release()

@@ -358,7 +358,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         return bool(self.connection_stopped.is_set())
 
     def abandon(self) -> None:
-        """Cut the connection permanently. Only after the client was asked to stop."""
+        """Cut the connection permanently. Call it only after the client was asked to stop."""
         self._abandoned = True
         current = self._socket
         if current is not None:

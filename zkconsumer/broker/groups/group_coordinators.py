@@ -312,8 +312,9 @@ class GroupCoordinators:
         before: Mapping[tuple[str, ...], Answered] = _EMPTY,
         only: Mapping[str, Iterable[TopicPartition]] | None = None,
     ) -> dict[tuple[str, ...], Answered]:
-        """Return all stored offsets of many groups, as ``fetch`` does, by the groups that were
-        requested together. ``only``: the partitions of each group to ask for, instead of all.
+        """Return all stored offsets of many groups, as ``fetch`` does. The result's keys are the
+        groups that were requested together. ``only``: the partitions of each group to ask for,
+        instead of all.
 
         Groups whose offsets are not immediately available are left out: ``fetch`` waits for them,
         or reports why. All groups of brokers before 3.0 are left out, too. ``before``: an earlier

@@ -104,8 +104,8 @@ class Brokers:
             reply(failure(command, code))
 
     def fail_over(self, seconds: float, loading: float, dies: bool = True) -> None:
-        """Stop the coordinator, or end its role. After ``seconds`` the other broker takes over,
-        and loads the group for ``loading`` seconds."""
+        """Stop the coordinator or, if it does not die (``dies``), end its role. After ``seconds``
+        the other broker takes over, and loads the group for ``loading`` seconds."""
         if self.down:
             return
         self.down = True

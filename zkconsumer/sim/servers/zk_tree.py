@@ -312,11 +312,11 @@ class Replica:
         self._child: dict[str, dict[Watcher, None]] = {}
 
     def watch_data(self, path: str, watcher: Watcher) -> None:
-        """Set the watch of ``exists`` and ``getData``."""
+        """Set the watch that ``exists`` and ``getData`` request."""
         self._data.setdefault(path, {})[watcher] = None
 
     def watch_children(self, path: str, watcher: Watcher) -> None:
-        """Set the watch of ``getChildren``."""
+        """Set the watch that ``getChildren`` requests."""
         self._child.setdefault(path, {})[watcher] = None
 
     def forget(self, watcher: Watcher) -> None:
