@@ -73,7 +73,7 @@ class KafkaOffset:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """First offset in the log, and the offset of the next message to be written."""
+    """The first offset in a log, and the offset of the next message that will be written."""
 
     earliest: int
     latest: int
@@ -124,9 +124,9 @@ class MigrationMarker:
     group's name in Kafka, if different.
 
     ``other_client``: set if the group's old client might not be able to use Kafka's offsets in
-    ``/consumers/GROUP/offsets``. ``last``: it stores the last record read, not the next one.
-    ``file``: the offsets were moved from a file, and the group had none in ZooKeeper. Otherwise the
-    name of the client's znode layout.
+    ``/consumers/GROUP/offsets``. ``last``: the client stores the last record read, not the next
+    one. ``file``: the offsets were moved from a file, and the group had none in ZooKeeper.
+    Otherwise the name of the client's znode layout.
     """
 
     moved_to: Store | None
@@ -159,7 +159,7 @@ class Stage(Enum):
 class Record:
     """The record of a group's last change, which is stored in ZooKeeper.
 
-    ``version``: the znode's version; -1 if there is no record. ``id``: a new one for each write.
+    ``version``: the znode's version; -1 if there is no record. ``id``: identifies the last write.
     ``by``: the operator, as ``user@host``. ``plan``: the plan's digest. ``mode``: the mode of a
     live move. ``locked``: whether old consumers must be kept out. ``claim``: the name under which
     the change claimed the group. ``late``: partitions in Kafka where a command may have overwritten
@@ -252,9 +252,10 @@ class Before:
     """The state of a group before a change, and the offsets that the change writes.
 
     ``target``: the store that the change writes to. ``to``: the offsets written. ``zk`` and
-    ``kafka``: the offsets before. ``marker``: the migration marker before. ``skipped``: patterns of
-    offsets that the change does not touch. ``locked``: whether the group was locked. ``earlier``:
-    the encoded state before the previous change. ``earlier_plan``: the plan of that change.
+    ``kafka``: the offsets in each store before the change. ``marker``: the migration marker before
+    the change. ``skipped``: patterns of offsets that the change does not touch. ``locked``: whether
+    the group was locked. ``earlier``: the encoded state before the previous change.
+    ``earlier_plan``: the plan of that change.
     """
 
     target: Store

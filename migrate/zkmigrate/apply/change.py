@@ -33,10 +33,10 @@ class Change:
     group no longer uses after the change. It must not contain offsets that are missing in the plan.
     ``zk`` and ``kafka``: the offsets before the change. ``skipped``: patterns of the offsets that
     are not changed. ``versions``: the expected versions of the offset znodes; ``None``: any.
-    ``before`` and ``after``: the content of the migration marker. ``between``: other content that
-    it may have after an interrupted run. ``topics``: the zxid of the creation of each topic whose
-    log must contain the offsets in ``to``; empty when offsets are restored. ``kafka_group``: the
-    group's name in Kafka.
+    ``before`` and ``after``: the migration marker's content before and after the change.
+    ``between``: other content that the marker may have after an interrupted run. ``topics``: the
+    zxid of the creation of each topic whose log must contain the offsets in ``to``; empty when
+    offsets are restored. ``kafka_group``: the group's name in Kafka.
     """
 
     group: str
@@ -86,7 +86,10 @@ class Change:
         return self.zk if self.target is Store.ZOOKEEPER else self.kafka
 
     def expected(self, store: Store, tp: TopicPartition, resumed: bool) -> set[int | None]:
-        """Return the offsets that a store may have for a partition before the change."""
+        """Return the offsets that a partition may have in a store before the change.
+
+        ``resumed``: an earlier run was interrupted, and may have changed some offsets.
+        """
         held = self.zk if store is Store.ZOOKEEPER else self.kafka
         allowed = {number(held.get(tp))}
         if resumed and store is self.target and tp in self.to:
@@ -204,8 +207,8 @@ def way_back(state: GroupState, asked: Asked, planned: GroupPlan, records: Recor
     """Return how ``undo`` moves a group back or, if it does not, the outcome.
 
     ``state``: if it was read from ZooKeeper alone, it does not show whether new consumers have
-    committed. The caller must then decide between ``ROLL_BACK`` and ``COPY_BACK``. ``planned``: the
-    group, with the plan's marker and verdict. ``records``: the group's steps in the plan's journal.
+    committed, so the result may be ``ROLL_BACK`` instead of ``COPY_BACK``. ``planned``: the group,
+    with the plan's marker and verdict. ``records``: the group's steps in the plan's journal.
     """
     group, found = state.group, state.record
     other = bool(asked.digest) and asked.digest not in (found.of_plan, found.undoes)

@@ -72,10 +72,10 @@ class Checks:
     def as_expected(self, change: Change, resumed: bool, claimed: bool = False) -> Held:
         """Check that the group has no member, and that Kafka and the marker are as expected.
 
-        Returns Kafka's offsets. Raises GroupInUseError, GroupRefusedError. Looks for unplanned
-        offsets. Call it before the group is claimed, so that a group that will be refused is not
-        changed, and again with ``claimed`` after that, when old consumers can no longer add
-        offsets.
+        Returns Kafka's offsets. Also checks that there are no offsets that the plan does not know.
+        Call it before the group is claimed, so that a group that will be refused is not changed,
+        and again with ``claimed`` after that, when old consumers can no longer add offsets. Raises
+        GroupInUseError, GroupRefusedError.
         """
         group = change.group
         check_members(group, joined=self._stores.kafka.members(change.kafka_group))

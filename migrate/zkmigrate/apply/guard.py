@@ -67,8 +67,8 @@ def lock_found(
     """Keep old consumers from registering. Return the lock, or why that is not possible.
 
     ``allowed``: identities that may still register, in addition to those of an earlier lock unless
-    ``exactly`` is set. None may register once a finished move to Kafka is recorded. If the lock
-    does not take effect, all changes are reverted.
+    ``exactly`` is set. No identity may register once a finished move to Kafka is recorded. If the
+    lock does not take effect, all changes are reverted.
 
     The znode's data and access list are written even if the group is already locked. So an
     ``unlock`` that has read the list earlier fails. While the data have the returned version, no

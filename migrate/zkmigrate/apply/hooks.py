@@ -35,7 +35,7 @@ class Hooks:
         after: run after the work on a group. Like ``before``, it is only run for groups that need
             work.
         timeout: seconds after which a hook is killed, which counts as a failure.
-        facts: values of the hooks' environment variables, by the suffix of the variable's name.
+        facts: the hooks' environment variables, by name without the prefix ``ZKMIGRATE_``.
     """
 
     before: str = ""

@@ -97,7 +97,7 @@ class EndMirror(NamedTuple):
 
 class Begin(NamedTuple):
     """Notification, without a reply, that the work on the group begins. ``reached``: the group is
-    already known to have what the command wants."""
+    known to have the wanted mode already."""
 
     reached: bool
 
@@ -161,7 +161,8 @@ def _in_kafka(group: str, known: Iterable[TopicPartition]) -> LiveScript[dict[To
 
 
 def before_stage(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
-    """Return what prevents a mode, apart from a missing lock, which the command itself sets."""
+    """Return what prevents a change to ``target``. A missing lock does not count, because the
+    command sets it."""
     why = obstacles(facts, target)
     return tuple(one for one in why if one.reason is not Reason.IDS_OPEN)
 

@@ -145,7 +145,7 @@ def not_ready(group: GroupPlan) -> Result | None:
 
 
 def result_of(group: str, work: Callable[[], Result], *raised: type[ZkConsumerError]) -> Result:
-    """Do the work on a group, and return its outcome, even if it fails.
+    """Do the work on a group, and return the outcome, even if the work fails.
 
     Raises JournalError and ZkUnavailableError, which concern all groups, and errors of the types
     ``raised``.

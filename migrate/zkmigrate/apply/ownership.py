@@ -173,10 +173,11 @@ def write_marker(
     """Change the migration marker, and write the group's record.
 
     ``before``: the content that the marker may have now. It may also already have the content
-    ``after``. ``earlier``: the earlier state that the record keeps. ``checked``: also check that no
-    claimed offset znode has changed. As many checks as fit are in the multi that writes the marker;
-    the others are sent right before it. The caller must then read the offsets again, which also
-    finds new ones. Raises GroupRefusedError if nothing was written.
+    ``after``. ``earlier``: new content for the znode with the state before the last change;
+    ``None``: keep the content. ``checked``: also check that no claimed offset znode has changed. As
+    many checks as fit are in the multi that writes the marker; the others are sent right before it.
+    The caller must then read the offsets again, which also finds new ones. Raises GroupRefusedError
+    if nothing was written.
     """
     path, where = migration_marker.path(hold.group), record.path(hold.group)
     made = False
@@ -218,8 +219,8 @@ def write_marker(
 def like_root(group: str, path: str) -> Script[None]:
     """Give a new znode the access list of the group's znode, if that is readable.
 
-    So no other user can write it: it shows which store is valid. A list that would let no user
-    change the znode again is not used.
+    The new znode shows which store is valid, so no other user may write it. A list that would let
+    no user change the znode again is not used.
     """
     try:
         root = yield from read(GetAcl(GroupPaths(group).root))

@@ -14,7 +14,7 @@ from zkmigrate.reasons import Reason
 
 
 class Case(Enum):
-    """The situation in which a group is. It decides what each command does. ``status`` prints the
+    """The situation of a group, which decides what each command does. ``status`` prints the
     value."""
 
     UNTOUCHED = "untouched"

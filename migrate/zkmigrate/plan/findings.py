@@ -50,7 +50,7 @@ _ADVICE: Final = {
 
 
 class Findings:
-    """Collects the problems of a group's partitions. The object is true if there are any."""
+    """Collects the problems of a group's partitions. The object is true if there are problems."""
 
     def __init__(self, group: str) -> None:
         self._group = group

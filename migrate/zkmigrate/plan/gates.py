@@ -74,8 +74,8 @@ class Obstacle(str):
 def obstacles(facts: Facts, target: Mode) -> tuple[Obstacle, ...]:
     """Return what prevents a change to ``target``; empty if nothing does.
 
-    A group without members owns no partition, so that is not an obstacle in itself. But then no
-    member copies offsets from one store to the other.
+    A group needs no members for it. But without members, offsets are not copied from one store to
+    the other.
     """
     if target not in neighbours(facts.mode):
         names = " or ".join(mode.value for mode in neighbours(facts.mode))

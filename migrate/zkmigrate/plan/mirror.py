@@ -110,7 +110,7 @@ class Reading(NamedTuple):
 
 
 def reading_of(state: GroupState) -> Reading:
-    """Return the reading in the state of a group."""
+    """Return the members and offsets in a group's state as a ``Reading``."""
     members = state.members, state.coordinator_members
     return Reading(*members, state.zk, state.kafka, state.topics, state.hidden, (), state.misplaced)
 

@@ -126,7 +126,7 @@ class Entry:
 
 class StaysBehind(NamedTuple):
     """An offset that a plan does not move from the source store. ``offset``: ``None`` if it cannot
-    be read. ``why``: the kind of decision."""
+    be read. ``why``: the kind of problem, or the option, that left it behind."""
 
     tp: TopicPartition
     offset: int | None

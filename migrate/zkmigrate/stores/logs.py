@@ -104,7 +104,7 @@ class Logs:
             return self._read_again(partitions)
 
     def past_ends(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Read the logs of partitions again whose cached end is below one of these offsets.
+        """Read log ranges again if one of these offsets is above the cached end of its log.
 
         Topics and log ends are cached for some seconds. An offset that was committed since may be
         above the cached end, or belong to a new topic or partition. So call this before comparing

@@ -71,7 +71,8 @@ def lease_path(group: str, to: str = "") -> str:
 
 
 def encode(mirror: Mirror) -> bytes:
-    """Return the content of the znode. Raises ZooKeeperError if the offsets do not fit."""
+    """Return the agreed state as data for the mirror's znode. Raises ZooKeeperError if the offsets
+    do not fit."""
     data = record.as_json(
         {
             "version": FORMAT,
@@ -91,7 +92,7 @@ def encode(mirror: Mirror) -> bytes:
 
 
 def decode(where: str, node: Node) -> Mirror:
-    """Decode the content of the znode. Raises ZnodeFormatError."""
+    """Decode the content of the mirror's znode. Raises ZnodeFormatError."""
     try:
         document = json.loads(node.data.decode())
         if document["version"] != FORMAT:
@@ -174,7 +175,7 @@ def look(group: str, watch: bool = False) -> Script[InZooKeeper]:
 
 
 def look_again(at: InZooKeeper, fired: Collection[str]) -> Script[InZooKeeper]:
-    """Read the data again that has changed since ``at`` was read with watches.
+    """Read again what has changed since ``at`` was read with watches.
 
     ``fired``: the paths of the watches that have fired. Returns the same object if nothing has
     changed.
@@ -258,7 +259,7 @@ def free_lease(at: InZooKeeper) -> Script[bool]:
     """Delete a lease if its process ran on this machine and has ended. Return whether it was
     deleted.
 
-    Otherwise the lease would last until the session expires.
+    A lease that is not deleted lasts until its session expires.
     """
     assert at.lease is not None
     by, _, rest = at.lease.data.decode(errors="replace").partition(" ")
@@ -279,8 +280,8 @@ def free_lease(at: InZooKeeper) -> Script[bool]:
 class Asked(NamedTuple):
     """A request for permission to write a mirrored group.
 
-    ``at``: the group's data. ``session``: the session that must have the lease; 0 if none must.
-    ``topics``: the zxid of the creation of each topic.
+    ``at``: the group's data. ``session``: the session that must have the lease; 0: no lease is
+    needed. ``topics``: the zxid of the creation of each topic.
     """
 
     at: InZooKeeper

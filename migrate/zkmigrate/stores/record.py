@@ -235,9 +235,9 @@ def moved(found: Record, now_ms: int, command: str, **fields: Any) -> Record:
 
 
 def with_late(found: Record, late: Iterable[TopicPartition]) -> Record:
-    """Return the record with more partitions where newer offsets may have been overwritten.
+    """Return the record with these partitions added to ``late``.
 
-    Has as many partitions as fit, and the number of the others. So an operator on another machine
+    It lists as many partitions as fit, and the number of the others. An operator on another machine
     sees them.
     """
     every = sorted({*found.late, *late})
@@ -248,7 +248,7 @@ def with_late(found: Record, late: Iterable[TopicPartition]) -> Record:
 
 
 def note_late(group: str, late: Iterable[TopicPartition]) -> Script[Record]:
-    """Add partitions to a group's record where newer offsets may have been overwritten.
+    """Record that newer offsets of these partitions may have been overwritten.
 
     Raises GroupRefusedError if another command has written the record in the meantime.
     """

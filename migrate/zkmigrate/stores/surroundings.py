@@ -177,8 +177,8 @@ class Sweep:
 
 
 def below_leaves(group: str) -> Script[tuple[str, ...]]:
-    """Return a group's znodes that are below znodes which neither Kafka's clients nor this project
-    give children, such as offsets and owners."""
+    """Return a group's znodes in unexpected places: below znodes to which neither Kafka's clients
+    nor this project add children, such as offsets and owners."""
     where, live = GroupPaths(group), LivePaths.of(group)
     leaves = [migration_marker.path(group), record.before_path(group), live.mode]
     for root in (where.offsets, misplaced_root(group), where.owners):

@@ -73,8 +73,8 @@ class Excerpt:
 
     @cached_property
     def times(self) -> tuple[int, int, int]:
-        """The lowest timestamp, the highest, and the slack, in milliseconds. The slack is by how
-        much a record's timestamp is at most lower than that of an earlier record."""
+        """The lowest timestamp, the highest, and the slack, in milliseconds. The slack is the
+        largest amount by which a record's timestamp is below that of an earlier record."""
         highest = lowest = slack = NO_TIME
         for record in self.records:
             if record.timestamp == NO_TIME:
@@ -101,8 +101,8 @@ def shared_part(excerpt: Excerpt, other: Excerpt) -> Excerpt | None:
     """Return an excerpt without the records before the first and after the last that ``other`` also
     has; ``None`` if they share no record.
 
-    Such records were not copied from one cluster to the other, and would disturb the order of
-    timestamps.
+    The removed records were not copied from one cluster to the other, and would disturb the order
+    of timestamps.
     """
     timed = NO_TIME not in (excerpt.times[0], other.times[0])
     content = _with_time if timed else _without_time
@@ -158,8 +158,8 @@ class _Content(Protocol):
 
 
 def translate(offset: int, source: Excerpt, target: Excerpt) -> Translation:
-    """Return where a consumer continues in ``target`` that would read ``offset`` in ``source``
-    next.
+    """Return the position in ``target`` of a consumer whose next offset in ``source`` is
+    ``offset``.
 
     ``source``: the part of the log around ``offset``. Open transactions can hide the records before
     ``offset``, so this part may end below it.
