@@ -91,8 +91,8 @@ class Unpacked:
         return part
 
     def size(self) -> int:
-        """Return the number of bytes without zeros at the end, because servers
-        preallocate space."""
+        """Return the number of bytes. Zeros at the end do not count, because servers preallocate
+        space."""
         while self._more():
             pass
         return self._used

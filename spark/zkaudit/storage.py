@@ -53,7 +53,8 @@ _FIXES: Final = (
 
 
 class File(Protocol):
-    """An open file. ``damage``: why the rest of a compressed file cannot be read, if it cannot."""
+    """An open file. ``damage``: why the rest of a compressed file cannot be read; ``None`` if no
+    damage was found."""
 
     damage: str | None
 

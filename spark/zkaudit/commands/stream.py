@@ -51,8 +51,8 @@ class Report:
         self._next = clock()
 
     def update(self, now: bool = False) -> None:
-        """Write the report if something has changed. Unless ``now`` is set, wait until enough time
-        has passed since the last write."""
+        """Write the report if something has changed, unless the last write was too recent. ``now``:
+        write it in any case if something has changed."""
         begin = self._clock()
         if not self.behind or (begin < self._next and not now):
             return

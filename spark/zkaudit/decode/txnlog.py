@@ -103,7 +103,7 @@ class Operation:
 
 
 class BodyError(ValueError):
-    """The bytes are not a transaction. The text has the reason."""
+    """The bytes are not a transaction. The text gives the reason."""
 
 
 class Jute:
@@ -133,7 +133,7 @@ class Jute:
         return self._take(1) != b"\0"
 
     def buffer(self) -> bytes | None:
-        """Read bytes after their length. A length of -1 is null."""
+        """Read a length, and then as many bytes. A length of -1 means null."""
         size = self.int32()
         return None if size == -1 else self._take(size)
 

@@ -98,7 +98,8 @@ class LaterEvents:
         return (chroot, group, segment) in self._markers
 
     def only_member(self, chroot: str, group: str, session: int) -> str | None:
-        """Return the consumer id of a session that registered exactly one in the group."""
+        """Return the consumer id that a session registered in the group; ``None`` unless it
+        registered exactly one."""
         names = self.names(chroot, group, session)
         return next(iter(names)) if len(names) == 1 else None
 

@@ -36,7 +36,7 @@ class Acknowledgement(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """An interval in which a migratable member was registered without having acknowledged the mode.
+    """A time in which a migratable member was registered but had not acknowledged the mode.
 
     ``end``: when it acknowledged or left, or the next mode was written; ``None``: none of these
     happened.
@@ -102,8 +102,8 @@ class Span:
 
 
 class Phase(NamedTuple):
-    """An interval in which a member's session followed one coordination. ``begin`` and ``end`` are
-    ``None`` if there was no change before or after it."""
+    """A time in which a member's session followed ZooKeeper or the coordinator. ``begin`` and
+    ``end`` are ``None`` if there was no change before or after it."""
 
     session: int
     begin: Moment | None

@@ -118,7 +118,7 @@ def recorded(folder: Path, last: int) -> list[Batches]:
     """Return the directories that contain the batches up to ``last``, in order, each batch once.
 
     Directories that ``retention`` deleted are left out. Batch ``last`` has a directory of its own,
-    which shows a round which rows are new.
+    so that a round sees which rows are new.
     """
     return [one for one in _written(folder, last) if one.place.is_dir()]
 
@@ -199,8 +199,8 @@ class Recorder:
         ZooKeeper has deleted a log in the meantime, which leaves a log gap.
 
         Before that, deletes directories that were merged into another one, and merges earlier
-        batches if enough have been written. If their rounds had not ended because the process was
-        killed, the next round audits all groups in the merged directory.
+        batches if enough have been written. If the process was killed before the round of a merged
+        batch ended, the next round audits all groups in the merged directory.
         """
         self.new = True
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -500,8 +500,8 @@ class BucketStore(Store):
         return self._keyed(_USED, used).toArrow()["session"].combine_chunks()
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
-        """Return ``Facts.known_us``. If not all groups are audited, ``rows`` may be incomplete.
-        Then it is that of the last round that audited all groups."""
+        """Return the time for ``Facts.known_us``. If not all groups are audited, ``rows`` may be
+        incomplete, so the time of the last round that audited all groups is returned."""
         if self.before is None:
             self._known_us = super().known_us(rows, known)
         else:

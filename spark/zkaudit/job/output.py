@@ -159,7 +159,7 @@ class Store:
         return stage.read("used", "session")["session"].combine_chunks()
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
-        """Return ``Facts.known_us``. ``rows``: all rows of ``inputs.transactions``."""
+        """Return the time for ``Facts.known_us``. ``rows``: all rows of ``inputs.transactions``."""
         if not known:
             return None
         later = rows.where(F.col("kind").isNull() & (F.col("zxid") >= known))

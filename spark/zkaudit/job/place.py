@@ -97,7 +97,7 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file. If the disk is full, the OSError names the file, unlike that of Python."""
+    """Write a file. If the disk is full, the OSError names the file, which Python's does not."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

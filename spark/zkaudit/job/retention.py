@@ -75,8 +75,8 @@ def _shortened(row: Mapping[str, Any], zxid: int) -> dict[str, Any]:
 def too_old(
     batches: Sequence[Batches], begin: Begin, end_us: int | None, seconds: float
 ) -> Begin | None:
-    """Return where the history begins if directories are deleted that are older than ``seconds`` at
-    ``end_us``; ``None`` if too few are."""
+    """Return where the history will begin when directories that are older than ``seconds`` at
+    ``end_us`` are deleted; ``None`` if too few are so old."""
     if end_us is None:
         return None
     found = begin
@@ -105,8 +105,8 @@ def drop(
     snapshots: DataFrame | None,
     spark: SparkSession,
 ) -> bool:
-    """Let the recorded history begin after the transaction ``last``. ``clean`` then deletes what is
-    before.
+    """Let the recorded history begin after the transaction ``last``. ``clean`` then deletes the
+    data before it.
 
     Return ``False``, and change nothing, if not all ephemeral znodes at that time are known.
     """

@@ -52,7 +52,8 @@ class Sessions:
         return self.opened.get(session, Session(session))
 
     def member(self, session: int | None) -> str | None:
-        """Return the consumer id of a session that registered exactly one."""
+        """Return the consumer id that a session registered; ``None`` unless it registered exactly
+        one."""
         names = self.members.get(session or 0, ())
         return next(iter(names)) if len(names) == 1 else None
 

@@ -173,7 +173,8 @@ def _millis_of(name: str) -> pc.Expression:
 def chosen(
     summary: dict[str, Any], tables: Tables, group: str, names: Sequence[str]
 ) -> tuple[dict[str, Any], Tables]:
-    """Return the summary and the tables of the groups with these names, which ``group`` matches."""
+    """Return the summary and the tables, limited to the groups with these names. ``group``: the
+    regex that chose them."""
     tables = tables.of(names)
     counted = tables.grouped("findings", ("severity", "kind"))
     of_kind = {(severity, kind): n for severity, kind, n in _rows_of(counted)}

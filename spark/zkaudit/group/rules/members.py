@@ -296,11 +296,12 @@ class _Offset:
 
 
 class StuckPartitions(Rule):
-    """One finding for each partition whose offset stood still for a time while its owner committed
-    others of the topic, although it had risen regularly.
+    """Finds partitions whose offset stood still for a time while their owner committed others of
+    the topic, although it had risen regularly. There is one finding for each partition.
 
-    ``medium``: it then rose by about as much as usual in such a time, so the partition had
-    messages. ``low``: it has not risen again. A partition that rose less probably had none.
+    ``medium``: the offset then rose by about as much as usual in such a time, so the partition had
+    messages. ``low``: it has not risen again. If it rose less, the partition probably had no
+    messages, and there is no finding.
     """
 
     def __init__(self, group: Group) -> None:

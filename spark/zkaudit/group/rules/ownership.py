@@ -105,7 +105,7 @@ class TwoSessions(Rule):
             self._pairs[owned.znode.path] = owned, registered
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Report that both sessions had znodes at the same time, if that ends with this znode."""
+        """Report the member if it no longer has znodes in two sessions."""
         znode = lifetime.znode
         paths = [znode.path]
         if znode.tree == IDS:
@@ -118,7 +118,7 @@ class TwoSessions(Rule):
                 yield from self._finding(*pair, lifetime.end)
 
     def finish(self, end: Moment) -> Iterable[Finding]:
-        """Report members for which that has not ended."""
+        """Report the members that still have znodes in two sessions."""
         for owned, registered in self._pairs.values():
             yield from self._finding(owned, registered, None)
 

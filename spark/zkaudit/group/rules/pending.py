@@ -87,8 +87,8 @@ class Writes:
 
     @property
     def is_restarted(self) -> bool:
-        """Whether the next owner started below the last written offset, or that was not a valid
-        offset."""
+        """Whether the next owner started below the last written offset, or the last write was not a
+        valid offset."""
         first = None if self.start is None else self.start.first
         written = self.last.offset
         return written is None or (first is not None and first < written)

@@ -68,9 +68,11 @@ class Finding:
 
 
 def raised(severity: str, skipped: int, limits: Limits) -> str:
-    """Return the severity of a finding about offsets that may not have been delivered. It is one
-    step higher if the fastest consumer (``jump_rate``) reads as many in a minute or more, and one
-    more for an hour, a day and a month."""
+    """Return the severity of a finding about offsets that may not have been delivered.
+
+    It rises by one step if the fastest consumer (``jump_rate``) needs at least a minute to read so
+    many, and by another for an hour, a day, and a month. ``skipped``: the number of offsets.
+    """
     seconds = skipped / limits.jump_rate
     steps = sum(seconds >= least for least in _READING_SECONDS)
     return SEVERITIES[max(0, SEVERITIES.index(severity) - steps)]
@@ -307,7 +309,7 @@ class Rule:
         return ()
 
     def live_move(self, move: LiveMove) -> Iterable[Finding]:
-        """Handle all modes of a group that has any, at the end of the history."""
+        """Handle the live move of a group that has a mode, at the end of the history."""
         return ()
 
     def gap(self) -> Iterable[Finding]:

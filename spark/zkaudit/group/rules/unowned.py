@@ -89,8 +89,8 @@ class Unowned(Rule):
         return () if free is None else self._judge(free, start, start, left)
 
     def ended(self, lifetime: Lifetime) -> Iterable[Finding]:
-        """Note that a partition has lost its owner, or that a member has left during partitions'
-        time without an owner."""
+        """Note that a partition has lost its owner, or that a member has left while partitions had
+        no owner."""
         if lifetime.znode.tree == OWNERS:
             if lifetime.ended_by is not None:  # otherwise it ended in the log gap
                 self._released[lifetime.znode.path] = lifetime if _is_shown(lifetime) else None

@@ -60,7 +60,8 @@ def clocks(first: int, last: int) -> str:
 
 
 def timed(first: int, last: int) -> str:
-    """Return the basis of a finding whose only doubt is the time between two transactions."""
+    """Return the basis (``proven`` or ``inferred``) of a finding that is certain, except for the
+    time between two transactions."""
     return "inferred" if two_leaders(first, last) else "proven"
 
 

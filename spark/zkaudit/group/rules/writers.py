@@ -15,7 +15,7 @@ _TOOL: Final = re.compile(TOOL_NAME_END)
 
 
 class Role(StrEnum):
-    """What the session that wrote an offset was to the partition."""
+    """How the session that wrote an offset was related to the partition's owner."""
 
     OWNER = "owner"
     ZOMBIE = "zombie"
