@@ -145,8 +145,8 @@ def _plain(offset: int | None) -> KafkaOffset | None:
 def back(group: str, before: Before, marker: bytes | None, marked: bool) -> Change:
     """Return the change that restores the offsets from before the last change.
 
-    ``before``: these offsets, from the group's record. ``marker``: the current migration marker.
-    ``marked``: whether the last change was finished, and wrote ``marker``.
+    ``before``: the state with these offsets, from the group's record. ``marker``: the current
+    migration marker. ``marked``: whether the last change was finished, and wrote ``marker``.
     """
     held = before.zk if before.target is Store.ZOOKEEPER else before.kafka
     after = {**held, **before.to}

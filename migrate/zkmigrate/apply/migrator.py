@@ -46,12 +46,12 @@ class Migrator:
     Args:
         stores: both stores, opened.
         effect: called before and after each change outside this process, by any thread.
-        force: also roll back groups whose offsets were changed after the move.
-        lock: keep old consumers of groups that were moved to Kafka from starting.
+        force: whether to roll back groups even if their offsets were changed after the move.
+        lock: whether to lock groups that were moved to Kafka, so that old consumers cannot start.
         parallel: number of groups to work on at a time.
         check: called with each group's plan, before the group is claimed and right before its
             offsets are written, by any thread. It may raise an error to refuse the group.
-        stop_waiting: makes waits fail immediately.
+        stop_waiting: called to make waits fail immediately.
     """
 
     def __init__(

@@ -144,7 +144,7 @@ class History:
 
     @property
     def changed(self) -> tuple[Changed, ...]:
-        """The offsets that the last run with changes has changed."""
+        """The offsets that were changed by the last run that changed any."""
         return next((one.result.changed for one in reversed(self.ended) if one.result.changed), ())
 
 

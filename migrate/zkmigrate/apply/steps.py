@@ -460,8 +460,8 @@ class Steps:
         return lost
 
     def wait_for_earlier_runs(self, names: set[str], group: str) -> None:
-        """Wait until the sessions of earlier runs have ended. ``names``: under which they claimed
-        the group."""
+        """Wait until the sessions of earlier runs have ended. ``names``: the names under which they
+        claimed the group."""
         deadline = time.monotonic() + self.stores.timeout * 2 + 5
         waiting = False
         while True:

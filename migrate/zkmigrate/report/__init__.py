@@ -137,7 +137,7 @@ def _state(plan: GroupPlan, step: str, outcome: Result | None) -> str:
 
 
 def group_rows(groups: Iterable[GroupReport]) -> Iterator[tuple[object, ...]]:
-    """Yield a row of JSON for each group."""
+    """Yield a row for each group, for the report in JSON."""
     for one in groups:
         plan = one.plan
         why = one.why or "; ".join(": ".join(filter(None, reason)) for reason in one.reasons)

@@ -123,9 +123,9 @@ class Translator:
         read.
 
         Compares the records of both logs, in larger and larger parts, until the result is certain.
-        ``asked``: each with all partitions of its topic. A result of an earlier run is only used if
-        the topics' ids are known. Raises MigrationError if a proven offset cannot be added to the
-        file.
+        ``asked``: the offsets to translate, each with all partitions of its topic. A result of an
+        earlier run is only used if the topics' ids are known. Raises MigrationError if a proven
+        offset cannot be added to the file.
         """
         scripts = [self._find(*one) for one in asked]
         found: dict[_Script[Translation], Translation | BrokerError] = {}

@@ -14,7 +14,7 @@ QUIET_US: Final = 5_000_000
 
 
 class Bursts:
-    """Divides the changes of a group into bursts."""
+    """Divides the changes of a group into bursts (see ``Burst``)."""
 
     def __init__(self) -> None:
         self._now: Burst | None = None

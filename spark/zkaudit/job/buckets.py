@@ -240,7 +240,7 @@ def read(
     spark: SparkSession, found: Sequence[Batches], numbers: Iterable[int] | None = None
 ) -> DataFrame:
     """Return recorded rows (``schema.TXNLOG_GROUPS``), with the ``key`` of their group. Operations
-    that a server has logged twice occur once. ``numbers``: the buckets to read."""
+    that a server has logged twice are returned once. ``numbers``: the buckets to read."""
     columns = schema.spark_type(schema.TXNLOG_GROUPS)
     columns = StructType([*columns, StructField("key", LongType())])
     places = [one.place for one in found]

@@ -66,7 +66,8 @@ def decisions_option(command: F) -> F:
 
 
 def rules_in(file: str | None) -> tuple[Rule, ...]:
-    """Return the rules in a file of decisions; none without a file. Raises PlanFileError."""
+    """Return the rules in a file of decisions; an empty tuple if ``file`` is ``None``. Raises
+    PlanFileError."""
     return decisions_file.parse(file, read_file(file)) if file else ()
 
 

@@ -132,5 +132,5 @@ def _rank(copy: Copy) -> tuple[int, int, bool]:
 
 
 def in_step(offsets: Mapping[TopicPartition, int], copies: Mapping[TopicPartition, Copy]) -> bool:
-    """Whether each partition's copy belongs to its present offset."""
+    """Whether each partition's offset has an up-to-date copy."""
     return all(tp in copies and copies[tp].source == offset for tp, offset in offsets.items())

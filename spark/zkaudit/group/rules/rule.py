@@ -79,8 +79,8 @@ def raised(severity: str, skipped: int, limits: Limits) -> str:
 
 
 class Group:
-    """The state of one group that all its rules use. It includes a row before the rules read that
-    row.
+    """The state of one group that all its rules use. It is updated with each row before the rules
+    read the row.
 
     Args:
         chroot: the path before ``/consumers``.
@@ -200,13 +200,12 @@ class Group:
     def from_known(
         self, partition: Partition, begin: Moment, until: Moment | None
     ) -> tuple[Moment, bool]:
-        """Move the beginning of an interval without an owner, if needed, to where all owners are
-        known.
+        """Return where a time without an owner certainly begins, and whether that is after
+        ``begin``.
 
-        If the segment in which the interval ends knows all owners only from a point within the
-        interval, the interval begins there. Returns the beginning, and whether it was moved.
-        ``until``: the end of the interval, in the current segment or an earlier one; ``None``: the
-        end of the history.
+        Before a snapshot shows all owners again, a log gap may hide one. If the first such point in
+        the segment where the time ends is after ``begin``, the time begins there. ``until``: the
+        end of the time, in the current segment or an earlier one; ``None``: the end of the history.
         """
         last = self.coverage.last_segment
         segment = last if until is None else self.coverage.segment(until.zxid)

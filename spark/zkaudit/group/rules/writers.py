@@ -54,7 +54,8 @@ class Writer(NamedTuple):
 
     @property
     def skips(self) -> bool:
-        """Whether a higher offset of this session hides messages that no member delivered."""
+        """Whether messages are skipped if this session writes a higher offset, because no member
+        delivered them."""
         return self.role in (Role.TOOL, Role.BROKER) or self.is_stranger
 
     @property
