@@ -41,7 +41,8 @@ def no_effect(_what: str) -> None:
 
 class Journal:
     """The journal of a plan or command. ``with`` opens the file, or creates it. A journal of a plan
-    with another ``digest`` is refused. ``records``: those of earlier runs. Raises JournalError."""
+    with another ``digest`` is refused. ``records``: the records of earlier runs. Raises
+    JournalError."""
 
     def __init__(self, path: Path, digest: str, effect: Effect = no_effect) -> None:
         self.path = path

@@ -132,8 +132,8 @@ def unreadable(group: str, problem: Problem) -> MigrationError:
 
 
 def not_ready(group: GroupPlan) -> Result | None:
-    """Return the outcome of a planned group that nothing is done with; ``None`` if it is ready or
-    was moved before."""
+    """Return the outcome of a planned group that is ignored or has problems; ``None`` for any other
+    group."""
     if group.verdict is Verdict.IGNORED:
         why = f"is ignored: {group.ignored}"
         return Result(group.group, Outcome.NOTHING, 0, why, (Reason.IGNORED,))

@@ -178,8 +178,8 @@ class Run:
         act: Callable[[bool], Result],
         case: Callable[[], Case] | None = None,
     ) -> Result:
-        """Check what ``act`` would do, called with ``False``. If it would do something, run the
-        first hook, record the step and call it with ``True``. A dry run only checks."""
+        """Call ``act`` with ``False``, to check. If there is something to do, run the hook before
+        the group, record the step, and call ``act`` with ``True``. A dry run only checks."""
         result = act(False)
         if result.outcome is not Outcome.WOULD or self.journal is None:
             return result

@@ -110,10 +110,11 @@ class InKafka:
     """Changes the offsets of one group in Kafka.
 
     Args:
-        permission: asked for before each request; ``None``: the coordinator alone protects it.
-        lost: called if the permission expired before an answer arrived; returns the partitions
-            whose newer offsets may be lost.
-        note: writes them to the journal.
+        permission: checked before each request. ``None``: no check, as the coordinator refuses
+            commits to a group with members.
+        lost: called if the permission has expired when a request ends. Returns the partitions where
+            newer offsets may have been overwritten.
+        note: writes these partitions to the journal.
     """
 
     def __init__(

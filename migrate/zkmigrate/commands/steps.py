@@ -45,7 +45,7 @@ class Stage(NamedTuple):
         target: the mode whose gate is checked.
         back: whether the command moves the group towards ZooKeeper.
         act: carries out the command.
-        only_check: the check for a dry run, if it is not that of the gate.
+        only_check: the check for a dry run; ``None``: the check of the gate.
     """
 
     action: Action

@@ -69,7 +69,7 @@ class Together(NamedTuple):
         return found if time.monotonic() <= self.until else None
 
     def of_all(self, groups: Iterable[str]) -> dict[str, Seen]:
-        """Return those of the groups that were read, unless the data is too old."""
+        """Return the groups among ``groups`` that were read, unless the data is too old."""
         some = groups if time.monotonic() <= self.until else ()
         return {name: one for name in some if isinstance(one := self.found.get(name), Seen)}
 
@@ -299,7 +299,7 @@ class Readings:
 
 
 def or_error(script: Script[T]) -> Script[T | ZooKeeperError | GroupRefusedError]:
-    """Run a script. Return the error if it fails for this group alone."""
+    """Run a script for one group. If it fails because of this group alone, return the error."""
     try:
         return (yield from or_refusal(script))
     except (GroupRefusedError, ZooKeeperError) as error:

@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 class Connections:
-    """Connections that are opened when they are first used. One thread at a time.
+    """Connections to brokers, which are opened when they are first used. Only one thread at a time
+    may use this object.
 
     Args:
         brokers: returns the registered brokers.
@@ -41,7 +42,8 @@ class Connections:
             connection.close()
 
     def leaders(self, topics: Collection[str]) -> dict[TopicPartition, BrokerConnection]:
-        """Return connections to the leaders of partitions. Raises BrokerError."""
+        """Return a connection to the leader of each partition of these topics. Raises
+        BrokerError."""
         brokers = {one.broker_id: one for one in self._brokers()}
         leaders = self._first(brokers.values(), lambda one: fetch_metadata(one, topics)).leaders
         return {tp: self._to(brokers[at]) for tp, at in leaders.items() if at in brokers}

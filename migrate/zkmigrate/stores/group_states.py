@@ -149,9 +149,12 @@ def case_in(stores: Stores, group: str, in_kafka: str = "") -> Case:
 def read_offsets(
     stores: Stores, plans: Iterable[GroupPlan]
 ) -> Iterator[tuple[GroupPlan, GroupState | Problem]]:
-    """Yield each planned group with its offsets in both stores, its marker and its record, or the
-    problem of an unreadable group. ``topics`` has only topics of planned offsets that are missing
-    from the store to which the group was moved."""
+    """Yield each planned group with its offsets in both stores, its marker and its record, or with
+    the problem if it cannot be read.
+
+    Of the topics, the result has only those of planned offsets that are missing from the store to
+    which the group was moved.
+    """
     for plan, found in stores.zk.run_all(map(_in_zookeeper, plans)):
         if isinstance(found, ZooKeeperError):
             yield plan, unreadable_group(plan.group, found)

@@ -151,8 +151,8 @@ def decoded(
     written: Node | None,
     migratable: Collection[str] = (),
 ) -> GroupState:
-    """Decode a group's marker, mode and record, if they exist. ``faults`` lists unreadable parts.
-    ``migratable``: its members that take part in a live move."""
+    """Decode a group's marker, mode and record, if they exist. ``faults`` of the result says which
+    parts cannot be read. ``migratable``: its members that take part in a live move."""
     faults: list[str] = []
 
     def of(node: Node | None, default: T, decode: Callable[[Node], T]) -> T:

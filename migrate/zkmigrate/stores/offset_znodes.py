@@ -69,7 +69,7 @@ def offsets_at(
 
 
 def readable_at(root: str, nodes: Znodes) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the offsets in znodes below a path, and why others are unreadable."""
+    """Return the offsets in znodes below a path, and why other znodes cannot be read."""
     found = {tp: zk_offset(_path(root, tp), node) for tp, node in nodes}
     offsets = {tp: one.offset for tp, one in found.items() if one.offset is not None}
     return offsets, [one.fault for one in found.values() if one.fault]

@@ -262,7 +262,8 @@ def op(group: str, record: Record) -> MultiOp:
 
 
 def put(where: str, data: bytes, version: int) -> MultiOp:
-    """Return the operation that sets a znode if it has this version; -1: it does not exist."""
+    """Return the operation that writes a znode. It fails if the znode has another version.
+    ``version``: -1 if the znode must not exist."""
     return Create(where, data) if version < 0 else SetData(where, data, version)
 
 

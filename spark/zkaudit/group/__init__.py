@@ -116,7 +116,7 @@ __all__ = [
 
 
 class Replay(NamedTuple):
-    """The rows that a fold returned for the events of one group."""
+    """The rows that ``Fold`` returned for the events of one group."""
 
     lifetimes: list[Lifetime]
     """Lifetimes in the order in which they ended, followed by those that did not end."""
@@ -127,7 +127,7 @@ class Replay(NamedTuple):
     """The live move, if the group has a mode."""
 
     def add(self, row: Row | LiveMove) -> None:
-        """Add a row that a fold returned."""
+        """Add a row that ``Fold`` returned."""
         if isinstance(row, Lifetime):
             self.lifetimes.append(row)
         elif isinstance(row, Commit):
@@ -141,7 +141,7 @@ class Replay(NamedTuple):
 def replay(
     events: Iterable[Event], coverage: Coverage | None = None, shown: Sequence[Shown] = ()
 ) -> Replay:
-    """Fold the events of one group, which may be in any order. Return the rows."""
+    """Run the events of one group, which may be in any order, through ``Fold``. Return the rows."""
     done = Replay([], [], [], [])
     coverage, history = coverage or Coverage(), list(events)
     for row in _rows(history, coverage, shown, _later(history, coverage, shown)):
@@ -156,7 +156,8 @@ def audit_group(
     coverage: Coverage | None = None,
     shown: Sequence[Shown] = (),
 ) -> tuple[Replay, list[Finding]]:
-    """Fold the events of one group, and apply the rules. Return the rows and the findings.
+    """Run the events of one group through ``Fold``, and apply the rules to the rows. Return the
+    rows and the findings.
 
     The history ends with ``facts.end``, or with the last event if that is later.
     """

@@ -175,7 +175,7 @@ class LiveMove:
 
 
 class LiveMoves:
-    """Collects those rows of a group's fold that concern its modes.
+    """Collects the rows from ``Fold`` that concern a group's modes.
 
     Args:
         coverage: the segments of the history.

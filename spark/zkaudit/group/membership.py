@@ -10,7 +10,7 @@ from zkaudit.group.znodes import IDS
 
 
 class Members:
-    """Adds rows about changes of the group's members to the rows of its fold.
+    """Adds rows about changes of a group's members to the rows from ``Fold``.
 
     Args:
         coverage: the segments of the history.

@@ -23,8 +23,7 @@ class Bursts:
         begins a new burst."""
 
     def read(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the rows of the group's fold. If a burst ended before a row, yield the burst
-        first."""
+        """Yield the rows. If a burst ended before a row, yield the burst first."""
         for row in rows:
             if isinstance(row, Began):
                 start = row.lifetime.start

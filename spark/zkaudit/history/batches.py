@@ -127,11 +127,12 @@ def fold_batches(
     limits: Limits | None = None,
     only_findings: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Fold the histories of groups in Spark's workers. Yield the results in batches of ``columns``.
+    """Run the histories of groups through ``Fold`` in Spark's workers. Yield the results in batches
+    of ``columns``.
 
     ``columns``: the schema of ``OUTPUT``. ``batches``: rows of ``fold_input.INPUT``, ordered by
     group. ``facts`` and ``limits``: needed for findings. ``only_findings``: leave out all other
-    rows. Python's cycle collector is switched off, because the fold creates many small objects
+    rows. Python's cycle collector is switched off, because ``Fold`` creates many small objects
     without cycles.
     """
     output = _Output(columns, only_findings)

@@ -65,7 +65,7 @@ class Operations(Protocol):
 
 
 class Selected(NamedTuple):
-    """Which rows the fold needs, as conditions from ``Operations``. Rows of all groups match."""
+    """The rows that ``Fold`` needs, as conditions from ``Operations``. Rows of all groups match."""
 
     acts: Any
     """Operations on znodes. Each is an event of the group in its path."""
@@ -82,7 +82,7 @@ class Selected(NamedTuple):
 
 
 def selected(rows: Operations, log_gaps: bool) -> Selected:
-    """Return which rows the fold needs. ``log_gaps``: the history has log gaps."""
+    """Return which rows ``Fold`` needs. ``log_gaps``: the history has log gaps."""
     created, closes, offset = (
         rows.type_in(CREATES),
         rows.type_in(("closeSession",)),

@@ -37,7 +37,8 @@ MAX_LOG_GAPS: Final = 10_000
 
 @dataclass(frozen=True)
 class Stage:
-    """The result of ``stage``: the fold's rows for all groups (``history.batches.OUTPUT``)."""
+    """The result of ``stage``: the rows from ``Fold`` for all groups
+    (``history.batches.OUTPUT``)."""
 
     folded: DataFrame
     place: Path | None = None
@@ -84,8 +85,8 @@ def stage(
     facts: Facts | None = None,
     limits: Limits | None = None,
 ) -> Stage:
-    """Fold the history of all groups, and apply the rules. ``rows``: columns of ``schema.TXNLOG``,
-    each transaction once.
+    """Run the history of all groups through ``Fold``, and apply the rules. ``rows``: columns of
+    ``schema.TXNLOG``, each transaction once.
 
     ``log_gaps``: pairs (after, before); all zxids strictly between the two are missing. A history
     that does not reach back to the first transaction begins with (0, its first zxid). ``snapshots``

@@ -39,8 +39,8 @@ def staged(out: Path) -> Iterator[None]:
 def kept(out: Path, name: str, frame: DataFrame, by: str | None = None) -> DataFrame:
     """Write a frame to a directory in ``out``, and return a frame that reads it.
 
-    ``by``: see ``save``. If the frame is empty, the result is one that Spark knows to be empty, so
-    it plans no work for it. Raises AuditError if the driver does not see all rows that were
+    ``by``: see ``save``. If no row was written, the result is a frame that Spark knows to be empty,
+    so Spark plans no work for it. Raises AuditError if the driver does not see all rows that were
     written.
     """
     place = out / name
@@ -139,7 +139,7 @@ class Store:
         return pq.read_table(self.place / spec.name, columns=list(columns) or None)
 
     def of_audited(self, rows: DataFrame) -> DataFrame:
-        """Return the rows of audited groups. ``rows``: a result of the fold."""
+        """Return the rows of audited groups. ``rows``: a table of a ``Stage``."""
         return rows
 
     def count(self, spec: catalog.Table) -> int:

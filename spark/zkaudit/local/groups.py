@@ -32,8 +32,8 @@ _ROWS: Final = 20_000
 def folded(
     history: GroupHistory, limits: Limits, only_findings: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Fold the history of all groups. Yield rows of ``history.batches.OUTPUT``. ``only_findings``:
-    leave out the rows of other tables."""
+    """Run the history of all groups through ``Fold``. Yield rows of ``history.batches.OUTPUT``.
+    ``only_findings``: leave out the rows of other tables."""
     rows = input_of(history).to_batches(_ROWS)
     coverage = Coverage(history.log_gaps, history.known)
     columns, facts = arrow_schema(OUTPUT), facts_of(history)
@@ -87,7 +87,7 @@ def _flags(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def input_of(history: GroupHistory) -> pa.Table:
-    """Return the rows of all groups for the fold, in the fold's order."""
+    """Return the rows of all groups that ``Fold`` needs, in the order in which it needs them."""
     rows, nodes = history.rows, history.nodes.rename_columns(RENAMED)
     groups: dict[str, int] = {}
     operations, shown = _Operations(rows, groups), _Operations(nodes, groups)

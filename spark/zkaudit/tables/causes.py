@@ -62,8 +62,8 @@ def _caused(steps: DataFrame, lines: DataFrame) -> DataFrame:
 
 
 def attempts(steps: DataFrame, lines: DataFrame) -> DataFrame:
-    """Return the table ``attempts``. ``steps``: the fold's rows ``membership``. ``lines``: the
-    lines of journals."""
+    """Return the table ``attempts``. ``steps``: the rows ``membership`` of a ``Stage``. ``lines``:
+    the lines of journals."""
     number = Window.partitionBy("file", "member", "attempt").orderBy("line")
     begun = (
         _caused(steps, lines)
@@ -90,8 +90,8 @@ def _basis() -> Column:
 
 
 def herds(steps: DataFrame, lines: DataFrame | None) -> DataFrame:
-    """Return the table ``herds``. ``steps``: the fold's rows ``membership``. ``lines``: the lines
-    of journals, which alone show the members' operations; ``None`` without journals."""
+    """Return the table ``herds``. ``steps``: the rows ``membership`` of a ``Stage``. ``lines``: the
+    lines of journals, which alone show the members' operations; ``None`` without journals."""
     members = F.col("members")
     others = members - F.when(F.col("change") == "join", 1).otherwise(0)
     model = {"notified": others, "rebalances": members, "reads": members * members}

@@ -110,7 +110,7 @@ class Rules:
     """Applies all rules to the history of one group.
 
     Args:
-        coverage: the segments of the history, as for the fold.
+        coverage: the segments of the history, as for ``Fold``.
         facts: data that concern all groups.
         limits: the thresholds.
     """
@@ -128,8 +128,7 @@ class Rules:
         self._committed: list[Callable[[Commit], Iterable[Finding]]] = []
 
     def read(self, row: Row | LiveMove) -> list[Finding]:
-        """Pass the next row of the group's fold to the rules. Return the findings that are
-        complete."""
+        """Pass the next row from ``Fold`` to the rules. Return the findings that are complete."""
         findings: list[Finding] = []
         if isinstance(row, Commit):
             if self.group is None or self._with_gaps:
