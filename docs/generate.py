@@ -101,8 +101,9 @@ def migrate_json_page() -> str:
         NOTE,
         'With `--json`, a command prints `{"schema": NAME, "version": NUMBER, "rows": [...]}` on',
         "standard output. Each row is an object with all columns of its schema. A column with a",
-        "question mark may be null. The version of a schema changes when a column is removed or",
-        "its meaning changes; new columns may be added. With `--watch` and `lock --hold`, each",
+        "question mark may be null. The version, 1 unless this page says otherwise, changes when a",
+        "column is removed or its meaning changes. New columns may be added. With `--watch` and",
+        "`lock --hold`, each",
         "line is an object with `schema`, `version`, the time `at` and the columns. A row that",
         "disappeared has its first columns and `gone`.\n",
         "`zkconsumer offsets export --json` prints a list of objects with `group`, `topic`,",
@@ -117,13 +118,17 @@ def migrate_json_page() -> str:
         commands = ", ".join(f"`{command}`" for command in rows.commands)
         lines += [
             f"## `{name}`\n",
-            f"Version {rows.version}, by {commands}: one row for {rows.row}.\n",
+            f"By {commands}: one row for {rows.row}.{_version(rows.version)}\n",
         ]
         shared = [f"`{column.name}`" for column in rows.columns if column in common]
         if shared:
             lines.append(f"[Common](#common-columns): {', '.join(shared)}.\n")
         lines += _json_columns(column for column in rows.columns if column not in common)
     return "\n".join(lines)
+
+
+def _version(number: int) -> str:
+    return "" if number == 1 else f" Version {number}."
 
 
 def _json_columns(columns: Iterable[Column]) -> list[str]:

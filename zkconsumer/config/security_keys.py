@@ -95,11 +95,11 @@ def _provider_fault(value: object) -> str | None:
     return None if legal else "must be MODULE:FUNCTION, or a function where a mapping is given"
 
 
-def _store_type(what: str) -> Check:
-    def fault(value: str) -> str | None:
-        return None if value.upper() in _STORE_TYPES else f"must be {' or '.join(_STORE_TYPES)}"
+def _store_fault(value: str) -> str | None:
+    return None if value.upper() in _STORE_TYPES else f"must be {' or '.join(_STORE_TYPES)}"
 
-    return Check(f"PEM; for {what} of another type, the error shows how to convert it", fault)
+
+_STORE_TYPE: Final = Check("PEM; the error for another type shows how to convert it", _store_fault)
 
 
 _ENDPOINT_CHECK: Final = Check(
@@ -185,7 +185,7 @@ class SecurityKeys:
     )
     ssl_truststore_type: str | None = key(
         "Format of `ssl.truststore.location`. By default it is recognized from the file",
-        check=_store_type("a truststore"),
+        check=_STORE_TYPE,
         since="0.9",
     )
     ssl_truststore_password: Password | None = key(
@@ -209,7 +209,7 @@ class SecurityKeys:
     )
     ssl_keystore_type: str | None = key(
         "Format of `ssl.keystore.location`. By default it is recognized from the file",
-        check=_store_type("a keystore"),
+        check=_STORE_TYPE,
         since="0.9",
     )
     ssl_keystore_password: Password | None = key(
@@ -252,7 +252,7 @@ class SecurityKeys:
     )
     zookeeper_ssl_truststore_type: str | None = key(
         "As `ssl.truststore.type`, for ZooKeeper",
-        check=_store_type("a truststore"),
+        check=_STORE_TYPE,
         since="2.5",
     )
     zookeeper_ssl_truststore_password: Password | None = key(
@@ -268,7 +268,7 @@ class SecurityKeys:
     )
     zookeeper_ssl_keystore_type: str | None = key(
         "As `ssl.keystore.type`, for ZooKeeper",
-        check=_store_type("a keystore"),
+        check=_STORE_TYPE,
         since="2.5",
     )
     zookeeper_ssl_keystore_password: Password | None = key(
