@@ -32,7 +32,9 @@ def zookeeper_session(zookeeper: str) -> Iterator[KazooClient]:
         client.start(timeout=15.0)
         yield client
     except (KazooException, KazooTimeoutError) as error:
-        raise ClusterError(f"ZooKeeper at {zookeeper}: {error or type(error).__name__}") from error
+        raise ClusterError(
+            f"ZooKeeper at {zookeeper}: {str(error) or type(error).__name__}"
+        ) from error
     finally:
         client.stop()
         client.close()
