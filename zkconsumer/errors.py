@@ -95,6 +95,10 @@ class ChrootMissingError(ZooKeeperError):
     exit_code: ClassVar[int] = 2
 
 
+_VERBS = ("is", "has", "was", "holds", "names", "subscribes", "does", "looks")
+"""Reasons that begin with one of these are about the znode itself."""
+
+
 class ZnodeFormatError(ZooKeeperError):
     """A znode's data does not have the required format. ``path`` names the znode: find out which
     client wrote it. ``too_large``: the data exceeds a limit of this library; other clients may be
@@ -104,7 +108,8 @@ class ZnodeFormatError(ZooKeeperError):
         self.path = path
         self.reason = reason
         self.too_large = too_large
-        super().__init__(f"{path}: {reason}")
+        about_it = reason.partition(" ")[0] in _VERBS
+        super().__init__(f"{path} {reason}" if about_it else f"{path}: {reason}")
 
 
 class DuplicateConsumerIdError(ZooKeeperError):

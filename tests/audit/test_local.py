@@ -237,7 +237,7 @@ def test_what_is_not_understood_is_named(tmp_path: Path, zkaudit: Any) -> None:
         f"t-0: offset none -> 'ten', which is not an offset by {six}; no member owned it",
         f"t-0: offset 'ten' -> '-1', which is not an offset by {six}; no member owned it",
         f'{seven} wrote \'{{"version":1,"mode":"x"}}\' as the live mode: '
-        "/consumers/g/live/mode: names no mode that this version knows",
+        "/consumers/g/live/mode names no mode that this version knows",
     ]
     claimed = lines.pop()
     assert claimed.startswith("t-1 claimed by c with a znode that is not ephemeral")

@@ -192,9 +192,9 @@ def test_a_topic_that_cannot_be_read_is_not_missing(safe: Simulated) -> None:
     safe.zk.set("/brokers/topics/t", b"{")
     found = gate(safe)
     assert found.status == 3
-    assert "/brokers/topics/t: is not JSON" in found.rows[0]["why"]
+    assert "/brokers/topics/t is not JSON" in found.rows[0]["why"]
     (row,) = safe.run("status", "--all").rows
-    assert "/brokers/topics/t: is not JSON" in row["attention"]
+    assert "/brokers/topics/t is not JSON" in row["attention"]
 
 
 def test_offsets_that_a_plan_left_behind_pass(simulated: Simulated) -> None:

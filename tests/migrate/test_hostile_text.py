@@ -89,5 +89,5 @@ def test_a_migration_marker_is_read_or_refused() -> None:
     rolled_back = migration_marker.decode("path", node(b""))
     assert (rolled_back.moved_to, rolled_back.at_ms, rolled_back.values) == (None, 17, {})
     for bad in (b" ", b"x", b"{}", data[:-1], data.replace(b"17", b"-1"), b"[" * 100_000):
-        with pytest.raises(ZnodeFormatError, match=r"^/consumers/g/migration: "):
+        with pytest.raises(ZnodeFormatError, match=r"^/consumers/g/migration (is|was) "):
             migration_marker.decode("/consumers/g/migration", node(bad))

@@ -458,8 +458,8 @@ def test_options_that_do_not_fit(simulated: Simulated, words: tuple[str, ...], t
 @pytest.mark.parametrize(
     ("path", "data", "named"),
     [
-        ("/s/partition_0", b"{", "/s/partition_0: is not JSON"),
-        ("/s/other/0", b"77", "/s/other/0: looks like an offset"),
+        ("/s/partition_0", b"{", "/s/partition_0 is not JSON"),
+        ("/s/other/0", b"77", "/s/other/0 looks like an offset"),
         ("/else", b"", "/s does not exist"),
         ("/s", b"", "/s has no offset in the layout storm"),
     ],

@@ -144,7 +144,7 @@ def test_there_is_a_text_for_each_reason_that_nothing_can_be_assigned() -> None:
     assert "topic t does not exist" in group.why()
     group.context.decoded = {}
     group.zk.do(Create(topic_path("t"), b"{"))
-    assert "no topic of this member can be used: /brokers/topics/t: is not JSON" in group.why()
+    assert "no topic of this member can be used: /brokers/topics/t is not JSON" in group.why()
     assert Group(Subscription(Pattern.STATIC, {})).why() == ""
     assert Group(white("nothing.*")).why() == ""
 
@@ -181,7 +181,7 @@ def test_a_white_list_with_several_names_is_doubtful() -> None:
     assert view.members["g_n"] == {"t": 1}
     assert view.quarantined == {}
     (reason,) = view.doubtful.values()
-    assert reason.startswith(f"{path}: has a topic filter with 2 names")
+    assert reason.startswith(f"{path} has a topic filter with 2 names")
     assert "'u'" in reason
     group.zk.do(SetData(path, encode_registration(white("t"), 1)))
     assert group.view().doubtful == {}

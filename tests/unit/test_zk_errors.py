@@ -8,6 +8,8 @@ import pytest
 from kazoo import exceptions as kz
 
 from zkconsumer.core.zookeeper.ops import Code
+from zkconsumer.errors import ClusterError, ZnodeFormatError
+from zkconsumer.servers.topics import in_zookeeper
 from zkconsumer.zk.driver import code_of
 
 KINDS = sorted(
@@ -80,3 +82,29 @@ def test_subclasses_take_their_parents_code() -> None:
 def test_an_answer_that_kazoo_cannot_read_leaves_the_outcome_open() -> None:
     """kazoo returns the decoding error itself. The operation may have been carried out."""
     assert code_of(UnicodeDecodeError("utf-8", b"", 0, 1, "")) is Code.CONNECTION_LOSS
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [("is not JSON", "/a is not JSON"), ("'x' is not an offset", "/a: 'x' is not an offset")],
+)
+def test_the_text_about_a_znode_is_a_sentence(reason: str, text: str) -> None:
+    """The znode is its subject, unless the reason has one of its own."""
+    assert str(ZnodeFormatError("/a", reason)) == text
+
+
+def test_an_error_of_kazoo_without_a_text_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of its errors have no text: the kind is named then."""
+
+    class Client:
+        """One that loses its connection."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            self.stop = self.close = lambda: None
+
+        def start(self, timeout: float) -> None:
+            raise kz.ConnectionLoss
+
+    monkeypatch.setattr(in_zookeeper, "KazooClient", Client)
+    with pytest.raises(ClusterError, match="ZooKeeper at h:1: ConnectionLoss"):
+        in_zookeeper.zookeeper_session("h:1").__enter__()
