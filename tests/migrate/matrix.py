@@ -256,7 +256,7 @@ def leaving(one: Simulated) -> None:
     untouched(one)
     begun = Record(id="x", by="a@b", command=CUT_OVER, locked=True, to_cluster="there")
     one.zk.run(record.write(one.group, begun))
-    assert one.zk.run(guard.lock(one.group, one.now_ms)) is None
+    assert one.zk.run(guard.lock(one.group)) is None
 
 
 def handed_over(one: Simulated) -> None:
@@ -266,7 +266,7 @@ def handed_over(one: Simulated) -> None:
         id="x", by="a@b", command=CUT_OVER, locked=True, to_cluster="there", handed_over=True
     )
     one.zk.run(record.write(one.group, done))
-    assert one.zk.run(guard.lock(one.group, one.now_ms)) is None
+    assert one.zk.run(guard.lock(one.group)) is None
 
 
 STATES: Final[tuple[Callable[[Any], None], ...]] = (

@@ -148,7 +148,7 @@ def test_status_names_a_locked_group_that_counts_in_zookeeper(
 ) -> None:
     """No consumer could start there. A command was killed, or two operators worked at once."""
     getattr(matrix, state)(simulated)
-    assert simulated.zk.run(guard.lock("g", 1)) is None
+    assert simulated.zk.run(guard.lock("g")) is None
     assert simulated.run("status", "--group", "g").status == 3
     (text, reasons) = (status(simulated)[name] for name in ("attention", "reasons"))
     assert text == "is locked, so old consumers cannot start: run zkmigrate unlock"
@@ -165,7 +165,7 @@ def test_a_move_closes_the_lock_that_a_live_move_left(simulated: Simulated) -> N
     """``lock`` was killed before it wrote the mode, so migratable members could register. After a
     stopped move they would read on from ZooKeeper's old offsets."""
     group(simulated)
-    assert simulated.zk.run(guard.lock("g", 1, (ids_lock.LIVE,))) is None
+    assert simulated.zk.run(guard.lock("g", (ids_lock.LIVE,))) is None
     plan(simulated)
     assert simulated.run("apply", simulated.file("plan"), "--execute").status == 0
     assert ids_lock.LIVE not in access(simulated)
@@ -176,7 +176,7 @@ def test_lock_and_status_notice_migratable_members_that_may_still_register(
 ) -> None:
     """The move was killed between its marker and the lock."""
     group(simulated)
-    assert simulated.zk.run(guard.lock("g", 1, (ids_lock.LIVE,))) is None
+    assert simulated.zk.run(guard.lock("g", (ids_lock.LIVE,))) is None
     plan(simulated)
     assert simulated.run("apply", simulated.file("plan"), "--execute", "--no-lock").status == 0
     simulated.zk.do(SetAcl(GROUP.ids, (*access(simulated), ids_lock.LIVE), -1))

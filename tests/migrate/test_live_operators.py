@@ -230,7 +230,7 @@ def test_release_leaves_the_lock_of_a_live_move(operators: Operators, mode: Mode
 
 def test_a_live_step_leaves_the_lock_of_a_stopped_move(operators: Operators) -> None:
     """Another operator has moved the group since ``unlock`` has chosen how to unlock it."""
-    assert operators.zk.run(guard.lock("g", 1)) is None
+    assert operators.zk.run(guard.lock("g")) is None
     data = migration_marker.encode(Store.KAFKA, 1, {})
     operators.zk.run(attempt(Create(migration_marker.path("g"), data)))
     (why,) = operators.move().unlock().why
@@ -364,7 +364,7 @@ def test_a_group_that_commits_all_the_time_can_go_back(operators: Operators) -> 
 def test_a_super_user_is_told_that_its_lock_cannot_be_proved(operators: Operators) -> None:
     """Access lists do not hold for it, so its own registration always succeeds."""
     operators.zk.identities = None  # type: ignore[assignment]
-    fault = operators.zk.run(guard.lock("g", 1))
+    fault = operators.zk.run(guard.lock("g"))
     assert "logged in as its super user: then log in as another user" in str(fault)
     assert operators.guard.guard is ids_lock.Guard.OPEN
 
@@ -433,7 +433,7 @@ def test_a_late_lock_does_not_let_members_into_a_finished_group(operators: Opera
     while came:
         forth(operators.move())
         operators.move().go(Mode.OPEN)
-        late = guard.lock("g", 1, (ids_lock.LIVE,))
+        late = guard.lock("g", (ids_lock.LIVE,))
         held: list[ZkOp] = []
         due = all_but(number)
 
@@ -509,12 +509,12 @@ def test_a_lost_answer_changes_nothing(operators: Operators, act: str, applied: 
 
     def all_of_it() -> Script[Any]:
         if act == "lock":
-            return (yield from guard.lock("g", 1, (ids_lock.LIVE,)))
+            return (yield from guard.lock("g", (ids_lock.LIVE,)))
         return (yield from guard.unlock("g"))
 
     while lost:
         if act == "unlock":
-            assert operators.zk.run(guard.lock("g", 1, (ids_lock.LIVE,))) is None
+            assert operators.zk.run(guard.lock("g", (ids_lock.LIVE,))) is None
         lost, left = False, number
 
         def send(op: ZkOp) -> Reply:

@@ -155,7 +155,7 @@ def test_undo_of_a_plan_passes_over_a_group_that_was_taken_back_from_another(
     assert simulated.run("undo", "--group", "g", *DO).rows[0]["outcome"] == "done"
     assert simulated.run("plan", "--group", "g", "--out", "last").status == 0
     if killed:
-        assert simulated.zk.run(guard.lock("g", 1)) is None
+        assert simulated.zk.run(guard.lock("g")) is None
     refused = (plan, state) == ("first", "used")
     answer = (3, "refused") if refused else (0, "nothing to do")
     for words in ((), DO, DO, ("--again",)):
@@ -281,7 +281,7 @@ def test_an_undo_lifts_no_lock_of_a_move_that_came_meanwhile(
 ) -> None:
     """The group was only locked when ``undo`` looked. Another operator moves it during the hook."""
     matrix.untouched(simulated)
-    assert simulated.zk.run(guard.lock("g", 1)) is None
+    assert simulated.zk.run(guard.lock("g")) is None
     first, second = machines(simulated)
 
     def move(*_: object) -> None:
@@ -297,7 +297,7 @@ def test_an_undo_lifts_no_lock_of_a_move_that_came_meanwhile(
 def test_an_unlock_lifts_no_lock_of_a_move_that_came_meanwhile(simulated: Simulated) -> None:
     """Another operator moves the group right before ``unlock`` lifts its lock."""
     matrix.untouched(simulated)
-    assert simulated.zk.run(guard.lock("g", 1)) is None
+    assert simulated.zk.run(guard.lock("g")) is None
     first, second = machines(simulated)
     second.plan()
     others: list[Ran] = []
@@ -561,7 +561,7 @@ def test_a_lock_that_comes_during_a_move_back_is_lifted(simulated: Simulated) ->
         ops = op.ops if isinstance(op, Multi) else ()
         marker = migration_marker.path("g")
         if any(isinstance(one, SetData) and one.path == marker for one in ops) and not locked:
-            locked.append(second.zk.run(guard.lock("g", 1)))
+            locked.append(second.zk.run(guard.lock("g")))
 
     first.zk.before = before
     ran = first.run("undo", "--group", "g", *DO)

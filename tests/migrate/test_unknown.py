@@ -43,7 +43,7 @@ def test_a_lock_that_an_undo_left_is_shown(simulated: Simulated) -> None:
     assert simulated.run("apply", "plan", *DO).status == 0
     assert simulated.run("undo", "plan", *DO).status == 0
     assert status(simulated)[0] == 0
-    assert simulated.zk.run(guard.lock("g", 0)) is None  # the undo was killed before it unlocked
+    assert simulated.zk.run(guard.lock("g")) is None  # the undo was killed before it unlocked
     code, row = status(simulated)
     assert (code, row["truth"], row["reasons"]) == (3, "both", ["locked"])
     assert simulated.run("unlock", "--group", "g", *DO).status == 0

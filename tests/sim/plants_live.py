@@ -18,13 +18,13 @@ from zkconsumer.runtime.membership.live_move import DualGate
 def leaves_the_ids_open(patch: pytest.MonkeyPatch) -> None:
     """The tool looks for legacy members, but does not keep new ones out."""
     rewrite(patch, obstacles, "if not facts.ids_locked:", "if False:")
-    rewrite(patch, LiveMove._keep_out, "guard.lock(self.group, now_ms, (ids_lock.LIVE,))", "()")
+    rewrite(patch, LiveMove._keep_out, "guard.lock(self.group, (ids_lock.LIVE,))", "()")
 
 
 def unlocks_a_finished_move(patch: pytest.MonkeyPatch) -> None:
     """The steps of a live move let legacy consumers in after a move is recorded as finished."""
     right = guard.unlock_recorded
-    patch.setattr(guard, "unlock_recorded", lambda group, now_ms, live=False: right(group, now_ms))
+    patch.setattr(guard, "unlock_recorded", lambda group, live=False: right(group))
 
 
 def delivers_with_one_lock(patch: pytest.MonkeyPatch) -> None:

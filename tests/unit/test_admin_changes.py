@@ -180,7 +180,7 @@ def damaged(zk: Zk) -> None:
 
 def locked(zk: Zk) -> None:
     """The lock of a move."""
-    assert zk.run(guard.lock("g", 1)) is None
+    assert zk.run(guard.lock("g")) is None
 
 
 def live(zk: Zk) -> None:

@@ -52,17 +52,17 @@ NOT_ENFORCED: Final = (
 )
 
 
-def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[str | None]:
+def lock(group: str, allowed: tuple[AclEntry, ...] = ()) -> Script[str | None]:
     """Keep old consumers from registering. Return why that is not possible, otherwise ``None``.
 
     ``allowed``: see ``lock_found``.
     """
-    found = yield from lock_found(group, now_ms, allowed)
+    found = yield from lock_found(group, allowed)
     return found if isinstance(found, str) else None
 
 
 def lock_found(
-    group: str, now_ms: int, allowed: tuple[AclEntry, ...] = (), exactly: bool = False
+    group: str, allowed: tuple[AclEntry, ...] = (), exactly: bool = False
 ) -> Script[Found | str]:
     """Keep old consumers from registering. Return the lock, or why that is not possible.
 
@@ -90,7 +90,7 @@ def lock_found(
                 record, data = lock.record, _encode(lock.at_ms or 0, lock.record, lock.old_data)
             else:  # not locked yet, or one who unlocked has just cleared what we noted
                 record = record or lock.acl.entries
-                data = _encode(now_ms, record, lock.data)
+                data = _encode(_now_ms(), record, lock.data)
             if isinstance((yield from attempt(SetData(path, data, lock.version))), Failed):
                 continue
             # Not before: who records that finds a lock that is as it left it.
@@ -160,7 +160,7 @@ def check_unlocked(group: str) -> Script[None]:
         raise refused(group, Reason.OTHER_OPERATOR, LOCKED_MEANWHILE)
 
 
-def follow_record(group: str, in_kafka: bool, locked: bool, now_ms: int) -> Script[str | None]:
+def follow_record(group: str, in_kafka: bool, locked: bool) -> Script[str | None]:
     """Lock or unlock a mirrored group as its record requires. Return why members cannot be kept
     out, otherwise ``None``. ``locked``: whether the record required a lock when it was read.
 
@@ -171,7 +171,7 @@ def follow_record(group: str, in_kafka: bool, locked: bool, now_ms: int) -> Scri
     """
     fault = None
     if in_kafka and locked:
-        fault = yield from lock(group, now_ms)
+        fault = yield from lock(group)
     elif in_kafka:
         return None
     yield from let_in(group)
@@ -195,14 +195,13 @@ def lock_moved(group: str, execute: bool) -> Script[Result]:
         return Result(group, Outcome.WAS_DONE, 0)
     if not execute:
         return Result(group, Outcome.WOULD, 0)
-    now_ms = int(time.time() * 1000)
-    written = record.written(found.record, now_ms, command="lock", locked=True)
+    written = record.written(found.record, _now_ms(), command="lock", locked=True)
     yield from record.write(group, written)
-    fault = yield from lock(group, now_ms)
+    fault = yield from lock(group)
     if fault is None:
         now = yield from migration_marker.state_of(group)
         if not now.faults and by_table(now, Action.LOCK) is not None:
-            yield from unlock_recorded(group, now_ms)  # another operator has taken it back
+            yield from unlock_recorded(group)  # another operator has taken it back
             return Result(group, Outcome.REFUSED, 0, record.MEANWHILE, (Reason.OTHER_OPERATOR,))
         check_members(group, (yield from children(GroupPaths(group).ids)) or [])
         return Result(group, Outcome.DONE, 0)
@@ -237,7 +236,7 @@ def release(group: str, execute: bool, live: bool = False) -> Script[Result]:
         return done
     if not execute:
         return Result(group, Outcome.WOULD, 0)
-    yield from unlock_recorded(group, int(time.time() * 1000), live)
+    yield from unlock_recorded(group, live)
     yield from check_unlocked(group)
     return Result(group, Outcome.DONE, 0)
 
@@ -250,7 +249,7 @@ def look_at_all(
     return zip(names, zk.run_all(or_refusal(look(name)) for name in names), strict=True)
 
 
-def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]:
+def unlock_recorded(group: str, live: bool = False) -> Script[bool]:
     """Record that the group is unlocked, and unlock it. Return whether it was locked.
 
     The lock is kept if another command writes the record in the meantime. ``live``: also keep the
@@ -263,7 +262,7 @@ def unlock_recorded(group: str, now_ms: int, live: bool = False) -> Script[bool]
     if (yield from look(group)).record is None and not state.record.to_cluster:
         return False
     stays = {"locked": False, "to_cluster": "", "handed_over": False}
-    written = record.written(state.record, now_ms, command="unlock", **stays)
+    written = record.written(state.record, _now_ms(), command="unlock", **stays)
     serial = (yield from record.write(group, written)).version
     return (yield from unlock(group, lambda: record.is_still(group, serial)))
 
@@ -274,6 +273,10 @@ def _clear(group: str) -> Script[None]:
         yield from unlock(group)
     except Refused:
         return
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _without_create(entry: AclEntry) -> AclEntry:

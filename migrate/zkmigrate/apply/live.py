@@ -336,14 +336,13 @@ class LiveMove:
         why = _unfinished(facts)
         if why or not execute:
             return Step(facts.mode, False, why)
-        now_ms = int(time.time() * 1000)
-        lock = yield from guard.lock_found(self.group, now_ms, exactly=True)
+        lock = yield from guard.lock_found(self.group, exactly=True)
         if isinstance(lock, str):
             return Step(facts.mode, False, (_cannot_lock(lock),))
         facts = yield from look(self.group)  # as no member can register any more
         why = _unfinished(facts)
         if not why:
-            where = migration_marker.path(self.group)
+            where, now_ms = migration_marker.path(self.group), int(time.time() * 1000)
             kept = {tp: n for tp, n in facts.in_kafka.items() if tp not in facts.in_zookeeper}
             after = migration_marker.encode(
                 Store.KAFKA, now_ms, facts.in_zookeeper, misplaced=facts.misplaced, kept=kept
@@ -426,14 +425,12 @@ class LiveMove:
 
         Migratable members may register, unless another operator has completed the move.
         """
-        now_ms = int(time.time() * 1000)
-        fault = yield from guard.lock(self.group, now_ms, (ids_lock.LIVE,))
+        fault = yield from guard.lock(self.group, (ids_lock.LIVE,))
         return None if fault is None else _cannot_lock(fault)
 
     def _let_in(self) -> Script[bool]:
         """Unlock the ids while the mode is ``zookeeper``. Return whether they were locked."""
-        now_ms = int(time.time() * 1000)
-        return (yield from guard.unlock_recorded(self.group, now_ms, live=True))
+        return (yield from guard.unlock_recorded(self.group, live=True))
 
     def _late(self, facts: Facts) -> tuple[Obstacle, ...]:
         found = obstacles(facts, neighbours(facts.mode)[0])

@@ -202,16 +202,16 @@ class Steps:
     def _settle_lock(self, state: GroupState) -> bool:
         """Lock or unlock a group whose undo was killed before that step. Return whether it was.
         The group's record says which is right, unless a later command has written it."""
-        found, now_ms = state.record, int(time.time() * 1000)
+        found = state.record
         if state.faults or state.in_live_move or not found.taken_back:
             return False
         if found.command not in ("undo", "apply"):
             return False  # a later command has written it
         lock = self.stores.zk.run(ids_lock.look(state.group))
         if found.locked and lock.guard is ids_lock.Guard.OPEN:
-            return self._run(guard.lock(state.group, now_ms)) is None
+            return self._run(guard.lock(state.group)) is None
         if not found.locked and lock.record is not None:
-            self._run(guard.unlock_recorded(state.group, now_ms))
+            self._run(guard.unlock_recorded(state.group))
             return True
         return False
 
@@ -223,7 +223,7 @@ class Steps:
         permission.ask()
         fault = None
         if lock:
-            fault = self._run(guard.lock(hold.group, hold.now_ms))
+            fault = self._run(guard.lock(hold.group))
         # Another operator's lock may have come after the claim.
         elif hold.locked or self.stores.zk.run(ids_lock.look(hold.group)).record is not None:
             self._run(guard.unlock(hold.group, permission.still))

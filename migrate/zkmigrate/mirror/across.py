@@ -485,7 +485,7 @@ class Across:
         written = record.written(state.record, now_ms, command=CUT_OVER, **fields)
         begun = self._write(state, written)
         since = time.monotonic()
-        fault = self._zk(guard.lock(group, now_ms))
+        fault = self._zk(guard.lock(group))
         if fault is not None and fault != guard.UNLOCKED_MEANWHILE:
             cluster = begun.to_cluster if begun.handed_over else ""
             fields = {"locked": False, "to_cluster": cluster}

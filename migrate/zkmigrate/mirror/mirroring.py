@@ -483,7 +483,7 @@ class Mirroring:
         fields = {"command": CUT_OVER, "locked": True}
         begun = self._zk(record.write(group, record.written(state.record, now_ms, **fields)))
         since = time.monotonic()
-        fault = self._zk(guard.lock(group, now_ms))
+        fault = self._zk(guard.lock(group))
         if fault is not None and fault != guard.UNLOCKED_MEANWHILE:
             self._zk(record.write(group, record.written(begun, now_ms, locked=False)))
             return Result(group, Outcome.FAILED, 0, fault, (Reason.CANNOT_LOCK,))
@@ -580,8 +580,7 @@ class Mirroring:
                 return Result(group, Outcome.REFUSED, 0, decision.stop[1], decision.stop[:1])
             if not execute:
                 return Result(group, Outcome.WOULD, 0)
-            now_ms = int(time.time() * 1000)
-            lock = self._zk(guard.lock_found(group, now_ms, exactly=True))
+            lock = self._zk(guard.lock_found(group, exactly=True))
             if lock == guard.UNLOCKED_MEANWHILE:
                 raise mirror_state.changed(group)
             if isinstance(lock, str):
@@ -594,16 +593,17 @@ class Mirroring:
             )
             if moved or (late and not seen.reading.new):
                 raise mirror_state.changed(group)
-            self._mark(seen.at, now_ms)
+            self._mark(seen.at)
             return Result(group, Outcome.DONE, decision.copies)
 
         work = partial(self._until, group, once, wait, Action.COMPLETE)
         return self._locked(group, work) if execute else work()
 
-    def _mark(self, at: InZooKeeper, now_ms: int) -> None:
+    def _mark(self, at: InZooKeeper) -> None:
         """Write the migration marker, and the record that the group is no longer mirrored."""
         assert at.mirror is not None
         group, where = at.group, migration_marker.path(at.group)
+        now_ms = int(time.time() * 1000)
         zk = {tp: one.offset for tp, one in at.offsets.items() if one.offset is not None}
         below = self._zk(misplaced_offsets(group))
         misplaced = offsets_at(misplaced_root(group), below.items())

@@ -210,8 +210,7 @@ class Writes:
         as_read = leader, locked = at.mirror.leader, at.record.locked
         if self._settled.get(at.group) == as_read:
             return
-        now_ms, in_kafka = int(time.time() * 1000), leader is Store.KAFKA
-        fault = self.run(guard.follow_record(at.group, in_kafka, locked, now_ms))
+        fault = self.run(guard.follow_record(at.group, leader is Store.KAFKA, locked))
         if fault:
             self._say(f"group {at.group}: old consumers are not locked out: {fault}")
         self._settled[at.group] = as_read
