@@ -139,7 +139,7 @@ class Scene:
         return self.ended
 
 
-@pytest.fixture(scope="module", params=["3.9", "1.1", "4"])
+@pytest.fixture(scope="module", params=["1.1", "4"])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     """Each line's minimum of a segment's size decides whether a small log can be compacted."""
     quick = {"log.cleaner.backoff.ms": "100", "transaction.max.timeout.ms": "3600000"}
