@@ -11,28 +11,27 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
-from functools import partial, reduce
+from functools import reduce
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit import schema
-from zkaudit.group import Act, FactsReader, TopicEvent
+from zkaudit.group import ACTS
 from zkaudit.history import committed
-from zkaudit.history.facts import read_facts
-from zkaudit.history.staging import Stage, shared_nodes, shared_rows, stage
+from zkaudit.history.staging import group_key_of, is_shared
 from zkaudit.job import inputs
 from zkaudit.job.buckets import BEGIN, Batches, Recorder, read, runs_of
-from zkaudit.job.output import kept, save
+from zkaudit.job.output import save
 from zkaudit.job.place import write_atomically
+from zkaudit.schema import CREATES, DELETES
 from zkaudit.sources import selection
-from zkaudit.tables.build import time_at
 
 PARTS: Final = 8
 """Smallest part of the history to delete, as a fraction of the retention, because all groups are
@@ -41,10 +40,10 @@ audited after each deletion."""
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where the recorded history of a stream begins.
+    """The start of the recorded history.
 
     Args:
-        zxid: the last zxid before the beginning, which is ignored.
+        zxid: the last zxid that is ignored.
         time_us: the time of the last deleted transaction, in microseconds since 1970.
     """
 
@@ -53,13 +52,13 @@ class Begin:
 
 
 def begin_of(folder: Path) -> Begin:
-    """Return where the recorded history in a directory begins."""
+    """Return where the history of ``recorded`` begins."""
     file = folder / BEGIN
     return Begin(**json.loads(file.read_text())) if file.exists() else Begin()
 
 
 def after(runs: Iterable[Mapping[str, Any]], zxid: int) -> list[dict[str, Any]]:
-    """Return runs of zxids without the transactions up to ``zxid``."""
+    """Return runs without the transactions up to a zxid."""
     return [
         {**row} if row["first_zxid"] > zxid else _shortened(row, zxid)
         for row in runs
@@ -75,8 +74,8 @@ def _shortened(row: Mapping[str, Any], zxid: int) -> dict[str, Any]:
 def too_old(
     batches: Sequence[Batches], begin: Begin, end_us: int | None, seconds: float
 ) -> Begin | None:
-    """Return where the history will begin when directories that are older than ``seconds`` at
-    ``end_us`` are deleted; ``None`` if too few are so old."""
+    """Return the last transaction of the directories that are too old at ``end_us``; ``None`` if
+    there are too few to delete."""
     if end_us is None:
         return None
     found = begin
@@ -105,10 +104,9 @@ def drop(
     snapshots: DataFrame | None,
     spark: SparkSession,
 ) -> bool:
-    """Let the recorded history begin after the transaction ``last``. ``clean`` then deletes the
-    data before it.
+    """Let the history begin after the transaction ``last``. ``clean`` then deletes earlier data.
 
-    Return ``False``, and change nothing, if not all ephemeral znodes at that time are known.
+    Return False without a change if not all ephemeral znodes at that time are known.
     """
     log_gaps = committed.log_gaps_of(plan)
     taken = [] if snapshots is None else inputs.whole(snapshots).values()
@@ -126,21 +124,20 @@ def drop(
     begin = replace(last, zxid=min(later) - 1)  # a later epoch's: no zxid is in between
     rows = read(spark, batches).drop("key")
     folder = out / "recorded"
-    state = state_at(rows, plan, begin.zxid, snapshots, partial(kept, out / "staging"))
+    state = state_at(rows, plan, begin.zxid, snapshots)
     save(state, new_snapshots(folder))
     write_atomically(folder / BEGIN, json.dumps(asdict(begin)))
     return True
 
 
 def new_snapshots(folder: Path) -> Path:
-    """Return the directory in ``folder`` for the next rows of snapshots."""
+    """Return the directory for the next rows of snapshots in ``recorded``."""
     numbers = [int(place.name) for place in (folder / "snapshots").glob("[0-9]*")]
     return folder / "snapshots" / f"{max(numbers, default=-1) + 1:010}"
 
 
 def clean(out: Path) -> None:
-    """Delete the directories with batches from before the start of the history, but never the last
-    directory."""
+    """Delete the directories before the start of the history, but never the last one."""
     folder = out / "recorded"
     begin = begin_of(folder)
     if not begin.zxid:
@@ -159,100 +156,61 @@ def clean(out: Path) -> None:
 
 
 def state_at(
-    rows: DataFrame,
-    plan: committed.History,
-    zxid: int,
-    snapshots: DataFrame | None,
-    keep: Callable[[str, DataFrame], DataFrame],
+    rows: DataFrame, plan: committed.History, zxid: int, snapshots: DataFrame | None
 ) -> DataFrame:
-    """Return the znodes that existed after a transaction, as rows of ``schema.SNAPSHOT``. Returns
-    the same kinds of znodes as ``inputs.snapshots``. ``rows``: the recorded rows, with all runs."""
-    log_gaps = [gap for gap in committed.log_gaps_of(plan) if gap[1] <= zxid]
-    if snapshots is not None:
-        earlier = (F.col("zxid") <= zxid) & (F.greatest("czxid", "mzxid") <= zxid)
-        snapshots = snapshots.where(earlier) if log_gaps else None
-    found = rows.where(F.col("kind").isNull() & (F.col("zxid") <= zxid))
-    found = committed.apply(found, plan)
-    events = stage(found, log_gaps, snapshots, None, keep)
-    shared = shared_rows(found)
-    nodes = None if snapshots is None else shared_nodes(snapshots)
-    closed = shared.filter(pc.equal(shared["type"], "closeSession"))["session"].to_pylist()
-    every = _existing(events, read_facts(shared, nodes, log_gaps), set(closed))
-    values_of: dict[str, Column] = {
-        "server": F.lit(""),
-        "file": F.lit(f"state.{zxid:x}"),
-        "zxid": F.lit(zxid),
-        "complete_zxid": F.lit(zxid),
-        "data": F.col("written.data"),
-        "czxid": F.coalesce(
-            "created.zxid",
-            F.when(~F.col("path").contains("/brokers/topics/"), F.col("written.zxid")),
-            F.lit(0),
-        ),
-        "mzxid": F.coalesce("written.zxid", F.lit(0)),
-        "ctime": F.col("created.time"),
-        "mtime": F.col("written.time"),
-    }
+    """Return the znodes after a transaction as rows of ``schema.SNAPSHOT``.
+
+    They are those of the last snapshot behind the last log gap, changed by later operations.
+    ``rows``: the recorded rows, with all runs. ``snapshots``: the result of ``inputs.snapshots``.
+    """
+    parts, since = [], 0
+    if snapshots is not None and any(first <= zxid for _, first in committed.log_gaps_of(plan)):
+        snapshots = snapshots.where(F.col("zxid") <= zxid)
+        (server, file), since = max(inputs.whole(snapshots).items(), key=itemgetter(1))
+        is_whole = (F.col("server") == server) & (F.col("file") == file)
+        nodes = snapshots.where(is_whole & (F.greatest("czxid", "mzxid") <= zxid))
+        for act, at in (("create", "c"), ("set", "m")):
+            columns = {"zxid": f"{at}zxid", "time": f"{at}time", "session": "ephemeral_owner"}
+            parts.append(nodes.withColumns({name: F.col(of) for name, of in columns.items()})
+                         .withColumns({"act": F.lit(act), "idx": F.lit(0)}))  # fmt: skip
+    every = rows.where(F.col("kind").isNull() & F.col("zxid").between(since + 1, zxid))
+    every = committed.apply(every, plan)
+    kind, path = F.col("type"), F.col("path")
+    acts = every.where(kind.isin(*ACTS) & (group_key_of(path).isNotNull() | is_shared(path)))
+    act = F.when(kind.isin(*CREATES), "create").when(kind.isin(*DELETES), "delete").otherwise("set")
+    session = F.when(F.col("ephemeral"), F.col("session")).otherwise(0)
+    parts.append(acts.withColumns({"act": act, "session": session}))
+    names = ("path", "act", "zxid", "idx", "time", "session", "data", "version")
+    events = reduce(DataFrame.unionByName, (part.select(*names) for part in parts))
+    closed = every.where("type = 'closeSession'").select(F.col("session").alias("ephemeral_owner"))
+    root = every.sparkSession.range(1).select(F.lit("/").alias("path"))
+    found = _existing(events).join(closed, "ephemeral_owner", "left_anti")
+    found = found.unionByName(root, allowMissingColumns=True)
+    place = {"server": F.lit(""), "file": F.lit(f"state.{zxid:x}"), "zxid": F.lit(zxid)}
+    found = found.withColumns(place | {"complete_zxid": F.lit(zxid)})
     columns = schema.spark_type(schema.SNAPSHOT)
-    return every.select(
-        *[
-            values_of.get(c.name, F.col(c.name) if c.name in every.columns else F.lit(None))
-            .cast(c.dataType)
+    return found.select(
+        *(
+            (F.col(c.name) if c.name in found.columns else F.lit(None)).cast(c.dataType)
             .alias(c.name)
             for c in columns
-        ]
-    ).na.fill(0)
+        )
+    ).na.fill(0)  # fmt: skip
 
 
-def _existing(events: Stage, facts: FactsReader, closed: Collection[int]) -> DataFrame:
-    """Return the znodes at the end of a history: path, ``created`` and ``written`` (zxid and
-    time), ``ephemeral_owner``, version. ``closed``: sessions that have ended."""
-    at = F.struct("zxid", "idx")
-    created, written = F.col("act") == "create", F.col("act") != "delete"
-    last = F.max_by("act", F.when(F.col("act") != "set", at)).alias("last")
-    values = F.max_by(F.struct("zxid", "time", "data"), F.when(written, at)).alias("written")
-    creation = F.max_by(F.struct("zxid", "time"), F.when(created, at)).alias("created")
-    exists = "written is not null and coalesce(last != 'delete', true)"
-    version = F.max_by("version", F.when(written, at)).alias("version")
-    moved = events.rows("changes").where("tree in ('migration', 'mode')")
-    moved = moved.groupBy("path").agg(last, values, creation, version).where(exists)
-    held = events.folded.where("ended = 'still held' and session is not null")
-    start = F.struct(F.col("start_zxid").alias("zxid"), F.col("start_time").alias("time"))
-    held = held.select(
-        "path",
-        start.alias("created"),
-        start.withField("data", F.col("data")).alias("written"),
-        F.col("session").alias("ephemeral_owner"),
+def _existing(events: DataFrame) -> DataFrame:
+    """Return the znodes that exist after some operations."""
+    at, act = F.struct("zxid", "idx"), F.col("act")
+    version = F.when(act == "create", 0).otherwise(F.col("version"))
+    values = F.struct("zxid", "time", "data", version.alias("version"))
+    created = F.max_by(F.struct("zxid", "time", "session"), F.when(act == "create", at))
+    nodes = events.groupBy("path").agg(
+        created.alias("created"),
+        F.max_by(values, F.when(act != "delete", at)).alias("written"),
+        F.max_by("act", at).alias("last"),
     )
-    spark = held.sparkSession
-    brokers = [
-        (path, session)
-        for session, paths in facts.brokers.items()
-        if session not in closed
-        for path in paths
-    ]
-    brokers_ = spark.createDataFrame(brokers, "path string, ephemeral_owner long")
-    root = spark.range(1).select(F.lit("/").alias("path"))
-    parts = (held, moved, _topics(spark, facts.events()), root, brokers_)
-    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
-
-
-def _topics(spark: SparkSession, events: Iterable[TopicEvent]) -> DataFrame:
-    """Return the znodes of the topics that exist."""
-    created: dict[str, tuple[int, datetime | None]] = {}
-    written: dict[str, tuple[int, datetime | None, bytes | None]] = {}
-    for event in sorted(events, key=lambda event: (event.zxid, event.idx)):
-        path = f"{event.chroot}/brokers/topics/{event.topic}"
-        if event.act is Act.DELETE:
-            created.pop(path, None)
-            written.pop(path, None)
-            continue
-        at = event.zxid, time_at(event.time)
-        written[path] = (*at, event.data)
-        if event.act is Act.CREATE:
-            created[path] = at
-    rows = [(path, last, created.get(path)) for path, last in written.items()]
-    kinds = "zxid long, time timestamp"
-    return spark.createDataFrame(
-        rows, f"path string, written struct<{kinds}, data binary>, created struct<{kinds}>"
-    )
+    return nodes.where("last != 'delete'").selectExpr(
+        "path", "written.data", "coalesce(created.zxid, written.zxid) as czxid",
+        "written.zxid as mzxid", "created.time as ctime", "written.time as mtime",
+        "written.version", "created.session as ephemeral_owner",
+    )  # fmt: skip
