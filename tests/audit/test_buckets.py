@@ -67,7 +67,7 @@ def run(server: str, first: int, last: int, second: int = 0) -> dict[str, Any]:
 
 def used(tables: Path, sessions: dict[int, list[int]]) -> None:
     """Write which sessions used the group with each key."""
-    place = tables / "_used"
+    place = tables / "_groups"
     place.mkdir(parents=True)
     for key, numbers in sessions.items():
         table = pa.table({"key": [key] * len(numbers), "session": numbers})
@@ -355,10 +355,10 @@ def test_only_audited_groups_are_written(
         return rows_of(spark, columns, [dict.fromkeys(columns.names) | row for row in found])
 
     def names(*groups: str) -> Stage:
-        rows = [("names", "", name, tree) for name in groups for tree in ("ids", "lock")]
-        return Stage(
-            spark.createDataFrame(rows, "table string, chroot string, group_id string, tree string")
-        )
+        rows = [("names", "", name, tree, None) for name in groups for tree in ("ids", "lock")]
+        rows += [("used", "", name, None, 7) for name in groups]
+        columns = "table string, chroot string, group_id string, tree string, session long"
+        return Stage(spark.createDataFrame(rows, columns))
 
     every_name = dict.fromkeys([*groups, "new"], 0)
     keys_of = frame(catalog.MOVES, {**every_name}).select("group_id", buckets.group_key())

@@ -11,8 +11,8 @@ Spark's checkpoint determines which directories are valid (``recorded``).
 A round audits some groups, and takes the rows of the others from the previous round. Each table is
 written completely, except ``commits``, which is as long as the history: it is partitioned by
 bucket, and buckets without an audited group are hard links to those of the previous round.
-``_used``, ``_groups`` and ``_round.json`` next to the tables are only for the next round. They
-have the sessions that each group used, the groups, and the round's state.
+``_groups`` and ``_round.json`` next to the tables are only for the next round. They have the
+groups with the sessions that used them, and the round's state.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _ID: Final = "checkpoint-id"
 BEGIN: Final = "begin.json"
 """File of ``recorded`` in which ``retention`` stores where the history begins."""
 _STATE: Final = "_round.json"
-_USED: Final = "_used"
 _GROUPS: Final = "_groups"
+"""The groups, one row each with ``counts``, and one for each session that used one."""
 _LISTED: Final = "listed"
 """Column of recorded rows: the keys of the groups whose znodes a session's end deletes."""
 
@@ -270,7 +270,8 @@ def take(
     numbers = {key % BUCKETS for key in touched.keys}
     mine = pc.field("key").isin(pa.array(touched.keys, pa.int64()))
     files = (file for one in found for file in one.files(*numbers))
-    used = (_table(names, mine, "session") for names in ((before / _USED).glob("*.parquet"), files))
+    places = ((before / _GROUPS).glob("*.parquet"), files)
+    used = (_table(names, mine, "session") for names in places)
     chunks = [chunk for rows in used if rows is not None for chunk in rows["session"].chunks]
     sessions = pc.unique(pa.chunked_array([touched.sessions, *chunks], pa.int64())).drop_null()
     groups = read(spark, found, numbers).where(_among("key", touched.keys))
@@ -340,7 +341,7 @@ def touched_by(batches: Iterable[Batches], before: Path) -> Touched | None:
         chunks.extend(rows["session"].chunks)
     sessions = pc.unique(pa.chunked_array(chunks, pa.int64())).drop_null()
     if len(sessions):
-        files = (before / _USED).glob("*.parquet")
+        files = (before / _GROUPS).glob("*.parquet")
         used = _table(files, pc.field("session").isin(sessions), "key")
         found.update(used["key"].to_pylist() if used is not None else ())
     return Touched(frozenset(found), sessions)
@@ -412,6 +413,8 @@ class BucketStore(Store):
         self.before = before if keys is not None else None
         self.state = state
         self.always: set[int] = set()
+        self._audited: DataFrame | None = None
+        """The rows of ``_groups`` about audited groups."""
         self._known_us: int | None = None
         self.buckets = sorted({key % BUCKETS for key in keys or ()})
 
@@ -496,8 +499,9 @@ class BucketStore(Store):
 
     def used(self, stage: Stage) -> pa.Array:
         """Return the sessions that used an audited group."""
-        used = stage.rows("used").select(group_key().alias("key"), "session").distinct()
-        return self._keyed(_USED, used).toArrow()["session"].combine_chunks()
+        assert self._audited is not None
+        used = self._audited.where("session is not null").select("session")
+        return used.toArrow()["session"].combine_chunks()
 
     def known_us(self, rows: DataFrame, known: int | None) -> int | None:
         """Return the time for ``Facts.known_us``. If not all groups are audited, ``rows`` may be
@@ -510,13 +514,12 @@ class BucketStore(Store):
         return self._known_us
 
     def groups(self, stage: Stage) -> int:
-        """Return the number of all groups, audited or not."""
-        found = (
-            stage.rows("names")
-            .groupBy(group_key().alias("key"))
-            .agg(F.coalesce(F.bool_or(F.col("tree") != "lock"), F.lit(False)).alias("counts"))
-        )
-        self._keyed(_GROUPS, found)
+        """Write the groups and the sessions that used them. Return the number of all groups."""
+        key, counts = group_key().alias("key"), F.bool_or(F.col("tree") != "lock")
+        names = stage.rows("names").groupBy(key)
+        named = names.agg(F.coalesce(counts, F.lit(False)).alias("counts"))
+        used = stage.rows("used").select(key, "session").distinct()
+        self._keep_groups(named.unionByName(used, allowMissingColumns=True))
         every = _table((self.place / _GROUPS).glob("*.parquet"), None, "counts")
         return 0 if every is None else pc.sum(every["counts"]).as_py() or 0
 
@@ -533,14 +536,14 @@ class BucketStore(Store):
         known = self._known_us
         replace(self.state, always=always, audited=audited, known_us=known).write(self.place)
 
-    def _keyed(self, name: str, frame: DataFrame) -> DataFrame:
-        """Write rows with the key of their group, and take those of the other groups from the
-        previous round. Return the rows of audited groups."""
+    def _keep_groups(self, found: DataFrame) -> None:
+        """Write the groups, and take the others from the previous round."""
         if self.before is None or self.keys is None:
-            return kept(self.place, name, frame)
-        others = stored(self.spark, frame.schema, [self.before / name])
-        others = others.where(~_among("key", self.keys))
-        return kept(self.place, name, frame.unionByName(others)).where(_among("key", self.keys))
+            self._audited = kept(self.place, _GROUPS, found)
+            return
+        mine = _among("key", self.keys)
+        others = stored(self.spark, found.schema, [self.before / _GROUPS]).where(~mine)
+        self._audited = kept(self.place, _GROUPS, found.unionByName(others)).where(mine)
 
 
 def _link(file: str, name: str) -> None:

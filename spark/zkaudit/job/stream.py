@@ -84,7 +84,7 @@ MOST_GROUPS: Final = 20_000
 are audited."""
 _TRIES: Final = 10
 """How often a query is tried whose Python process does not start in time."""
-_LAYOUT: Final = 10
+_LAYOUT: Final = 11
 """Version of the layout. It changes when a stream of an earlier version cannot be continued."""
 
 
