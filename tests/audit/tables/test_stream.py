@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from zkaudit.errors import AuditError
 from zkaudit.job import audit as job, buckets, stream as job_stream
 from zkaudit.job.output import load
-from zkaudit.local.history import Question, read as read_logs
 
 from tests.audit.answers import same
 from zkconsumer.runtime.undisturbed import Alarm
@@ -131,29 +130,6 @@ def test_a_stream_gives_the_tables_of_a_run(
     assert summary["commits"] > 100
     assert (summary["log_gaps"], summary["findings"]) == ([], whole["findings"])
     same(Path(options.out), tmp_path / "run")
-
-
-def test_a_torn_tail_is_waited_for(
-    spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
-) -> None:
-    """A half-written record counts once it is whole, and only once."""
-    logs, _ = grown
-    (log, _) = sorted((logs / "version-2").glob("log.*"), key=lambda p: int(p.name[4:], 16))
-    content = log.read_bytes().rstrip(b"\0")
-    server, out = tmp_path / "server", tmp_path / "out"
-    server.mkdir()
-    options = job.Options([str(server)], str(out))
-    out.mkdir()
-    news, counts = [], []
-    for end in (len(content) - 2, len(content) - 1, len(content)):
-        (server / log.name).write_bytes(content[:end] + bytes(4096))
-        news.append(job_stream.record(spark, options))
-        rows = buckets.read(spark, buckets.Recorder(out).batches())
-        rows = rows.where("kind is null")
-        counts.append((rows.count(), rows.select("zxid", "idx").distinct().count()))
-    whole = len(read_logs(Question([str(server)], None)).rows)
-    assert news == [True, False, True]
-    assert counts == [(whole - 1, whole - 1)] * 2 + [(whole, whole)]
 
 
 def test_what_is_purged_stays_and_a_server_is_added(
