@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, functions as F
 from zkaudit import schema
 from zkaudit.errors import AuditError
@@ -23,6 +24,8 @@ from zkaudit.job.audit import Options, Snapshots
 from zkaudit.job.coverage import Coverage, as_runs
 from zkaudit.job.output import rows_of
 from zkaudit.tables import catalog
+
+from zkconsumer.runtime.undisturbed import Alarm
 
 ROWS = pa.schema(
     [
@@ -539,3 +542,36 @@ def test_the_name_of_the_checkpoint_is_written_once_and_whole(
     monkeypatch.setattr(Path, "write_text", full)
     recorder.write(frame, 1)
     recorder.check()
+
+
+def test_a_query_is_tried_again_until_the_stream_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If its Python process does not start in time. Any other error ends it."""
+    monkeypatch.setattr(stream, "register", lambda _: None)
+    monkeypatch.setattr(stream.selection, "find", lambda _: None)
+    monkeypatch.setattr(stream, "_WAITS", (0, 0))
+    failures: list[str] = []
+    tries: list[int] = []
+
+    def read(*_: object) -> None:
+        tries.append(len(failures))
+        if failures:
+            raise StreamingQueryException(failures.pop())
+
+    monkeypatch.setattr(stream, "_record", read)
+    options, none, late = Options([], str(tmp_path)), Any, "Python worker failed to connect back."
+
+    def tried(*errors: str, stop: Alarm | None = None) -> int:
+        failures[:], tries[:] = errors, []
+        stream.record(none, options, stop)
+        return len(tries)
+
+    assert [tried(), tried(late), tried(late, late)] == [1, 2, 3]
+    for errors in (("another",), (late,) * 3):
+        with pytest.raises(StreamingQueryException, match=errors[0]):
+            tried(*errors)
+    stop = Alarm()
+    stop.set()
+    assert tried(late, stop=stop) == 1
+    assert stop.wait(0), "the caller ends, too"

@@ -82,8 +82,9 @@ from zkconsumer.runtime.undisturbed import Alarm
 MOST_GROUPS: Final = 20_000
 """Largest number of groups that a round audits separately. If more are affected, all
 are audited."""
-_TRIES: Final = 10
-"""How often a query is tried whose Python process does not start in time."""
+_WAITS: Final = (0, 5, 10, 20, 40, 80, 160)
+"""Seconds to wait before a query is tried again whose Python process did not start in time. That
+process may still be starting, and take CPU time from the next one."""
 _LAYOUT: Final = 11
 """Version of the layout. It changes when a stream of an earlier version cannot be continued."""
 
@@ -113,7 +114,7 @@ def stream(
     check_group(spark, options.group)
     _same_inputs(out, options)
     while True:
-        record(spark, options)
+        record(spark, options, stop)
         last = Recorder(out).last()
         before = State.of((out / "tables").resolve())
         # Also what was recorded by a process that was killed before it had audited.
@@ -143,23 +144,27 @@ def _same_inputs(out: Path, options: Options) -> None:
     write_atomically(place, json.dumps({"layout": _LAYOUT, "logs": list(options.logs)}))
 
 
-def record(spark: SparkSession, options: Options) -> bool:
+def record(spark: SparkSession, options: Options, stop: Alarm | None = None) -> bool:
     """Record the new content of the logs. Return whether there was any.
 
     Spark gives the process of a Python source 10 seconds to start, so on a busy machine the query
-    is tried again.
+    is tried again, unless ``stop`` is set.
     """
     selection.find(options.logs)
     register(spark)
     recorder = Recorder(Path(options.out))
     recorder.check()
-    for left in reversed(range(_TRIES)):
+    stop = stop or Alarm()
+    for seconds in (*_WAITS, None):
         try:
             _record(spark, options, recorder)
             break
         except StreamingQueryException as error:
-            if not left or "Python worker failed to connect back" not in str(error):
+            if seconds is None or "Python worker failed to connect back" not in str(error):
                 raise
+            if stop.wait(seconds):
+                stop.set()  # for the caller, because ``wait`` cleared it
+                break
     return recorder.new
 
 
