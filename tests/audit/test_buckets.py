@@ -338,6 +338,55 @@ def test_directories_are_deleted_whole_and_rarely(tmp_path: Path) -> None:
     assert [one.first for one in recorder.batches()] == [2, 3, 4]
 
 
+def test_the_state_is_a_snapshot_changed_by_later_operations(spark: SparkSession) -> None:
+    """Znodes of ended sessions are gone, and so are those that were created later. Operations that
+    the snapshot already has do not count twice."""
+    owner, offset, mine = (
+        f"/consumers/g/{tail}" for tail in ("owners/t/0", "offsets/t/0", "ids/a")
+    )
+
+    def logged(zxid: int, kind: str, path: str | None, session: int, data: bytes) -> dict[str, Any]:
+        row = {"server": "a", "zxid": zxid, "idx": 0, "type": kind, "path": path, "data": data}
+        is_ephemeral = path in (owner, mine)
+        return row | {"session": session, "ephemeral": is_ephemeral, "version": 7}
+
+    operations = [
+        logged(3, "create", owner, 1, b"x"),  # before the snapshot, which does not have it
+        logged(12, "create", mine, 2, b"b"),
+        logged(13, "setData", offset, 2, b"13"),
+        logged(14, "delete", "/brokers/topics/old", 2, b""),
+        logged(15, "closeSession", None, 3, b""),
+        logged(16, "create", "/elsewhere", 2, b""),
+        logged(17, "setData", offset, 2, b"17"),
+    ]
+    columns = schema.spark_type(schema.TXNLOG_GROUPS)
+    full = dict.fromkeys(columns.names) | {"file": "log.1", "position": 0}
+    rows = rows_of(spark, columns, [full | row for row in operations])
+
+    def node(path: str, czxid: int, mzxid: int, session: int = 0) -> dict[str, Any]:
+        zxids = {"zxid": 10, "complete_zxid": 11, "czxid": czxid, "mzxid": mzxid}
+        return {"path": path, "ephemeral_owner": session, "server": "a", "file": "s"} | zxids
+
+    nodes = [
+        node("/", 0, 0), node("/brokers/topics/old", 2, 2), node("/brokers/topics/t", 2, 4),
+        node(offset, 5, 6), node("/consumers/g/ids/c", 7, 7, 3), node(mine, 12, 12, 2),
+        node("/consumers/g/ids/late", 18, 18, 4),
+    ]  # fmt: skip
+    shown = schema.spark_type(schema.SNAPSHOT)
+    every = [dict.fromkeys(shown.names, 0) | {"data": None, "ctime": None, "mtime": None} | row
+             for row in nodes]  # fmt: skip
+    plan = committed.History({"a": ((9, 20),)}, (), (), ())
+    assert committed.log_gaps_of(plan) == [(0, 9)]
+    found = retention.state_at(rows, plan, 16, rows_of(spark, shown, every))
+    names = ("path", "czxid", "mzxid", "ephemeral_owner", "data", "version")
+    assert sorted(map(tuple, found.select(*names).collect())) == [
+        ("/", 0, 0, 0, None, 0),
+        ("/brokers/topics/t", 2, 4, 0, None, 0),
+        (mine, 12, 12, 2, b"b", 0),
+        (offset, 5, 13, 0, b"13", 7),
+    ]
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_only_audited_groups_are_written(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool

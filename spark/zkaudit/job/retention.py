@@ -40,10 +40,10 @@ audited after each deletion."""
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The start of the recorded history.
+    """Where the recorded history of a stream begins.
 
     Args:
-        zxid: the last zxid that is ignored.
+        zxid: the last zxid before the beginning, which is ignored.
         time_us: the time of the last deleted transaction, in microseconds since 1970.
     """
 
@@ -52,13 +52,13 @@ class Begin:
 
 
 def begin_of(folder: Path) -> Begin:
-    """Return where the history of ``recorded`` begins."""
+    """Return where the recorded history in a directory begins."""
     file = folder / BEGIN
     return Begin(**json.loads(file.read_text())) if file.exists() else Begin()
 
 
 def after(runs: Iterable[Mapping[str, Any]], zxid: int) -> list[dict[str, Any]]:
-    """Return runs without the transactions up to a zxid."""
+    """Return runs of zxids without the transactions up to ``zxid``."""
     return [
         {**row} if row["first_zxid"] > zxid else _shortened(row, zxid)
         for row in runs
@@ -74,8 +74,8 @@ def _shortened(row: Mapping[str, Any], zxid: int) -> dict[str, Any]:
 def too_old(
     batches: Sequence[Batches], begin: Begin, end_us: int | None, seconds: float
 ) -> Begin | None:
-    """Return the last transaction of the directories that are too old at ``end_us``; ``None`` if
-    there are too few to delete."""
+    """Return where the history will begin when directories that are older than ``seconds`` at
+    ``end_us`` are deleted; ``None`` if too few are so old."""
     if end_us is None:
         return None
     found = begin
@@ -104,9 +104,10 @@ def drop(
     snapshots: DataFrame | None,
     spark: SparkSession,
 ) -> bool:
-    """Let the history begin after the transaction ``last``. ``clean`` then deletes earlier data.
+    """Let the recorded history begin after the transaction ``last``. ``clean`` then deletes the
+    data before it.
 
-    Return False without a change if not all ephemeral znodes at that time are known.
+    Return ``False``, and change nothing, if not all ephemeral znodes at that time are known.
     """
     log_gaps = committed.log_gaps_of(plan)
     taken = [] if snapshots is None else inputs.whole(snapshots).values()
@@ -131,13 +132,14 @@ def drop(
 
 
 def new_snapshots(folder: Path) -> Path:
-    """Return the directory for the next rows of snapshots in ``recorded``."""
+    """Return the directory in ``folder`` for the next rows of snapshots."""
     numbers = [int(place.name) for place in (folder / "snapshots").glob("[0-9]*")]
     return folder / "snapshots" / f"{max(numbers, default=-1) + 1:010}"
 
 
 def clean(out: Path) -> None:
-    """Delete the directories before the start of the history, but never the last one."""
+    """Delete the directories with batches from before the start of the history, but never the last
+    directory."""
     folder = out / "recorded"
     begin = begin_of(folder)
     if not begin.zxid:
@@ -167,8 +169,8 @@ def state_at(
     if snapshots is not None and any(first <= zxid for _, first in committed.log_gaps_of(plan)):
         snapshots = snapshots.where(F.col("zxid") <= zxid)
         (server, file), since = max(inputs.whole(snapshots).items(), key=itemgetter(1))
-        is_whole = (F.col("server") == server) & (F.col("file") == file)
-        nodes = snapshots.where(is_whole & (F.greatest("czxid", "mzxid") <= zxid))
+        chosen = (F.col("server") == server) & (F.col("file") == file) & (F.col("path") != "/")
+        nodes = snapshots.where(chosen & (F.greatest("czxid", "mzxid") <= zxid))
         for act, at in (("create", "c"), ("set", "m")):
             columns = {"zxid": f"{at}zxid", "time": f"{at}time", "session": "ephemeral_owner"}
             parts.append(nodes.withColumns({name: F.col(of) for name, of in columns.items()})
